@@ -1,1 +1,1 @@
-"""Jepsen-lite: real nodes, real clients and real faults, a history of it, and its checkers."""
+"""Jepsen-lite: real nodes, clients and faults, a recorded history, and its checkers."""

@@ -1,4 +1,4 @@
-"""Make `python -m jepsen_lite` the command line."""
+"""Run the command line for `python -m jepsen_lite`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ BALLAST_BYTES = 32 * 2**10
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """How an operation ended; `again` when the SDK would try once more."""
+    """The end of an operation; `again` if the SDK would retry it."""
 
     type: Type
     out: Out
@@ -27,12 +27,12 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 
 class Process:
-    """A logical process: it gets a new name when an operation of it ended nobody knows how."""
+    """A logical process; it gets a new name after an operation with an unknown outcome."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
         self._lives = 0
-        # Its own, so that what one process draws does not depend on the pace of the others.
+        # Its own generator, so that one process's draws do not depend on the pace of the others.
         self.random = random.Random(f"{seed}/{name}")
 
     @property
@@ -41,16 +41,16 @@ class Process:
         return f"{self.name}.{self._lives}" if self._lives else self.name
 
     def forgotten(self) -> None:
-        """Go on under a new name."""
+        """Continue under a new name."""
         self._lives += 1
 
 
 class Asker(ABC):
-    """Asks nodes and records it.
+    """Sends operations to nodes and records them.
 
     Args:
-        choices: Whom processes choose from, as of now.
-        recorder: Has what they ask and hear.
+        choices: The nodes that processes currently choose from.
+        recorder: Records requests and answers.
         deadline_ms: The broker must have answered by then, waits not counted.
     """
 
@@ -64,7 +64,7 @@ class Asker(ABC):
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Whom processes choose from, as of now."""
+        """The nodes that processes currently choose from."""
         return self._choices()
 
     async def invoke(
@@ -73,11 +73,11 @@ class Asker(ABC):
         """Carry out one operation, at a node of the process's choice unless one is named.
 
         Args:
-            process: Who asks; it has no other operation under way.
-            f: What.
-            args: The rest; the deadline is filled in here.
-            node: Asked.
-            worker: On whose behalf, for what workers do.
+            process: The process; it has no other operation in flight.
+            f: The kind of operation.
+            args: Its arguments; the deadline is filled in here.
+            node: The node to ask.
+            worker: The worker that acts, for a worker's operation.
         """
         node = node or process.random.choice(self.nodes)
         args = msgspec.structs.replace(args, deadline_ms=self._deadline_ms)
@@ -97,7 +97,7 @@ class Asker(ABC):
     async def retried(
         self, process: Process, f: F, args: Args, *, tries: int, worker: str = ""
     ) -> Answer:
-        """Ask again, ever less often, while the SDK would; only for what may happen twice."""
+        """Repeat an operation with growing pauses, as the SDK would; only if that is safe."""
         answer = await self.invoke(process, f, args, worker=worker)
         for failures in range(tries - 1):
             if answer.type is Type.OK or not answer.again:
@@ -108,8 +108,8 @@ class Asker(ABC):
         return answer
 
     async def weigh_down(self) -> bool:
-        """Create a large task that is no part of the history: nobody claims it or asks for it."""
-        # Bytes of a generator with a seed compress as little as those of the machine.
+        """Create a large task outside of the history: nobody claims or reads it."""
+        # Bytes from a seeded generator compress as little as the machine's random bytes.
         pad = base64.b64encode(self._ballast.randbytes(BALLAST_BYTES * 3 // 4)).decode()
         args = Args(command="ballast", content=content_of({"pad": pad}))
         answer = await self._asked(F.CREATE, args, self._ballast.choice(self.nodes), "")
@@ -117,9 +117,9 @@ class Asker(ABC):
 
     @abstractmethod
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
-        """Have a node do something, and say what is known of it."""
+        """Send an operation to a node, and return what is known of its outcome."""
 
 
 def content_of(value: object) -> str:
-    """Return a JSON value as the one text that compares equal for equal values."""
+    """Return a JSON value as canonical text: equal values give equal texts."""
     return msgspec.json.encode(value, order="sorted").decode()

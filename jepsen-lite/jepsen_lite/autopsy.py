@@ -1,7 +1,7 @@
-"""Autopsy: what dead nodes have on their disks, row by row.
+"""Autopsy: the rows on the disks of dead nodes.
 
-The digest that nodes report covers what they were told to apply, not what became of it; equal
-digests over different rows are what a defect in applying, or in the store, looks like.
+The digest that nodes report covers the entries they applied, not the rows these produced. A defect
+in applying, or in the store, shows as equal digests over different rows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _PLACE = b"codeq/meta/applied"  # -> applied index (8 bytes), digest
 
 
 def states(data: Path, scratch: Path) -> tuple[Group, ...]:
-    """Return each shard of a node that is dead: how far it had come, and a hash over its rows.
+    """Return the applied index and a hash over the rows of each shard of a dead node.
 
     Args:
         data: The node's data directory.
-        scratch: For a copy, since even to be read a database wants to write.
+        scratch: Takes a copy, since a database writes even when it is only read.
     """
     found = []
     for directory in sorted(data.glob("shard-*")):
         if not directory.name.removeprefix("shard-").isdecimal():
-            continue  # What is prepared to take a shard's place.
+            continue  # Holds states prepared to replace a shard's.
         copy = scratch / directory.name
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(directory, copy)
@@ -54,7 +54,7 @@ def _state(shard: int, directory: Path) -> Group:
 def _rows(directory: Path) -> Iterator[tuple[bytes, bytes]]:
     options = Options(raw_mode=True)
     families = {"state": options, "raft": options}
-    # Opened to write: rows that are only in the write-ahead log are read back then.
+    # Opened for writing, so that rows that are only in the write-ahead log are read back.
     with Rdict(
         str(directory), options, column_families=families, access_type=AccessType.read_write()
     ) as database:

@@ -1,4 +1,4 @@
-"""Checkout: which state of the product a run is evidence of."""
+"""Checkout: the state of the product that a run tested."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CHANGED = "+changes"
 
 
 class Checkout(Struct, frozen=True, kw_only=True):
-    """A state of the product; both names end with `+changes` where files differ from the commit.
+    """A state of the product; both names end with `+changes` if files differ from the commit.
 
     Attributes:
         commit: First 12 digits, or `unknown` outside of git.
-        tree: Hash of `codeq_cluster/` in full: equal ones are the same product, whatever else the
+        tree: Full hash of `codeq_cluster/`: equal hashes mean the same product, whatever else the
             commits between them changed. Empty outside of git.
     """
 
@@ -25,12 +25,12 @@ class Checkout(Struct, frozen=True, kw_only=True):
 
     @property
     def exact(self) -> bool:
-        """Whether the tree names all of the product that runs."""
+        """Whether the tree names the whole product that runs."""
         return bool(self.tree) and not self.tree.endswith(CHANGED)
 
 
 def checkout_of(source: Path) -> Checkout:
-    """Return which state of the product is checked out in a directory."""
+    """Return the state of the product in a directory."""
     changed = CHANGED if _git(source, "status", "--porcelain", "--", PRODUCT) else ""
     commit = _git(source, "rev-parse", "--short=12", "HEAD")
     tree = _git(source, "rev-parse", f"HEAD:{PRODUCT}")
@@ -40,7 +40,7 @@ def checkout_of(source: Path) -> Checkout:
 
 
 def _git(source: Path, *arguments: str) -> str:
-    """Return what git says of a directory, nothing outside of a checkout."""
+    """Return git's output about a directory, empty outside of a checkout."""
     done = subprocess.run(
         ["git", "-C", str(source), *arguments], capture_output=True, text=True, check=False
     )

@@ -37,8 +37,8 @@ from jepsen_lite.simulation import PLAYED, Report, simulate
 from jepsen_lite.striking import KINDS, can_strike
 from jepsen_lite.workload import WORKLOADS
 
-# What has its turn within five minutes, and leaves a majority's disks as they should be; clocks on
-# request, since they loosen what the checkers of time can say.
+# Faults that each get a turn within five minutes and leave a majority's disks intact. Clock faults
+# are on request, since they loosen the checks of durations.
 DEFAULT_MIX = (
     "kill",
     "pause",
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (DbFailed, KindsMissing, NetworkFailed, ShimFailed, OSError, ValueError) as failed:
         print(f"jepsen-lite: {failed}", file=sys.stderr)
     except Exception:
-        # Python's own status for a crash would say that a promise was broken.
+        # Python's own status for a crash would mean that a promise was broken.
         logging.getLogger(__name__).exception("the harness failed")
     return Exit.BROKEN
 
@@ -204,7 +204,7 @@ def _there(kinds: Sequence[str], given: argparse.Namespace) -> tuple[str, ...]:
     """Return the kinds of faults that this machine can inject, and print why others are left out.
 
     Raises:
-        KindsMissing: They were required, or none is left.
+        KindsMissing: All kinds were required, or none is left.
     """
     there, lacking = available(kinds, require=given.require, loopback=given.loopback)
     for kind, reason in lacking.items():
@@ -303,7 +303,7 @@ def _mutants(given: argparse.Namespace) -> int:
     chosen = mutants(given.name)
     if given.sim:
         return _simulated_mutants(given, chosen)
-    # A mutant that meets other faults than it needs would be missed for no fault of a checker.
+    # Under other faults than it needs, a mutant could be missed through no fault of a checker.
     available([kind for mutant in chosen for kind in mutant.nemeses], require=True)
     source = given.source.resolve()
     checkout = checkout_of(source)
@@ -313,7 +313,7 @@ def _mutants(given: argparse.Namespace) -> int:
     hunts = []
     deadline_s = time.monotonic() + 60 * given.minutes
     for mutant in chosen:
-        # One that is named is run, whatever is known of it.
+        # A mutant that is named is run, whatever is known of it.
         before = [] if given.name else entered(mutant, checkout)
         found = hunted(mutant, before)
         if not found.caught and time.monotonic() < deadline_s:
@@ -325,7 +325,7 @@ def _mutants(given: argparse.Namespace) -> int:
     print(table(hunts))
     left = [each.mutant.name for each in hunts if not each.caught]
     print(f"not noticed: {', '.join(left)}" if left else f"all {len(hunts)} are noticed")
-    # One that was never run may be noticed yet; one that runs miss is a hole in the harness.
+    # A mutant that was never run may still be noticed; one that runs miss is a hole in the harness.
     if any(each.runs and not each.caught for each in hunts):
         return Exit.VIOLATION
     return Exit.UNKNOWN if left else Exit.VALID

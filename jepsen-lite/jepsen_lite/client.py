@@ -1,4 +1,4 @@
-"""Client: real nodes, asked over HTTP."""
+"""Client: sends operations to real nodes over HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
 
-# Beyond the deadline and what `answered_in_time` allows, so that it is the broker that is late.
+# Beyond the deadline and the margin of `answered_in_time`, so that a late answer is the broker's
+# fault.
 GIVE_UP_S = 4.0
 CONNECT_S = 3.0
 
@@ -31,7 +32,7 @@ class Tokens(Struct, frozen=True, kw_only=True):
 
 
 class Client(Asker):
-    """Asks real nodes over HTTP and records it; an async context manager."""
+    """Sends operations to real nodes and records them; an async context manager."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class Client(Asker):
         return _encode(fields | {name: value for name, value in optional.items() if value})
 
     async def _read(self, node: str, token: str, args: Args) -> Answer:
-        """Read a task with its result, or alone while it has none; both within one operation."""
+        """Read a task with its result, or without one while there is none; one operation."""
         path = f"/tasks/{args.task}"
         answer, body = await self._send(node, f"{path}/result", token)
         if answer.out.http == 404:
@@ -158,7 +159,7 @@ def _broken(kind: Type, error: Exception) -> Answer:
 
 
 def _with(answer: Answer, read: Callable[[Any], Out], body: Any) -> Answer:
-    """Return a successful answer with what its body told."""
+    """Return a successful answer with the fields of its body."""
     if answer.type is not Type.OK:
         return answer
     told = answer.out
@@ -170,7 +171,7 @@ def _with(answer: Answer, read: Callable[[Any], Out], body: Any) -> Answer:
 
 
 def _requeued(answer: Answer, body: Any) -> Answer:
-    """Call it a refusal when the task was no dead letter: nothing was done."""
+    """Return a refusal if the task was not a dead letter: nothing was done."""
     if answer.type is Type.OK and isinstance(body, dict) and not body.get("requeued"):
         out = Out(http=answer.out.http, code="no dead letter")
         return Answer(type=Type.FAIL, out=out, again=False)

@@ -1,4 +1,4 @@
-"""Clocks: faults of what nodes hold for the time."""
+"""Clocks: faults of the nodes' clocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jepsen_lite.db import Db, until
 from jepsen_lite.nemesis import Links, Nemesis, Strike
 
 CLOCK_SEEN_WITHIN_S = 3.0
-# Ten thousand times what a clock does by itself.
+# Ten thousand times the drift of a real clock.
 DRIFT = 0.1
 FAR_S = 0.5
 # A lease, or a delay.
@@ -16,7 +16,7 @@ LONGEST_S = 6.0
 
 
 class Clock(Nemesis):
-    """A node's clock jumps, forth or back, and jumps home."""
+    """A node's clock jumps forward or back, and later returns."""
 
     name = "clock"
     target = "clock"
@@ -39,7 +39,7 @@ class Clock(Nemesis):
         )
 
     async def begin(self, strike: Strike) -> int:
-        """Move the clocks; the nodes' own answers tell their time."""
+        """Move the clocks; the nodes' own answers prove it."""
         for name, shift_s in self._shifts.items():
             self.db.shift_clock(name, shift_s)
         await until(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
@@ -49,7 +49,7 @@ class Clock(Nemesis):
         return all([await self._has_moved(name) for name in self._shifts])
 
     async def _has_moved(self, name: str) -> bool:
-        # A node tells whole seconds; a smaller shift cannot be seen and is believed.
+        # A node reports whole seconds; a smaller shift cannot be checked and is assumed.
         ahead_s = await self.db.clock_ahead_s(name)
         return ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
 
@@ -61,9 +61,9 @@ class Clock(Nemesis):
 
 
 class Drift(Nemesis):
-    """Clocks run a tenth too fast or too slow, those that nobody sets too, and then true again.
+    """All clocks, the monotonic ones too, run a tenth too fast or too slow, and then true again.
 
-    What they have gained stays; a node that is far ahead or behind is led back.
+    The gained time stays; a node that is far ahead or behind is led back.
     """
 
     name = "drift"
@@ -86,7 +86,7 @@ class Drift(Nemesis):
             nodes=tuple(names),
             detail=", ".join(f"{name} x{1 + gain:g}" for name, gain in self._gains.items()),
             hold_s=hold_s,
-            # A lease that is measured by such a clock is wrong by a part of its length as well.
+            # A lease measured by such a clock is also wrong by a part of its length.
             amount_ms=round(1000 * (furthest_s + DRIFT * LONGEST_S)),
         )
 
@@ -100,7 +100,7 @@ class Drift(Nemesis):
         return self.db.nodes[name].pace.skew_s
 
     async def begin(self, strike: Strike) -> int:
-        """Let them run wrong."""
+        """Make them run wrong."""
         assert strike
         for name, gain in self._gains.items():
             pace = self.db.nodes[name].pace
@@ -109,7 +109,7 @@ class Drift(Nemesis):
         return 0
 
     async def end(self, strike: Strike) -> int:
-        """Let them run true; looks at wrong clocks tell who was struck."""
+        """Make them run true; a node that read a wrong clock counts as struck."""
         struck = 0
         for name in strike.nodes:
             pace = self.db.nodes[name].pace

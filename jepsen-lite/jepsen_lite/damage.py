@@ -1,4 +1,4 @@
-"""Damage: what a bad disk does to files that nobody has open."""
+"""Damage: corruption of files on a bad disk while nobody has them open."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Damage(Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: `flip`, `truncate`, `zero` or `gone`.
-        of: Which files, as a pattern; one of them is struck.
-        draw: In [0, 1); decides which, and where.
+        of: A pattern of files; one of them is damaged.
+        draw: In [0, 1); decides which file, and where.
     """
 
     kind: str
@@ -26,7 +26,7 @@ class Damage(Struct, frozen=True, kw_only=True):
 
 
 def damage(data: Path, done: Damage) -> bool:
-    """Damage one file below a node's data directory, or delete it; tell whether that was done."""
+    """Damage or delete one file below a node's data directory; return whether that was done."""
     files = sorted(
         path
         for path in data.rglob(done.of)

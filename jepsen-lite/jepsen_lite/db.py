@@ -1,4 +1,4 @@
-"""Db: the cluster under test, real node processes on addresses of their own."""
+"""Db: the cluster under test, real node processes with an address each."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "cod
 
 
 def soon_forgotten(**raft: object) -> Mapping[str, object]:
-    """Return settings of nodes whose logs forget so soon that one which was away needs a snapshot.
+    """Return settings of nodes whose logs are so short that a node that was away needs a snapshot.
 
     Args:
-        raft: What else is set of `raft`.
+        raft: Further settings of `raft`.
     """
     return {"raft": {"logEntriesMax": 1000, "logBytesMax": 2**20, "keepEntries": 1, **raft}}
 
 
 class DbFailed(RuntimeError):
-    """The cluster did not get where it must; the text says where and shows the nodes' logs."""
+    """The cluster did not reach a state in time; the text names it and shows the nodes' logs."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """One node: its files, its disk, and its process while it has one.
+    """A node: its files, its disk, and its process while it runs.
 
     Attributes:
-        ending: It was told to end, or killed.
-        member: It belongs to the cluster, or shall; a spare does not.
+        ending: It was asked to stop, or killed.
+        member: It belongs to the cluster, or should; a spare does not.
         damaged: Its disk was corrupted.
         refused: It found its disk damaged and would not serve; it is left alone from then on.
-        started_s: The last time, monotonic seconds.
+        started_s: Its last start, in monotonic seconds.
     """
 
     id: str
@@ -121,7 +121,7 @@ class Node:
         return '"reason": "given-up"' in life
 
     def logged_since(self, offset: int) -> str:
-        """Return what was logged after the first `offset` bytes."""
+        """Return the part of the log after the first `offset` bytes."""
         with self.log.open("rb") as log:
             log.seek(offset)
             return log.read().decode(errors="replace")
@@ -133,12 +133,12 @@ class Db:
     Args:
         directory: Of the run; every node's files are below it.
         network: Open already.
-        nodes: Those that found the cluster.
-        spares: Those that may come in later; they do not run before.
+        nodes: Those that bootstrap the cluster.
+        spares: Nodes that may join later; they do not run before.
         shards: Raft groups.
-        source: Tree whose `codeq_cluster` is run: the checkout's, or that of a mutant.
-        shimmed: Whether the disk shim stands before the data; without it no disk can fail.
-        clocks: Whether clocks are to be moved.
+        source: The tree whose `codeq_cluster` is run: the checkout's, or that of a mutant.
+        shimmed: Whether the disk shim intercepts the data directory; without it no disk can fail.
+        clocks: Whether clocks will be moved.
         sink: Receiver of webhooks.
         settings: Added to every node's configuration.
     """
@@ -204,7 +204,7 @@ class Db:
         await self.close()
 
     async def close(self) -> None:
-        """Stop whatever runs."""
+        """Stop everything that runs."""
         for node in self.nodes.values():
             if node.running and node.paused:
                 self.resume(node.id)
@@ -216,12 +216,12 @@ class Db:
 
     @property
     def members(self) -> list[str]:
-        """Every node that belongs to the cluster, or shall."""
+        """Every node that belongs to the cluster, or should."""
         return [node.id for node in self.nodes.values() if node.member]
 
     @property
     def spares(self) -> list[str]:
-        """Every node that may come in: it has no data and does not run."""
+        """Every node that may join: it has no data and does not run."""
         return [node.id for node in self.nodes.values() if not node.member]
 
     @property
@@ -236,24 +236,24 @@ class Db:
 
     @property
     def log_entries_max(self) -> int:
-        """How many entries a shard's log keeps for who is away."""
+        """How many entries a shard's log keeps for nodes that are away."""
         raft = self._settings.get("raft")
         return int(raft.get("logEntriesMax", 0)) if isinstance(raft, dict) else 0
 
     def link(self, name: str) -> str:
-        """Return where a node's peers reach it."""
+        """Return the address at which a node's peers reach it."""
         return f"{self.nodes[name].address}:{LINK_PORT}"
 
-    # What is done to nodes.
+    # Actions on nodes.
 
     def start(self, name: str) -> None:
-        """Start a node that does not run; does not wait for it."""
+        """Start a node that does not run, without waiting for it."""
         node = self.nodes[name]
         assert not node.running, f"{name} runs already"
         command = [sys.executable, "-m", "codeq_cluster.cli.main", "node", "--config"]
         command.append(str(node.directory / "node.yaml"))
         if shutil.which("setpriv"):
-            # No node outlives a harness that was killed.
+            # A harness that was killed must not leave nodes behind.
             command = ["setpriv", "--pdeathsig", "KILL", *command]
         with node.log.open("ab") as log:
             log.write(f"---- start {node.starts} at {time.monotonic_ns()}\n".encode())
@@ -271,7 +271,7 @@ class Db:
         node.paused = node.ending = False
 
     async def kill(self, name: str) -> bool:
-        """Kill a node with SIGKILL; tell whether that is what it died of."""
+        """Kill a node with SIGKILL; return whether that ended it."""
         process = self._process(name)
         self.nodes[name].ending = True
         process.kill()
@@ -281,14 +281,14 @@ class Db:
         return process.returncode == -signal.SIGKILL
 
     async def kill_all(self) -> None:
-        """Kill every node that runs, all at one instant."""
+        """Kill all running nodes at one instant."""
         names = [node.id for node in self.nodes.values() if node.running]
         await self.pause(*names)
         for name in names:
             await self.kill(name)
 
     async def stop(self, name: str) -> bool:
-        """Ask a node to end, and kill it when it does not; tell whether it ended by itself."""
+        """Ask a node to stop, and kill it if it does not; return whether it stopped by itself."""
         process = self._process(name)
         self.nodes[name].ending = True
         process.terminate()
@@ -301,7 +301,7 @@ class Db:
         return process.returncode == 0
 
     async def pause(self, *names: str) -> int:
-        """Freeze nodes at one instant; return how many the kernel says stand still."""
+        """Freeze nodes at one instant; return how many are stopped by the kernel's account."""
         processes = [self._process(name) for name in names]
         for name, process in zip(names, processes, strict=True):
             process.send_signal(signal.SIGSTOP)
@@ -315,33 +315,33 @@ class Db:
         return sum(_stands(process.pid) for process in processes)
 
     def resume(self, name: str) -> None:
-        """Let a frozen node go on."""
+        """Resume a frozen node."""
         self._process(name).send_signal(signal.SIGCONT)
         self.nodes[name].paused = False
 
     async def cut_power(self, names: Sequence[str]) -> int:
-        """Let nodes lose their power at one instant; return how many bytes were lost in all."""
+        """Cut the power of nodes at one instant; return how many bytes were lost in all."""
         await self.pause(*names)
         for name in names:
             await self.kill(name)
         return sum([await asyncio.to_thread(self.nodes[name].disk.cut_power) for name in names])
 
     def wipe(self, name: str) -> None:
-        """Take all that a dead node has stored."""
+        """Delete all data of a dead node."""
         node = self.nodes[name]
         assert not node.running, f"{name} runs"
         node.disk.wipe()
         node.damaged = node.refused = False
 
     def admit(self, name: str) -> None:
-        """Count a spare as one of the cluster: clients ask it, and it may be started."""
+        """Make a spare a member: clients ask it, and it may be started."""
         node = self.nodes[name]
         assert not node.member, f"{name} is a member"
         node.member = True
         self._configure(node)
 
     async def dismiss(self, name: str) -> None:
-        """Make a spare of a node that was removed; what it has is gone."""
+        """Make a removed node a spare and delete its data."""
         node = self.nodes[name]
         node.member = False
         if node.running:
@@ -350,15 +350,15 @@ class Db:
         self.wipe(name)
 
     async def command(self, *words: str, among: Sequence[str], within_s: float) -> tuple[bool, str]:
-        """Run an operator's command, and give it up when it takes too long.
+        """Run an operator's command, and kill it if it takes too long.
 
         Args:
-            words: What comes after `codeq-cluster`.
+            words: The words after `codeq-cluster`.
             among: Nodes it may ask.
             within_s: Longest wait for its end.
 
         Returns:
-            Whether it was done, and what it said.
+            Whether it succeeded, and its output.
         """
         urls = [word for name in among for word in ("--url", self.urls[name])]
         process = await asyncio.create_subprocess_exec(
@@ -379,7 +379,7 @@ class Db:
         return process.returncode == 0, said.decode(errors="replace").strip()
 
     async def retire_damaged(self, *, within_s: float) -> list[str]:
-        """Stop what is damaged and not ready in time, as an operator would; return who that is."""
+        """Stop nodes that are damaged and not ready in time, as an operator would; return them."""
         gone = []
         for node in self.nodes.values():
             if not node.damaged or node.refused:
@@ -395,14 +395,14 @@ class Db:
         return gone
 
     def shift_clock(self, name: str, shift_s: float) -> None:
-        """Move a node's clock, from the next look at it on; 0 sets it right."""
+        """Move a node's clock from its next reading on; 0 sets it right."""
         assert self._clocks
         self.nodes[name].pace.jump(shift_s)
 
-    # What nodes say.
+    # Reports of nodes.
 
     async def undelivered(self) -> int:
-        """Return how many webhook calls have failed by what running nodes count."""
+        """Return how many webhook calls have failed, by the counters of running nodes."""
         failed = 0
         for name in self.members:
             for line in (await self._text(name, "/metrics")).splitlines():
@@ -412,14 +412,14 @@ class Db:
         return failed
 
     async def ready(self, name: str) -> bool:
-        """Return whether a node says that it is ready."""
+        """Return whether a node reports that it is ready."""
         return await self._get(name, "/readyz") is not None
 
     async def wait_ready(self, names: Sequence[str] = (), *, within_s: float) -> None:
         """Wait until these nodes, or all, are ready.
 
         Raises:
-            DbFailed: One was not in time, or ended.
+            DbFailed: One was not ready in time, or ended.
         """
         waited = tuple(names or self.serving)
 
@@ -450,11 +450,11 @@ class Db:
         )
 
     async def memberships(self, name: str) -> tuple[Group, ...] | None:
-        """Return who votes in each shard, as a node has it, or None without an answer."""
+        """Return the voters of each shard, as a node has them, or None without an answer."""
         body = await self._get(name, "/v1/codeq/admin/cluster")
         if body is None:
             return None
-        # Of itself a node says only whether it votes in every shard.
+        # About itself a node only reports whether it votes in every shard.
         itself = {node["id"] for node in body["nodes"] if node["self"] and node["voter"]}
         return tuple(
             Group(
@@ -469,10 +469,10 @@ class Db:
         )
 
     def supervise(self) -> None:
-        """Raise DbFailed when a member has ended that nobody killed.
+        """Raise DbFailed if a member has ended that nobody killed.
 
-        One whose disk is damaged or refuses writes need not come up; one that met a disk which
-        refused is started again once that is mended, as a service manager would.
+        A node whose disk is damaged or refuses writes need not come up. A node that stopped because
+        of a refusing disk is started again once the disk is mended, as a service manager would do.
         """
         for name in self.serving:
             node = self.nodes[name]
@@ -483,7 +483,7 @@ class Db:
             self.start(name)
 
     async def vote(self, wanted: Sequence[str]) -> bool:
-        """Return whether these nodes, and no others, vote in every shard, as its leader has it."""
+        """Return whether exactly these nodes vote in every shard, as its leader has it."""
         for shard in range(self.shards):
             leader = await self.leader(shard)
             told = await self.memberships(leader) if leader else None
@@ -507,10 +507,10 @@ class Db:
         return told - int(time.time())
 
     async def leader(self, shard: int) -> str | None:
-        """Return who leads a shard, the highest term believed; None when nobody says so."""
+        """Return the leader of a shard, by the highest term claimed; None if no node claims it."""
         claims = []
         for node in self.nodes.values():
-            # One that was removed may not know yet that others lead.
+            # A removed node may not know yet that others lead.
             groups = await self.groups(node.id) if node.answering and node.member else None
             claims += [
                 (group.term, node.id)
@@ -520,7 +520,7 @@ class Db:
         return max(claims)[1] if claims else None
 
     async def converged(self) -> bool:
-        """Return whether all nodes say the same of every shard, and every shard has its leader."""
+        """Return whether all nodes report the same of every shard, and all shards have leaders."""
         told = [await self.groups(name) for name in self.serving]
         if any(groups is None for groups in told):
             return False
@@ -536,7 +536,7 @@ class Db:
             return None
 
     async def _text(self, name: str, path: str) -> str:
-        """Return what a node answers with 200; nothing for any other answer, or none."""
+        """Return the body of a node's answer with 200; nothing for any other answer, or none."""
         node = self.nodes[name]
         if not node.answering or self._http is None:
             return ""
@@ -598,7 +598,7 @@ class Db:
                 "producer": [{"kind": "static", "tokens": _producers()}],
                 "worker": [{"kind": "static", "tokens": _workers()}],
             },
-            # Both ways to sync meet every fault: every other node lets the kernel do it.
+            # Every other node lets the kernel sync, so that both ways to sync meet every fault.
             "store": {"sync": ("thread", "kernel")[list(self.nodes).index(node.id) % 2]},
             "limits": {"requestTimeoutMs": DEADLINE_MS},
             "webhooks": {"allowPrivate": True},
@@ -614,7 +614,7 @@ class Db:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, within_s: float) -> bool:
-    """Ask again and again until it holds; tell whether it did in time."""
+    """Poll until a condition holds; return whether it did in time."""
     deadline = time.monotonic() + within_s
     while not await condition():
         if time.monotonic() > deadline:
@@ -630,14 +630,14 @@ def _sorted(
 
 
 def discard(directory: Path) -> None:
-    """Delete what nodes stored; their logs and configurations stay."""
+    """Delete the nodes' data; their logs and configurations stay."""
     for node in directory.iterdir():
         for name in ("data", "disk"):
             shutil.rmtree(node / name, ignore_errors=True)
 
 
 def _stands(pid: int) -> bool:
-    """Return whether a process is stopped, by the state the kernel shows of it."""
+    """Return whether a process is stopped, by its state in the kernel."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
 
 

@@ -1,4 +1,4 @@
-"""Disk: the shim between a node and its data directory, its faults, and what a power cut leaves."""
+"""Disk: the shim between a node and its data directory, its faults, and power cuts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jepsen_lite.shims import control_page
 
 
 class DiskFault(IntEnum):
-    """What the shim does to writes and syncs; the numbers are those of the C source."""
+    """The shim's faults in writes and syncs; the numbers are those of the C source."""
 
     NONE = 0
     ERROR = 1
@@ -26,10 +26,10 @@ class Disk:
 
     Args:
         data: The node's data directory, which need not exist yet.
-        beside: Where the durable image and the control page are kept.
+        beside: Holds the durable image and the control page.
 
     Attributes:
-        mended_s: When it last stopped to refuse writes, monotonic seconds.
+        mended_s: When writes last stopped failing, in monotonic seconds.
     """
 
     def __init__(self, data: Path, beside: Path) -> None:
@@ -43,7 +43,7 @@ class Disk:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to run on this disk, beside the library itself."""
+        """The environment for a process on this disk, beside the library itself."""
         return {
             "JL_DISK_ROOT": str(self._data),
             "JL_DISK_IMAGE": str(self._image),
@@ -52,12 +52,12 @@ class Disk:
 
     @property
     def struck(self) -> int:
-        """Calls that were refused, delayed or lied about, since the beginning."""
+        """Calls refused, delayed or falsely confirmed since the start."""
         return int(struct.unpack_from("=Q", self._page, 16)[0])
 
     @property
     def syncs(self) -> int:
-        """Calls for a sync, since the beginning: that the shim sees anything at all."""
+        """Calls for a sync since the start; proves that the shim intercepts calls."""
         return int(struct.unpack_from("=Q", self._page, 8)[0])
 
     @property
@@ -67,19 +67,19 @@ class Disk:
         return mode in (DiskFault.ERROR, DiskFault.FULL)
 
     def fault(self, fault: DiskFault, *, delay_ms: int = 0) -> None:
-        """Let a fault begin, or end with `NONE`."""
+        """Start a fault, or end it with `NONE`."""
         if self.refuses:
             self.mended_s = time.monotonic()
         struct.pack_into("=II", self._page, 0, fault, delay_ms)
 
     def wipe(self) -> None:
-        """Take everything, what was synced too; the node must be dead."""
+        """Delete everything, including synced data; the node must be dead."""
         shutil.rmtree(self._data, ignore_errors=True)
         shutil.rmtree(self._image, ignore_errors=True)
         self._image.mkdir()
 
     def cut_power(self) -> int:
-        """Put what was synced in place of what was written; the node must be dead.
+        """Replace all files by their synced contents; the node must be dead.
 
         Returns:
             How many bytes of files were lost.

@@ -1,4 +1,4 @@
-"""Doctor: which faults this machine can inject, each tried and not believed."""
+"""Doctor: the faults this machine can inject, each one tried for real."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _COMPILER = "apt install gcc libc6-dev"
 
 
 class KindsMissing(RuntimeError):
-    """Kinds of faults that were required cannot be injected here; the text says what helps."""
+    """Required kinds of faults cannot be injected here; the text says what helps."""
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One thing that was tried.
+    """The result of one trial.
 
     Attributes:
         kinds: Faults that need it.
-        lacks: Why it does not work and what to do, with the Debian package; empty when it does.
+        lacks: Why it does not work and what to do, with the Debian package; empty if it works.
     """
 
     what: str
@@ -50,10 +50,10 @@ def findings() -> list[Finding]:
 
 
 def missing(kinds: Collection[str], *, loopback: bool = False) -> dict[str, str]:
-    """Return why some of these kinds of faults cannot be injected here, and what to do, by kind.
+    """Return, by kind, why some of these faults cannot be injected here and what to do.
 
     Args:
-        kinds: Those that are wanted.
+        kinds: The wanted kinds.
         loopback: Nodes get loopback addresses, whose links cannot be cut.
     """
     lacking: dict[str, str] = {}
@@ -71,7 +71,7 @@ def available(
     """Return the kinds of faults that can be injected here, and why the others cannot, by kind.
 
     Args:
-        kinds: Those that are wanted.
+        kinds: The wanted kinds.
         require: None may be missing.
         loopback: Nodes get loopback addresses, whose links cannot be cut.
 
@@ -87,7 +87,7 @@ def available(
 
 
 def shim_works(name: str) -> str:
-    """Return an empty text if a shim can be built and loaded, else why not and what to do."""
+    """Return an empty text if a shim can be built and loaded, or else the reason and the remedy."""
     try:
         library = shim(name)
     except ShimFailed as failed:
@@ -100,7 +100,7 @@ def shim_works(name: str) -> str:
 def _nft() -> str:
     if shutil.which("nft") is None:
         return "no nft: apt install nftables"
-    # Checked by the kernel as well, and put in force nowhere.
+    # The kernel checks the rules too, but does not put them in force.
     checked = subprocess.run(
         ["nft", "--check", RESETS], capture_output=True, text=True, check=False
     )

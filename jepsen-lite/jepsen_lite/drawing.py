@@ -43,7 +43,7 @@ _FAULTS = {
 
 
 class Scale:
-    """From nanoseconds to pixels."""
+    """Converts nanoseconds to pixels."""
 
     def __init__(self, begun_ns: int, ended_ns: int, *, width: int = WIDTH) -> None:
         self.begun_ns = begun_ns
@@ -52,7 +52,7 @@ class Scale:
         self._pixels = (width - LEFT - 10) / (self.ended_ns - self.begun_ns)
 
     def x(self, ns: int) -> float:
-        """Return where an instant is, at the edges for one beyond them."""
+        """Return the position of an instant, clamped to the edges."""
         inside = min(max(ns, self.begun_ns), self.ended_ns)
         return LEFT + (inside - self.begun_ns) * self._pixels
 
@@ -81,7 +81,7 @@ def axis(scale: Scale, height: int) -> Iterator[str]:
 
 
 def faults(history: History) -> str:
-    """Draw a row for each kind of fault and each shard: who was struck, and who led."""
+    """Draw a row for each kind of fault, with its targets, and for each shard, with its leaders."""
     scale = Scale(0, history.end_ns)
     kinds = sorted({fault.name for fault in history.faults})
     shards = sorted({g.shard for event in history.statuses for g in event.out.groups})
@@ -99,7 +99,7 @@ def faults(history: History) -> str:
 
 
 def rates(history: History) -> str:
-    """Draw how many operations a second ended how."""
+    """Draw operations per second by outcome."""
     height = 120
     scale = Scale(0, history.end_ns)
     seconds = max(1, math.ceil(history.end_ns / SECOND))
@@ -107,7 +107,7 @@ def rates(history: History) -> str:
     for op in history.ops:
         if op.done_ns != NEVER_NS:
             bins[op.type][op.done_ns // SECOND] += 1
-    # The drain and the reads at the end go as fast as they can; they are cut off at the top.
+    # The drain and the reads at the end run at full speed; they are cut off at the top.
     until = history.phases.get("converged")
     of_load = slice(0, until.t_ns // SECOND if until else None)
     most = max([1, *(sum(each) for each in list(zip(*bins.values(), strict=True))[of_load])])
@@ -130,7 +130,7 @@ def rates(history: History) -> str:
 
 
 def latencies(history: History) -> str:
-    """Draw how long operations took, on a logarithmic scale, by how they ended."""
+    """Draw the durations of operations on a logarithmic scale, by outcome."""
     height = 190
     scale = Scale(0, history.end_ns)
     span = math.log10(_LATENCY_MS[-1] * 3)
@@ -144,10 +144,10 @@ def latencies(history: History) -> str:
             f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y_of(ms):.1f}" y2="{y_of(ms):.1f}" class="grid"/>'
         )
         drawn.append(_label(round(y_of(ms)) - ROW + 6, f"{ms} ms"))
-    # A claim that waits for work says nothing of the broker's speed.
+    # A claim that waits for work says nothing about the broker's speed.
     ended = [op for op in history.ops if op.done_ns != NEVER_NS and not op.args.wait_ms]
     every = max(1, -(-len(ended) // LATENCY_POINTS_MAX))
-    # All that is not ok is drawn, and last, so that nothing hides it.
+    # All other outcomes than ok are drawn last, so that nothing hides them.
     shown = [op for n, op in enumerate(ended) if op.ok and n % every == 0]
     shown += [op for op in ended if not op.ok]
     for op in shown:
@@ -176,7 +176,7 @@ def processes(history: History) -> str:
 
 
 def excerpt(history: History, ops: Sequence[Op]) -> str:
-    """Draw some operations one below the other, with what they said."""
+    """Draw some operations one below the other, with their texts."""
     begun = min(op.call_ns for op in ops)
     answered = [op.done_ns for op in ops if op.done_ns != NEVER_NS]
     ended = max([*answered, *(op.call_ns for op in ops)])
@@ -196,7 +196,7 @@ def excerpt(history: History, ops: Sequence[Op]) -> str:
         )
         beside, anchor = right + 4, "start"
         if right > WIDTH - 320:
-            # Before the bar where there is room, else on it.
+            # Before the bar if there is room, or else on it.
             beside, anchor = (left - 4, "end") if left > LEFT + 320 else (left + 4, "start")
         drawn.append(
             f'<text x="{beside:.1f}" y="{y + 11}" class="label" text-anchor="{anchor}">'
@@ -206,7 +206,7 @@ def excerpt(history: History, ops: Sequence[Op]) -> str:
 
 
 def said(op: Op) -> str:
-    """Return an operation in one line: what was asked and what came back."""
+    """Return an operation in one line: the request and the answer."""
     asked = op.args
     parts = [op.f.value]
     parts += [f"token {asked.token}"] if asked.token else []
@@ -225,7 +225,7 @@ def said(op: Op) -> str:
 
 
 def legend(history: History) -> str:
-    """Return what the colours mean, of outcomes and of the kinds of faults there were."""
+    """Return the legend: the colours of outcomes and of the kinds of faults in this run."""
     struck = {fault.name for fault in history.faults}
     chips = [(kind.value, colour) for kind, colour in COLOURS.items()]
     chips += [(name, colour) for name, colour in _FAULTS.items() if name in struck]
@@ -257,7 +257,7 @@ def _bar(fault: Fault, scale: Scale, y: int) -> str:
 
 
 def _leaders(history: History, shard: int, scale: Scale, y: int) -> Iterator[str]:
-    """Yield who led, from the first time that was seen to the last."""
+    """Yield the leaders, from the first time each was seen to the last."""
     seen = [
         (event.t_ns, group.term, event.node)
         for event in history.statuses

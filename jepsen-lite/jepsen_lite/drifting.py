@@ -1,4 +1,4 @@
-"""Drifting: the shim between a node and its clocks, which run fast or slow, or jump."""
+"""Drifting: the shim between a node and its clocks, which makes them drift or jump."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class Pace:
-    """How one node's clocks run.
+    """The drift of one node's clocks.
 
     Args:
         control: The file that is shared with the shim.
@@ -28,12 +28,12 @@ class Pace:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs to run by these clocks, beside the library itself."""
+        """The environment for a process with these clocks, beside the library itself."""
         return {"JL_CLOCK_CONTROL": str(self._control)}
 
     @property
     def looks(self) -> int:
-        """How often a clock was looked at while it did not run true, since the beginning."""
+        """How often a wrong clock was read since the start."""
         return int(struct.unpack_from("=Q", self._page, 32)[0])
 
     @property
@@ -42,7 +42,7 @@ class Pace:
         return self._skew_at(time.monotonic_ns()) / _SECOND_NS
 
     def set(self, gain: float) -> None:
-        """Let the clocks gain so many seconds a second from now on; 0 to run true."""
+        """Make the clocks gain so many seconds per second from now on; 0 to run true."""
         now_ns = time.monotonic_ns()
         self._skew_ns, self._since_ns, self._gain = self._skew_at(now_ns), now_ns, gain
         self._write()

@@ -1,4 +1,4 @@
-"""History: what happened in a run, one event a line, as clients, faults and observers saw it."""
+"""History: the events of a run, one per line, as clients, faults and observers saw them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 
 
 class Type(StrEnum):
-    """What an event says of its operation; only a definite refusal may be `fail`."""
+    """The type of an event in its operation; only a definite refusal may be `fail`."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -24,7 +24,7 @@ class Type(StrEnum):
 
 
 class F(StrEnum):
-    """What was asked, or which kind of happening an event is."""
+    """The kind of an operation or of a single event."""
 
     CREATE = "create"
     CLAIM = "claim"
@@ -41,24 +41,24 @@ class F(StrEnum):
     DELIVERY = "delivery"
 
 
-# Happenings are single events; everything else is invoked and, mostly, answered.
+# The kinds of single events; all others are invoked and, mostly, answered.
 HAPPENINGS = frozenset({F.PHASE, F.FAULT, F.STATUS, F.DELIVERY})
 
 
-# The process of what was read from dead nodes' disks.
+# The process of rows read from dead nodes' disks.
 AUTOPSY = "autopsy"
-# That of what nodes say of their members, and the phase that says who they should be.
+# The process of the members that nodes report, and the phase that has the expected members.
 MEMBERS = "members"
 
 
 class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an operation asked for, or what a happening is about; a field not used is left out.
+    """The arguments of an operation or a single event; unused fields are left out.
 
     Attributes:
         content: The payload of a create, or the result of a submit, as JSON text; unique to it.
         task: Id of the task acted upon.
         token: Lease token that was sent.
-        shard: Where a keyed create must go; -1 when it is not known before.
+        shard: The shard of a keyed create; -1 if it is not known before.
         delay_ms: Of a create or a nack.
         ttl_ms: Of a create.
         lease_ms: Of a claim; the extension of a heartbeat.
@@ -71,7 +71,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         nodes: Struck by a fault.
         on: Whether a fault begins or ends.
         detail: Of a fault: its shape.
-        amount_ms: Of a fault of clocks: how far they were moved at most.
+        amount_ms: Of a clock fault: the largest shift.
     """
 
     content: str = ""
@@ -102,7 +102,7 @@ class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One shard as one node sees it.
 
     Attributes:
-        voters, learners: Its members, where these were asked for; ascending.
+        voters, learners: Its members, if these were asked for; ascending.
         changing: They are not known to be agreed on.
     """
 
@@ -117,21 +117,21 @@ class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came back; a field not used is left out.
+    """The answer; unused fields are left out.
 
     Attributes:
-        http: Status, 0 when the connection gave none.
-        code: The error's stable code, or what went wrong with the connection.
-        task: Id of the task answered with; empty for a claim that found nothing.
+        http: Status, 0 if the connection broke.
+        code: The error's stable code, or the connection's error.
+        task: Id of the task in the answer; empty for a claim that found nothing.
         content: The payload of a claim or create, the stored result of a submit or read.
         payload: Of a read: the payload.
         attempt: Of a claim: which delivery this is, from 1. Of a read: deliveries so far.
         dead: The task went to the dead letters.
-        absent: There is no such task.
+        absent: The task does not exist.
         applied: Of a fault: how many targets were seen to be struck, read back from them.
-        took_ms: Of a fault after which a node fetched a state: for how long.
+        took_ms: Of a fault after which a node fetched a snapshot: for how long.
         delivery: Of a webhook call: its id.
-        signed: Of a webhook call: whether the signature is good.
+        signed: Of a webhook call: whether the signature is valid.
     """
 
     http: int = 0
@@ -162,7 +162,7 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         i: Its number, from 0.
         t_ns: Nanoseconds since the run began, on one monotonic clock for all.
-        p: The logical process; one has one operation under way at most, and none after an `info`.
+        p: The logical process; it has at most one operation in flight, and none after an `info`.
         node: Asked, observed or empty.
     """
 
@@ -180,7 +180,7 @@ class Recorder:
     """Writes a history while it happens; a context manager. The file is synced at the end.
 
     Args:
-        path: Where to; None keeps it in memory alone.
+        path: The file; None keeps the history in memory only.
         clock_ns: Nanoseconds that never jump.
     """
 
@@ -243,7 +243,7 @@ def load(path: Path) -> list[Event]:
     """Read a history.
 
     Raises:
-        ValueError: A line is no event, or lines are missing.
+        ValueError: A line is not an event, or lines are missing.
     """
     decoder = msgspec.json.Decoder(Event)
     events = []
@@ -260,12 +260,12 @@ def load(path: Path) -> list[Event]:
 
 
 def dump(events: Iterable[Event], path: Path) -> None:
-    """Write a history as a whole."""
+    """Write a whole history."""
     encoder = msgspec.json.Encoder()
     path.write_bytes(b"".join(encoder.encode(event) + b"\n" for event in events))
 
 
 def renumbered(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events with new numbers, by their order."""
+    """Yield the events renumbered in their order."""
     for number, event in enumerate(events):
         yield msgspec.structs.replace(event, i=number)

@@ -1,4 +1,4 @@
-"""Hunting: a mutant is run until the right checker objects, and the ledger keeps which were."""
+"""Hunting: runs a mutant until the right checker notices it, and records that in the ledger."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from jepsen_lite.mutants import Mutant, not_simulated, patched
 from jepsen_lite.running import HOME, Options, new_directory, run
 from jepsen_lite.workload import WORKLOADS
 
-# Seeds that are tried on one mutant, in all.
+# Seeds tried on one mutant, in all.
 RUNS_MAX = 100
 _TEST_WITHIN_S = 300.0
-_TEST_FAILED = 1  # Of pytest's exit statuses.
-_HARNESS = ("jepsen_lite", "native", "tests")  # What its own tests need of it.
+_TEST_FAILED = 1  # One of pytest's exit statuses.
+_HARNESS = ("jepsen_lite", "native", "tests")  # Required by its own tests.
 
 
 class Hunt(Struct, frozen=True, kw_only=True):
-    """What became of one mutant.
+    """The outcome for one mutant.
 
     Attributes:
         seconds: Of runs, until it was noticed or given up; start and judgement included.
-        runs: How many, or how many seeds of a simulation; a test counts as one.
+        runs: How many runs, or seeds of a simulation; a test counts as one.
         violated: All guarantees the last run found broken.
     """
 
@@ -46,7 +46,7 @@ class Hunt(Struct, frozen=True, kw_only=True):
 
 
 def hunted(mutant: Mutant, lines: Sequence[Line]) -> Hunt:
-    """Return what became of a mutant by its lines in the ledger, up to the one that noticed it."""
+    """Return the outcome for a mutant by its lines in the ledger, up to the one that noticed."""
     until = next((n for n, line in enumerate(lines, 1) if _noticed(mutant, line)), len(lines))
     counted = lines[:until]
     return Hunt(
@@ -61,7 +61,7 @@ def hunted(mutant: Mutant, lines: Sequence[Line]) -> Hunt:
 def entered(mutant: Mutant, checkout: Checkout, ledger: Path = LEDGER) -> list[Line]:
     """Return the ledger's lines on this patch and this state of the product, oldest first.
 
-    A state that no commit has is no state to find again: it has no lines.
+    A state without a commit cannot be identified later, so it has no lines.
     """
     if not checkout.exact:
         return []
@@ -81,10 +81,10 @@ def hunt(
     before: Sequence[Line] = (),
     ledger: Path = LEDGER,
 ) -> Hunt:
-    """Run a mutant under one seed after another until the right checker objects.
+    """Run a mutant under one seed after another until the right checker notices it.
 
     Args:
-        mutant: Which.
+        mutant: The mutant.
         source: Checkout it is made from.
         seed: Of the first run, unless the mutant has its own.
         budget_s: No run begins later than that; one always does.
@@ -102,14 +102,14 @@ def hunt(
                 line = _once(mutant, copy, checkout, (mutant.seed or seed) + len(lines))
             enter(line, ledger)
             lines.append(line)
-            # A test says the same however often it is run.
+            # A test gives the same result however often it is run.
             if _noticed(mutant, line) or mutant.test or time.monotonic() - begun > budget_s:
                 break
     return hunted(mutant, lines)
 
 
 def hunt_simulated(mutant: Mutant, *, source: Path, seed: int, budget_s: float) -> Hunt:
-    """Simulate a mutant under one seed after another until a seed fails, whatever it finds.
+    """Simulate a mutant under one seed after another until a seed fails, for any reason.
 
     Raises:
         ValueError: A simulation leaves out what the patch breaks.
@@ -123,7 +123,7 @@ def hunt_simulated(mutant: Mutant, *, source: Path, seed: int, budget_s: float) 
         try:
             said = subprocess.run(
                 [sys.executable, *command],
-                # The copy comes first, in the place of the tree.
+                # The copy must come first, before the original tree.
                 cwd=copy,
                 env=os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{HOME}"},
                 stdout=subprocess.PIPE,
@@ -144,7 +144,7 @@ def hunt_simulated(mutant: Mutant, *, source: Path, seed: int, budget_s: float) 
 
 
 def table(hunts: Sequence[Hunt]) -> str:
-    """Return what became of mutants as a table in Markdown."""
+    """Return the outcomes of mutants as a table in Markdown."""
     lines = [
         "| mutant | what it does | workload | faults | noticed | after | broken |",
         "|---|---|---|---|---|---|---|",
@@ -169,11 +169,11 @@ def _noticed(mutant: Mutant, line: Line) -> bool:
 
 
 def _test(mutant: Mutant, source: Path, copy: Path, checkout: Checkout) -> Line:
-    """Run the mutant's test on the broken copy, and see whether it fails for the right reason."""
+    """Run the mutant's test on the broken copy, and check that it fails for the right reason."""
     shutil.copytree(source / "tests", copy / "tests")
     harness = HOME.name
     for part in _HARNESS:
-        # The harness's own tests start programs, which must find the copy as well.
+        # The harness's own tests start programs, which must import the copy as well.
         shutil.copytree(HOME / part, copy / harness / part)
     shutil.copy(source / "pyproject.toml", copy)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", mutant.test]
@@ -186,7 +186,7 @@ def _test(mutant: Mutant, source: Path, copy: Path, checkout: Checkout) -> Line:
         check=False,
         timeout=_TEST_WITHIN_S,
     )
-    # Anything else means that there was no such test, or that it could not be run.
+    # Any other status means that the test does not exist or could not be run.
     failed = done.returncode == _TEST_FAILED
     return Line(
         begun=begun.isoformat(timespec="seconds"),
@@ -210,7 +210,7 @@ def _once(mutant: Mutant, copy: Path, checkout: Checkout, seed: int) -> Line:
         seconds=mutant.seconds,
         rate=0,
         seed=seed,
-        # A violation is looked for, which a busy machine does not make up.
+        # A slow machine cannot make up a violation, so its bound is not applied.
         calm_p99_ms=1000,
         source=str(copy),
         mutant=mutant.name,

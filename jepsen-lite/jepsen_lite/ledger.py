@@ -1,4 +1,4 @@
-"""Ledger: a line for every run, which says of which state of the product it is evidence."""
+"""Ledger: a line for every run, with the state of the product it tested."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LEDGER = HOME / "ledger.jsonl"
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One run, or one test that notices a mutant in place of a run; what is empty is left out.
+    """One run, or one test that notices a mutant in place of a run; empty fields are left out.
 
     Attributes:
         begun: UTC, RFC 3339.
         commit, tree: The product's, as in `Checkout`; for a mutant those it was made from.
-        mutant: Name of the patch, empty for the product as it is.
+        mutant: Name of the patch, empty for the unchanged product.
         patch: Of a mutant: the patch's own hash, 12 digits.
         test: Of a mutant that no run shows: the test that must fail.
         seconds: Of load and rest, by the history.
@@ -82,18 +82,18 @@ def line_of(directory: Path, judgement: Judgement) -> Line:
 
 
 def told(outcome: Exit) -> str:
-    """Return how the ledger calls an outcome."""
+    """Return the ledger's word for an outcome."""
     return outcome.name.lower()
 
 
 def enter(line: Line, ledger: Path = LEDGER) -> None:
-    """Add a line."""
+    """Append a line."""
     with ledger.open("ab") as lines:
         lines.write(msgspec.json.encode(line) + b"\n")
 
 
 def read(ledger: Path = LEDGER) -> list[Line]:
-    """Return all lines, oldest first; none of a ledger that is not there yet."""
+    """Return all lines, oldest first; none if the ledger does not exist yet."""
     if not ledger.exists():
         return []
     return [msgspec.json.decode(line, type=Line) for line in ledger.read_bytes().splitlines()]

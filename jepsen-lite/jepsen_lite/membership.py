@@ -1,7 +1,7 @@
-"""Membership: faults that change who forms the cluster, or take what a node has stored.
+"""Membership: faults that change the cluster's members, or delete a node's data.
 
-What an operator would do is done by an operator's commands. They share their target with whatever
-stops processes, so they take turns with it, and bring deaths of their own.
+Operators' actions are done with operators' commands. They share their target with faults that stop
+processes, so they take turns with those, and kill nodes on their own.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from jepsen_lite.db import Db, until
 from jepsen_lite.nemesis import Links, Nemesis, Strike
 from jepsen_lite.switch import Shape
 
-# As many as a cluster has at first.
+# The size of the cluster at first.
 MEMBERS_MIN = 3
-# A node is started, brought up to date and made a voter under load, with links that may be cut.
+# A node is started, brought up to date and made a voter under load, over links that may be cut.
 CHANGES_WITHIN_S = 30.0
 SETTLES_WITHIN_S = 90.0
 ASKED_AGAIN_AFTER_S = 0.5
-# Packets of a leader are so late while two nodes come, and lost when it is parted by then.
+# How late a leader's packets are while two nodes join; they are lost if it is still partitioned
+# after that.
 TEARS_WITHIN_MS = 800
 LET_IN_S = 3.0
 # Enough for an election on the other side, and for writes on both.
@@ -32,12 +33,12 @@ _CUT = Shape(cut=True)
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What an operator wants.
+    """A planned change by an operator.
 
     Attributes:
         comes, goes: Nodes, or empty.
-        too: Comes as well.
-        dies: Killed while it is under way, and started again; or empty.
+        too: Joins as well.
+        dies: Killed during the change and started again; or empty.
         stopped_s: The command is interrupted after so long, and given again; 0 for never.
     """
 
@@ -51,11 +52,11 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All that may be silent meanwhile."""
+        """All nodes that may be silent meanwhile."""
         return tuple(sorted({self.comes, self.too, self.goes, self.dies} - {""}))
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the change in words."""
         words = {
             "join": f"{self.comes} comes",
             "remove": f"{self.goes} goes",
@@ -69,14 +70,14 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class _Operator:
-    """Carries changes out, however often it has to ask."""
+    """Carries changes out, repeating commands as often as necessary."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
         self.open: Change | None = None
 
     async def carry_out(self, change: Change, *, within_s: float) -> bool:
-        """Ask until it is done; tell whether the cluster says so itself."""
+        """Repeat a command until it is done; return whether the cluster confirms it."""
         db = self._db
         deadline = time.monotonic() + within_s
         self.open = change
@@ -100,7 +101,7 @@ class _Operator:
 
     async def _ask(self, change: Change, *, within_s: float) -> tuple[bool, str]:
         db = self._db
-        # Whoever goes cannot be asked to see to it.
+        # A node that is being removed cannot be asked to oversee that.
         among = [name for name in db.serving if name not in (change.goes, change.comes)]
         among = [name for name in among if db.nodes[name].answering]
         if not among:
@@ -132,10 +133,10 @@ class _Operator:
 
 
 class Membership(Nemesis):
-    """Nodes come, go and are replaced, and leaderships are handed over, at an operator's command.
+    """Nodes join, leave and are replaced, and leaders change, by an operator's command.
 
-    Now and then the command is interrupted, or a node dies meanwhile: one that leads, or the one
-    that comes. What is not done in time is taken up again the next time.
+    Now and then the command is interrupted, or a node dies during it: a leader or the joining node.
+    A change that is not done in time is resumed the next time.
     """
 
     name = "membership"
@@ -150,7 +151,7 @@ class Membership(Nemesis):
         self._kinds: list[str] = []
 
     async def plan(self, rng: random.Random) -> Strike:
-        """Choose what is possible; every kind has its turn before one has two."""
+        """Choose a possible change; every kind has its turn before one has two."""
         if self._operator.open is not None:
             self._change = self._operator.open
         else:
@@ -160,7 +161,7 @@ class Membership(Nemesis):
     async def _draw(self, rng: random.Random) -> Change:
         members, spares = self.names, self.db.spares
         if not self._kinds:
-            # The worst first: it takes the three that there are in the beginning.
+            # The worst kind first: it needs the three original members.
             self._kinds = ["torn", *rng.sample(["replace", "join", "remove", "transfer"], 4)]
         possible = [
             kind
@@ -203,10 +204,10 @@ class Membership(Nemesis):
         return len(change.nodes) or 1 if done.result() else 0
 
     async def _tear(self, change: Change) -> int:
-        """Let two come, and part them and the leader from all others just as the first may vote.
+        """Add two nodes, and cut them and the leader off just as the first may vote.
 
-        Were both made voters at once, the leader would have a majority of the five there will be,
-        and the others one of the three there were.
+        If both became voters at once, the leader would have a majority of the five new members, and
+        the others one of the three old members.
         """
         db, leader = self.db, change.goes
         comers = [change.comes, change.too]
@@ -217,7 +218,7 @@ class Membership(Nemesis):
             db.start(name)
             await until(self._let_in(name, others), within_s=CHANGES_WITHIN_S)
         await until(self._answer(comers), within_s=CHANGES_WITHIN_S)
-        # For them to say who they are, and for that to be agreed on.
+        # Time for the two to register, and for that to be agreed on.
         await asyncio.sleep(LET_IN_S)
         late = Shape(delay_ms=TEARS_WITHIN_MS)
         await self.links.set(self.name, {(leader, other): late for other in others})
@@ -236,7 +237,7 @@ class Membership(Nemesis):
         return len(change.nodes) if seen else 0
 
     def _let_in(self, name: str, asked: Sequence[str]) -> Callable[[], Awaitable[bool]]:
-        """Return a way to ask for it, which may be refused while something else is under way."""
+        """Return a way to ask for it; the cluster may refuse during another change."""
         db = self.db
         words = ["join", name, "--addr", db.link(name), "--http", db.urls[name], "--wait", "0"]
 
@@ -261,13 +262,13 @@ class Membership(Nemesis):
             self.db.start(name)
 
     async def end(self, strike: Strike) -> int:
-        """Wait until those who died are back."""
+        """Wait until killed nodes are back."""
         self.db.supervise()
         await self.back([name for name in strike.nodes if name in self.db.members])
         return 0
 
     async def settle(self) -> str:
-        """Finish the change that is under way, now that nothing is in its way."""
+        """Finish the change in progress, now that no fault disturbs it."""
         change = self._operator.open
         if change is None:
             return ""
@@ -276,7 +277,7 @@ class Membership(Nemesis):
 
 
 class _AllVote:
-    """Whether every member votes, in every shard; one that ended by itself is not waited for."""
+    """Whether every member votes in every shard; a node that ended by itself is not waited for."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
@@ -295,12 +296,12 @@ def _between(
 class Wipe(Nemesis):
     """A node loses its disk.
 
-    lost       It starts again under its name, with nothing, and comes in by itself.
-    replaced   It stays away, and an operator lets another one come for it.
-    forgetful  It has acknowledged what the others lack, and the only other one that has it is dead:
-               whoever is there may not elect a leader before that one is back.
+    lost       It starts again under its name with an empty disk, and rejoins by itself.
+    replaced   It stays away, and an operator replaces it by another node.
+    forgetful  It has acknowledged entries that only one other node has, and that one is dead too:
+               the remaining nodes may not elect a leader before that one is back.
 
-    Nobody loses a disk before all others vote again: what is promised is promised for a minority.
+    No node loses a disk before all others vote again: the promises only cover a minority.
     """
 
     name = "wipe"
@@ -316,7 +317,7 @@ class Wipe(Nemesis):
         self._shapes: list[str] = []
 
     async def plan(self, rng: random.Random) -> Strike:
-        """Choose a node and what becomes of it."""
+        """Choose a node and its fate."""
         if self._operator.open is not None:
             return Strike(nodes=self._operator.open.nodes, detail=str(self._operator.open))
         damaged = [name for name in self.db.members if self.db.nodes[name].damaged]
@@ -339,7 +340,7 @@ class Wipe(Nemesis):
         return Strike(nodes=(lost,), detail="lost", hold_s=rng.uniform(0, 3))
 
     async def begin(self, strike: Strike) -> int:
-        """Take the disk."""
+        """Delete the data."""
         match strike.detail:
             case "lost":
                 await self._lose(strike.nodes[0])
@@ -358,7 +359,7 @@ class Wipe(Nemesis):
         self.db.wipe(name)
 
     async def _forget(self, names: list[str]) -> None:
-        """Let these alone hold what the leader commits, then kill both and take what they hold."""
+        """Let only these nodes store the leader's commits, then kill both and delete their data."""
         hold = [self._leader, *names]
         lag = [name for name in self.names if name not in hold]
         await self.links.set(self.name, _between(hold, lag, _CUT))
@@ -372,14 +373,14 @@ class Wipe(Nemesis):
         await self.links.set(self.name, {})
 
     async def end(self, strike: Strike) -> int:
-        """Start whoever is down, and see everybody vote again."""
+        """Start all nodes that are down, and wait until everybody votes again."""
         self.db.supervise()
         await self.back([name for name in strike.nodes if name in self.db.members])
         voted = await until(_AllVote(self.db), within_s=CHANGES_WITHIN_S)
         return len(strike.nodes) if voted else 0
 
     async def settle(self) -> str:
-        """See everybody vote, now that nothing is in the way."""
+        """Wait until everybody votes, now that no fault disturbs it."""
         if self._operator.open is not None:
             await self._operator.carry_out(self._operator.open, within_s=SETTLES_WITHIN_S)
         if await until(_AllVote(self.db), within_s=SETTLES_WITHIN_S):

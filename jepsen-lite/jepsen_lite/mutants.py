@@ -1,8 +1,8 @@
-"""Mutants: the broker broken on purpose, to see that a run finds it.
+"""Mutants: deliberate defects of the broker, to prove that a run finds them.
 
-A mutant is a patch, with lines before it that say what it breaks and which run must notice; one
-that other defences hide from every run names the test that does. It is applied to a copy of the
-tree, never to the tree itself.
+A mutant is a patch, whose head says what it breaks and which run must notice it. If other defences
+hide the defect from every run, the head names a test that notices it. The patch is applied to a
+copy of the tree, never to the tree itself.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from jepsen_lite.simulation import PLAYED
 
 PATCHES = HOME / "mutants"
 SECONDS = 40.0
-# What simulations leave out: real files, and changes of membership.
+# Left out of simulations: real files, and changes of membership.
 _FILES = ("codeq_cluster/storage/", "codeq_cluster/snapshots/")
 _MEMBERS = ("membership", "wipe")
 
 
 class Mutant(Struct, frozen=True, kw_only=True):
-    """One way to break the broker.
+    """One deliberate defect of the broker.
 
     Attributes:
-        says: What is wrong with it.
+        says: The defect.
         nemeses: Faults under which it shows.
         breaks: The guarantee whose checker must notice.
         seconds: Of load in each run.
-        seed: Of the first run, where chance alone would take long; 0 for the one asked for.
-        test: Which notices it in place of a run, as pytest names it; or empty.
+        seed: Of the first run, if chance alone would take long; 0 for the one asked for.
+        test: The pytest name of a test that notices it in place of a run; or empty.
     """
 
     name: str
@@ -59,7 +59,7 @@ def mutants(names: Sequence[str] = ()) -> list[Mutant]:
     """Return the mutants, all or these.
 
     Raises:
-        ValueError: There is none of that name, or its head lacks something.
+        ValueError: No mutant has that name, or its head lacks something.
     """
     found = {path.stem: _read(path) for path in sorted(PATCHES.glob("*.patch"))}
     unknown = set(names) - found.keys()
@@ -70,10 +70,10 @@ def mutants(names: Sequence[str] = ()) -> list[Mutant]:
 
 @contextmanager
 def patched(mutant: Mutant, source: Path) -> Iterator[Path]:
-    """Yield a copy of the tree that is broken as the mutant says.
+    """Yield a copy of the tree with the mutant's defect.
 
     Raises:
-        ValueError: The patch does not fit the tree any more.
+        ValueError: The patch no longer fits the tree.
     """
     with tempfile.TemporaryDirectory(prefix=f"jepsen-lite-{mutant.name}-") as directory:
         copy = Path(directory)
@@ -87,10 +87,10 @@ def patched(mutant: Mutant, source: Path) -> Iterator[Path]:
 
 
 def apply(mutant: Mutant, tree: Path, *, only_try: bool = False) -> None:
-    """Break a tree, or see whether that can be done.
+    """Break a tree, or only check that this is possible.
 
     Raises:
-        ValueError: The patch does not fit the tree any more.
+        ValueError: The patch no longer fits the tree.
     """
     # One line of context is enough to find the place, and more would go stale sooner.
     command = ["git", "apply", "-p1", "-C1", *(["--check"] if only_try else []), str(mutant.patch)]
@@ -100,7 +100,7 @@ def apply(mutant: Mutant, tree: Path, *, only_try: bool = False) -> None:
 
 
 def not_simulated(mutant: Mutant) -> str:
-    """Return what a mutant needs to show that simulations leave out; empty when it is all there."""
+    """Return what the mutant needs that simulations leave out; empty if they have it all."""
     patch = mutant.patch.read_text()
     needs = [place for place in _FILES if f"+++ b/{place}" in patch]
     needs += [name for name in mutant.nemeses if name in _MEMBERS]

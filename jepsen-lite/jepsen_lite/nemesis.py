@@ -1,4 +1,4 @@
-"""Nemesis: faults of processes, links and disks, seeded, and seen to be applied."""
+"""Nemesis: faults of processes, links and disks, drawn from a seed and verified."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
 
 _CUT = Shape(cut=True)
-# For a node that must, after its start.
+# For a node that must come up, after its start.
 FETCHES_WITHIN_S = 20.0
 INSTALLS_WITHIN_S = 45.0
-# At most; by then a log of a megabyte has forgotten too, when payloads are large.
+# At most; with large payloads, a log of a megabyte has been truncated by then too.
 AWAY_S = 22.0
 # Times the entries that a log keeps at most.
 FORGOTTEN = 1.2
 SLOW_SYNC_MS = 250
-# For nft: whatever comes in or goes out is answered with a reset, and counted.
+# For nft: every packet in or out is answered with a reset, and counted.
 RESETS = """
 table inet jl {
   chain input {
@@ -46,11 +46,11 @@ INSTALLED = '"snapshot installed"'
 
 
 class Strike(Struct, frozen=True, kw_only=True):
-    """A fault that is decided on.
+    """A fault that was decided on.
 
     Attributes:
         hold_s: How long it lasts.
-        amount_ms: How far clocks are moved at most.
+        amount_ms: The largest shift of a clock.
     """
 
     nodes: tuple[str, ...]
@@ -60,14 +60,14 @@ class Strike(Struct, frozen=True, kw_only=True):
 
 
 class Links:
-    """Rules of several faults at once; a cut outweighs the rest."""
+    """Rules of several faults at once; a cut overrides the rest."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
         self._rules: dict[str, Rules] = {}
 
     async def set(self, fault: str, rules: Rules) -> None:
-        """Put the rules of one fault in force, none to lift them."""
+        """Put the rules of one fault in force; none to lift them."""
         self._rules[fault] = rules
         merged: dict[tuple[str, str], Shape] = {}
         for each in self._rules.values():
@@ -77,7 +77,7 @@ class Links:
         await self._db.network.shape(merged)
 
     async def struck(self, rules: Rules) -> int:
-        """Return how many packets of these links were struck since the beginning."""
+        """Return how many packets of these links were struck since the start."""
         counts = await self._db.network.struck()
         return sum(counts.get(link, 0) for link in rules)
 
@@ -87,13 +87,13 @@ class Nemesis(ABC):
 
     Attributes:
         name: In the history and on the command line.
-        target: What it works on: of two kinds with one target only one strikes at a time.
+        target: The kind of thing it strikes: of two kinds with one target only one runs at a time.
         cuts: Whether it needs links that can be cut.
-        moves_leaders: Whether elections are to be expected of it.
-        needs_load: Only a log that grows fast gives it something to strike.
-        needs_webhooks: Only a workload that has some does.
-        lasts_s: What one takes on average, with the calm after it.
-        settings: Without which it would strike nobody; those of a workload outweigh them.
+        moves_leaders: Whether it is expected to cause elections.
+        needs_load: It only has an effect on a log that grows fast.
+        needs_webhooks: It only has an effect on a workload with webhooks.
+        lasts_s: The average duration of one fault, with the calm after it.
+        settings: Required for it to have an effect; those of a workload override them.
     """
 
     name: ClassVar[str]
@@ -108,20 +108,20 @@ class Nemesis(ABC):
     def __init__(self, db: Db, links: Links) -> None:
         self.db = db
         self.links = links
-        # By its last fault a node fetched a state for so long.
+        # How long a node fetched a snapshot because of its last fault.
         self.took_ms = 0
 
     @abstractmethod
     async def plan(self, rng: random.Random) -> Strike:
-        """Decide whom to strike, and how."""
+        """Decide on targets and shape."""
 
     @abstractmethod
     async def begin(self, strike: Strike) -> int:
-        """Strike; return how many targets were seen to be struck, 0 if that shows later."""
+        """Strike; return how many targets were seen to be struck, 0 if that is only known later."""
 
     @abstractmethod
     async def end(self, strike: Strike) -> int:
-        """Undo it; return how many targets were struck, looking back, 0 if that was seen before."""
+        """Undo it; return how many targets were struck, 0 if `start` returned that."""
 
     async def settle(self) -> str:
         """Finish what the faults of others kept from ending; return what remains, or nothing."""
@@ -138,7 +138,7 @@ class Nemesis(ABC):
         return leader or rng.choice(self.names)
 
     async def some(self, rng: random.Random, shapes: Sequence[str]) -> tuple[str, list[str]]:
-        """Return a shape and the nodes it means."""
+        """Return a shape and its nodes."""
         shape = rng.choice(shapes)
         members = len(self.db.members)
         majority = members // 2 + 1
@@ -153,9 +153,9 @@ class Nemesis(ABC):
                 return shape, self.names
 
     async def back(self, names: Sequence[str]) -> None:
-        """Start what does not run and wait until it is ready."""
+        """Start all nodes that do not run, and wait until they are ready."""
         for name in names:
-            # One that was removed meanwhile stays where it is.
+            # A node that was removed meanwhile stays where it is.
             if self.db.nodes[name].member and not self.db.nodes[name].running:
                 self.db.start(name)
         # Links may be cut meanwhile, and then no node is ready: the end of the run asks again.
@@ -196,7 +196,7 @@ class Kill(Nemesis):
 
 
 class Power(Nemesis):
-    """A power cut: nodes die at one instant, and what they had not synced is gone."""
+    """A power cut: nodes die at one instant and lose all unsynced writes."""
 
     name = "power"
     target = "process"
@@ -219,7 +219,7 @@ class Power(Nemesis):
 
 
 class Away(Nemesis):
-    """A node that is away until its leader has forgotten what it lacks, and must fetch the state.
+    """A node that is away until its leader has truncated its log, and must fetch a snapshot.
 
     Half of the time it is killed again while it fetches.
     """
@@ -246,7 +246,7 @@ class Away(Nemesis):
         return 0
 
     async def kill_and_leave(self, name: str) -> None:
-        """Kill a node and leave it until the logs of others have moved on beyond what they keep."""
+        """Kill a node, and leave it until the logs of others no longer have its next entry."""
         await self.db.kill(name)
         others = [other for other in self.names if other != name]
         begun = await self._applied(others)
@@ -259,7 +259,7 @@ class Away(Nemesis):
         await until(beyond, within_s=AWAY_S)
 
     async def _applied(self, names: Sequence[str]) -> list[int]:
-        """Return how far each shard has come on any of these nodes."""
+        """Return the highest applied index of each shard on these nodes."""
         told = [await self.db.groups(name) for name in names]
         return [
             max([0, *(groups[shard].applied for groups in told if groups)])
@@ -267,7 +267,7 @@ class Away(Nemesis):
         ]
 
     async def end(self, strike: Strike) -> int:
-        """Start it, and see in its log that it had to fetch a shard's state and has it."""
+        """Start it, and verify by its log that it fetched and installed a shard's snapshot."""
         [name] = strike.nodes
         node = self.db.nodes[name]
         before = node.log.stat().st_size
@@ -280,12 +280,12 @@ class Away(Nemesis):
 
 
 class Install(Away):
-    """SIGKILL in the middle of a snapshot's installation, by what the fetching node's disk shows.
+    """SIGKILL in the middle of a snapshot's installation, as seen on the fetching node's disk.
 
-    fetch      Some of the snapshot is there, beside the state it shall replace.
-    exchange   All of it is there, and is being put in that state's place.
-    lender     As with fetch, but it is the leader that dies. With two of three left the shard needs
-               the one that was fetching, which has to get what it lacks from whoever leads next.
+    fetch      A part of the snapshot is stored, beside the state it will replace.
+    exchange   All of it is stored, and it is replacing the state.
+    lender     As with fetch, but the serving leader dies. With two of three left the shard needs
+               the fetching node, which must get the rest from the next leader.
     """
 
     name = "install"
@@ -299,7 +299,7 @@ class Install(Away):
         """Choose a node and the moment."""
         self._moments = self._moments or rng.sample(["fetch", "exchange", "lender"], 3)
         name, moment = await self.one(rng), self._moments.pop()
-        # Who will lend is not known yet.
+        # The node that will serve the snapshot is not known yet.
         others = [other for other in self.names if other != name] if moment == "lender" else ()
         return Strike(nodes=(name, *others), detail=moment)
 
@@ -308,7 +308,7 @@ class Install(Away):
         name = strike.nodes[0]
         node = self.db.nodes[name]
         before = node.log.stat().st_size
-        # The moments of an exchange pass fast; on a disk that syncs slowly they last.
+        # The moments of a swap pass fast; a slow disk makes them last.
         node.disk.fault(DiskFault.SLOW, delay_ms=SLOW_SYNC_MS)
         self.db.start(name)
         mark = "shard-*.ready" if strike.detail == "exchange" else "shard-*.incoming"
@@ -328,7 +328,7 @@ class Install(Away):
         return int(caught and await self.db.ready(name))
 
     async def _without_lender(self, node: Node, before: int) -> int:
-        """Kill whoever a node fetches from, and start it when the node has what it needs."""
+        """Kill the node that serves a fetch, and restart it when the fetching node is done."""
         fetches = [line for line in node.logged_since(before).splitlines() if FETCHING in line]
         lender = str(json.loads(fetches[-1])["peer"]) if fetches else ""
         caught = bool(lender) and any(node.data.glob("shard-*.incoming"))
@@ -341,13 +341,13 @@ class Install(Away):
 
 
 def _fetched_ms(logged: str) -> int:
-    """Return how long the longest fetch took that came to its end, 0 for none."""
+    """Return the duration of the longest completed fetch, 0 for none."""
     took = [json.loads(line) for line in logged.splitlines() if INSTALLED in line]
     return max((max(1, round(1000 * float(line["seconds"]))) for line in took), default=0)
 
 
 class _Logged:
-    """Whether a node has logged something since."""
+    """Return whether a node has logged something since."""
 
     def __init__(self, node: Node, since: int, text: str) -> None:
         self._node = node
@@ -366,7 +366,7 @@ class Pause(Nemesis):
     moves_leaders = True
 
     async def plan(self, rng: random.Random) -> Strike:
-        """Choose one node or more, for less or more than an election or a lease takes."""
+        """Choose nodes, and a time shorter or longer than an election or a lease."""
         shape, names = await self.some(rng, ("one", "one", "minority", "majority"))
         hold_s = rng.choice((0.3, 1.5, 4.0, 9.0)) * rng.uniform(0.8, 1.2)
         return Strike(nodes=tuple(names), detail=shape, hold_s=hold_s)
@@ -376,14 +376,14 @@ class Pause(Nemesis):
         return await self.db.pause(*strike.nodes)
 
     async def end(self, strike: Strike) -> int:
-        """Let them go on."""
+        """Resume them."""
         for name in strike.nodes:
             self.db.resume(name)
         return 0
 
 
 class Restart(Nemesis):
-    """A rolling restart: one node after another, each in peace."""
+    """A rolling restart: one node after another, without other faults."""
 
     name = "restart"
     target = "process"
@@ -394,12 +394,12 @@ class Restart(Nemesis):
         return Strike(nodes=tuple(rng.sample(self.names, len(self.names))))
 
     async def begin(self, strike: Strike) -> int:
-        """Wait for the end: that is when the restarts are."""
+        """Wait for the end of the restarts."""
         assert strike
         return 0
 
     async def end(self, strike: Strike) -> int:
-        """Stop each node politely and wait until it is back."""
+        """Stop each node with SIGTERM, start it and wait until it is back."""
         ended = 0
         for name in strike.nodes:
             ended += await self.db.stop(name)
@@ -408,7 +408,7 @@ class Restart(Nemesis):
 
 
 class OnLinks(Nemesis):
-    """What is done to packets by the rules of a plan; those it met tell whether it was done."""
+    """Faults of packets by the rules of a plan; the number of packets struck proves them."""
 
     target = "link"
     cuts = True
@@ -467,7 +467,7 @@ class Packets(OnLinks):
         )
         ends = [*self.names, "clients"] if rng.random() < 0.3 else self.names
         about = [await self.one(rng)] if rng.random() < 0.5 else self.names
-        # What is held one way is worse than what is held both ways: one end believes in the other.
+        # Holding one direction is worse than both: one end still believes in the other.
         self._rules = {
             (a, b): shape
             for a in ends
@@ -483,7 +483,7 @@ class Packets(OnLinks):
 
 
 class Reset(Nemesis):
-    """Every TCP connection of a node is reset, those of clients too."""
+    """Every TCP connection of a node is reset, including those of clients."""
 
     name = "reset"
     target = "process"
@@ -494,12 +494,12 @@ class Reset(Nemesis):
         return Strike(nodes=(await self.one(rng),), hold_s=rng.uniform(0.2, 1.5))
 
     async def begin(self, strike: Strike) -> int:
-        """Answer all that comes in or goes out with a reset."""
+        """Answer every packet in or out with a reset."""
         await self._nft(strike.nodes[0], RESETS)
         return 0
 
     async def end(self, strike: Strike) -> int:
-        """Let connections live again; the counters tell how many packets were answered so."""
+        """Let connections live again; the counters show how many packets were answered so."""
         [name] = strike.nodes
         listed = await self._nft(name, "list table inet jl")
         await self._nft(name, "delete table inet jl")
@@ -520,7 +520,7 @@ class _DiskNemesis(Nemesis):
     target = "disk"
     fault: ClassVar[DiskFault]
     moves_leaders = False
-    # Share of strikes at all nodes at once.
+    # Share of faults at all nodes at once.
     everywhere: ClassVar[float] = 0.0
 
     def __init__(self, db: Db, links: Links) -> None:
@@ -544,7 +544,7 @@ class _DiskNemesis(Nemesis):
         return Strike(nodes=tuple(names), detail=detail, hold_s=hold_s)
 
     async def begin(self, strike: Strike) -> int:
-        """Spoil their disks."""
+        """Make their disks fail."""
         for name in strike.nodes:
             disk = self.db.nodes[name].disk
             self._before[name] = disk.struck
@@ -558,25 +558,25 @@ class _DiskNemesis(Nemesis):
             disk = self.db.nodes[name].disk
             disk.fault(DiskFault.NONE)
             struck += disk.struck > self._before[name]
-        # What others have killed is theirs to start.
+        # Nodes killed by other faults are theirs to restart.
         await self.back([name for name in strike.nodes if self.db.nodes[name].gave_up])
         return struck
 
 
 class DiskSlow(_DiskNemesis):
-    """Every sync takes long, on one node, or on all, so that little is on any disk for a while."""
+    """Every sync takes long, on one node or on all, so that writes stay unsynced for a while."""
 
     name = "disk-slow"
     fault = DiskFault.SLOW
     everywhere = 0.3
 
     def delay_ms(self, rng: random.Random, *, everywhere: bool) -> int:
-        """Return less or more than a heartbeat, or than an election."""
+        """Return a time below or above a heartbeat, or above an election."""
         return rng.choice((30, 200) if everywhere else (30, 200, 1500))
 
 
 class DiskFull(_DiskNemesis):
-    """Writes and syncs are refused for want of space."""
+    """Writes and syncs are refused for lack of space."""
 
     name = "disk-full"
     fault = DiskFault.FULL
@@ -598,10 +598,10 @@ class DiskError(_DiskNemesis):
 
 
 class Corrupt(Nemesis):
-    """Damage on the disk of a node that is down: flipped bits, a lost tail, a page of zeros.
+    """Corruption on the disk of a node that is down: flipped bits, a lost tail, a page of zeros.
 
-    Of all nodes a minority at most is damaged. One that refuses to serve has contained the damage
-    and stays out; one that serves must be as good as any.
+    Only a minority of all nodes is damaged. A node that refuses to serve has contained the damage
+    and stays out; one that serves must be as correct as any.
     """
 
     name = "corrupt"
@@ -613,7 +613,7 @@ class Corrupt(Nemesis):
         self._damage: Damage | None = None
 
     async def plan(self, rng: random.Random) -> Strike:
-        """Choose a node and the damage; nobody once a minority is damaged."""
+        """Choose a node and the damage; nothing once a minority is damaged."""
         minority = (len(self.db.members) - 1) // 2
         damaged = [name for name in self.names if self.db.nodes[name].damaged]
         full = sum(self.db.nodes[name].damaged for name in self.db.members) >= minority
@@ -624,14 +624,14 @@ class Corrupt(Nemesis):
         kind = rng.choice(("flip", "flip", "truncate", "zero", "gone"))
         of = rng.choice(("*.sst", "*.log", "MANIFEST-*", "*"))
         if kind == "gone":
-            # A write-ahead log that is gone is one whose end was never synced, to all who look.
+            # A deleted write-ahead log cannot be told from one whose end was never synced.
             of = rng.choice(("*.sst", "CURRENT", "MANIFEST-*"))
         self._damage = Damage(kind=kind, of=of, draw=rng.random())
         detail = f"{self._damage.kind} {self._damage.of}"
         return Strike(nodes=(name,), detail=detail, hold_s=rng.uniform(0, 4))
 
     async def begin(self, strike: Strike) -> int:
-        """Kill it and do the damage."""
+        """Kill it and damage its disk."""
         if not strike.nodes or self._damage is None:
             return 0
         [name] = strike.nodes
@@ -640,7 +640,7 @@ class Corrupt(Nemesis):
         return int(damage(self.db.nodes[name].data, self._damage))
 
     async def end(self, strike: Strike) -> int:
-        """Start it: it becomes ready, or it ends and says why."""
+        """Start it: it becomes ready, or it ends and logs the reason."""
         for name in strike.nodes:
             self.db.start(name)
             settled = _ReadyOrGone(self.db, name)
@@ -661,22 +661,22 @@ class _ReadyOrGone:
 
 
 class Idle(Nemesis):
-    """Does nothing and claims to: a run that has only this must be unknown."""
+    """Does nothing and claims to: a run with only this must be unknown."""
 
     name = "idle"
     target = "nothing"
 
     async def plan(self, rng: random.Random) -> Strike:
-        """Choose somebody."""
+        """Choose a node."""
         return Strike(nodes=(rng.choice(self.names),), hold_s=1)
 
     async def begin(self, strike: Strike) -> int:
-        """Strike nobody."""
+        """Do nothing."""
         assert strike
         return 0
 
     async def end(self, strike: Strike) -> int:
-        """Have struck nobody."""
+        """Do nothing."""
         assert strike
         return 0
 
@@ -698,7 +698,7 @@ def cuts(
             left, right = mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]
             pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]
         case "bridge":
-            # Two halves that hear each other through one node alone.
+            # Two halves that are connected only through one node.
             half = len(others) // 2
             left, right = others[:half], others[half:]
             pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]

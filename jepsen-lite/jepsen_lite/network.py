@@ -1,4 +1,4 @@
-"""Network: an address of its own for every node, and links that can be cut one way or both."""
+"""Network: one address per node, and links that can be cut one way or both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 
 from jepsen_lite.switch import Command, Link, Port, Shape, Tally
 
-# A packet of a device; larger ones mean fewer turns of the switch.
+# The MTU of a device; larger packets mean fewer turns of the switch.
 _MTU = 9000
 _HARNESS = 100
 _RUNS_MAX = 64
@@ -28,11 +28,11 @@ Rules = Mapping[tuple[str, str], Shape]
 
 
 class NetworkFailed(RuntimeError):
-    """A network cannot be made on this machine; the text says why."""
+    """A network cannot be created on this machine; the text says why."""
 
 
 class Network(Protocol):
-    """What carries the packets of a run.
+    """The network of a run.
 
     Attributes:
         cuttable: Whether `shape` works.
@@ -46,23 +46,23 @@ class Network(Protocol):
         """Return a node's address."""
 
     def inside(self, node: str, command: Sequence[str]) -> list[str]:
-        """Return a command line that runs `command` where a node runs."""
+        """Return a command line that runs `command` in a node's network."""
 
     async def open(self) -> None:
-        """Make it.
+        """Create it.
 
         Raises:
-            NetworkFailed: It cannot be made here.
+            NetworkFailed: It cannot be created here.
         """
 
     async def shape(self, rules: Rules) -> None:
-        """Set what happens to directed links, by node names; all others are open."""
+        """Set the rules of directed links, by node names; all others are open."""
 
     async def struck(self) -> dict[tuple[str, str], int]:
-        """Return how many packets rules did something to, by link, since the beginning."""
+        """Return the number of packets that rules struck, by link, since the start."""
 
     async def close(self) -> None:
-        """Take it away."""
+        """Remove it."""
 
 
 class LoopbackNetwork:
@@ -80,12 +80,12 @@ class LoopbackNetwork:
         return self._addresses[node]
 
     def inside(self, node: str, command: Sequence[str]) -> list[str]:
-        """Return the command as it is."""
+        """Return the command unchanged."""
         assert node in self._addresses
         return list(command)
 
     async def open(self) -> None:
-        """Need nothing."""
+        """Do nothing."""
 
     async def shape(self, rules: Rules) -> None:
         """Refuse every rule."""
@@ -97,12 +97,12 @@ class LoopbackNetwork:
         return {}
 
     async def close(self) -> None:
-        """Give the addresses back."""
+        """Release the addresses."""
         self._lock.close()
 
 
 class NamespaceNetwork:
-    """A network namespace a node, joined by the switch."""
+    """One network namespace per node, joined by the switch."""
 
     cuttable = True
 
@@ -125,7 +125,7 @@ class NamespaceNetwork:
         return ["ip", "netns", "exec", self._namespace(node), *command]
 
     async def open(self) -> None:
-        """Make namespaces, devices and the switch between them."""
+        """Create namespaces, devices and the switch between them."""
         self._remove_namespaces()
         for node in self._numbers:
             _ip("netns", "add", self._namespace(node))
@@ -144,7 +144,7 @@ class NamespaceNetwork:
             start_new_session=True,
         )
         with suppress(PermissionError):
-            # A switch that waits for its turn looks like a slow network.
+            # A switch that waits for CPU time looks like a slow network.
             os.setpriority(os.PRIO_PROCESS, self._process.pid, -10)
         await self._tell(Command(open=(*ports, Port(_HARNESS, device)), seed=self._seed))
         for node in self._numbers:
@@ -198,13 +198,13 @@ class NamespaceNetwork:
         return f"jl{self._run}-{node}"
 
     def _remove_namespaces(self) -> None:
-        # Those of an earlier run too, which was killed: the lock says that it is gone.
+        # Remove those of an earlier run that was killed too: the lock proves that it is gone.
         for path in Path("/run/netns").glob(f"jl{self._run}-*"):
             _ip("netns", "del", path.name)
 
 
 def namespaces_work() -> str:
-    """Return an empty text if namespaces and TUN devices work, else why not and what to do."""
+    """Return an empty text if namespaces and TUN devices work, or else what to do."""
     if os.geteuid() != 0:
         return "not root: run as root"
     if shutil.which("ip") is None:

@@ -1,4 +1,4 @@
-"""Operations: a history's events, paired and grouped the way its checkers ask for them."""
+"""Operations: a history's events, paired and grouped for the checkers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from jepsen_lite.history import HAPPENINGS, Args, Event, F, Out, Type
 
-# When an answer never came: after everything else.
+# The instant of an answer that never came: after everything else.
 NEVER_NS = 2**62
 
 MS = 1_000_000
@@ -26,9 +26,9 @@ class Op(Struct, frozen=True, kw_only=True):
     Attributes:
         i: Number of the event that invoked it.
         call_ns: It had no effect before.
-        ret_ns: Its effect, if any, was complete; `NEVER_NS` when that is not known.
-        done_ns: The client gave up or had its answer; `NEVER_NS` when the history ends before.
-        done_i: Number of the event that said so, or of the invocation.
+        ret_ns: Its effect, if any, was complete; `NEVER_NS` if that is unknown.
+        done_ns: The client gave up or had its answer; `NEVER_NS` if the history ends before.
+        done_i: Number of the event of its answer, or else of the invocation.
     """
 
     i: int
@@ -63,9 +63,9 @@ class Fault(Struct, frozen=True, kw_only=True):
     """A fault from its beginning to its end, or to the history's.
 
     Attributes:
-        applied: Targets that were seen to be struck, at its beginning or looking back at its end.
-        amount_ms: How far clocks were moved at most.
-        took_ms: How long a node fetched a state after it.
+        applied: Targets that were seen to be struck, at its beginning or at its end.
+        amount_ms: The largest shift of a clock.
+        took_ms: How long a node fetched a snapshot after it.
     """
 
     name: str
@@ -83,7 +83,7 @@ class TaskOps(Struct, kw_only=True):
     """All operations on one task.
 
     Attributes:
-        creates: Attempts to make it, acknowledged or not: all that sent its payload.
+        creates: Attempts to create it, acknowledged or not: all that sent its payload.
         claims: Acknowledged, in order of their tokens.
         heartbeats, results, releases, cancels, requeues: In order of invocation; releases are
             nacks and abandons.
@@ -104,22 +104,22 @@ class TaskOps(Struct, kw_only=True):
 
     @property
     def args(self) -> Args:
-        """What was asked for when it was made; nothing special when that is not known."""
+        """The arguments of its create; defaults if they are unknown."""
         return self.creates[0].args if self.creates else Args()
 
     @property
     def created_call_ns(self) -> int:
-        """It was not there before."""
+        """It did not exist before."""
         return min((op.call_ns for op in self.creates if op.possible), default=0)
 
     @property
     def created_ret_ns(self) -> int:
-        """It was there from then on, as far as creates tell."""
+        """It existed from then on, as far as creates show."""
         return min((op.ret_ns for op in self.creates if op.ok), default=NEVER_NS)
 
     @property
     def acknowledged(self) -> Op | None:
-        """The first create that was answered with this task."""
+        """The first create that returned this task."""
         return min(
             (op for op in self.creates if op.ok and op.out.task == self.id),
             key=lambda op: op.ret_ns,
@@ -128,7 +128,7 @@ class TaskOps(Struct, kw_only=True):
 
     @property
     def first_claim(self) -> Op | None:
-        """Its first delivery, when a client certainly had it."""
+        """Its first delivery, if a client certainly had it."""
         if self.claims and self.claims[0].out.attempt == 1 and not self.requeues:
             return self.claims[0]
         return None
@@ -156,19 +156,19 @@ class History:
 
     @cached_property
     def clock_ns(self) -> int:
-        """How far the clocks of two nodes, or of one over time, may have been apart.
+        """The largest possible difference between two nodes' clocks, or of one clock over time.
 
-        A leader reads the time of day once, so a clock that jumps moves nothing until another
-        leads; one that runs fast or slow does.
+        A leader reads the time of day once, so a jumping clock has no effect before the next
+        leader; a drifting one has.
         """
-        # Of each kind the most: a clock that jumps may be one that runs fast.
+        # The largest of each kind: a jumping clock may also drift.
         by_kind: dict[str, int] = {}
         for fault in self.faults:
             if fault.name == "clock" and not self._led_anew_since(fault.begun_ns):
                 continue
             by_kind[fault.name] = max(by_kind.get(fault.name, 0), fault.amount_ms)
         moved_ms = sum(by_kind.values())
-        # Instants are kept in whole milliseconds, cut off; two of them meet in every span.
+        # Instants are truncated to whole milliseconds, and every span has two of them.
         return 2 * moved_ms * MS + 5 * MS
 
     def _led_anew_since(self, begun_ns: int) -> bool:
@@ -191,7 +191,7 @@ class History:
 
     @cached_property
     def calm(self) -> list[tuple[int, int]]:
-        """Stretches of time without any fault, in order; from, to."""
+        """Spans of time without any fault, in order; from, to."""
         found = []
         begun = 0
         for fault in self.faults:
@@ -259,7 +259,7 @@ def _faults(events: Sequence[Event], end_ns: int) -> Iterable[Fault]:
         elif key in begun:
             yield _fault(begun.pop(key), event.t_ns, seen=event.out)
     for event in begun.values():
-        # One past the end: a fault nobody ended leaves no calm behind it.
+        # One past the end: a fault without an end leaves no calm behind it.
         yield _fault(event, end_ns + 1, seen=Out())
 
 
@@ -285,7 +285,7 @@ def _by_task(ops: Sequence[Op]) -> dict[str, TaskOps]:
 
 
 class _Grouping:
-    """Finds whose operation each is; creates are known by the payload a task was seen with."""
+    """Assigns operations to tasks; creates are matched by the payload a task was seen with."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, TaskOps] = {}

@@ -1,4 +1,4 @@
-"""Outcome: what a client may conclude from an answer, or from its absence."""
+"""Outcome: the conclusion a client may draw from an answer, or from its absence."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from jepsen_lite.history import Type
 
-# Refusals: the broker says that it did nothing, and will not.
+# Refusals: the broker did nothing, and will not.
 _REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 507})
 
 
 def outcome(status: int, headers: Mapping[str, str]) -> Type:
-    """Classify an answer; whatever is not certain is `info`."""
+    """Classify an answer; every uncertain one is `info`."""
     if 200 <= status < 300:
         return Type.OK
     if status in _REFUSALS:

@@ -1,4 +1,4 @@
-"""Report: one page on one run, which needs nothing but itself."""
+"""Report: one self-contained page on one run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jepsen_lite.history import Event, Type, load
 from jepsen_lite.operations import SECOND, History, Op
 from jepsen_lite.running import Run, about_run, check
 
-SHOWN_MAX = 5  # Violations drawn of one guarantee, the shortest first.
-OPS_MAX = 40  # Drawn of one violation.
+SHOWN_MAX = 5  # Violations drawn per guarantee, the shortest first.
+OPS_MAX = 40  # Drawn per violation.
 LOG_LINES_MAX = 60
 LOG_AROUND_S = 2
 
@@ -140,7 +140,7 @@ def _line(event: Event) -> str:
 
 
 def _logs(events: list[Event], history: History, directory: Path) -> Iterator[str]:
-    """Yield what nodes logged from a little before the first of these events to after the last."""
+    """Yield the nodes' log lines around these events, from the first to the last."""
     setup = history.phases.get("setup")
     if setup is None or not setup.args.detail.isdecimal() or not events:
         return
@@ -150,7 +150,7 @@ def _logs(events: list[Event], history: History, directory: Path) -> Iterator[st
         moment = dt.datetime.fromtimestamp(zero + ns / SECOND + margin_s, tz=dt.UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    # Around each end: what lies between a lost answer and its discovery may be long.
+    # Around each end: a lost answer and its discovery may be far apart.
     ends = (events[0].t_ns, events[-1].t_ns)
     spans = [(stamp(ns, -LOG_AROUND_S), stamp(ns, LOG_AROUND_S)) for ns in ends]
     for log in sorted(directory.glob("*/node.log")):

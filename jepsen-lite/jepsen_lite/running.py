@@ -35,31 +35,31 @@ CALIBRATE_S = 10.0
 # Under load and in calm, at the end, so that recovery shows.
 RECOVER_S = 18.0
 CONVERGE_S = 60.0
-# Instead of it, and of all other patience at the end, once a node has ended by itself.
+# Used in its place, and in place of all other waits at the end, once a node has ended by itself.
 BROKEN_S = 15.0
 OBSERVE_S = 0.5
 SETTLED_S = 5.0
 RETIRE_AFTER_S = 10.0
 SETTLE_WITHIN_S = 40.0
 TOLD_WITHIN_S = 60.0
-# Beside the first nodes, for kinds of faults by which nodes come.
+# Beside the first nodes, for faults that add nodes.
 SPARES = {"membership": 2, "wipe": 1}
 
 log = logging.getLogger(__name__)
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What was asked for on the command line.
+    """The options of the command line.
 
     Attributes:
         nemeses: Kinds of faults, empty for none.
         seconds: Of load under faults.
-        rate: Creates a second; 0 for the workload's own.
+        rate: Creates per second; 0 for the workload's own.
         source: Tree whose `codeq_cluster` is run.
-        calm_p99_ms: What the calibration allows; 100 on a machine of one's own.
+        calm_p99_ms: The bound of the calibration; 100 on a dedicated machine.
         mutant: Name of the patch that was applied to it, or empty.
         loopback: Nodes have loopback addresses, and no link can be cut.
-        shimmed: The disk shim stands before every node's data.
+        shimmed: The disk shim intercepts every node's data directory.
     """
 
     workload: str
@@ -78,13 +78,13 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """What `run.json` says.
+    """The contents of `run.json`.
 
     Attributes:
         begun: UTC, RFC 3339.
         commit, tree: The product's, as in `Checkout`.
         network: `namespaces` or `loopback`.
-        demands: What the run must have done to count.
+        demands: What the run must do to count.
     """
 
     options: Options
@@ -99,7 +99,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
 
 def demands(options: Options) -> Demands:
-    """Return what a run with these options must have done."""
+    """Return the demands on a run with these options."""
     mix = WORKLOADS[options.workload]
     # Kinds that share a target take turns.
     round_s: dict[str, float] = {}
@@ -110,7 +110,7 @@ def demands(options: Options) -> Demands:
         for name in options.nemeses
     }
     moves = any(KINDS[name].moves_leaders for name in options.nemeses)
-    # A kind of fault that stops everybody for long leaves less to do.
+    # A kind of fault that stops all nodes for long leaves less time for work.
     return Demands(
         ok={f: -(-least // 3) for f, least in minimum_ok(mix, seconds=options.seconds).items()},
         faults=faults,
@@ -122,7 +122,7 @@ def demands(options: Options) -> Demands:
 
 
 def settings_of(options: Options) -> dict[str, object]:
-    """Return what nodes are told beside their addresses: for the faults, and for the workload."""
+    """Return the nodes' settings for the faults and the workload."""
     settings: dict[str, object] = {}
     for name in options.nemeses:
         settings |= KINDS[name].settings
@@ -130,16 +130,16 @@ def settings_of(options: Options) -> dict[str, object]:
 
 
 async def run(options: Options, directory: Path, *, checkout: Checkout | None = None) -> Judgement:
-    """Run once and judge; everything is left in `directory`.
+    """Run once and judge; all files stay in `directory`.
 
     Args:
-        options: What was asked for.
+        options: The options.
         directory: Of this run alone.
-        checkout: What the source was copied from, where it is no checkout itself.
+        checkout: What the source was copied from, if it is not a checkout itself.
 
     Raises:
         DbFailed: The cluster did not come up.
-        NetworkFailed: The network could not be made.
+        NetworkFailed: The network could not be created.
     """
     spare = max([0, *(SPARES.get(name, 0) for name in options.nemeses)])
     every = [f"n{n + 1}" for n in range(options.nodes + spare)]
@@ -209,7 +209,7 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         args = Args(name=name, nodes=tuple(db.members), detail=detail)
         recorder.record("harness", F.PHASE, Type.INFO, args=args)
 
-    # Where the clock of the nodes' logs meets the history's.
+    # Relates the clock of the nodes' logs to the history's.
     phase("setup", str(time.time_ns()))
     if not await workload.load():
         raise DbFailed("the state could not be made as large as it shall be")
@@ -238,7 +238,7 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
 async def _come_to_rest(
     db: Db, workload: Workload, recorder: Recorder, phase: Callable[..., None]
 ) -> None:
-    """Let everything that was begun end, and look at all of it."""
+    """Let everything that was begun end, and read all of it."""
     sink = db.sink
     assert sink is not None, "a run has one"
     sink.fails = False
@@ -249,7 +249,7 @@ async def _come_to_rest(
     stuck = [name for name in db.serving if not db.nodes[name].running]
     if stuck:
         phase("died", ", ".join(stuck))
-    # Of a cluster that has broken already there is not much to be hoped for.
+    # A cluster that has already failed gets less patience.
     converged = await until(db.converged, within_s=BROKEN_S if stuck else CONVERGE_S)
     if converged:
         phase("converged")
@@ -266,7 +266,7 @@ async def _come_to_rest(
 
 
 class _Settled:
-    """Whether every shard has had one leader for a while: a new cluster spreads them first."""
+    """Whether every shard has kept its leader for a while: a new cluster spreads them first."""
 
     def __init__(self, db: Db) -> None:
         self._db = db
@@ -281,7 +281,7 @@ class _Settled:
 
 
 async def _examine(db: Db, recorder: Recorder) -> None:
-    """Let all nodes die at one instant, at rest, and record what they have on their disks."""
+    """Kill all nodes at one instant, at rest, and record the rows on their disks."""
     await db.kill_all()
     for name in db.serving:
         node = db.nodes[name]
@@ -290,7 +290,7 @@ async def _examine(db: Db, recorder: Recorder) -> None:
 
 
 async def _ask_members(db: Db, recorder: Recorder) -> None:
-    """Record who every node says forms the cluster; the phase says who should."""
+    """Record the members that every node reports; the phase has the expected ones."""
     for name in db.serving:
         groups = await db.memberships(name)
         if groups is not None:
@@ -309,7 +309,7 @@ class _Told:
 
 
 async def _observe(db: Db, recorder: Recorder) -> None:
-    """Record what every node says of its shards, for ever."""
+    """Record every node's report on its shards, for ever."""
     while True:
         names = db.members
         told = await asyncio.gather(*(db.groups(name) for name in names))
@@ -321,7 +321,7 @@ async def _observe(db: Db, recorder: Recorder) -> None:
 
 
 def check(directory: Path) -> Judgement:
-    """Judge the history of a run, and write down what was found."""
+    """Judge the history of a run, and write the findings down."""
     about = about_run(directory)
     history = History(load(directory / "history.ndjson"))
     judgement = judge(history, about.demands)
@@ -337,12 +337,12 @@ def check(directory: Path) -> Judgement:
 
 
 def about_run(directory: Path) -> Run:
-    """Read what a run was asked to do."""
+    """Read the options of a run."""
     return msgspec.json.decode((directory / "run.json").read_bytes(), type=Run)
 
 
 def new_directory(options: Options) -> Path:
-    """Make the directory of a run."""
+    """Create the directory of a run."""
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     name = f"{stamp}-{options.workload}-{options.seed}"
     directory = RUNS / (f"{name}-{options.mutant}" if options.mutant else name)

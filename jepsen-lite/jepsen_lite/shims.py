@@ -1,4 +1,4 @@
-"""Shims: the native libraries that stand between a node and its machine, and what they share."""
+"""Shims: native libraries between a node and its machine, and their shared pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ShimFailed(RuntimeError):
 
 
 def shim(name: str) -> Path:
-    """Return a shared library, built if need be.
+    """Return a shared library, built if necessary.
 
     Args:
         name: Of its source, without the suffix.
@@ -44,7 +44,7 @@ def shim(name: str) -> Path:
 
 
 def control_page(path: Path) -> mmap.mmap:
-    """Return a page that a shim maps as well, all zeros."""
+    """Return a page of zeros that a shim maps as well."""
     path.write_bytes(bytes(_PAGE_BYTES))
     with path.open("r+b") as opened:
         return mmap.mmap(opened.fileno(), _PAGE_BYTES)

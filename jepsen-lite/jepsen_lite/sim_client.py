@@ -1,4 +1,4 @@
-"""Simulated client: a simulated cluster, asked past HTTP and judged by the same answers."""
+"""Simulated client: operations on a simulated cluster without HTTP, with the same answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 TENANT = ""
 PRODUCER = "producer"
-# As the routes do: a wait ends early, so that its answer is in time.
+# As in the routes: a wait ends early, so that its answer is in time.
 EARLY_S = 0.2
 GIVE_UP_S = 4.0
 NACK_S_MAX = 5
@@ -57,12 +57,12 @@ class SimClient(Asker):
             out = Out(http=500, code=f"{type(error).__name__}: {error}")
             return Answer(type=Type.INFO, out=out, again=True)
         if f is F.REQUEUE and not out.task:
-            # Nothing was done: the task is no dead letter.
+            # Nothing was done: the task is not a dead letter.
             return Answer(type=Type.FAIL, out=out, again=False)
         return Answer(type=Type.OK, out=out, again=False)
 
     async def _serve(self, broker: Broker, f: F, args: Args, worker: str) -> Out:
-        """Do at the node what the route does, and say what a client reads in its answer."""
+        """Call the node as the route does, and return what a client reads in the answer."""
         timeout_s = self._deadline_ms / 1000
         match f:
             case F.CREATE:
@@ -195,7 +195,7 @@ async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Ou
 
 
 def _check(answered: _T | Rejected) -> _T:
-    """Return what was done.
+    """Return the result.
 
     Raises:
         ApiError: It was refused.

@@ -1,7 +1,7 @@
 """Simulated: histories of a perfect broker on virtual time, and of one with a planted flaw.
 
-The checkers must find nothing in the first and the flaw in the second; so their tests need no
-cluster, and a history of any length is at hand to measure them with.
+The checkers must find nothing in the first and the flaw in the second. So their tests need no
+cluster, and histories of any length are available to time them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DRAIN_NS = 40 * SECOND  # Some leases and delays, one after another.
 
 
 class Flaw(StrEnum):
-    """What a broker may do wrong."""
+    """The flaw of a broker."""
 
     LOSES = "an acknowledged task is gone"
     ALTERS = "a payload is changed"
@@ -127,7 +127,7 @@ class _Run:
         serve: Callable[[], tuple[Type, Out]],
         then: Callable[[str, Type, Out], None],
     ) -> None:
-        """Invoke an operation, let it happen a little later and be answered later still."""
+        """Invoke an operation, carry it out a little later and answer it later still."""
         self._record(p, f, Type.INVOKE, args=args)
         lost = self._rng.random() < 0.03
         arrives = not lost or self._rng.random() < 0.5
@@ -139,7 +139,7 @@ class _Run:
 
             def answer() -> None:
                 self._record(p, f, kind, out=out)
-                # Nobody knows what became of a lost call, so its process is never heard of again.
+                # The outcome of a lost call is unknown, so its process makes no more calls.
                 heir = f"{p}'" if kind is Type.INFO else p
                 self._later(self._soon(10), lambda: then(heir, kind, out))
 
@@ -165,7 +165,7 @@ class _Run:
 
     def _send(self, p: str, args: Args) -> None:
         def then(heir: str, kind: Type, _out: Out) -> None:
-            # A key makes a create safe to repeat, and one in five is repeated without need.
+            # A create with a key is safe to repeat; one in five is repeated without need.
             if args.idempotency_key and (kind is not Type.OK or self._rng.random() < 0.2):
                 self._send(heir, args)
             else:
@@ -191,12 +191,12 @@ class _Run:
         self._call(p, F.CLAIM, args, self._claim, then)
 
     def _over(self) -> bool:
-        """Return whether all is done, or has had time enough to be."""
+        """Return whether all is done, or had enough time."""
         if self._left:
             self._last_ns = self._now
             return False
         if self._now < self._last_ns + SECOND:
-            return False  # The last creates are still on their way.
+            return False  # The last creates are still in flight.
         open_ = any(row.state not in {"done", "dead"} for row in self._rows.values())
         return not open_ or self._now > self._last_ns + DRAIN_NS
 
@@ -212,7 +212,7 @@ class _Run:
             self._work(heir, worker)
 
         if draw < 0.08 and self._left:
-            # Too slow: the lease runs out, and the late result must be refused.
+            # Too slow: the lease expires, and the late result must be refused.
             worker.beats = 0
             late = Args(
                 task=worker.task,

@@ -1,8 +1,8 @@
 """Simulation: the real broker on virtual time, under drawn faults, judged like any other run.
 
 A seed draws a workload, sizes and a mix of faults, so that some runs are mostly quiet and others
-stack everything. The invariants are looked at while it runs, the history by the same checkers as
-that of real nodes. Every choice comes from the seed: a seed repeats its run to the last event.
+stack everything. Invariants are checked during the run, and the history is checked like that of
+real nodes. Every choice comes from the seed: a seed repeats its run to the last event.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ DRAIN_S = 150.0
 CONVERGE_S = 20.0
 OBSERVE_S = 1.0
 DEADLINE_MS = 4000
-# Of the workload's own rate: more seeds find more than larger ones.
+# Share of the workload's own rate: more seeds find more than larger ones.
 SHARE = 0.2
-# Receivers of webhooks, other members and gigabytes are for real nodes.
+# Only real nodes have receivers of webhooks, membership changes and gigabytes.
 PLAYED = tuple(name for name in WORKLOADS if name not in {"webhooks", "membership", "big-state"})
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What one seed enables; probabilities are per step of 20 ms.
+    """The faults of one seed; probabilities are per step of 20 ms.
 
     Attributes:
-        away: A node is down for so long that the others forget what it needs.
-        small: Batches, caches and logs so small that their edges are met all the time.
-        power: Share of the deaths that lose what was not synced.
+        away: A node is down for so long that the others truncate their logs.
+        small: Batches, caches and logs are so small that their limits are reached all the time.
+        power: Share of the deaths that lose unsynced writes.
         slow_disk: Flushes sometimes take up to half a second.
         full: A disk refuses every write for a while.
-        clock_ms: How far wall clocks are moved at most.
+        clock_ms: The largest shift of a wall clock.
     """
 
     workload: str
@@ -81,14 +81,14 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """How one seed went.
+    """The result of one seed.
 
     Attributes:
-        broken: What was found to be wrong, one line each; empty when all is well.
-        verdicts: Of the checkers; empty when an invariant ended the run.
-        invariant: The name of the one that did, or nothing.
-        digest: Same seed, same digest.
-        counters: What happened how often.
+        broken: The violations, one line each; empty if there is none.
+        verdicts: Of the checkers; empty if an invariant ended the run.
+        invariant: The name of that invariant, or empty.
+        digest: The same seed gives the same digest.
+        counters: How often each kind of event happened.
     """
 
     seed: int
@@ -142,14 +142,14 @@ def simulate(
     trace: Callable[[str], None] | None = None,
     path: Path | None = None,
 ) -> Report:
-    """Run one seed to its end or to the first invariant that does not hold, and judge it.
+    """Run one seed to its end or to the first broken invariant, and judge it.
 
     Args:
         seed: Decides everything.
-        workload: In place of the drawn one.
+        workload: Replaces the drawn one.
         guard: Rules of the guard around the library; tests show what one prevents.
-        trace: Told every fault.
-        path: Where the history is written; nowhere without it.
+        trace: Called with a line for every fault.
+        path: The file for the history; None writes none.
     """
     random = Random(seed)
     options = draw_options(random, workload)
@@ -198,14 +198,14 @@ class _Run:
         self._brokers.client_s = lambda: random.choice((0.0002, 0.001, 0.005))
         self._began = self._brokers.clock.now
         self._observed = 0.0
-        # What ends by itself: when, and how.
+        # Faults that end by themselves: when, and how.
         self._ends: list[tuple[float, str, tuple[str, ...], Callable[[], None]]] = []
         self._recorder: Recorder
         self._workload: Workload
         self._counters: Counter[str] = Counter()
 
     def record(self, path: Path | None) -> Recorder:
-        """Make the history."""
+        """Run the simulation."""
         clock = self._brokers.clock
         self._recorder = Recorder(path, clock_ns=lambda: int(clock.now * SECOND))
         client = SimClient(self._brokers, self._recorder, deadline_ms=DEADLINE_MS)
@@ -228,7 +228,7 @@ class _Run:
         """Play the phases.
 
         Raises:
-            InvariantBroken: Something is as it must never be.
+            InvariantBroken: An invariant does not hold.
         """
         brokers, options = self._brokers, self._options
         self.note(f"options {options}")
@@ -285,7 +285,7 @@ class _Run:
     # Faults.
 
     def _begin_weather(self) -> None:
-        """Begin what lasts as long as the faults do."""
+        """Start the faults that last through the whole load."""
         random, options, brokers = self._random, self._options, self._brokers
         delays: tuple[float, ...] = random.choice(((0.0005, 0.001), (0.001, 0.005, 0.02)))
         if options.packets:
@@ -330,7 +330,7 @@ class _Run:
         self._ends.append((self._brokers.clock.now + s, name, nodes, heal))
 
     def _struck(self, name: str, *nodes: str) -> bool:
-        """Return whether such a fault is on already."""
+        """Return whether such a fault is active already."""
         return any(each[1] == name and set(each[2]) & set(nodes or each[2]) for each in self._ends)
 
     def _end(self, due: tuple[float, str, tuple[str, ...], Callable[[], None]]) -> None:
@@ -356,7 +356,7 @@ class _Run:
             return
         for node_id in victims:
             brokers.crash(node_id, power=power, refused=random.random() < 0.7)
-        # One fault for all: a power cut of everybody is a promise of its own.
+        # One kind of fault for all nodes: a power cut of all nodes is a separate promise.
         self._last(
             "power" if power else "kill",
             tuple(victims),

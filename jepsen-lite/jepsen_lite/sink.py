@@ -1,4 +1,4 @@
-"""Sink: the receiver of webhooks, which fails now and then until it is told not to."""
+"""Sink: the receiver of webhooks, which fails now and then until it is told to stop."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jepsen_lite.asking import content_of
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 
 PORT = 9000
-# Of calls, while it may fail: answered 500, or not before this long.
+# Calls while it may fail: the share answered with 500, and the longest delay.
 _REFUSED = 0.2
 _SLOW = 0.05
 _SLOW_S = 2.0
 
 
 class SinkFault(StrEnum):
-    """What a sink does to every call."""
+    """A sink's treatment of every call."""
 
     NONE = ""
     ERROR = "500"
@@ -40,7 +40,7 @@ class Sink:
     """Listens on the harness's address and records every call; an async context manager.
 
     Attributes:
-        struck: Calls that a fault was done to; one that was refused comes to nobody's notice here.
+        struck: Calls affected by a fault; a refused connection is not seen here.
     """
 
     def __init__(self, address: str, recorder: Recorder, *, secret: str, seed: int) -> None:
@@ -76,7 +76,7 @@ class Sink:
         await self._runner.cleanup()
 
     async def begin(self, fault: SinkFault) -> None:
-        """Do this to every call from now on."""
+        """Treat every call this way from now on."""
         self._fault = fault
         self._over.clear()
         if fault is SinkFault.REFUSE and self._site is not None:
@@ -118,7 +118,7 @@ class Sink:
         return web.Response(status=status or 500)
 
     async def _status(self, request: web.Request) -> int:
-        """Return what a call is answered with, once it may be; 0 for one that gets no answer."""
+        """Return the status for a call, once it may be answered; 0 for no answer."""
         fault = self._fault
         self.struck += fault is not SinkFault.NONE
         match fault:
@@ -132,7 +132,7 @@ class Sink:
                 _abort(request)
                 return 0
             case SinkFault.RESET | SinkFault.REFUSE:
-                # Refused, on a connection that was there before.
+                # Refused, on a connection that existed before.
                 _abort(request)
                 return 0
         draw = self._random.random() if self.fails else 1.0

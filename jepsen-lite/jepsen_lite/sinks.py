@@ -1,4 +1,4 @@
-"""Sinks: faults of those whom the nodes call."""
+"""Sinks: faults of the receivers that nodes call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from jepsen_lite.sink import Sink, SinkFault
 
 
 class SinkFails(Nemesis):
-    """The receiver of webhooks refuses, hangs, resets, answers 500, or late.
+    """The receiver of webhooks refuses, hangs, resets, answers with 500, or answers late.
 
-    Nodes that know of no more calls to make are not struck; the workload must have some.
+    Nodes without pending calls are not struck; the workload must have some.
     """
 
     name = "sink"
@@ -38,14 +38,14 @@ class SinkFails(Nemesis):
         return Strike(nodes=("sink",), detail=self._shapes.pop(), hold_s=rng.uniform(3, 9))
 
     async def begin(self, strike: Strike) -> int:
-        """Let it fail."""
+        """Make it fail."""
         self._before = self._sink.struck
         self._failed = await self.db.undelivered()
         await self._sink.begin(SinkFault(strike.detail))
         return 0
 
     async def end(self, strike: Strike) -> int:
-        """Mend it; who refuses sees no calls, but the nodes count those that failed."""
+        """Mend it; a refusing sink sees no calls, but the nodes count those that failed."""
         failed = await self.db.undelivered() - self._failed
         struck = self._sink.struck - self._before
         await self._sink.end()

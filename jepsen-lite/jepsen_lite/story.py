@@ -14,7 +14,7 @@ At = tuple[float, float]
 class Story:
     """Collects events in any order; instants are seconds, and every operation has its own process.
 
-    An operation is `ok` unless it is told otherwise; one of type `info` ends without an answer.
+    An operation is `ok` by default; one of type `info` ends without an answer.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Story:
         self._numbers = itertools.count()
 
     def history(self) -> History:
-        """Return what was told, in order."""
+        """Return the events, in order."""
         self._events.sort(key=lambda each: each[:2])
         return History(list(renumbered(event for _, _, event in self._events)))
 
@@ -36,7 +36,7 @@ class Story:
         *,
         node: str = "n1",
     ) -> None:
-        """Tell of any operation."""
+        """Add any operation."""
         p = f"p{next(self._numbers)}"
         self._add(at[0], p, f, Type.INVOKE, node=node, args=args)
         self._add(at[1], p, f, kind, node=node, out=out)
@@ -57,7 +57,7 @@ class Story:
         code: str = "",
         deadline_ms: int = 0,
     ) -> None:
-        """Tell of a create that makes `task`; its payload is the task's name unless given."""
+        """Add a create that makes `task`; its payload is the task's name unless given."""
         args = Args(
             content=content or f"payload of {task}",
             command="work",
@@ -83,7 +83,7 @@ class Story:
         content: str = "",
         kind: Type = Type.OK,
     ) -> None:
-        """Tell of a claim; one without a task found nothing."""
+        """Add a claim; one without a task found nothing."""
         args = Args(command="work", lease_ms=int(lease_s * 1000))
         out = Out(
             task=task,
@@ -104,7 +104,7 @@ class Story:
         kind: Type = Type.OK,
         code: str = "",
     ) -> None:
-        """Tell of a heartbeat."""
+        """Add a heartbeat."""
         args = Args(task=task, token=token, lease_ms=int(lease_s * 1000))
         self.op(F.HEARTBEAT, at, kind, args, Out(code=code))
 
@@ -118,7 +118,7 @@ class Story:
         kind: Type = Type.OK,
         code: str = "",
     ) -> None:
-        """Tell of a result, unique to task and token unless given."""
+        """Add a result, unique to task and token unless given."""
         args = Args(
             task=task,
             token=token,
@@ -137,16 +137,16 @@ class Story:
         dead: bool = False,
         kind: Type = Type.OK,
     ) -> None:
-        """Tell of an abandon, or of a nack with a delay."""
+        """Add an abandon, or a nack with a delay."""
         args = Args(task=task, token=token, delay_ms=int((nack_s or 0) * 1000))
         self.op(F.ABANDON if nack_s is None else F.NACK, at, kind, args, Out(dead=dead))
 
     def cancel(self, task: str, at: At, kind: Type = Type.OK) -> None:
-        """Tell of a cancel."""
+        """Add a cancel."""
         self.op(F.CANCEL, at, kind, Args(task=task), Out())
 
     def requeue(self, task: str, at: At) -> None:
-        """Tell of a dead letter made ready again."""
+        """Add a requeue of a dead letter."""
         self.op(F.REQUEUE, at, Type.OK, Args(task=task), Out())
 
     def read(
@@ -162,7 +162,7 @@ class Story:
         error: str = "",
         final: bool = False,
     ) -> None:
-        """Tell of a read; without a status the task is not there."""
+        """Add a read; without a status the task does not exist."""
         out = Out(
             status=status,
             location=location,
@@ -184,14 +184,14 @@ class Story:
         amount_ms: int = 0,
         took_ms: int = 0,
     ) -> None:
-        """Tell of a fault and its end."""
+        """Add a fault and its end."""
         args = Args(name=name, nodes=tuple(nodes), on=True, amount_ms=amount_ms)
         self._add(at[0], "nemesis", F.FAULT, Type.INFO, args=args, out=Out(applied=applied))
         ended = Args(name=name, nodes=tuple(nodes))
         self._add(at[1], "nemesis", F.FAULT, Type.INFO, args=ended, out=Out(took_ms=took_ms))
 
     def status(self, node: str, at_s: float, *groups: Group, p: str = "observer") -> None:
-        """Tell what a node said of its shards, or what an autopsy found."""
+        """Add a node's report on its shards, or an autopsy."""
         self._add(at_s, p, F.STATUS, Type.INFO, node=node, out=Out(groups=groups))
 
     def delivery(
@@ -204,13 +204,13 @@ class Story:
         delivery: str = "d1",
         signed: bool = True,
     ) -> None:
-        """Tell of a webhook call that was answered 200."""
+        """Add a webhook call that was answered with 200."""
         args = Args(task=task, status=status, content=content)
         out = Out(http=200, delivery=delivery, signed=signed)
         self._add(at_s, "sink", F.DELIVERY, Type.INFO, args=args, out=out)
 
     def phase(self, name: str, at_s: float, nodes: Sequence[str] = ()) -> None:
-        """Tell that a phase of the run begins."""
+        """Add the beginning of a phase."""
         args = Args(name=name, nodes=tuple(nodes))
         self._add(at_s, "harness", F.PHASE, Type.INFO, args=args)
 

@@ -1,4 +1,4 @@
-"""Striking: the kinds of faults there are, and the course of them through a run."""
+"""Striking: the kinds of faults, and their schedule through a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jepsen_lite.workload import Mix
 
 # Between two faults of one kind of target.
 _CALM_S = (3.0, 9.0)
-# Creates a second.
+# Creates per second.
 FORGETS_FROM_RATE = 60
 
 KINDS: Mapping[str, type[Nemesis]] = {
@@ -64,15 +64,15 @@ KINDS: Mapping[str, type[Nemesis]] = {
 
 
 def can_strike(name: str, mix: Mix) -> bool:
-    """Return whether a kind of fault has anything to work on in a workload."""
+    """Return whether a kind of fault can have an effect in a workload."""
     if KINDS[name].needs_webhooks:
         return mix.webhooks > 0
-    # A log that forgets nothing while a node is away has no use for snapshots.
+    # Snapshots are only needed if logs are truncated while a node is away.
     return mix.rate >= FORGETS_FROM_RATE or not KINDS[name].needs_load
 
 
 class Nemeses:
-    """Strikes for the length of a run, one thread of faults a target."""
+    """Injects faults for the length of a run, with one sequence of faults per target."""
 
     def __init__(self, db: Db, recorder: Recorder, kinds: Sequence[str], *, seed: int) -> None:
         links = Links(db)
@@ -84,7 +84,7 @@ class Nemeses:
             self._by_target.setdefault(nemesis.target, []).append(nemesis)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Strike until told to stop, and leave nothing struck."""
+        """Inject faults until told to stop, and leave none active."""
         async with asyncio.TaskGroup() as threads:
             for target, nemeses in self._by_target.items():
                 rng = random.Random(f"{self._seed}/nemesis/{target}")
@@ -96,7 +96,7 @@ class Nemeses:
         try:
             await work
         except DbFailed as failed:
-            # A node that was to be struck is dead already, and nobody killed it.
+            # The chosen node is dead already, although nobody killed it.
             args = Args(name="died", detail=str(failed))
             self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
 
@@ -116,7 +116,7 @@ class Nemeses:
             turn = turn or rng.sample(nemeses, len(nemeses))
             nemesis = turn.pop()
             strike = await nemesis.plan(rng)
-            # Before it begins and after it ended: calm is only what certainly was.
+            # Recorded before it begins and after it ended: calm is only what certainly was.
             self._record(nemesis, strike, on=True, out=Out())
             nemesis.took_ms = 0
             begun = await nemesis.begin(strike)

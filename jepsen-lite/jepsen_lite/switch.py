@@ -1,8 +1,9 @@
-"""Switch: a process of its own that carries the packets between nodes, and loses them on demand.
+"""Switch: a separate process that carries the packets between nodes, and loses them on demand.
 
-Each node's network namespace has one TUN device; the harness has one outside of all of them. What a
-device sends is read here and written to the device it is for, unless a rule of its directed link
-says otherwise. Commands come as lines of JSON on standard input, answers go to standard output.
+Each node's network namespace has one TUN device; the harness has one outside of all of them.
+Packets sent by a device are read here and written to the target's device, unless a rule of their
+directed link says otherwise. Commands are lines of JSON on standard input, answers go to standard
+output.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ _IFF_NO_PI = 0x1000
 _CLONE_NEWNET = 0x40000000
 
 _PACKET_BYTES_MAX = 65536
-# Packets of one device taken in a row, so that a busy one does not starve the others.
+# Packets read from one device in a row, so that a busy one does not starve the others.
 _BURST = 64
-# Held in all; more is dropped, as a real switch would.
+# Held in all; more are dropped, as in a real switch.
 _HELD_MAX = 50_000
 
 
 class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What happens to the packets of one directed link.
+    """The treatment of the packets of one directed link.
 
     Attributes:
         cut: All are dropped.
         loss, dup: Share that is dropped, or comes twice.
         delay_ms, jitter_ms: Each comes so much later; with jitter they overtake each other.
-        stall: All are held until the rule is lifted, and come at once then.
+        stall: All are held until the rule is lifted, and then come at once.
     """
 
     cut: bool = False
@@ -56,7 +57,7 @@ class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Link(Struct, frozen=True):
-    """A directed link; ends are numbers, the last byte of an address."""
+    """A directed link; its ends are numbers, the last byte of an address."""
 
     source: int
     target: int
@@ -64,7 +65,7 @@ class Link(Struct, frozen=True):
 
 
 class Port(Struct, frozen=True):
-    """A device to make: in a namespace by name, or in the present one without."""
+    """A device to create: in a namespace by name, or else in the present one."""
 
     number: int
     device: str
@@ -72,12 +73,12 @@ class Port(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the harness asks for.
+    """A command of the harness.
 
     Attributes:
-        open: Devices to make; only in the first command.
-        seed: Of what is lost and how late packets come; only in the first command.
-        links: All rules from now on; None leaves them.
+        open: Devices to create; only in the first command.
+        seed: Of losses and delays; only in the first command.
+        links: All rules from now on; None keeps the current ones.
     """
 
     open: tuple[Port, ...] = ()
@@ -86,10 +87,10 @@ class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Tally(Struct, frozen=True, kw_only=True):
-    """The answer to every command: packets since the beginning.
+    """The answer to every command: packets since the start.
 
     Attributes:
-        struck: Packets a rule did something to, by `source>target`.
+        struck: Packets affected by a rule, by `source>target`.
     """
 
     passed: int
@@ -145,7 +146,7 @@ class Switch:
         sys.stdout.buffer.flush()
 
     def _rule(self, links: tuple[Link, ...]) -> None:
-        """Put these rules in force; what is held no longer goes out at once."""
+        """Replace the rules; packets that are no longer held go out at once."""
         self._rules = {(link.source, link.target): link.shape for link in links}
         stalled, self._stalled = self._stalled, []
         for link, device, packet in stalled:
@@ -163,7 +164,7 @@ class Switch:
                 packet = os.read(fd, _PACKET_BYTES_MAX)
             except BlockingIOError:
                 return
-            # Version 4 alone; a device says much of version 6 that nobody asked for.
+            # Version 4 only; a device sends much of version 6 on its own.
             if packet[0] >> 4 != 4:
                 continue
             device = self._devices.get(packet[19])
@@ -196,7 +197,7 @@ class Switch:
         now = time.monotonic()
         while self._held and self._held[0][0] <= now:
             _, _, link, device, packet = heapq.heappop(self._held)
-            # What is on its way when a link is cut does not arrive.
+            # Packets in transfer when a link is cut do not arrive.
             if not self._rules.get(link, Shape()).cut:
                 _send(device, packet)
 
@@ -208,7 +209,7 @@ def _send(device: int, packet: bytes) -> None:
 
 
 def _device(port: Port) -> int:
-    """Make a TUN device where it belongs and return its descriptor."""
+    """Create a TUN device in its namespace and return its descriptor."""
 
     def opened() -> int:
         fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)

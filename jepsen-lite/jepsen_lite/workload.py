@@ -1,4 +1,4 @@
-"""Workload: what is asked of the cluster, by whom and how often; all of it drawn from the seed."""
+"""Workload: the operations on the cluster, who sends them and how often; drawn from the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jepsen_lite.history import Args, F, Out, Type
 from jepsen_lite.operations import TERMINAL
 
 COMMAND = "work"
-# The broker's own, and few enough that a run sees some tasks use them up.
+# The broker's default, and few enough that some tasks of a run use them up.
 ATTEMPTS_MAX = (2, 3, 5)
 PROBE_EVERY_S = 0.5
 PAUSE_S = 0.2
@@ -25,7 +25,7 @@ DRAIN_WITHIN_S = 120.0
 READERS = 12
 LOADERS = 4
 READ_TRIES = 4
-# Since the last answer, at the end: what is asked for then is not there any more.
+# Since the last answer, at the end: a task not seen by then no longer exists.
 SILENT_S = 60.0
 # In a row on every node, before the queue counts as empty.
 EMPTY_POLLS = 3
@@ -35,7 +35,7 @@ _FNV_PRIME = 0x100000001B3
 
 
 class Ways(Struct, frozen=True, kw_only=True):
-    """How often, by weight, a worker does what with a task it has."""
+    """A worker's actions on a task, by weight."""
 
     complete: float = 10
     fail: float = 0
@@ -50,8 +50,8 @@ class Mix(Struct, frozen=True, kw_only=True):
     """A workload.
 
     Attributes:
-        says: What it is about.
-        producers: Loops of creates; together they make `rate` a second.
+        says: Its purpose.
+        producers: Loops of creates; together they make `rate` per second.
         keyed: Share of creates with an idempotency key.
         repeated: Share of those that are sent twice at once, through two nodes.
         altered: Share of the repeated whose twin has another content.
@@ -59,11 +59,11 @@ class Mix(Struct, frozen=True, kw_only=True):
         webhooks: Share of creates with one.
         lease_s: Of claims, from and to.
         pads: Bytes that payloads are made longer by.
-        cancels, reads, requeues: A second, of tasks chosen among those known.
+        cancels, reads, requeues: Per second, of tasks chosen among the known ones.
         settings: Added to every node's configuration.
-        nemeses: Kinds of faults that it is about, beside those that are asked for.
-        ballast: Tasks of 32 KiB that are there before anything else, and that nobody works on.
-        fetch_ms: Some node must have fetched the state for at least so long.
+        nemeses: Kinds of faults it always has, beside those that are asked for.
+        ballast: Tasks of 32 KiB that exist from the start, and that nobody works on.
+        fetch_ms: Some node must have fetched a snapshot for at least so long.
         proves: Guarantees that a run must be able to judge.
         ok: Acknowledged operations a run of a minute must have, by kind.
     """
@@ -189,7 +189,8 @@ WORKLOADS: dict[str, Mix] = {
         ok={"create": 200, "claim": 200, "result": 150},
         rate=30,
         webhooks=0.7,
-        # Leases end soon and for certain, so that a result that was not agreed on is another's.
+        # Short leases surely expire, so that another worker may replace a result that was not
+        # committed.
         lease_s=(1, 2),
         settings={"leaseGraceSeconds": 0},
         ways=Ways(fail=2),
@@ -223,7 +224,7 @@ WORKLOADS: dict[str, Mix] = {
         repeated=0.2,
         pads=(0, 400, 3000),
         shards=1,
-        # 48 MB at 8 MiB a second: six seconds, where an election is due after one to two.
+        # 48 MB at 8 MiB per second take six seconds; an election is due after one to two.
         ballast=1500,
         fetch_ms=4000,
         settings=soon_forgotten(snapshotBytesPerSecond=2**23),
@@ -240,7 +241,7 @@ WORKLOADS: dict[str, Mix] = {
 
 
 class Known:
-    """Tasks the clients heard of, and which of them need no more work."""
+    """Tasks the clients know of, and which of them need no more work."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -267,7 +268,7 @@ class Workload:
 
     def __init__(self, mix: Mix, client: Asker, *, seed: int, shards: int) -> None:
         self.known = Known()
-        # Asked at the end; a node that is out for good answers nobody.
+        # The nodes asked at the end; a node that is out for good answers nobody.
         self.nodes = list(client.nodes)
         self._mix = mix
         self._client = client
@@ -277,7 +278,7 @@ class Workload:
         self._numbers = itertools.count()
 
     async def load(self) -> bool:
-        """Make the state as large as it shall be; tell whether that was done."""
+        """Grow the state to its intended size; return whether that succeeded."""
         waiting = iter(range(self._mix.ballast))
 
         async def fill() -> bool:
@@ -286,7 +287,7 @@ class Workload:
         return all(await asyncio.gather(*(fill() for _ in range(LOADERS))))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Create, work, read and meddle until told to stop; ends when the last answer came."""
+        """Create, work, read and interfere until told to stop; ends with the last answer."""
         self._stop = stop
         mix = self._mix
         async with asyncio.TaskGroup() as clients:
@@ -307,7 +308,7 @@ class Workload:
                     clients.create_task(self._meddle(f, n, rate / meddlers))
 
     async def drain(self, *, within_s: float = DRAIN_WITHIN_S) -> bool:
-        """Finish all there is; tell whether every known task ended and every node came up empty."""
+        """Finish all tasks; return whether every known task ended and every queue is empty."""
         self._stop = asyncio.Event()
         deadline = _now() + within_s
         async with asyncio.TaskGroup() as clients:
@@ -317,7 +318,7 @@ class Workload:
         return not self.known.open and await self._empty()
 
     async def read_all(self, *, silent_s: float = SILENT_S) -> bool:
-        """Read every known task at rest; tell whether all answered."""
+        """Read every known task at rest; return whether all answered."""
         waiting = iter(self.known.ids)
         unread: list[str] = []
         answered = _now()
@@ -355,7 +356,7 @@ class Workload:
             await asyncio.gather(*sends)
 
     async def _create(self, process: Process, args: Args) -> None:
-        # Without a key only a create that certainly did nothing may be sent again.
+        # Without a key, only a create that certainly did nothing may be sent again.
         tries = TRIES if args.idempotency_key else 1
         answer = await self._client.retried(process, F.CREATE, args, tries=tries)
         self.known.hear(answer.out.task, webhook=args.webhook)
@@ -381,7 +382,7 @@ class Workload:
         return content_of({"by": process.p, "n": n, "pad": pad, "what": what})
 
     async def _probe(self, shard: int) -> None:
-        """Write to one shard for ever, through all nodes in turn: its recovery shows here."""
+        """Write to one shard for ever, through all nodes in turn, so that its recovery shows."""
         process = Process(f"probe-{shard}", self._seed)
         turns = itertools.count()
         while not await self._paused(PROBE_EVERY_S):
@@ -415,8 +416,8 @@ class Workload:
         lease_s = lease_s or process.random.randint(*self._mix.lease_s)
         args = Args(
             command=COMMAND,
-            # Half of the workers, so that both ways to look for work meet every fault; what only
-            # makes the state large has a command of its own, which nobody shall claim.
+            # Half of the workers, so that both ways to claim meet every fault. Ballast tasks have
+            # their own command, which nobody may claim.
             any_command=not self._mix.ballast and int(worker.rpartition("-")[2]) % 2 == 1,
             lease_ms=1000 * lease_s,
             wait_ms=wait_ms,
@@ -439,7 +440,8 @@ class Workload:
             case "vanish":
                 return
             case "late":
-                # The task may be somebody else's by then: the answer must be no, or it was ours.
+                # Another worker may have the task by then: either the answer is a refusal, or we
+                # still had it.
                 await self._paused(lease_s * rng.uniform(0.7, 2.5))
                 await self._finish(process, worker, task)
             case "beat":
@@ -525,7 +527,7 @@ class Workload:
                 await asyncio.sleep(PAUSE_S)
 
     async def _look(self, deadline: float) -> None:
-        """Find tasks that ended without a word to their worker."""
+        """Find tasks that ended without an answer to their worker."""
         process = Process("look", self._seed)
         while self.known.open and _now() < deadline:
             for task_id in self.known.open[:200]:
@@ -545,7 +547,7 @@ class Workload:
         return True
 
     async def _paused(self, s: float) -> bool:
-        """Wait, or until the end; tell whether it is the end."""
+        """Wait for so long or until the end; return whether it is the end."""
         try:
             await asyncio.wait_for(self._stop.wait(), s)
         except TimeoutError:
@@ -554,12 +556,12 @@ class Workload:
 
 
 def _now() -> float:
-    """Return the seconds of whatever time the clients live in."""
+    """Return the seconds of the clients' clock, real or virtual."""
     return asyncio.get_running_loop().time()
 
 
 def shard_of_key(key: str, shards: int) -> int:
-    """Return where a task with an idempotency key of the default tenant lives."""
+    """Return the shard of a task with an idempotency key of the default tenant."""
     value = _FNV_OFFSET
     for byte in f"/{key}".encode():
         value = ((value ^ byte) * _FNV_PRIME) & 0xFFFFFFFFFFFFFFFF

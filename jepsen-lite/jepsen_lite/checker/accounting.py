@@ -11,9 +11,9 @@ from jepsen_lite.operations import MS, History, Op, TaskOps
 
 
 def lost(history: History) -> Verdict:
-    """G1: a task whose create was acknowledged is there at the end.
+    """G1: a task whose create was acknowledged is present at the end.
 
-    Only a read at rest decides: a task that nobody looked at again leaves the verdict open.
+    Only a read at rest decides; for a task without one the verdict stays open.
     """
     acknowledged = [task for task in history.tasks.values() if task.acknowledged]
     unread = [task for task in acknowledged if task.final is None]
@@ -32,7 +32,7 @@ def lost(history: History) -> Verdict:
 
 
 def invented(history: History) -> Verdict:
-    """G2: whatever is delivered or read was sent by somebody, byte for byte, and as one task."""
+    """G2: every payload delivered or read was sent by a client, byte for byte, as one task."""
     sent = {op.args.content for op in history.by_f[F.CREATE]}
     found = []
     checked = 0
@@ -52,11 +52,12 @@ def invented(history: History) -> Verdict:
 
 
 def dishonest(history: History) -> Verdict:
-    """G3: what was refused did not happen.
+    """G3: a refused operation did not happen.
 
-    A refused create shows in a delivery or a read, a refused result or cancel in a read. Refused
-    and empty claims show as deliveries that nobody had: there are at most as many of those as
-    claims with an unknown outcome, or with an answer that took longer than the lease.
+    A refused create shows in a delivery or a read, a refused result or cancel in a read. A refused
+    or empty claim that leased a task shows as a delivery no client had. There may be at most as
+    many of those as claims with an unknown outcome, or with an answer that took longer than the
+    lease.
     """
     found: list[Violation] = []
     checked = 0
@@ -77,7 +78,7 @@ def dishonest(history: History) -> Verdict:
 
 
 def _multiplied(history: History) -> Iterator[Violation]:
-    """Yield creates without a key that made more than one task; those with one are G4's."""
+    """Yield creates without a key that made more than one task; G4 judges those with a key."""
     made: dict[int, list[TaskOps]] = defaultdict(list)
     for task in history.tasks.values():
         for op in task.creates:
@@ -130,16 +131,17 @@ def _refused_and_done(task: TaskOps) -> Iterator[Violation]:
 
 
 def _may_leave_a_ghost(claim: Op) -> bool:
-    """Return whether a claim may have leased a task unseen.
+    """Return whether a claim may have leased a task that no client saw.
 
-    Its client was not told, or the node that asked for it was not: after the lease it asked again.
+    Its client, or the node that asked on its behalf, lost the answer and asked again after the
+    lease.
     """
     outlived = claim.done_ns - claim.call_ns >= claim.args.lease_ms * MS
     return claim.possible and (not claim.ok or outlived)
 
 
 def _ghosts(task: TaskOps) -> int:
-    """Return how many deliveries nobody had, at least."""
+    """Return the least number of deliveries that no client had."""
     attempts = [op.out.attempt for op in task.claims]
     seen = max([*attempts, *(read.out.attempt for read in task.reads)], default=0)
     return max(0, seen - len(task.claims))

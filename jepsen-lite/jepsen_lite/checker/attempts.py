@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.operations import History, Op, TaskOps
 
-# Deaths that do not wait for the attempts to be used up.
+# Causes of death that do not require the attempts to be used up.
 _AT_ONCE = frozenset({"MESSAGE_EXPIRED", "CANCELLED"})
 
 
 def exact(history: History) -> Verdict:
-    """G10: every delivery has its own number, at most the allowed one, and only then death."""
+    """G10: every delivery has its own number, at most the allowed one; only then death."""
     found: list[Violation] = []
     checked = 0
     for task in history.tasks.values():
@@ -66,7 +66,7 @@ def _deaths(task: TaskOps) -> Iterator[Violation]:
 
 
 def _requeued(task: TaskOps) -> Iterator[Violation]:
-    """Judge a task that an operator made ready again: it must be somewhere."""
+    """Judge a task that an operator requeued: it must still exist."""
     final = task.final
     accepted = next((op for op in task.requeues if op.ok), None)
     if final is not None and accepted is not None and final.out.absent:

@@ -10,9 +10,9 @@ from jepsen_lite.operations import TERMINAL, History, Op, TaskOps
 
 
 def one_result(history: History) -> Verdict:
-    """G7: a task gets one result, and nobody's whose lease had been followed by another.
+    """G7: a task gets one result, and none from a worker whose lease was followed by another.
 
-    That each operation on a task has a moment at which it happened is `register`'s part of G7.
+    `register` checks the other part of G7: each operation on a task happened at one moment.
     """
     found: list[Violation] = []
     checked = 0
@@ -25,7 +25,7 @@ def one_result(history: History) -> Verdict:
 
 
 def terminal_is_terminal(history: History) -> Verdict:
-    """G8: what has ended is never delivered again and never changes."""
+    """G8: a task that has ended is never delivered again and never changes."""
     found: list[Violation] = []
     checked = 0
     for task in history.tasks.values():
@@ -34,7 +34,7 @@ def terminal_is_terminal(history: History) -> Verdict:
             continue
         checked += 1
         if any(op.possible for op in task.requeues):
-            continue  # A dead letter may live again: G10.
+            continue  # G10 judges those: a dead letter may be requeued.
         found.extend(
             Violation(
                 text=f"{task.id} was delivered after its end was known",
@@ -111,12 +111,12 @@ def _contradicts(read: Op, end: Op) -> bool:
     status, content = _told(end)
     if read.out.status != status:
         return True
-    # Not every proof tells the content; a death tells the broker's own word, and tells it later.
+    # Not every proof has the content. A death has the broker's own text, but proves the end later.
     return bool(content and read.out.content and content != read.out.content)
 
 
 def _told(op: Op) -> tuple[str, str]:
-    """Return what an operation proves of a task: its status, and its result where it has one."""
+    """Return the status that an operation proves for a task, and its result if it has one."""
     match op.f:
         case F.RESULT:
             return op.args.status, op.args.content

@@ -1,4 +1,4 @@
-"""Delays: nothing is delivered before it is due (the safety half of G11)."""
+"""Delays: no task is delivered before it is due (the safety half of G11)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jepsen_lite.operations import MS, History, Op
 
 
 def not_before_due(history: History) -> Verdict:
-    """G11: no delivery before a create's delay, or that of a nack, has passed."""
+    """G11: no delivery before the delay of a create or a nack has passed."""
     found = []
     checked = 0
     for task in history.tasks.values():
@@ -18,7 +18,7 @@ def not_before_due(history: History) -> Verdict:
             waits.append((task.created_call_ns, task.args.delay_ms, first, task.creates[0]))
         for op in task.releases:
             after = next((c for c in task.claims if c.out.token > op.args.token), None)
-            # One that ended the task put nothing off: an operator may revive it at once.
+            # A nack that ended the task delays nothing: an operator may requeue it at once.
             delays = op.ok and op.f is F.NACK and op.args.delay_ms and not op.out.dead
             if delays and op.args.token and after:
                 waits.append((op.call_ns, op.args.delay_ms, after, op))

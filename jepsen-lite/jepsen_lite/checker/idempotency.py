@@ -11,9 +11,9 @@ from jepsen_lite.operations import History, Op
 
 
 def one_task_a_key(history: History) -> Verdict:
-    """G4: creates with one key give one task and accept one content.
+    """G4: creates with one key make one task and accept one content.
 
-    A task made by a create whose answer was lost shows by its payload, in a delivery or a read.
+    A task whose create's answer was lost is recognized by its payload, in a delivery or a read.
     """
     by_key: dict[str, list[Op]] = defaultdict(list)
     for op in history.by_f[F.CREATE]:

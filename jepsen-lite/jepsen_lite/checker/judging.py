@@ -1,4 +1,4 @@
-"""Judging: every checker on one history, and what it all means."""
+"""Judging: all checkers on one history, and the verdict of the run."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ PROMISES = {
 }
 
 
-# Promises of how long something takes, on a machine that lets it.
+# Promises about durations, which only count on a machine that is fast enough.
 TIMELY = ("G9", "G11", "G20", "G22")
 
 
 class Exit(IntEnum):
-    """How a command ends."""
+    """The exit status of a command."""
 
     VALID = 0
     VIOLATION = 1
@@ -67,11 +67,11 @@ class Exit(IntEnum):
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What is known after a run.
+    """The verdict of a run.
 
     Attributes:
-        verdicts: One a guarantee, in their order.
-        shortcomings: What the run failed to do.
+        verdicts: One per guarantee, in order.
+        shortcomings: Demands that the run did not meet.
     """
 
     exit: Exit
@@ -110,10 +110,10 @@ def verdicts(history: History) -> dict[str, Verdict]:
 
 
 def judge(history: History, demands: Demands) -> Judgement:
-    """Judge a run: a violation outweighs everything, and a run that did too little is no proof."""
+    """Judge a run: a violation outweighs everything; a run that did too little proves nothing."""
     found = verdicts(history)
     if starved(history):
-        # What took too long may have waited for the machine.
+        # An operation that took too long may have waited for the machine.
         found |= {name: unknown(name, "the machine was too busy") for name in TIMELY}
     missing = shortcomings(history, demands)
     missing += [
@@ -129,7 +129,7 @@ def judge(history: History, demands: Demands) -> Judgement:
 
 
 def _both(first: Verdict, second: Verdict) -> Verdict:
-    """Join two halves of one guarantee; either may find something to judge."""
+    """Join two halves of one guarantee; either may have had something to judge."""
     assert first.guarantee == second.guarantee
     violations = (*first.violations, *second.violations)
     note = "; ".join(filter(None, (first.note, second.note)))
@@ -138,7 +138,7 @@ def _both(first: Verdict, second: Verdict) -> Verdict:
 
 
 def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
-    """Judge the guarantees that are others under a certain fault."""
+    """Judge the guarantees that differ under a certain fault."""
     setup = history.phases.get("setup")
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}

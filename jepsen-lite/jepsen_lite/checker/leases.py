@@ -1,4 +1,4 @@
-"""Leases: tokens grow (G5), no lease ends early (G6), none is lost while it is kept up (G14)."""
+"""Leases: tokens grow (G5), no lease ends early (G6), and heartbeats keep a lease (G14)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def tokens_grow(history: History) -> Verdict:
 
 
 def held_to_the_end(history: History) -> Verdict:
-    """G6: a task is not leased again before its lease ran out, unless it was given back."""
+    """G6: a task is not leased again before its lease ran out, unless it was returned."""
     found = []
     checked = 0
     for task in history.tasks.values():
@@ -40,7 +40,7 @@ def held_to_the_end(history: History) -> Verdict:
 
 
 def kept_up(history: History) -> Verdict:
-    """G14: whoever's heartbeats are answered in time keeps the lease."""
+    """G14: a worker whose heartbeats are answered in time keeps the lease."""
     found = []
     checked = 0
     for task in history.tasks.values():
@@ -96,10 +96,10 @@ def _tokens_fall(claims: list[Op]) -> Iterator[Violation]:
 
 
 def _held_until_ns(task: TaskOps, held: Op) -> int:
-    """Return until when a lease certainly ran, were it not given back.
+    """Return until when a lease certainly ran if the task was not returned.
 
-    A heartbeat sets a new end, so one that asks for less, and may be the last to take effect,
-    bounds all the others.
+    A heartbeat sets a new end. The one that asks for the shortest extension may take effect last,
+    so it bounds the lease.
     """
     beats = [op for op in task.heartbeats if op.args.token == held.out.token]
     asked_ms = [held.args.lease_ms, *(op.args.lease_ms for op in beats if op.possible)]
@@ -108,7 +108,7 @@ def _held_until_ns(task: TaskOps, held: Op) -> int:
 
 
 def _ended(task: TaskOps, held: Op, *, before_ns: int) -> bool:
-    """Return whether something may have ended a lease before an instant, other than time."""
+    """Return whether a lease may have been ended before an instant by anything but time."""
     return any(
         op.possible and op.call_ns < before_ns and op.args.token in (0, held.out.token)
         for op in (*task.releases, *task.results, *task.cancels)

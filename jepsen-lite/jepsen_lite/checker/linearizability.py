@@ -1,7 +1,7 @@
-"""Linearizability: whether operations have an order that a model allows and real time agrees with.
+"""Linearizability: whether a model allows an order of operations that agrees with real time.
 
-Wing and Gong's search in the form of Horn and Kroening, a doubly linked list of calls and returns,
-with Lowe's memory of the configurations that led nowhere.
+Wing and Gong's search as described by Horn and Kroening, with a doubly linked list of calls and
+returns, and with Lowe's cache of configurations that led nowhere.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from jepsen_lite.operations import NEVER_NS, Op
 
 S = TypeVar("S", bound=Hashable)
 
-# A task with some dozens of operations takes some hundreds of steps; what takes more is unknown.
+# A task with some dozens of operations takes some hundreds of steps; beyond the bound the verdict
+# is unknown.
 STEPS_MAX = 200_000
 
 
 class _Line:
-    """Calls and returns in order of time; both are taken out when an operation is placed."""
+    """Calls and returns in order of time; both are removed when an operation is placed."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         moments = [(op.call_ns, 0, n) for n, op in enumerate(ops)]
@@ -30,7 +31,7 @@ class _Line:
         self._return_of: dict[int, int] = {
             n: spot for spot, (_, kind, n) in enumerate(moments) if kind
         }
-        # One past the end stands for both ends, so that no case is special.
+        # One sentinel past the end stands for both ends, so that no case is special.
         self._after: list[int] = [*range(1, self.end + 1), 0]
         self._before: list[int] = [self.end, *range(self.end)]
 
@@ -42,7 +43,7 @@ class _Line:
         return self._after[spot]
 
     def take(self, spot: int) -> bool:
-        """Take a call out, and its return if it has one; tell whether it has."""
+        """Remove a call, and its return if there is one; return whether there is."""
         self._unlink(spot)
         back = self._return_of.get(self.op_at[spot])
         if back is None:
@@ -51,7 +52,7 @@ class _Line:
         return True
 
     def put_back(self, spot: int) -> bool:
-        """Undo `take`; the last taken first."""
+        """Undo `take`, in reverse order."""
         back = self._return_of.get(self.op_at[spot])
         if back is not None:
             self._link(back)
@@ -77,13 +78,13 @@ def linearizable(
     """Return whether `ops` have an order that `step` allows.
 
     Args:
-        ops: Any order; one that never returned may be left out of the order.
+        ops: In any order; one that never returned may be left out of the result.
         start: The model's first state.
-        step: The state after an operation, or None where it cannot happen.
-        steps_max: Of the search.
+        step: The state after an operation, or None if it cannot happen.
+        steps_max: The bound on the search.
 
     Returns:
-        None when the search was given up.
+        None if the search was given up.
     """
     line = _Line(ops)
     missing = sum(op.ret_ns != NEVER_NS for op in ops)
@@ -96,7 +97,7 @@ def linearizable(
         if not missing:
             return True
         if spot == line.end or line.returns[spot]:
-            # Somebody has his answer, and nothing fits before it.
+            # This operation has returned, so it must be placed, and nothing fits before it.
             if not path:
                 return False
             spot, done, state = path.pop()

@@ -12,21 +12,21 @@ from jepsen_lite.checker.verdict import Verdict, Violation, judged, unknown
 from jepsen_lite.history import F
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, Fault, History, Op, TaskOps
 
-# After a lease ended, or the last fault, until its task can be had again.
+# From the end of a lease, or of the last fault, until the task can be claimed again.
 BACK_WITHIN_NS = 5 * SECOND
-# After a task was acknowledged, or became due.
+# From the acknowledgement of a task, or from its due time.
 SEEN_WITHIN_NS = 2 * SECOND
-# A request that nobody waits for any more is dropped by then, counted from its deadline.
+# Counted from its deadline; after that, a request whose client has gone is dropped.
 DROPPED_WITHIN_NS = 5 * SECOND
-# After the last fault until every shard takes writes again; the second for 99 of 100.
+# From the last fault until every shard takes writes again; the second is for 99 of 100.
 WRITES_WITHIN_NS = 15 * SECOND
 WRITES_MOSTLY_WITHIN_NS = 5 * SECOND
 RECOVERIES_FOR_P99 = 20
-# Beyond the deadline, for the answer's way and a busy machine.
+# Beyond the deadline, for the answer's transfer and a busy machine.
 ANSWERED_WITHIN_NS = 2 * SECOND
 
 ATTEMPTS_DEFAULT = 5
-# Faults of a node that excuse it from answering; cut off from its peers it must refuse in time.
+# Faults of a node that excuse it from answering; a node cut off from its peers must refuse in time.
 _SILENCING = frozenset(
     {
         "kill",
@@ -45,7 +45,7 @@ _SILENCING = frozenset(
 
 
 class _Open(Struct, frozen=True, kw_only=True):
-    """A span in which a task was there to be claimed: from, and until somebody may have."""
+    """A span in which a task could be claimed, ending when somebody may have claimed it."""
 
     task: TaskOps
     from_ns: int
@@ -54,9 +54,9 @@ class _Open(Struct, frozen=True, kw_only=True):
 
 
 def abandoned_comes_back(history: History) -> Verdict:
-    """G9: a task that nobody holds is found by whoever asks, and none is left over.
+    """G9: a claim finds a task that nobody holds, and no task is left over.
 
-    A claim that found nothing, in calm, contradicts every task that was ready all along.
+    A claim that found nothing, in calm, contradicts every task that was ready throughout.
     """
     returned, fresh = (
         _of(history, _returned, BACK_WITHIN_NS),
@@ -86,19 +86,19 @@ def abandoned_comes_back(history: History) -> Verdict:
             for task in history.tasks.values()
             if task.final and task.final.out.status in {"PENDING", "IN_PROGRESS"}
         )
-    # Those that came back in time are what is hoped for, and count as judged.
+    # Tasks that came back in time count as judged.
     return judged("G9", found, checked=returned[1] + fresh[1] if _empties(history) else 0)
 
 
 def due_is_ready(history: History) -> Verdict:
-    """G11: a delayed task can be had soon after it is due."""
+    """G11: a delayed task can be claimed soon after it is due."""
     spans, waited = _of(history, _due, SEEN_WITHIN_NS)
     found = list(_unseen(history, spans))
     return judged("G11", found, checked=waited if _empties(history) else 0)
 
 
 def writes_again(history: History) -> Verdict:
-    """G20: after the last fault every shard takes writes again, and soon."""
+    """G20: after the last fault every shard soon takes writes again."""
     took: list[int] = []
     found: list[Violation] = []
     for shard, recovery_ns, tried in _recoveries(history):
@@ -122,9 +122,9 @@ def writes_again(history: History) -> Verdict:
 
 
 def answered_in_time(history: History) -> Verdict:
-    """G22: a node that runs answers every request by its deadline, with what it knows.
+    """G22: a running node answers every request by its deadline, if only that it is unknown.
 
-    That what was answered 2xx has happened is G1's and G15's part.
+    G1 and G15 judge whether an operation answered with 2xx happened.
     """
     silent = _by_node(history.faults)
     found = []
@@ -159,7 +159,7 @@ def _by_node(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
 
 
 def _recoveries(history: History) -> Iterator[tuple[int, int, Op]]:
-    """Yield how long each shard took no write after each fault, and the first that was tried."""
+    """Yield how long each shard took no write after each fault, and the first one tried."""
     by_shard: dict[int, list[Op]] = defaultdict(list)
     for op in history.by_f[F.CREATE]:
         if op.args.shard >= 0:
@@ -180,7 +180,7 @@ def _recovery(ops: Sequence[Op], *, since: int, until: int) -> tuple[int, Op] | 
     first_ns = min(answers, default=NEVER_NS)
     if first_ns < until:
         return first_ns - since, tried[0]
-    # Not within this calm: only a calm that was long enough says something.
+    # It did not recover within this calm, which counts only if the calm was long enough.
     return (until - since, tried[0]) if until - since > WRITES_WITHIN_NS else None
 
 
@@ -193,7 +193,7 @@ def _of(
     spans: Callable[[TaskOps], Iterator[tuple[int, int, tuple[int, ...]]]],
     within_ns: int,
 ) -> tuple[list[_Open], int]:
-    """Return the spans in which a task was there for long enough, and how many there are at all."""
+    """Return the spans in which a task was claimable for long enough, and how many there are."""
     found = []
     count = 0
     for task in history.tasks.values():
@@ -209,7 +209,7 @@ def _of(
 
 
 def _ends_ns(task: TaskOps) -> int:
-    """Return from when on the task may have ended, by anybody's doing."""
+    """Return the earliest instant at which the task may have ended, for any reason."""
     ending = [op.call_ns for op in (*task.results, *task.cancels) if op.possible]
     return min(ending, default=NEVER_NS)
 
@@ -252,22 +252,22 @@ def _returned(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
 
 
 def _until_ns(task: TaskOps, since: Op | None) -> int:
-    """Return until when nobody had the task after a claim, or ever; 0 when that is not known."""
+    """Return until when nobody held the task after a claim, or ever; 0 if that is unknown."""
     token, attempt = (since.out.token, since.out.attempt) if since else (0, 0)
     following = next((each for each in task.claims if each.out.token > token), None)
     seen = following.out.attempt if following else _attempts(task) + 1
     if seen > attempt + 1:
-        return 0  # A claim whose answer was lost had it in between.
+        return 0  # A claim with a lost answer held it in between.
     return min(following.call_ns if following else NEVER_NS, _ends_ns(task))
 
 
 def _attempts(task: TaskOps) -> int:
-    """Return how many deliveries readers have seen."""
+    """Return the number of deliveries that reads have shown."""
     return max((read.out.attempt for read in task.reads), default=0)
 
 
 def _expired_ns(task: TaskOps, claim: Op) -> int:
-    """Return when a lease had certainly ended by itself."""
+    """Return when a lease had certainly expired."""
     ends_ns = claim.ret_ns + claim.args.lease_ms * MS
     for beat in task.heartbeats:
         if beat.possible and beat.args.token == claim.out.token:
@@ -282,7 +282,7 @@ def _dropped_ns(op: Op) -> int:
 
 
 def _unseen(history: History, spans: Sequence[_Open]) -> Iterator[Violation]:
-    """Yield claims that found nothing while a task was there all along, nothing else in the way."""
+    """Yield claims that found nothing although a task was ready throughout and claimable."""
     by_command: dict[str, list[_Open]] = defaultdict(list)
     for span in spans:
         by_command[span.task.args.command].append(span)
@@ -306,7 +306,7 @@ def _unseen(history: History, spans: Sequence[_Open]) -> Iterator[Violation]:
 
 
 class _Longest:
-    """Spans by their beginning, to find the one that lasts longest of those begun."""
+    """Spans by their start, to find the longest one among those started by an instant."""
 
     def __init__(self, spans: Sequence[_Open]) -> None:
         ranked = sorted(spans, key=lambda span: span.from_ns)
@@ -324,7 +324,7 @@ class _Longest:
 
 
 class _Shadows:
-    """Until when claims whose answer was lost may keep a task from everybody."""
+    """Until when claims with a lost answer may hold a task."""
 
     def __init__(self, history: History) -> None:
         lost = [op for op in history.by_f[F.CLAIM] if op.possible and not op.ok]
@@ -335,6 +335,6 @@ class _Shadows:
             self._until_ns.append(max([until_ns, *self._until_ns[-1:]]))
 
     def until_ns(self, ns: int) -> int:
-        """Return the end of the longest shadow of those thrown before an instant."""
+        """Return the latest end among the claims sent before an instant."""
         thrown = bisect.bisect_left(self._called_ns, ns)
         return self._until_ns[thrown - 1] if thrown else 0

@@ -1,4 +1,4 @@
-"""Membership: in the end every node names the same members, those it was told (G19)."""
+"""Membership: in the end every node has the same members, as the operator asked (G19)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jepsen_lite.operations import History
 
 
 def agree_who_they_are(history: History) -> Verdict:
-    """G19, its own half: each change came to its end, and all agree on what came of it."""
+    """G19, its own half: each change completed, and all nodes agree on the members."""
     found = []
     checked = 0
     if "unsettled" in history.phases:

@@ -13,7 +13,7 @@ from jepsen_lite.operations import History, Op, TaskOps
 def first_in_first_out(history: History) -> Verdict:
     """G12: of one shard, command and priority, first deliveries come in the order of creates.
 
-    Tasks with a delay, and those whose first delivery no client had, are left out.
+    Tasks with a delay are left out, and those whose first delivery no client had.
     """
     lanes: dict[tuple[str, int, int], list[TaskOps]] = defaultdict(list)
     for task in _plain(history):
@@ -31,7 +31,7 @@ def first_in_first_out(history: History) -> Verdict:
 
 
 def higher_first(history: History) -> Verdict:
-    """G13: no task is delivered while one of a higher priority waited all along in its shard."""
+    """G13: no task is delivered while one of a higher priority waited throughout in its shard."""
     claims: dict[tuple[str, int], dict[int, list[tuple[int, Op, TaskOps]]]]
     claims = defaultdict(lambda: defaultdict(list))
     for task in history.tasks.values():
@@ -60,11 +60,10 @@ def higher_first(history: History) -> Verdict:
 
 
 def _plain(history: History) -> Iterator[TaskOps]:
-    """Yield acknowledged tasks without a delay whose first delivery somebody had.
+    """Yield acknowledged tasks without a delay whose first delivery a client had.
 
-    A claim whose caller is gone, or was sent away by a node that ends, gives its task back, to the
-    end of the queue and without counting it. The next one that has it sees by its token that it was
-    not the first.
+    A claim whose caller is gone, or was turned away by a stopping node, returns its task to the end
+    of the queue without counting. The token of the next delivery shows that it was not the first.
     """
     for task in history.tasks.values():
         first = task.first_claim
@@ -107,12 +106,12 @@ def _created(task: TaskOps) -> tuple[int, ...]:
 
 
 class _Spans:
-    """Deliveries with an instant each began after, to find one that lies within a span."""
+    """Deliveries by the earliest instant of each, to find one that lies within a span."""
 
     def __init__(self, deliveries: Sequence[tuple[int, Op, TaskOps]]) -> None:
         ranked = sorted(deliveries, key=lambda each: each[0])
         self._after_ns = [after_ns for after_ns, _, _ in ranked]
-        # The one that ended first, of each and all that began later.
+        # For each, the earliest end among itself and all that began later.
         self._earliest: list[tuple[Op, TaskOps]] = []
         for _, claim, task in reversed(ranked):
             if self._earliest and self._earliest[-1][0].ret_ns <= claim.ret_ns:
@@ -122,7 +121,7 @@ class _Spans:
         self._earliest.reverse()
 
     def inside(self, begun_ns: int, ended_ns: int) -> tuple[Op, TaskOps] | None:
-        """Return a delivery that began after the one instant and had ended by the other."""
+        """Return a delivery that began after the first instant and had ended by the second."""
         later = bisect.bisect_right(self._after_ns, begun_ns)
         if later == len(self._earliest):
             return None

@@ -17,13 +17,13 @@ from jepsen_lite.operations import NEVER_NS, TERMINAL, History, Op, TaskOps
 class _Task(Struct, frozen=True):
     """A task of the model.
 
-    Leases end by themselves, which no client sees: a task whose lease is known may be ready all
-    the same, but not the other way round.
+    Leases expire, which no client sees. So a task with a known lease may be ready all the same; the
+    reverse is impossible.
 
     Attributes:
         phase: `none`, `open`, `done` or `dead`.
-        token: Of the last lease somebody heard of.
-        leased: Whether that lease may be good.
+        token: Of the last lease a client knows of.
+        leased: Whether that lease may be valid.
         said: Status and content of the end, once there is one.
     """
 
@@ -35,7 +35,7 @@ class _Task(Struct, frozen=True):
 
 def happened_at_moments(history: History) -> tuple[Verdict, Verdict]:
     """Judge the operations of each task, G7, and whether reads fit between them, G15."""
-    # A claim whose answer was lost may have leased any task, so a lease may come from nowhere.
+    # A claim with a lost answer may have leased any task, so a lease may appear without a claim.
     hidden = any(op.possible and not op.ok for op in history.by_f[F.CLAIM])
     step = partial(_step, hidden=hidden)
     writes: list[Violation] = []
@@ -64,9 +64,9 @@ def happened_at_moments(history: History) -> tuple[Verdict, Verdict]:
 def _violation(
     task: TaskOps, text: str, ops: list[Op], step: Callable[[_Task, Op], _Task | None]
 ) -> Violation:
-    """Show the shortest beginning of a task's story that cannot be explained."""
+    """Return the shortest prefix of a task's history that cannot be explained."""
     ops = sorted(ops, key=lambda op: op.done_ns)
-    # Each answer taken away leaves less to explain, so the first that fails is found by halving.
+    # Each answer removed leaves less to explain, so bisection finds the first that fails.
     low, high = 1, len(ops)
     while low < high:
         middle = (low + high) // 2
@@ -80,7 +80,7 @@ def _violation(
 
 
 def _until(ops: list[Op], count: int) -> list[Op]:
-    """Return the story up to an answer; whoever had called by then may have been served."""
+    """Return the history up to an answer; calls pending at that time may have taken effect."""
     later = (op for op in ops[count:] if op.f is not F.READ)
     return [*ops[:count], *(msgspec.structs.replace(op, ret_ns=NEVER_NS) for op in later)]
 

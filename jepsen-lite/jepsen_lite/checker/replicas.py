@@ -1,4 +1,4 @@
-"""Replicas: equal states at equal indexes, one leader a term, no way back (G17)."""
+"""Replicas: equal states at equal indexes, one leader per term, no step back (G17)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from jepsen_lite.operations import History
 
 
 def converge(history: History) -> Verdict:
-    """G17: no two states at one index, no two leaders in one term, one state after it all."""
+    """G17: no two states at one index, no two leaders in one term, one state at the end."""
     found = []
     checked = 0
-    # What nodes report is a hash over entries, what an autopsy finds one over rows.
+    # Nodes report a hash over entries, an autopsy one over rows.
     digests: dict[tuple[str, int, int], tuple[str, int, str]] = {}
     leaders: dict[tuple[int, int], tuple[str, int]] = {}
     for event in history.statuses:
@@ -37,14 +37,14 @@ def converge(history: History) -> Verdict:
     return judged("G17", found, checked=checked if final is not None else 0)
 
 
-# After these a node may have less on its disk than it had in memory, or another disk.
+# After these faults a node may have less on its disk than it had in memory, or another disk.
 _FORGETTING = frozenset(
     {"power", "corrupt", "wipe", "membership", "disk-error", "disk-full", "disk-slow"}
 )
 
 
 def _steps_back(history: History) -> Iterator[Violation]:
-    """Yield where a node's state was of an earlier entry than before, and nobody took its disk."""
+    """Yield where a node's state went back to an earlier entry although its disk was kept."""
     excused = {
         node for fault in history.faults if fault.name in _FORGETTING for node in fault.nodes
     }

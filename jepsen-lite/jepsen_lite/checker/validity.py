@@ -1,4 +1,4 @@
-"""Validity: whether a run did enough for its verdicts to mean something."""
+"""Validity: whether a run did enough for its verdicts to count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 from jepsen_lite.history import AUTOPSY, F, Type
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, History
 
-# What a machine that is fast enough shows before the first fault.
+# The latency of a machine that is fast enough, before the first fault.
 CALM_P99_MS = 100
 STARVED_P99_MS = 500
 CALM_OPS_MIN = 50
@@ -18,15 +18,15 @@ OK_SHARE_MIN = 0.2
 
 
 class Demands(Struct, frozen=True, kw_only=True):
-    """What a run must have done.
+    """The demands on a run.
 
     Attributes:
         ok: Least number of acknowledged operations, by kind.
         faults: Least number of faults that were seen to be applied, by kind.
         leader_changes: Least number of terms that began after the calibration.
         proves: Guarantees that must be judged.
-        fetch_ms: Least time for which some node fetched a state.
-        calm_p99_ms: Most that 99 of 100 operations may take before the first fault.
+        fetch_ms: Least time for which some node fetched a snapshot.
+        calm_p99_ms: The bound on 99 of 100 operations before the first fault.
     """
 
     ok: Mapping[str, int]
@@ -38,7 +38,7 @@ class Demands(Struct, frozen=True, kw_only=True):
 
 
 def shortcomings(history: History, demands: Demands) -> list[str]:
-    """Return what a run failed to do, one line each; empty when its verdicts count."""
+    """Return the demands that a run did not meet, one line each; empty if its verdicts count."""
     return [
         *_phases(history),
         *_calibration(history, calm_p99_ms=demands.calm_p99_ms),
@@ -50,7 +50,7 @@ def shortcomings(history: History, demands: Demands) -> list[str]:
 def _phases(history: History) -> Iterator[str]:
     if not history.ops:
         yield "the history is empty"
-    # Rows of replicas can only be compared where these had come equally far.
+    # Rows of replicas can only be compared at equal indexes.
     seen: dict[tuple[int, int], set[str]] = {}
     for event in history.statuses:
         for group in event.out.groups if event.p == AUTOPSY else ():
@@ -63,9 +63,9 @@ def _phases(history: History) -> Iterator[str]:
 
 
 def starved(history: History) -> bool:
-    """Return whether the machine was too slow for verdicts about time to mean anything.
+    """Return whether the machine was too slow for verdicts about durations.
 
-    A busy machine is put up with further than by default: the bounds of time are in seconds.
+    The bound is above the default one: the promises about durations are in seconds.
     """
     unchanged = Demands(ok={}, faults={})
     return any((*_calibration(history, calm_p99_ms=STARVED_P99_MS), *_leaders(history, unchanged)))
@@ -87,7 +87,7 @@ def _calibration(history: History, *, calm_p99_ms: int) -> Iterator[str]:
             f"the machine is too busy: p99 {p99_ms:.0f} ms without a fault,"
             f" {calm_p99_ms} ms is allowed"
         )
-    # A refusal is an answer; a server that cannot tell, or cannot be asked, is none.
+    # A refusal is an answer; a node that cannot tell, or cannot be reached, gives none.
     failed = [op for op in before if op.type is Type.INFO or op.out.http >= 500]
     if failed:
         first = failed[0]
@@ -129,7 +129,7 @@ def _leaders(history: History, demands: Demands) -> Iterator[str]:
 
 
 def _terms(history: History, begun_ns: int, ended_ns: int) -> dict[int, set[int]]:
-    """Return the terms in which each shard was seen to be led."""
+    """Return the terms in which each shard was seen to have a leader."""
     found: dict[int, set[int]] = {}
     for event in history.statuses:
         for group in event.out.groups if begun_ns <= event.t_ns < ended_ns else ():
@@ -145,7 +145,7 @@ def duration_s(history: History) -> float:
 
 
 def counts(history: History) -> dict[str, dict[str, int]]:
-    """Return how many operations of each kind ended how, and how many faults were applied."""
+    """Return the number of operations by kind and outcome, and of applied faults."""
     found: dict[str, dict[str, int]] = {}
     for op in history.ops:
         found.setdefault(op.f.value, {"ok": 0, "fail": 0, "info": 0})[op.type.value] += 1

@@ -1,4 +1,4 @@
-"""Verdict: what a checker found of one guarantee."""
+"""Verdict: a checker's finding on one guarantee."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from itertools import islice
 
 from msgspec import Struct
 
-VIOLATIONS_MAX = 50  # Kept of one guarantee; the count goes on.
+VIOLATIONS_MAX = 50  # Kept per guarantee; further ones are only counted.
 
 
 class Violation(Struct, frozen=True, kw_only=True):
-    """One way in which the promise was broken.
+    """A violation of the promise.
 
     Attributes:
         events: Numbers of the events that show it.
-        task: Whose, or empty.
+        task: The task concerned, or empty.
     """
 
     text: str
@@ -24,12 +24,12 @@ class Violation(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What is known of one guarantee.
+    """The verdict on one guarantee.
 
     Attributes:
-        valid: None when the history cannot tell.
+        valid: None if the history cannot tell.
         checked: How many facts were judged.
-        found: How many violations, of which the first are kept.
+        found: How many violations; only the first are kept.
     """
 
     guarantee: str
@@ -43,7 +43,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 def judged(
     guarantee: str, violations: Iterable[Violation], *, checked: int, note: str = ""
 ) -> Verdict:
-    """Return the verdict of a checker that judged `checked` facts; none at all is unknown."""
+    """Return the verdict of a checker that judged `checked` facts; with none it is unknown."""
     found = list(violations)
     return Verdict(
         guarantee=guarantee,

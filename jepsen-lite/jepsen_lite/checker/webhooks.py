@@ -1,4 +1,4 @@
-"""Webhooks: every end is told, truly, under one id and signed (G21)."""
+"""Webhooks: every end of a task is reported, truthfully, under one id and signed (G21)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPEN = frozenset({"PENDING", "IN_PROGRESS"})
 
 
 def told(history: History) -> Verdict:
-    """G21: a task with a webhook that ended was told of, and nothing that is not so."""
+    """G21: every ended task with a webhook was reported, and every report is true."""
     by_task: dict[str, list[Event]] = defaultdict(list)
     for event in history.deliveries:
         by_task[event.args.task].append(event)
@@ -71,7 +71,7 @@ def _untrue(task: TaskOps | None, task_id: str, calls: Sequence[Event]) -> Itera
 
 
 def _alive(task: TaskOps) -> Iterator[Op]:
-    """Yield operations that show that the task had not ended when they were carried out."""
+    """Yield operations that prove that the task had not ended when they were carried out."""
     yield from (op for op in task.claims if op.ok)
     yield from (op for op in (*task.heartbeats, *task.releases) if op.ok)
     yield from (op for op in task.reads if op.ok and op.out.status in OPEN)
