@@ -15,25 +15,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from codeq_cluster import __version__
 from codeq_cluster.backup.catalogue import FoundBackup, begun_ms, found, new_id, prunable, verify
 from codeq_cluster.backup.create import Cut, Pace, write_manifest, write_part
 from codeq_cluster.backup.manifest import BackupManifest, Part, is_id, written_level
 from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.broker.background import Background
 from codeq_cluster.errors import BackupFailed, CodeqError, StorageFailed
 from codeq_cluster.raft.journal import stored_term
 from codeq_cluster.storage.rocks import StoredShard
 
 log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 # For a node that is behind, or a shard without a leader.
 SETTLE_S = 30.0
@@ -57,13 +56,6 @@ class BackedUpShard(Protocol):
 
     def checkpoint(self, path: Path) -> None:
         """Copy the shard to a directory; called in a thread, raises StorageFailed."""
-
-
-class Spawns(Protocol):
-    """Owns tasks that run beside the requests."""
-
-    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run it and return its task."""
 
 
 class Stage(StrEnum):
@@ -152,7 +144,7 @@ class BackupJobs:
         scratch: Path,
         keep: int,
         bytes_per_s: int,
-        background: Spawns,
+        background: Background,
         now_ms: Callable[[], int],
     ) -> None:
         self._node_id = node_id

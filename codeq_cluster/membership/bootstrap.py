@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +19,7 @@ from msgspec import Struct
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import CodeqError, StorageFailed
+from codeq_cluster.wire import Mesh
 
 STAND = "stand"
 
@@ -52,15 +52,6 @@ class BootstrapStanding(Struct, frozen=True, array_like=True, kw_only=True):
     members: bytes = b""
 
 
-class BootstrapCalls(Protocol):
-    """The link's RPC."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Call a peer; raises CodeqError."""
-
-
 class BootstrapOutcome(Enum):
     """A node's result of the bootstrap."""
 
@@ -91,7 +82,7 @@ class Bootstrap:
         *,
         standing: Callable[[], BootstrapStanding],
         order: Sequence[str],
-        calls: BootstrapCalls,
+        calls: Mesh,
         level: int,
         found: Callable[[Membership], None],
         heard: Callable[[Membership], None],

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 
+from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, data_of
@@ -13,7 +14,6 @@ from codeq_cluster.membership.bootstrap import STAND, Bootstrap, BootstrapOutcom
 from codeq_cluster.membership.registration import Registration
 from codeq_cluster.membership.service import MEMBERS, MembershipService
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.routing.leaders import LeaderSource
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.storage.directory import DataDirectory
 from codeq_cluster.wire import Mesh
@@ -42,7 +42,7 @@ class NodeMembers:
         directory: DataDirectory,
         *,
         groups: Sequence[RaftGroup],
-        replicas: Sequence[LeaderSource],
+        replicas: Sequence[Engine],
     ) -> None:
         self._settings = settings
         self._directory = directory

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from codeq_cluster.codec.membership import Member
 from codeq_cluster.errors import CodeqError, NoLeader
 from codeq_cluster.membership.plan import JoiningNode
-from codeq_cluster.membership.service import Effect, Group, MembershipService
+from codeq_cluster.membership.service import Effect, MembershipService
+from codeq_cluster.raft.group import RaftGroup
 
 TIMEOUT_S = 5.0
 PAUSE_S = 0.2
@@ -39,7 +40,7 @@ class Registration:
         self,
         *,
         me: Member,
-        groups: Sequence[Group],
+        groups: Sequence[RaftGroup],
         members: MembershipService,
         peers: Callable[[], Sequence[str]],
     ) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
 
+from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import (
     LinkLost,
@@ -21,7 +21,9 @@ from codeq_cluster.errors import (
 )
 from codeq_cluster.membership import plan
 from codeq_cluster.membership.plan import Change, Dismiss
-from codeq_cluster.routing.leaders import Leaders, LeaderSource
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.routing.leaders import Leaders
+from codeq_cluster.wire import Mesh
 
 MEMBERS = "members"
 
@@ -65,42 +67,6 @@ class Effect(Struct, frozen=True, array_like=True, kw_only=True):
     levels: tuple[tuple[str, int], ...] = ()
 
 
-class Group(Protocol):
-    """One shard's Raft group on this node."""
-
-    @property
-    def membership(self) -> Membership:
-        """Return the group's membership."""
-
-    @property
-    def changing(self) -> bool:
-        """Return whether the membership is not known to be committed yet."""
-
-    def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
-        """Ask for another membership; False if that cannot be done now; raises ValueError."""
-
-    def out_of_reach(self, peer: str) -> bool:
-        """Return whether a peer needs a snapshot before it can acknowledge entries."""
-
-    def transfer(self, peer: str | None) -> bool:
-        """Transfer the leadership; return False if it cannot."""
-
-
-class MembershipLink(Protocol):
-    """The link to the other nodes."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
-
-    def connected(self, peer: str) -> bool:
-        """Return whether a peer is connected."""
-
-    def data_at(self, peer: str) -> int | None:
-        """Return the identity of the data that a connected peer runs on."""
-
-
 class MembershipService:
     """The membership of every shard, from this node.
 
@@ -115,9 +81,9 @@ class MembershipService:
         self,
         *,
         node_id: str,
-        replicas: Sequence[LeaderSource],
-        groups: Sequence[Group],
-        link: MembershipLink,
+        replicas: Sequence[Engine],
+        groups: Sequence[RaftGroup],
+        link: Mesh,
     ) -> None:
         self._node_id = node_id
         self._groups = groups

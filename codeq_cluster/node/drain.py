@@ -7,8 +7,8 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
+from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.routing.leaders import LeaderSource
 
 HANDOVER_S = 1.0  # The time a node waits for other nodes to take its leaderships over.
 HANDOVER_TRIES = 2  # The second try asks the peer with most of the log by then.
@@ -26,7 +26,7 @@ class Drain:
     """
 
     def __init__(
-        self, *, node_id: str, groups: Sequence[RaftGroup], replicas: Sequence[LeaderSource]
+        self, *, node_id: str, groups: Sequence[RaftGroup], replicas: Sequence[Engine]
     ) -> None:
         self._node_id = node_id
         self._groups = groups

@@ -13,17 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
+from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.errors import CodeqError, LimitExceeded, NotLeader, Overloaded
 from codeq_cluster.ratelimit.lru import LruTable
 from codeq_cluster.ratelimit.token_bucket import RateLimit, Scope, TokenBucket
 from codeq_cluster.ratelimit.token_lease import HOLD_NS, TokenLease
-from codeq_cluster.routing.leaders import LeaderSource
 from codeq_cluster.settings import RateLimitSettings
+from codeq_cluster.wire import Mesh
 
 BORROW = "borrow"
 
@@ -37,15 +37,6 @@ BUCKETS_MAX = 100_000
 
 _SECOND_NS = 10**9
 _Key = tuple[Scope, str]  # The scope and the tenant.
-
-
-class RateLimiterCalls(Protocol):
-    """The link's RPC."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Call a peer; raises `CodeqError`."""
 
 
 class RateLimits:
@@ -96,8 +87,8 @@ class RateLimiter:
         *,
         node_id: str,
         nodes: Callable[[], int],
-        replicas: Sequence[LeaderSource],
-        calls: RateLimiterCalls,
+        replicas: Sequence[Engine],
+        calls: Mesh,
         limits: RateLimits,
         now_ns: Callable[[], int],
         refused: Callable[[str, str], None],

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from codeq_cluster.errors import CodeqError, MethodUnknown
+from codeq_cluster.wire import Mesh
 
 log = logging.getLogger(__name__)
 
@@ -22,15 +23,6 @@ GATHER = "gather"
 WAIT_S = 1.0  # For the slowest peer; pages that show it refresh in two seconds.
 
 _T = TypeVar("_T")
-
-
-class AskAllCalls(Protocol):
-    """The link's RPC."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
 
 
 class AskAll:
@@ -42,9 +34,7 @@ class AskAll:
         calls: The link.
     """
 
-    def __init__(
-        self, *, node_id: str, peers: Callable[[], Sequence[str]], calls: AskAllCalls
-    ) -> None:
+    def __init__(self, *, node_id: str, peers: Callable[[], Sequence[str]], calls: Mesh) -> None:
         self._node_id = node_id
         self._peers = peers
         self._calls = calls

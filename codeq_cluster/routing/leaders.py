@@ -5,18 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
-
-class LeaderSource(Protocol):
-    """A shard's replica on this node; it learns the leader from its Raft group."""
-
-    @property
-    def leader(self) -> str | None:
-        """Return the leader's node id, or None."""
-
-    def on_leader(self, call: Callable[[], None]) -> None:
-        """Call `call` whenever a leader is found or lost."""
+from codeq_cluster.broker.engine.engine import Engine
 
 
 class Leaders:
@@ -27,9 +17,7 @@ class Leaders:
         replaced: Called with (shard, old leader) when another node is found to lead the shard.
     """
 
-    def __init__(
-        self, replicas: Sequence[LeaderSource], *, replaced: Callable[[int, str], None]
-    ) -> None:
+    def __init__(self, replicas: Sequence[Engine], *, replaced: Callable[[int, str], None]) -> None:
         self._replicas = replicas
         self._replaced = replaced
         self._latest: list[str | None] = [None] * len(replicas)

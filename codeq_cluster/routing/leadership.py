@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
+from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.errors import LinkLost, NoLeader, NotLeader, OutcomeUnknown, PeerUnreachable
-from codeq_cluster.routing.leaders import Leaders, LeaderSource
+from codeq_cluster.routing.leaders import Leaders
+from codeq_cluster.wire import Mesh
 
 TRANSFER = "transfer"
 
@@ -31,15 +32,6 @@ class TransferAnswer(Struct, frozen=True, array_like=True):
     leader: str
 
 
-class LeadershipCalls(Protocol):
-    """The link's RPC."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""
-
-
 class LeadershipTransfers:
     """Leadership of every shard, from this node.
 
@@ -55,9 +47,9 @@ class LeadershipTransfers:
         self,
         *,
         node_id: str,
-        replicas: Sequence[LeaderSource],
+        replicas: Sequence[Engine],
         begin: Callable[[int, str | None], bool],
-        calls: LeadershipCalls,
+        calls: Mesh,
     ) -> None:
         self._node_id = node_id
         self._count = len(replicas)

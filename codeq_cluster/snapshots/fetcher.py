@@ -18,16 +18,11 @@ import msgspec
 from codeq_cluster.codec import levels
 from codeq_cluster.errors import CodeqError, ReleaseTooOld
 from codeq_cluster.snapshots import manifest as manifests
+from codeq_cluster.snapshots.checkpoint import IncomingSnapshot, Snapshots
 from codeq_cluster.snapshots.manifest import SnapshotManifest
-from codeq_cluster.snapshots.ports import (
-    READ,
-    TAKE,
-    IncomingFiles,
-    SnapshotCalls,
-    SnapshotReplica,
-    Store,
-)
+from codeq_cluster.snapshots.ports import READ, TAKE, SnapshotReplica
 from codeq_cluster.snapshots.room import NoRoom, Reservations, Room
+from codeq_cluster.wire import Mesh
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +63,7 @@ class _Received:
         keep: They are installed, or may be the only whole state; otherwise they are deleted.
     """
 
-    files: IncomingFiles
+    files: IncomingSnapshot
     keep: bool = False
 
 
@@ -91,9 +86,9 @@ class SnapshotFetcher:
     def __init__(
         self,
         *,
-        stores: Sequence[Store],
+        stores: Sequence[Snapshots],
         replicas: Sequence[SnapshotReplica],
-        calls: SnapshotCalls,
+        calls: Mesh,
         room: Room,
         bytes_per_s: int,
         hurries: Callable[[int], bool],
@@ -196,7 +191,7 @@ class SnapshotFetcher:
             if not received.keep:
                 await asyncio.to_thread(received.files.drop)
 
-    async def _receive_file(self, offer: _Offer, file: int, files: IncomingFiles) -> None:
+    async def _receive_file(self, offer: _Offer, file: int, files: IncomingSnapshot) -> None:
         """Receive one file, chunk after chunk at the pace of a fetch."""
         shard, offset = offer.shard, 0
         size = offer.manifest.files[file].size
@@ -236,7 +231,7 @@ class SnapshotFetcher:
             raise SnapshotGone("the leader has deleted the snapshot")
         return msgspec.convert(said, tuple[int, bytes], builtin_types=(bytes,))
 
-    async def _verify(self, offer: _Offer, files: IncomingFiles) -> None:
+    async def _verify(self, offer: _Offer, files: IncomingSnapshot) -> None:
         """Verify the received snapshot; the leader keeps the entries after it meanwhile."""
         last = offer.manifest.files[-1]
         verified = asyncio.ensure_future(asyncio.to_thread(files.verify))

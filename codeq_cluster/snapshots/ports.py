@@ -1,49 +1,12 @@
-"""Ports: interfaces that serving and fetching a snapshot need; `node/recovery.py` provides them."""
+"""Ports: what serving and fetching snapshots need of a replica, which `node/` provides."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from codeq_cluster.snapshots.manifest import SnapshotManifest
-
 # The calls of a fetch, by their names on the link.
 TAKE = "snapshot.take"
 READ = "snapshot.read"
-
-
-class IncomingFiles(Protocol):
-    """A snapshot being received by this node; every method blocks."""
-
-    def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
-        """Add the next chunk of a file; raises ValueError or StorageFailed."""
-
-    def verify(self) -> None:
-        """Read every row, or end early after `stop`; raises StorageFailed."""
-
-    def stop(self) -> None:
-        """Make `verify` fail soon, in whichever thread it runs."""
-
-    def drop(self) -> None:
-        """Delete the part received so far."""
-
-
-class Store(Protocol):
-    """One shard's snapshots on this node; the methods block, so call them in a thread."""
-
-    def take(self) -> SnapshotManifest:
-        """Make a snapshot; raises StorageFailed."""
-
-    def read(self, snapshot: SnapshotManifest, file: int, offset: int) -> tuple[int, bytes]:
-        """Return checksum and bytes of a chunk; raises ValueError or StorageFailed."""
-
-    def drop(self, snapshot: SnapshotManifest) -> None:
-        """Delete a snapshot."""
-
-    def begin(self, manifest: SnapshotManifest) -> IncomingFiles:
-        """Prepare to receive a snapshot; delete what is in its place.
-
-        Raises ValueError for a manifest that cannot be right, or StorageFailed.
-        """
 
 
 class SnapshotReplica(Protocol):
@@ -79,12 +42,3 @@ class SnapshotReplica(Protocol):
 
         Returns False if the snapshot is no longer ahead of this replica.
         """
-
-
-class SnapshotCalls(Protocol):
-    """The link's RPC."""
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Call a peer; raises PeerUnreachable, LinkLost and what the peer raised."""

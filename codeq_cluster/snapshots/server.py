@@ -16,8 +16,9 @@ import msgspec
 
 from codeq_cluster.errors import CodeqError, NotLeader
 from codeq_cluster.snapshots import manifest as manifests
+from codeq_cluster.snapshots.checkpoint import Snapshots
 from codeq_cluster.snapshots.manifest import SnapshotManifest
-from codeq_cluster.snapshots.ports import TAKE, SnapshotReplica, Store
+from codeq_cluster.snapshots.ports import TAKE, SnapshotReplica
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class SnapshotServer:
     def __init__(
         self,
         *,
-        stores: Sequence[Store],
+        stores: Sequence[Snapshots],
         replicas: Sequence[SnapshotReplica],
         took: Callable[[int, float], None],
     ) -> None:

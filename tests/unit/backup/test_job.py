@@ -14,6 +14,7 @@ from codeq_cluster.backup.catalogue import chosen
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.job import BackupJobs, Progress, Stage
 from codeq_cluster.backup.manifest import MANIFEST
+from codeq_cluster.broker.background import Background
 from codeq_cluster.codec import levels
 from codeq_cluster.errors import NoLeader
 from codeq_cluster.storage.rocks import RocksShard, new_cache
@@ -22,16 +23,17 @@ from tests.properties.backup_worlds import NOW_MS, SETTINGS, World, store
 T = TypeVar("T")
 
 
-class Spawned:
-    """Runs the work it is given."""
+class Kept(Background):
+    """A background whose work a test can wait for."""
 
-    def __init__(self, tasks: list[asyncio.Task[Any]]) -> None:
-        self._tasks = tasks
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[asyncio.Task[Any]] = []
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start and keep it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.append(task)
+        task = super().spawn(work)
+        self.tasks.append(task)
         return task
 
 
@@ -84,7 +86,7 @@ class Rig:
 
     place: BackupDirectory
     shards: list[Shard]
-    tasks: list[asyncio.Task[Any]]
+    background: Kept
     backups: BackupJobs
     recorded: list[Progress]
     clock: Clock
@@ -96,7 +98,7 @@ class Rig:
     async def taken(self, record: Callable[[Progress], Awaitable[None]]) -> Progress:
         """Take a backup and return its outcome."""
         begun = self.backups.start(record)
-        await asyncio.gather(*self.tasks)
+        await asyncio.gather(*self.background.tasks)
         ended = await self.backups.progress(begun.id)
         assert ended is not None
         return ended
@@ -112,7 +114,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         store(rows, tmp_path / str(number))
         opened = RocksShard(tmp_path / str(number), settings=SETTINGS, cache=new_cache(SETTINGS))
         shards.append(Shard(opened, 1))
-    tasks: list[asyncio.Task[Any]] = []
+    background = Kept()
     place, clock = BackupDirectory(tmp_path / "backups"), Clock()
     backups = BackupJobs(
         node_id="n1",
@@ -122,10 +124,10 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         scratch=tmp_path / "scratch",
         keep=1,
         bytes_per_s=0,
-        background=Spawned(tasks),
+        background=background,
         now_ms=lambda: clock.now_ms,
     )
-    yield Rig(place, shards, tasks, backups, [], clock)
+    yield Rig(place, shards, background, backups, [], clock)
     for shard in shards:
         shard._store.close()
 
