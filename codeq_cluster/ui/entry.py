@@ -99,6 +99,7 @@ class LoginRoutes:
         except ApiError as refused:
             if refused.status != 401:
                 raise
+            refused.with_traceback(None)
             return reply(None).response()
         return self._view(call, session)
 

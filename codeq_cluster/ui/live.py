@@ -146,6 +146,7 @@ class LiveViews:
         except (ApiError, CodeqError) as refused:
             error = refused if isinstance(refused, ApiError) else from_failure(refused)
             trouble = _encode({"error": error.text, "code": error.code, "status": error.status})
+            refused.with_traceback(None)
         return [*parts, ("trouble", trouble)], since
 
     def _view(self, call: Call) -> LiveView:

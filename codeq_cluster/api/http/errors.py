@@ -31,6 +31,10 @@ _NOT_APPLIED = {"X-Outcome": "not-applied"}
 class ApiError(Exception):
     """An error answer.
 
+    Many are constants, and each raise adds the frames of a request to the constant's traceback.
+    Code that catches one and does not raise it again must call `with_traceback(None)`; otherwise
+    every refused request stays in memory.
+
     Attributes:
         text: The reference's words where it has them: its clients compare them.
         code: A stable code of this project.

@@ -142,6 +142,8 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                 )
             response = error_answer(_answer(refused), request_id)
             status = response.status
+            # A constant would keep the frames of every request that it refused.
+            refused.with_traceback(None)
         except ConnectionError:
             raise  # The client disconnected, and the server must see the error.
         except Exception:

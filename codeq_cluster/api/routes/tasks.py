@@ -116,7 +116,7 @@ def _decoded(item: msgspec.Raw) -> requests.TaskBody | ApiError:
     try:
         return requests.TASK.decode(item, error=_INVALID.text)
     except ApiError as unreadable:
-        return unreadable
+        return unreadable.with_traceback(None)
 
 
 async def _refused_webhooks(call: Call, bodies: Iterable[requests.TaskBody]) -> Collection[str]:
@@ -136,7 +136,7 @@ def _read_item(
     try:
         return _new_task(call, body, refused=refused)
     except ApiError as error:
-        return error
+        return error.with_traceback(None)
 
 
 def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) -> RequestedTask:

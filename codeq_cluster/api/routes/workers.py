@@ -264,7 +264,7 @@ async def _read_item(
         token = requests.whole(body.lease_token, error=_INVALID_RESULT)
         new = await _new_result(call, body, token=token)
     except ApiError as refused:
-        return task_id, refused
+        return task_id, refused.with_traceback(None)
     if not is_task_id(task_id):
         return task_id, _TASK_NOT_FOUND
     if task_id in seen:

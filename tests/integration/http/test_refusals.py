@@ -1,0 +1,47 @@
+"""Refusals: an error that is a constant keeps nothing of the requests it answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.routes import dead_letters, imports, reads, tasks, workers
+from codeq_cluster.ui import sessions
+from tests.integration.http.client import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BAD_TASK = b'{"tasks":[{"command":"no spaces","payload":1}]}'
+BAD_RESULT = b'{"results":[{"taskId":"t","status":"FAILED","error":"e","leaseToken":%d}]}' % (
+    10**30
+)
+DEAD = "admin/queues/c/dlq"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "method", "path", "body"),
+    [
+        (reads._NOT_FOUND, "GET", "tasks/none", b""),
+        (tasks._INVALID_COMMAND, "POST", "tasks", b'{"command":"no spaces","payload":1}'),
+        (tasks._INVALID_COMMAND, "POST", "tasks/batch", BAD_TASK),
+        (workers._INVALID_RESULT, "POST", "tasks/batch/results", BAD_RESULT),
+        (dead_letters.EMPTY_ERROR, "POST", f"{DEAD}/requeue", b'{"error":""}'),
+        (imports.INVALID_BACKUP, "POST", "admin/import", b""),
+    ],
+)
+async def test_a_refused_request_is_not_kept_in_memory(
+    node: Client, refusal: ApiError, method: str, path: str, body: bytes
+) -> None:
+    """The frames of a request hang on the error that was raised for it."""
+    answer = await node.send(method, path, body)
+
+    assert refusal.text.encode() in answer.body
+    assert refusal.__traceback__ is None
+
+
+async def test_an_asker_without_a_session_is_not_kept_in_memory(node: Client) -> None:
+    """Anybody may ask who is logged in, as often as they like."""
+    answer = await node.get("/ui/api/session", token="")
+
+    assert answer.body == b"null"
+    assert sessions._NO_SESSION.__traceback__ is None
