@@ -1,4 +1,4 @@
-"""Divergence: divergence, who has another state and whether a majority agrees with this replica.
+"""Divergence: who has another state and whether a majority agrees with this replica.
 
 Two replicas that differ cannot say which of them is wrong. A majority with the same state at an
 index can: a replica that differs there must be replaced by a snapshot.
@@ -8,7 +8,11 @@ and a difference never disappears.
 
 from __future__ import annotations
 
+import logging
+
 from codeq_cluster.raft.voters import Voters
+
+_log = logging.getLogger(__name__)
 
 _Who = tuple[str, int]
 """A peer and the data it runs on: on other data it has another state."""
@@ -17,14 +21,38 @@ _Who = tuple[str, int]
 class Divergence:
     """The voters' digests, compared with this replica's own state.
 
+    Either side of a difference may be wrong. A leader says which once a majority agrees with it;
+    only a majority's agreement with this replica takes its verdict back.
+
     Args:
         voters: The voters.
+        shard: Number of the shard, for the log.
+
+    Attributes:
+        wrong_at: Entry at which this replica's state differs from the majority's; 0 when none is
+            known.
     """
 
-    def __init__(self, voters: Voters) -> None:
+    def __init__(self, voters: Voters, *, shard: int) -> None:
         self._voters = voters
+        self._shard = shard
+        self.wrong_at = 0
         self._same: dict[_Who, int] = {}
         self._differs: dict[_Who, int] = {}
+
+    def compared(self, peer: str, index: int, *, same: bool) -> None:
+        """Note whether a member's state at an index equals this replica's."""
+        if self.heard(peer, index, same=same):
+            _log.log(
+                logging.WARNING if same else logging.ERROR,
+                "states are equal again" if same else "states differ",
+                extra={"shard": self._shard, "peer": peer, "index": index},
+            )
+        wrong_at = self.wrong_at
+        if same and wrong_at and self.confirmed(wrong_at):
+            # A leader that is wrong itself can go by what it knew of a state since replaced.
+            self.wrong_at = 0
+            _log.warning("a majority has my state", extra={"shard": self._shard, "index": wrong_at})
 
     def heard(self, peer: str, index: int, *, same: bool) -> bool:
         """Note how a member's state at `index` compares with this one; True when that is news."""

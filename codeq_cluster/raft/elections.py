@@ -162,3 +162,18 @@ class Elections:
     def _draw(self, fractions: tuple[float, float]) -> float:
         low, high = fractions
         return low + (high - low) * self._random.random()
+
+
+class Campaign:
+    """The election that this node is about to start, or has started last.
+
+    Attributes:
+        wanted: It starts with this turn's tick.
+        transferred: The leader asked for it, so voters do not hold it against their live leader.
+        votes: (term, voter) counted in it: each voter once.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.transferred = False
+        self.votes: set[tuple[int, str]] = set()

@@ -20,8 +20,10 @@ from codeq_cluster.errors import ReleaseTooOld, SafetyViolated, StorageFailed
 from codeq_cluster.raft import library
 from codeq_cluster.raft.changes import Changes
 from codeq_cluster.raft.divergence import Divergence
-from codeq_cluster.raft.elections import Elections
-from codeq_cluster.raft.guard import Guard, Memory
+from codeq_cluster.raft.elections import Campaign, Elections
+from codeq_cluster.raft.followers import Followers
+from codeq_cluster.raft.following import Following
+from codeq_cluster.raft.guard import Guard
 from codeq_cluster.raft.inbox import Inbox
 from codeq_cluster.raft.journal import (
     TRIM_ENTRIES,
@@ -32,6 +34,7 @@ from codeq_cluster.raft.journal import (
     rows_from,
 )
 from codeq_cluster.raft.leader import Leader
+from codeq_cluster.raft.links import Links
 from codeq_cluster.raft.messages import PAYLOAD, Append, PreVoteRequest, TimeoutNow
 from codeq_cluster.raft.outbox import Outbox
 from codeq_cluster.raft.ports import (
@@ -44,6 +47,7 @@ from codeq_cluster.raft.ports import (
     Timers,
 )
 from codeq_cluster.raft.read_index import ReadIndex
+from codeq_cluster.raft.replica import Context, Replica
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.raft.state_digests import Digests
@@ -135,19 +139,26 @@ class RaftGroup:
         self._on_members = on_members
         self._level = level
         self._rules = rules
-        self._counters: Counter[str] = Counter()
+        self._context = Context(
+            shard=shard,
+            node_id=node_id,
+            incarnation=incarnation,
+            settings=settings,
+            rules=rules,
+            counters=Counter(),
+            now=timers.now,
+        )
         self._inbox = Inbox(
             bytes_max=_INBOX_BATCHES * settings.append_bytes_max,
-            counters=self._counters,
+            counters=self._context.counters,
             fresh_only=rules.fresh_only,
         )
         self._outbox = Outbox(
             link=link,
             incarnation=incarnation,
-            counters=self._counters,
+            counters=self._context.counters,
             hold_promises=rules.hold_promises,
         )
-        self._incarnation = incarnation
         self._journal = self._new_journal()
         self._voters = Voters(node_id=node_id, shard=shard, own_data=data_of(incarnation))
         self._elections = Elections(
@@ -159,14 +170,15 @@ class RaftGroup:
         self._read_index = ReadIndex(self._voters)
         self._changes = Changes(self._voters, node_id=node_id, rules=rules)
         self._to_found: Membership | None = None
-        self._digests = Digests()
-        self._divergence = Divergence(self._voters)
-        self._memory = Memory()
-        self._refused: set[str] = set()
-        self._connected: set[str] = set()
+        self._links = Links()
         self._engine: SafeSyncObj
         self._guard: Guard
-        self._leading: Leader
+        self._leader: Leader
+        self._digests: Digests
+        self._divergence: Divergence
+        self._campaign: Campaign
+        self._followers: Followers
+        self._following: Following
         self._applied = 0
         self._role: tuple[int, bool, str | None] = (0, False, None)
         self._leader_changes = 0
@@ -208,44 +220,38 @@ class RaftGroup:
             host=self,
             now=self._timers.now,
         )
-        for peer in self._connected:
+        for peer in self._links.connected:
             self._engine.connect(peer)
-        self._guard = Guard(
-            shard=self._shard,
-            incarnation=self._incarnation,
+        self._divergence = Divergence(self._voters, shard=self._shard)
+        self._digests = Digests()
+        self._campaign = Campaign()
+        self._followers, self._following = Followers(), Following()
+        replica = Replica(
+            context=self._context,
             voters=self._voters,
-            election_s=self._settings.election_ms / 1000,
-            rules=self._rules,
-            engine=self._engine,
+            links=self._links,
+            outbox=self._outbox,
             journal=self._journal,
+            engine=self._engine,
             machine=self._machine,
+            divergence=self._divergence,
+        )
+        self._guard = Guard(
+            replica,
             elections=self._elections,
+            campaign=self._campaign,
             read_index=self._read_index,
             digests=self._digests,
-            divergence=self._divergence,
-            outbox=self._outbox,
-            counters=self._counters,
-            now=self._timers.now,
-            memory=self._memory,
+            followers=self._followers,
+            following=self._following,
         )
-        self._leading = Leader(
-            node_id=self._node_id,
-            shard=self._shard,
-            voters=self._voters,
-            engine=self._engine,
-            journal=self._journal,
-            machine=self._machine,
+        self._leader = Leader(
+            replica,
             source=self._source,
-            outbox=self._outbox,
             read_index=self._read_index,
             changes=self._changes,
-            divergence=self._divergence,
-            memory=self._memory,
-            counters=self._counters,
-            connected=self._connected,
-            settings=self._settings,
-            rules=self._rules,
-            now=self._timers.now,
+            followers=self._followers,
+            following=self._following,
             again=self._schedule_after_this,
         )
         self._digests.applied(self._applied, self._machine.digest)
@@ -291,12 +297,12 @@ class RaftGroup:
         """Promise nothing any more; a leader asks its best peer to start an election at once."""
         engine = self._engine
         if engine.leads():
-            peer = self._leading.successor()
+            peer = self._leader.transfer.successor()
             if peer is not None:
                 self._outbox.send(peer, TimeoutNow(term=engine.term()))
         self.stop()
         self._paused = True
-        self._leading.end()
+        self._leader.end()
         self._outbox.forget()
         self._source.follow(None)
 
@@ -332,9 +338,6 @@ class RaftGroup:
             DataDirectoryRefused: Log and state are damaged or do not fit.
         """
         self._journal = self._new_journal()
-        self._digests = Digests()
-        self._divergence = Divergence(self._voters)
-        self._memory = Memory()
         self._flushing = self._wanted = False
         self.start()
 
@@ -343,7 +346,7 @@ class RaftGroup:
 
         A replica with a diverged state takes any snapshot that its log continues.
         """
-        if self._memory.diverged:
+        if self._divergence.wrong_at:
             return index >= self._journal.first
         if self._rules.newer_snapshots_only and index <= self._journal.commit:
             return False
@@ -357,11 +360,11 @@ class RaftGroup:
     @property
     def wanted_from(self) -> int:
         """Return the lowest entry a useful snapshot may end with: this log has what follows it."""
-        return self._journal.first if self._memory.diverged else 0
+        return self._journal.first if self._divergence.wrong_at else 0
 
     def hold(self) -> None:
         """Keep more of the log for a minute: a snapshot is on its way to a peer."""
-        self._leading.hold()
+        self._leader.trimmer.hold()
 
     def wake(self) -> None:
         """Note that the source has something; the next turn takes it.
@@ -369,7 +372,7 @@ class RaftGroup:
         While the source has to wait, this schedules no turn: the one that ends the wait is due
         anyway.
         """
-        if self._running and self._leading.is_full(self._applied):
+        if self._running and self._leader.is_full(self._applied):
             self._queued = True
         else:
             self._schedule()
@@ -379,13 +382,12 @@ class RaftGroup:
         if not self._running:
             return
         heard = self._inbox.put(peer, message)
-        if heard is not None and not self._leading.can_wait(peer, heard):
+        if heard is not None and not self._leader.can_wait(peer, heard):
             self._schedule()
 
     def peer_up(self, peer: str) -> None:
         """Note that the link to the peer works."""
-        self._connected.add(peer)
-        self._refused.discard(peer)
+        self._links.up(peer)
         self._elections.link_up(peer, self._timers.now())
         if self._running:
             self._engine.connect(peer)
@@ -401,9 +403,7 @@ class RaftGroup:
             peer: The other end.
             refused: Dialling again was refused: its process is gone.
         """
-        self._connected.discard(peer)
-        if refused:
-            self._refused.add(peer)
+        self._links.down(peer, refused=refused)
         self._elections.link_down(peer, refused=refused, now=self._timers.now())
         if self._running:
             self._engine.disconnect(peer)
@@ -431,7 +431,8 @@ class RaftGroup:
             peer: The next leader, if it could lead within moments. None chooses the connected voter
                 that holds most of the log, however far behind it is.
         """
-        if not self._running or not self._leading.transfer(peer):
+        leads = self._running and self._engine.leads()
+        if not leads or not self._leader.transfer.begin(peer):
             return False
         self._schedule()
         return True
@@ -473,7 +474,7 @@ class RaftGroup:
             ValueError: The membership differs in more than that.
         """
         self._changes.check(membership)
-        if not self._running or not self._leading.may_change(self._applied):
+        if not self._running or not self._leader.may_change(self._applied):
             return False
         self._changes.begin(membership, done)
         self._schedule()
@@ -481,7 +482,7 @@ class RaftGroup:
 
     def out_of_reach(self, peer: str) -> bool:
         """Return whether the peer cannot agree to anything before it gets a snapshot."""
-        return self._leading.out_of_reach(peer)
+        return self._leader.out_of_reach(peer)
 
     def status(self) -> GroupStatus:
         """Return the group's present state; `start` must have been called."""
@@ -490,11 +491,11 @@ class RaftGroup:
         return GroupStatus(
             shard=self._shard,
             is_leader=leads,
-            ready=self._running and self._leading.ready,
+            ready=self._running and self._leader.ready,
             leader=engine.leader() if self._running else None,
             term=engine.term(),
             commit_index=engine.commit_index(),
-            known_commit=max(engine.commit_index(), self._memory.leader_commit),
+            known_commit=max(engine.commit_index(), self._following.commit),
             applied_index=self._applied,
             digest=self._machine.digest.hex(),
             log_bytes=journal.log_bytes,
@@ -513,7 +514,7 @@ class RaftGroup:
                 )
                 for peer in self._voters.peers
             ),
-            counters=dict(self._counters),
+            counters=dict(self._context.counters),
             in_doubt=self._divergence.differing if self._divergence.open else (),
         )
 
@@ -553,24 +554,26 @@ class RaftGroup:
         for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
             self._guard.handle(*self._inbox.get())
             self._adopt_members()
-        if self._memory.behind:
-            self._memory.behind = False
+        if self._following.behind:
+            self._following.behind = False
             self._on_behind()
-        if self._memory.diverged:
-            self._on_diverged(self._memory.diverged)
-        self._give_up_without_peers()
-        self._leading.give_up_in_doubt()
+        if self._divergence.wrong_at:
+            self._on_diverged(self._divergence.wrong_at)
+        links = self._links
+        if links.refused and self._engine.leads() and not links.leave_a_majority(self._voters):
+            self._engine.step_down()
+        self._leader.doubted.give_up()
         self._note_role()
         self._tick()
         self._adopt_members()
         self._note_role()
         self._changes.settle(self._applied)
         if self._engine.leads():
-            self._leading.turn(self._applied)
+            self._leader.turn(self._applied)
         else:
             self._read_index.fail()
             if not self._divergence.open:
-                self._journal.trim(min(self._memory.floor, self._machine.stored_index))
+                self._journal.trim(min(self._following.floor, self._machine.stored_index))
         if self._journal.trimmed:
             forgotten = self._journal.forget()
             self._writer.forget(forgotten.delete_ranges, forgotten.puts)
@@ -584,32 +587,32 @@ class RaftGroup:
         engine, now = self._engine, self._timers.now()
         if not engine.leads() and now >= self._elections.deadline:
             self._ask_for_votes(now)
-        stand = self._memory.stand and not engine.leads()
-        self._leading.begin_round()
+        stand = self._campaign.wanted and not engine.leads()
+        self._leader.begin_round()
         engine.tick(stand=stand)
         if stand:
             self._elections.stood(now)
-        self._memory.stand = False
-        self._memory.transfer = False
+        self._campaign.wanted = False
+        self._campaign.transferred = False
 
     def _ask_for_votes(self, now: float) -> None:
         self._forget_leader()
         if not self._voters.voting:
             self._elections.abstain(now)
             return
-        if self._memory.diverged:
+        if self._divergence.wrong_at:
             # The majority works without this replica, which would lead with a wrong state.
             self._elections.unseated(now)
             return
         term = self._engine.term() + 1
         if self._elections.ask(term, now) or not self._rules.pre_vote:
-            self._memory.stand = True
+            self._campaign.wanted = True
             return
         request = PreVoteRequest(
             term=term, last=self._journal.last, last_term=self._journal.last_term
         )
         for peer in self._voters.voters:
-            if peer in self._connected:
+            if peer in self._links.connected:
                 self._outbox.send(peer, request)
 
     def _forget_leader(self) -> None:
@@ -621,13 +624,6 @@ class RaftGroup:
         self._leader_changes += 1
         self._source.follow(None)
 
-    def _give_up_without_peers(self) -> None:
-        """Step down at once when the processes of a majority are known to be gone."""
-        voters = self._voters
-        gone = sum(map(voters.votes, self._refused))
-        if self._engine.leads() and len(voters.voters) - gone < voters.majority:
-            self._engine.step_down()
-
     def _note_role(self) -> None:
         """Report to the source what changed about the leader since the last call."""
         engine = self._engine
@@ -637,7 +633,7 @@ class RaftGroup:
         before, self._role = self._role, role
         term, leads, leader = role
         if before[1] and (not leads or term != before[0]):
-            self._leading.end()
+            self._leader.end()
         if (leads, leader) != before[1:]:
             self._leader_changes += leader != before[2]
             _log.info(
@@ -709,7 +705,7 @@ class RaftGroup:
         """Send entries, or a heartbeat, as leader; it promises nothing, so it leaves at once."""
         tell_all = not self._rules.tell_committed_only
         commit = self._journal.last if tell_all else self._engine.commit_index()
-        self._leading.told(peer, commit)
+        self._followers.informed[peer] = commit
         message = Append(
             term=self._engine.term(),
             prev=prev,
@@ -717,7 +713,7 @@ class RaftGroup:
             commit=commit,
             terms=[entry[2] for entry in entries],
             commands=[entry[0] for entry in entries],
-            floor=self._memory.floor,
+            floor=self._following.floor,
             round=self._read_index.number,
             applied=self._applied,
             digest=self._machine.digest,
@@ -749,12 +745,12 @@ class RaftGroup:
             compared = self._digests.applied(index, machine.digest)
             if compared is not None:
                 peer, same = compared
-                self._guard.compared(peer, index, same=same)
+                self._divergence.compared(peer, index, same=same)
         return self._applied
 
     def take(self) -> bytes | None:
         """Return the source's next entry, or None while this leader may propose none."""
-        if not self._leading.may_propose(self._applied):
+        if not self._leader.may_propose(self._applied):
             return None
         payload = self._source.take()
         assert payload is None or len(payload) <= self._settings.entry_bytes_max
@@ -825,7 +821,7 @@ class RaftGroup:
 
     def _due(self) -> float:
         if self._engine.leads():
-            return self._leading.due
+            return self._leader.due
         return self._elections.deadline
 
     def _fail(self, error: BaseException) -> None:
@@ -840,5 +836,5 @@ class RaftGroup:
             "replica stops", extra={"shard": self._shard, "reason": str(error)}, exc_info=trace
         )
         self.stop()
-        self._leading.end()
+        self._leader.end()
         self._on_fatal(error)

@@ -345,4 +345,4 @@ def _voters(group: RaftGroup) -> Voters:
 
 
 def _incarnation(group: RaftGroup) -> int:
-    return group._incarnation  # noqa: SLF001 - likewise
+    return group._context.incarnation  # noqa: SLF001 - likewise

@@ -127,7 +127,7 @@ def test_one_voter_has_one_vote(rules: SafetySwitches) -> None:
     cluster.cut("A", "BCDE")
     cluster.run(4.0)
     candidate = cluster.nodes["A"].group
-    candidate._memory.stand = True
+    candidate._campaign.wanted = True
     candidate.wake()
     cluster.run(0.01)
     term = candidate.status().term

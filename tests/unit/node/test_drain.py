@@ -39,7 +39,7 @@ async def leave(cluster: SimCluster) -> float:
     gone = asyncio.ensure_future(leaving.give_all_away())
     while not gone.done():
         await asyncio.sleep(0)
-        while group._leading._handover.peer is not None:
+        while group._leader.transfer.handover.peer is not None:
             cluster.run(0.01)
     took_s = cluster.clock.now - before
     cluster.run(0.1)

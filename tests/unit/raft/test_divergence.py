@@ -16,7 +16,7 @@ def voting(voters: int) -> Voters:
 
 def test_two_of_three_outvote_the_third() -> None:
     """The voters that count have this state at the index where the third one differs."""
-    divergence = Divergence(voting(3))
+    divergence = Divergence(voting(3), shard=0)
     assert not divergence.open
 
     assert divergence.heard("B", 9, same=False)
@@ -34,7 +34,7 @@ def test_two_of_three_outvote_the_third() -> None:
 
 def test_what_differed_first_is_what_is_asked_about() -> None:
     """A voter that stays wrong is compared at its first difference, not at each new entry."""
-    divergence = Divergence(voting(3))
+    divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=False)
     divergence.heard("C", 9, same=True)
 
@@ -45,7 +45,7 @@ def test_what_differed_first_is_what_is_asked_about() -> None:
 
 def test_one_of_three_has_lost_against_two() -> None:
     """One voter against two has no majority, whether or not the two agree."""
-    divergence = Divergence(voting(3))
+    divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=False)
     assert not divergence.lost
     divergence.heard("C", 11, same=False)
@@ -57,7 +57,7 @@ def test_one_of_three_has_lost_against_two() -> None:
 
 def test_a_state_made_anew_is_doubted_no_more() -> None:
     """Being equal again is news, once."""
-    divergence = Divergence(voting(3))
+    divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=False)
 
     assert divergence.heard("B", 12, same=True)
@@ -68,7 +68,7 @@ def test_a_state_made_anew_is_doubted_no_more() -> None:
 
 def test_a_single_voter_is_right() -> None:
     """A single voter has nobody to differ from."""
-    divergence = Divergence(voting(1))
+    divergence = Divergence(voting(1), shard=0)
 
     assert not divergence.open
     assert not divergence.lost
@@ -76,7 +76,7 @@ def test_a_single_voter_is_right() -> None:
 
 def test_a_majority_with_this_state_confirms_it() -> None:
     """Up to the last index at which it was compared."""
-    divergence = Divergence(voting(3))
+    divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=True)
     divergence.heard("C", 10, same=False)
 
