@@ -16,7 +16,7 @@ from obstore.store import S3Store
 from codeq_cluster.artifacts.names import DEFAULT_CONTENT_TYPE
 from codeq_cluster.artifacts.provider import Reading, Stored
 from codeq_cluster.errors import ArtifactMissing, ArtifactStoreFailed
-from codeq_cluster.settings import ArtifactSettings
+from codeq_cluster.settings import ArtifactSettings, S3Settings
 
 if TYPE_CHECKING:
     from obstore.store import S3Config, S3Credential, S3CredentialProvider
@@ -39,8 +39,8 @@ class S3Bucket:
     """Stores artifacts in one bucket, below an optional prefix."""
 
     def __init__(self, settings: ArtifactSettings) -> None:
-        self._where = f"the bucket {settings.s3_bucket} at {settings.s3_endpoint or 'AWS'}"
-        self._store = open_bucket(settings)
+        self._where = f"the bucket {settings.s3.bucket} at {settings.s3.endpoint or 'AWS'}"
+        self._store = open_bucket(settings.s3, timeout_ms=settings.timeout_ms)
 
     async def check(self) -> None:
         """List, write and delete a test object."""
@@ -166,23 +166,28 @@ async def _following(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator
         yield part
 
 
-def open_bucket(settings: ArtifactSettings) -> S3Store:
-    """Return a client of the bucket, below the prefix; connects to nothing yet."""
-    silence = timedelta(milliseconds=settings.timeout_ms)
+def open_bucket(settings: S3Settings, *, timeout_ms: int) -> S3Store:
+    """Return a client of the bucket, below the prefix; connects to nothing yet.
+
+    Args:
+        settings: Name a bucket.
+        timeout_ms: The longest silence of the store before a request fails.
+    """
+    silence = timedelta(milliseconds=timeout_ms)
     config: S3Config = {
-        "region": settings.s3_region,
-        "virtual_hosted_style_request": settings.s3_virtual_hosted,
+        "region": settings.region,
+        "virtual_hosted_style_request": settings.virtual_hosted,
         # Not every compatible store has the bulk request, and a task has few artifacts.
         "disable_bulk_delete": True,
     }
-    if settings.s3_endpoint:
-        config["endpoint"] = settings.s3_endpoint
+    if settings.endpoint:
+        config["endpoint"] = settings.endpoint
     return S3Store(
-        settings.s3_bucket,
-        prefix=settings.s3_prefix or None,
+        settings.bucket,
+        prefix=settings.prefix or None,
         config=config,
         client_options={
-            "allow_http": settings.s3_allow_http,
+            "allow_http": settings.allow_http,
             "connect_timeout": silence,
             "read_timeout": silence,
             "timeout": _REQUEST_TIMEOUT,
@@ -196,11 +201,11 @@ def open_bucket(settings: ArtifactSettings) -> S3Store:
                 "base": 2,
             },
         },
-        credential_provider=_credentials(settings) if settings.s3_access_key_id else None,
+        credential_provider=_credentials(settings) if settings.access_key_id else None,
     )
 
 
-def _credentials(settings: ArtifactSettings) -> S3CredentialProvider:
+def _credentials(settings: S3Settings) -> S3CredentialProvider:
     """Return a callback that provides the configured keys.
 
     This keeps them out of every representation of the client. It also keeps out a session token
@@ -209,8 +214,8 @@ def _credentials(settings: ArtifactSettings) -> S3CredentialProvider:
 
     def credentials() -> S3Credential:
         return {
-            "access_key_id": settings.s3_access_key_id,
-            "secret_access_key": settings.s3_secret_access_key,
+            "access_key_id": settings.access_key_id,
+            "secret_access_key": settings.secret_access_key,
             "token": None,
             "expires_at": None,
         }

@@ -14,7 +14,7 @@ from obstore.exceptions import BaseError
 from codeq_cluster.artifacts.s3 import open_bucket, reason
 from codeq_cluster.backup.manifest import MANIFEST, is_id
 from codeq_cluster.errors import BackupFailed
-from codeq_cluster.settings import ArtifactSettings
+from codeq_cluster.settings import BackupSettings
 
 # S3 takes 10,000 parts of one object: 160 GiB of compressed rows a shard. Two are in memory.
 _PART_BYTES = 16 * 2**20
@@ -28,10 +28,10 @@ _LOOK_S = 0.1
 class BackupBucket:
     """Stores backups in a bucket."""
 
-    def __init__(self, settings: ArtifactSettings) -> None:
-        prefix = f"/{settings.s3_prefix}" if settings.s3_prefix else ""
-        self._where = f"s3://{settings.s3_bucket}{prefix}"
-        self._store = open_bucket(settings)
+    def __init__(self, settings: BackupSettings) -> None:
+        prefix = f"/{settings.s3.prefix}" if settings.s3.prefix else ""
+        self._where = f"s3://{settings.s3.bucket}{prefix}"
+        self._store = open_bucket(settings.s3, timeout_ms=settings.timeout_ms)
 
     @property
     def where(self) -> str:

@@ -14,6 +14,19 @@ from msgspec import Struct
 # An id names directories, metrics labels and peers on the link.
 NODE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
+# A name or an address, IPv6 in brackets.
+_HOST = (
+    r"([A-Za-z0-9_]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?"
+    r"|\[[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,16})?\])"
+)
+_PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+
+# The address of a node's link, and that of its HTTP port. Configured links, the membership routes
+# and the OpenAPI document all go by these.
+ADDRESS = re.compile(f"{_HOST}:{_PORT}")
+HTTP_ADDRESS = re.compile(f"https?://{_HOST}(:{_PORT})?/?")
+ADDRESS_ALLOWED = "host:port, the port 1 to 65535"
+
 # Far more than a useful Raft group; bounds the memory that a damaged row can demand.
 MEMBERS_MAX = 64
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from codeq_cluster.config.kinds import FLAG, URL, whole
 from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.config.sources import Given, refuse
 from codeq_cluster.settings import RaftSettings
+from codeq_cluster.settings.kinds import FLAG, URL, whole
 
 _STORE = "pebble"  # Of codeQ's stores, the only one local to a node.
 _WORKER_AUDIENCE = "codeq-worker"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from codeq_cluster.config.kinds import ValueKind
 from codeq_cluster.config.sources import Given, read_secret, refuse
 from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings.kinds import ValueKind
 
 
 @dataclass(frozen=True, slots=True)

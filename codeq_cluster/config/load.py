@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from codeq_cluster.config.access import producer_providers, worker_providers
 from codeq_cluster.config.adoption import Remark, adopted
 from codeq_cluster.config.keys import KEYS
 from codeq_cluster.config.rules import rules
-from codeq_cluster.config.shown import NAMED_DEFAULTS, Shown, shown
+from codeq_cluster.config.shown import Shown, shown
 from codeq_cluster.config.sources import from_environment, from_file, from_flags
 from codeq_cluster.config.values import Values
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import NodeSettings, PeerAddress
+from codeq_cluster.settings.key import section_of
 from codeq_cluster.wire.addresses import Address
 
-# By field, each settings class that is part of a node's settings.
-_SECTIONS: dict[str, Callable[..., object]] = {
-    field.name: type(field.default)
-    for field in dataclasses.fields(NodeSettings)
-    if dataclasses.is_dataclass(field.default)
-}
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Section = TypeVar("Section", bound="DataclassInstance")
+
 _DEFAULT_LINK = "127.0.0.1:18080"
 
 
@@ -75,24 +75,34 @@ def load(
 
 
 def _settings(values: Values) -> NodeSettings:
-    sections: dict[str, dict[str, object]] = {name: {} for name in _SECTIONS}
-    top: dict[str, object] = {}
-    for key in KEYS:
-        section, _, field = key.path.rpartition(".")
-        if key.path and key.name in values:
-            (sections[section] if section else top)[field] = values.get(key.name)
-    if "data_dir" not in top:
+    if "persistenceConfig.path" not in values:
         raise values.refuse("persistenceConfig.path", "a path; it has no default")
-    sections["rate_limit"]["tenants"] = values.get("rateLimit.tenants") or ()
-    sections["budgets"]["tenants"] = values.get("budgets.tenants") or ()
-    sections["auth"] |= {"producer": producer_providers(values), "worker": worker_providers(values)}
-    top.setdefault("cluster_id", NAMED_DEFAULTS["cluster_id"])
-    top |= _addresses(values)
-    peers = top["peers"]
+    given = {key.path: values.get(key.name) for key in KEYS if key.path and key.name in values}
+    given["auth.producer"] = producer_providers(values)
+    given["auth.worker"] = worker_providers(values)
+    given |= _addresses(values)
+    peers = given["peers"]
     assert isinstance(peers, tuple)
-    top["cluster_secret"] = _cluster_secret(values, nodes=len(peers))
-    built = {name: make(**sections[name]) for name, make in _SECTIONS.items()}
-    return NodeSettings(**top, **built)  # type: ignore[arg-type]
+    given["cluster_secret"] = _cluster_secret(values, nodes=len(peers))
+    return _built(NodeSettings, given)
+
+
+def _built(section: type[Section], given: Mapping[str, object], path: str = "") -> Section:
+    """Return a section, its own sections included.
+
+    Args:
+        section: The settings class.
+        given: By a field's path; a field that is not there has its default.
+        path: Of the section.
+    """
+    made: dict[str, object] = {}
+    for each in fields(section):
+        at = f"{path}.{each.name}" if path else each.name
+        if inner := section_of(each):
+            made[each.name] = _built(inner, given, at)
+        elif at in given:
+            made[each.name] = given[at]
+    return section(**made)
 
 
 def _addresses(values: Values) -> dict[str, object]:
@@ -107,7 +117,7 @@ def _addresses(values: Values) -> dict[str, object]:
             "one node",
         )
     if not links:
-        node_id = values.text("raft.selfId", NAMED_DEFAULTS["node_id"])
+        node_id = str(values.in_effect("raft.selfId"))
         links = {node_id: _reached(values.text("raft.bindAddr", _DEFAULT_LINK))}
     else:
         node_id = values.text("raft.selfId")
@@ -135,7 +145,7 @@ def _peers(values: Values, links: Mapping[str, str]) -> tuple[PeerAddress, ...]:
     urls = values.table("raft.peerHTTPAddrs")
     if not set(urls) <= set(links):
         raise values.refuse("raft.peerHTTPAddrs", f"ids of raft.peers: {', '.join(sorted(links))}")
-    port = values.get("port") or 8080
+    port = values.in_effect("port")
     scheme = "https" if "tls.certFile" in values else "http"
     # Sorted: the same order on every node, whatever the order in its file.
     return tuple(

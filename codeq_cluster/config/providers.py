@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from codeq_cluster.config.block import Block
-from codeq_cluster.config.kinds import URL, ValueKind, whole
 from codeq_cluster.config.sources import Given, refuse
 from codeq_cluster.config.static_tokens import static_tokens
 from codeq_cluster.settings import AuthProviderSettings
+from codeq_cluster.settings.kinds import URL, ValueKind, whole
 
 _PROVIDERS_MAX = 8
 _CACHE_SECONDS = whole(1, 86400)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codeq_cluster.config.key import variable_of
+from codeq_cluster.settings.key import variable_of
 
 
 @dataclass(frozen=True, slots=True)

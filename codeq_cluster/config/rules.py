@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from codeq_cluster.config.rates import SCOPES
 from codeq_cluster.settings import (
     ArtifactProvider,
     ArtifactSettings,
     BackupSettings,
     LinkSettings,
     NodeSettings,
+    RateSettings,
+    S3Settings,
     WebhookSettings,
 )
+from codeq_cluster.settings.tenants import SCOPES
 
 # The most that a task's keys and framing add to a request's body in an entry: generous.
 _ENTRY_OVERHEAD_BYTES = 64 * 1024
@@ -156,17 +158,17 @@ def _artifacts(artifacts: ArtifactSettings) -> Iterator[Rule]:
     )
     yield Rule(
         "artifacts.s3.bucket",
-        bool(artifacts.s3_bucket) or not s3,
+        bool(artifacts.s3.bucket) or not s3,
         "the name of a bucket, since artifacts.provider is s3",
     )
-    yield from _bucket("artifacts", artifacts)
+    yield from _bucket("artifacts.s3", artifacts.s3)
 
 
 def _backup(backup: BackupSettings, data: Path) -> Iterator[Rule]:
     directory = backup.directory.absolute() if backup.directory is not None else None
     yield Rule(
         "backup.directory",
-        directory is None or not backup.s3_bucket,
+        directory is None or not backup.s3.bucket,
         "nothing, since backup.s3.bucket is set",
     )
     yield Rule(
@@ -174,19 +176,19 @@ def _backup(backup: BackupSettings, data: Path) -> Iterator[Rule]:
         directory is None or data not in (directory, *directory.parents),
         "a path outside persistenceConfig.path",
     )
-    yield from _bucket("backup", backup)
+    yield from _bucket("backup.s3", backup.s3)
 
 
-def _bucket(section: str, place: ArtifactSettings | BackupSettings) -> Iterator[Rule]:
+def _bucket(section: str, s3: S3Settings) -> Iterator[Rule]:
     yield Rule(
-        f"{section}.s3.endpoint",
-        place.s3_allow_http or not place.s3_endpoint.startswith("http:"),
-        f"an https URL, unless {section}.s3.allowHttp is true",
+        f"{section}.endpoint",
+        s3.allow_http or not s3.endpoint.startswith("http:"),
+        f"an https URL, unless {section}.allowHttp is true",
     )
     yield Rule(
-        f"{section}.s3.secretAccessKey",
-        bool(place.s3_access_key_id) == bool(place.s3_secret_access_key),
-        f"one together with {section}.s3.accessKeyId",
+        f"{section}.secretAccessKey",
+        bool(s3.access_key_id) == bool(s3.secret_access_key),
+        f"one together with {section}.accessKeyId",
     )
 
 
@@ -194,14 +196,13 @@ def _rates(settings: NodeSettings) -> Iterator[Rule]:
     # A rate without a burst, or a burst without a rate, would silently switch the limit off: refuse
     # it.
     for scope in SCOPES:
-        rate = getattr(settings.rate_limit, f"{scope}_requests_per_minute")
-        burst = getattr(settings.rate_limit, f"{scope}_burst_size")
-        key = f"rateLimit.{scope}"
+        limit: RateSettings = getattr(settings.rate_limit, scope)
+        rate, burst = f"rateLimit.{scope}.requestsPerMinute", f"rateLimit.{scope}.burstSize"
         yield Rule(
-            f"{key}.burstSize", bool(burst) or not rate, f"above 0 with {key}.requestsPerMinute"
+            burst, bool(limit.burst_size) or not limit.requests_per_minute, f"above 0 with {rate}"
         )
         yield Rule(
-            f"{key}.requestsPerMinute", bool(rate) or not burst, f"above 0 with {key}.burstSize"
+            rate, bool(limit.requests_per_minute) or not limit.burst_size, f"above 0 with {burst}"
         )
 
 

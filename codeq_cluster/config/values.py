@@ -24,6 +24,7 @@ class Values:
         self._values = {
             key.name: checked(key, given[key.name]) for key in KEYS if key.name in given
         }
+        self._defaults = {key.name: key.default for key in KEYS}
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -31,6 +32,10 @@ class Values:
     def get(self, name: str) -> object:
         """Return the value, or None if none was given."""
         return self._values.get(name)
+
+    def in_effect(self, name: str) -> object:
+        """Return the value, or the default of the key's field if none was given."""
+        return self._values.get(name, self._defaults[name])
 
     def text(self, name: str, default: str = "") -> str:
         """Return the value as a text."""

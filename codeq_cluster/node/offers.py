@@ -28,7 +28,7 @@ def _tell_artifacts(artifacts: ArtifactSettings) -> None:
         case ArtifactProvider.LOCAL:
             log.info("artifacts are kept", extra={"directory": str(artifacts.directory)})
         case ArtifactProvider.S3:
-            log.info("artifacts are kept", extra={"bucket": artifacts.s3_bucket})
+            log.info("artifacts are kept", extra={"bucket": artifacts.s3.bucket})
 
 
 def _tell_webhooks(webhooks: WebhookSettings) -> None:

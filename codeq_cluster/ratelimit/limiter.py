@@ -22,7 +22,7 @@ from codeq_cluster.errors import CodeqError, LimitExceeded, NotLeader, Overloade
 from codeq_cluster.ratelimit.lru import LruTable
 from codeq_cluster.ratelimit.token_bucket import RateLimit, Scope, TokenBucket
 from codeq_cluster.ratelimit.token_lease import HOLD_NS, TokenLease
-from codeq_cluster.settings import RateLimitSettings
+from codeq_cluster.settings import RateLimitSettings, RateSettings, TenantRateLimit
 from codeq_cluster.wire import Mesh
 
 BORROW = "borrow"
@@ -43,18 +43,14 @@ class RateLimits:
     """The configured limit of every tenant."""
 
     def __init__(self, settings: RateLimitSettings) -> None:
-        general = {
-            Scope.PRODUCER: (settings.producer_requests_per_minute, settings.producer_burst_size),
-            Scope.WORKER: (settings.worker_requests_per_minute, settings.worker_burst_size),
-            Scope.ADMIN: (settings.admin_requests_per_minute, settings.admin_burst_size),
-            Scope.WEBHOOK: (settings.webhook_requests_per_minute, settings.webhook_burst_size),
-        }
         self._general: Mapping[Scope, RateLimit | None] = {
-            scope: _limit(*numbers) for scope, numbers in general.items()
+            Scope.PRODUCER: _limit(settings.producer),
+            Scope.WORKER: _limit(settings.worker),
+            Scope.ADMIN: _limit(settings.admin),
+            Scope.WEBHOOK: _limit(settings.webhook),
         }
         self._own: Mapping[_Key, RateLimit | None] = {
-            (Scope(each.scope), each.tenant): _limit(each.requests_per_minute, each.burst_size)
-            for each in settings.tenants
+            (Scope(each.scope), each.tenant): _limit(each) for each in settings.tenants
         }
 
     def of(self, scope: Scope, tenant: str) -> RateLimit | None:
@@ -63,7 +59,8 @@ class RateLimits:
         return self._own.get((scope, tenant), general) if self._own else general
 
 
-def _limit(per_minute: int, burst: int) -> RateLimit | None:
+def _limit(settings: RateSettings | TenantRateLimit) -> RateLimit | None:
+    per_minute, burst = settings.requests_per_minute, settings.burst_size
     return RateLimit(per_minute=per_minute, burst=burst) if per_minute and burst else None
 
 

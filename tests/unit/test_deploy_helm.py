@@ -164,7 +164,7 @@ def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
     assert first.tls.cert_file == Path("/run/codeq/tls/tls.crt")
     assert first.link_tls.ca_file == Path("/run/codeq/link-tls/ca.crt")
     assert first.webhooks.hmac_secret == "signs-what-is-sent"
-    assert (first.artifacts.s3_bucket, first.artifacts.s3_secret_access_key) == (
+    assert (first.artifacts.s3.bucket, first.artifacts.s3.secret_access_key) == (
         "files",
         "the key of the bucket",
     )

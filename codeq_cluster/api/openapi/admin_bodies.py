@@ -9,10 +9,9 @@ from codeq_cluster.api.routes import dead_letters, subscriptions, task_lists, to
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.codec.levels import LEVEL_MAX
-from codeq_cluster.codec.membership import NODE_ID
+from codeq_cluster.codec.membership import ADDRESS, HTTP_ADDRESS, NODE_ID
 from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Mode
 from codeq_cluster.settings import NodeSettings
-from codeq_cluster.wire.addresses import ADDRESS, HTTP_ADDRESS
 
 _NODE_ID = f"^{NODE_ID.pattern}$"
 

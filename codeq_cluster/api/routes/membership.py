@@ -12,11 +12,10 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.cluster_views import MembersChanged, member_shard
-from codeq_cluster.codec.membership import MEMBERS_MAX, NODE_ID
+from codeq_cluster.codec.membership import ADDRESS, HTTP_ADDRESS, MEMBERS_MAX, NODE_ID
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.membership.plan import Dismiss, Expect
 from codeq_cluster.membership.service import Effect
-from codeq_cluster.wire.addresses import ADDRESS, HTTP_ADDRESS
 
 _INVALID = invalid_body()
 _INVALID_NODE = bad_request(

@@ -13,8 +13,8 @@ from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.place import add_place, place_of
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.codec.membership import NODE_ID
-from codeq_cluster.config.kinds import ID
 from codeq_cluster.core.sharding import SHARDS_MAX
+from codeq_cluster.settings.kinds import ID
 
 
 def add(commands: Verbs) -> None:

@@ -10,7 +10,7 @@ from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.errors import BackupFailed
-from codeq_cluster.settings import ArtifactSettings
+from codeq_cluster.settings import BackupSettings, S3Settings
 
 _SCHEME = "s3://"
 
@@ -60,12 +60,14 @@ def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Ba
     if not bucket:
         raise UsageRefused(f"{name}: allowed is a directory, or s3://BUCKET/PREFIX")
     return BackupBucket(
-        ArtifactSettings(
-            s3_bucket=bucket,
-            s3_prefix=prefix.strip("/"),
-            s3_endpoint=options.s3_endpoint,
-            s3_region=options.s3_region,
-            # A URL typed by hand without TLS is deliberate.
-            s3_allow_http=options.s3_endpoint.startswith("http:"),
+        BackupSettings(
+            s3=S3Settings(
+                bucket=bucket,
+                prefix=prefix.strip("/"),
+                endpoint=options.s3_endpoint,
+                region=options.s3_region,
+                # A URL typed by hand without TLS is deliberate.
+                allow_http=options.s3_endpoint.startswith("http:"),
+            )
         )
     )

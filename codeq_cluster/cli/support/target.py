@@ -9,9 +9,9 @@ from pathlib import Path
 
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, TOKEN, published
 from codeq_cluster.cli.support.profiles import Profile, chosen
-from codeq_cluster.config.kinds import URL
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
+from codeq_cluster.settings.kinds import URL
 
 # At the end of the help of commands that act on the cluster rather than on a tenant.
 OPERATORS = "The token must be that of an operator of the cluster (scope codeq:operator)."

@@ -13,13 +13,7 @@ import pytest
 
 from codeq_cluster.artifacts import ArtifactStore, open_store
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
-from tests.contracts.artifacts.s3_server import (
-    ACCESS_KEY_ID,
-    BUCKET,
-    SECRET_ACCESS_KEY,
-    S3Server,
-    running,
-)
+from tests.contracts.artifacts.s3_server import S3Server, bucket_at, running
 
 MIB = 2**20
 # Generous: a test that needs a timeout sets a short one itself.
@@ -30,12 +24,7 @@ def s3_settings(server: S3Server, *, prefix: str) -> ArtifactSettings:
     """Return a node's settings for the server."""
     return ArtifactSettings(
         provider=ArtifactProvider.S3,
-        s3_bucket=BUCKET,
-        s3_endpoint=server.endpoint,
-        s3_prefix=prefix,
-        s3_access_key_id=ACCESS_KEY_ID,
-        s3_secret_access_key=SECRET_ACCESS_KEY,
-        s3_allow_http=True,
+        s3=bucket_at(server.endpoint, prefix=prefix),
         timeout_ms=TIMEOUT_MS,
     )
 

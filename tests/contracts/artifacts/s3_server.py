@@ -14,6 +14,7 @@ from pathlib import Path
 import botocore.config
 import botocore.session
 
+from codeq_cluster.settings import S3Settings
 from codeq_cluster.testing.cluster import free_ports
 
 ACCESS_KEY_ID = "key-of-the-tests"
@@ -24,6 +25,18 @@ _PORTS = (
     *("master.port", "master.port.grpc", "volume.port", "volume.port.grpc"),
     *("filer.port", "filer.port.grpc", "s3.port", "s3.port.grpc"),
 )
+
+
+def bucket_at(endpoint: str, *, prefix: str, bucket: str = BUCKET) -> S3Settings:
+    """Return a node's settings for the bucket of a server."""
+    return S3Settings(
+        bucket=bucket,
+        endpoint=endpoint,
+        prefix=prefix,
+        access_key_id=ACCESS_KEY_ID,
+        secret_access_key=SECRET_ACCESS_KEY,
+        allow_http=True,
+    )
 
 
 class S3Server:

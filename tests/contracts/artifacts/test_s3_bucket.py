@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ async def test_an_object_is_one_for_other_clients_too(s3_place: Place, s3_server
         await s3_place.store.put(
             PATH, chunked(content), content_type="text/csv", bytes_max=len(content)
         )
-        key = f"{s3_place.settings.s3_prefix}/acme/t1/u1/report.txt"
+        key = f"{s3_place.settings.s3.prefix}/acme/t1/u1/report.txt"
 
         assert [key] == s3_place.left()
         assert "text/csv" == s3_server.content_type(key)
@@ -33,10 +34,10 @@ async def test_an_object_is_one_for_other_clients_too(s3_place: Place, s3_server
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"s3_bucket": "another"}, "the bucket another at .*: cannot be used: NoSuchBucket"),
-        ({"s3_access_key_id": "nobody"}, "cannot be used: InvalidAccessKeyId"),
-        ({"s3_secret_access_key": "wrong"}, "cannot be used: SignatureDoesNotMatch"),
-        ({"s3_allow_http": False}, "cannot be used: "),
+        ({"bucket": "another"}, "the bucket another at .*: cannot be used: NoSuchBucket"),
+        ({"access_key_id": "nobody"}, "cannot be used: InvalidAccessKeyId"),
+        ({"secret_access_key": "wrong"}, "cannot be used: SignatureDoesNotMatch"),
+        ({"allow_http": False}, "cannot be used: "),
     ],
 )
 async def test_a_wrong_setting_stops_the_node_in_one_line(
@@ -44,7 +45,7 @@ async def test_a_wrong_setting_stops_the_node_in_one_line(
 ) -> None:
     """The check repeats the store's error, without any secret."""
     with pytest.raises(ArtifactStoreFailed, match=text) as caught:
-        await s3_place.other(**change).check()
+        await s3_place.other(s3=replace(s3_place.settings.s3, **change)).check()  # type: ignore[arg-type]
 
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -56,13 +57,14 @@ def test_the_secret_is_in_no_representation(s3_place: Place) -> None:
     store = s3_place.store._provider._store  # type: ignore[attr-defined]
     shown = f"{s3_place.settings!r} {store!r} {store.config!r} {vars(s3_place.store)!r}"
 
-    assert s3_place.settings.s3_bucket in shown
+    assert s3_place.settings.s3.bucket in shown
     assert SECRET_ACCESS_KEY not in shown
 
 
 async def test_a_server_that_is_down_fails_every_call(s3_place: Place) -> None:
     """A refused connection fails at once, before the timeout."""
-    store = s3_place.other(s3_endpoint=f"http://127.0.0.1:{free_ports(1)[0]}")
+    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
+    store = s3_place.other(s3=replace(s3_place.settings.s3, endpoint=nobody))
     calls = (
         store.check(),
         store.head(PATH),
@@ -82,7 +84,8 @@ async def test_a_server_that_is_silent_is_given_up(s3_place: Place) -> None:
     """A server that accepts connections but never answers delays a call by the timeout at most."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        store = s3_place.other(s3_endpoint=endpoint, timeout_ms=300)
+        s3 = replace(s3_place.settings.s3, endpoint=endpoint)
+        store = s3_place.other(s3=s3, timeout_ms=300)
         calls = (
             store.head(PATH),
             store.put(PATH, chunked(b"x"), content_type="a/b", bytes_max=1),

@@ -11,14 +11,8 @@ import pytest
 from codeq_cluster.backup.bucket import BackupBucket
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.target import BackupTarget
-from codeq_cluster.settings import ArtifactSettings
-from tests.contracts.artifacts.s3_server import (
-    ACCESS_KEY_ID,
-    BUCKET,
-    SECRET_ACCESS_KEY,
-    S3Server,
-    running,
-)
+from codeq_cluster.settings import BackupSettings
+from tests.contracts.artifacts.s3_server import BUCKET, S3Server, bucket_at, running
 
 
 @pytest.fixture(scope="session")
@@ -36,17 +30,8 @@ def bucket(s3_server: S3Server) -> BackupBucket:
 
 def bucket_of(endpoint: str, *, timeout_ms: int = 60_000, name: str = BUCKET) -> BackupBucket:
     """Return an empty prefix of a bucket."""
-    return BackupBucket(
-        ArtifactSettings(
-            s3_bucket=name,
-            s3_endpoint=endpoint,
-            s3_prefix=f"tests/{secrets.token_hex(8)}",
-            s3_access_key_id=ACCESS_KEY_ID,
-            s3_secret_access_key=SECRET_ACCESS_KEY,
-            s3_allow_http=True,
-            timeout_ms=timeout_ms,
-        )
-    )
+    s3 = bucket_at(endpoint, prefix=f"tests/{secrets.token_hex(8)}", bucket=name)
+    return BackupBucket(BackupSettings(s3=s3, timeout_ms=timeout_ms))
 
 
 @pytest.fixture(params=["directory", "bucket"])

@@ -12,13 +12,7 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
-from tests.contracts.artifacts.s3_server import (
-    ACCESS_KEY_ID,
-    BUCKET,
-    SECRET_ACCESS_KEY,
-    S3Server,
-    running,
-)
+from tests.contracts.artifacts.s3_server import S3Server, bucket_at, running
 from tests.integration.http.artifacts import Keeping, inline, keeping
 
 LARGE = bytes(range(256)) * 4096 * 9  # 9 MiB: two parts.
@@ -44,12 +38,7 @@ async def keeping_in(server: S3Server, directory: Path) -> AsyncIterator[Keeping
     prefix = f"http/{secrets.token_hex(8)}"
     settings = ArtifactSettings(
         provider=ArtifactProvider.S3,
-        s3_bucket=BUCKET,
-        s3_endpoint=server.endpoint,
-        s3_prefix=prefix,
-        s3_access_key_id=ACCESS_KEY_ID,
-        s3_secret_access_key=SECRET_ACCESS_KEY,
-        s3_allow_http=True,
+        s3=bucket_at(server.endpoint, prefix=prefix),
         timeout_ms=15_000,  # It is slow in its first seconds.
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from codeq_cluster.settings import RaftSettings, RateLimitSettings
+from codeq_cluster.settings import RaftSettings, RateLimitSettings, RateSettings
 from tests.integration.http.client import PATIENCE_S, Client
 from tests.integration.http.nodes import Nodes, three_nodes
 from tests.integration.http.operating import died
@@ -114,7 +114,7 @@ async def snapshot_fetched(nodes: Nodes) -> None:
 
 async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path) -> None:
     """On three nodes that have lived through all of it: named and labelled so, and counted."""
-    limited = RateLimitSettings(admin_requests_per_minute=1, admin_burst_size=1)
+    limited = RateLimitSettings(admin=RateSettings(requests_per_minute=1, burst_size=1))
     forgetful = RaftSettings(log_bytes_max=2**17)
     async with three_nodes(tmp_path, rate_limit=limited, raft=forgetful) as nodes:
         await everything_measured(nodes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.settings import LifecycleSettings, LimitSettings, RateLimitSettings
+from codeq_cluster.settings import LifecycleSettings, LimitSettings, RateLimitSettings, RateSettings
 from tests.integration.http.client import PATIENCE_S, Client, serving, single
 from tests.integration.http.operating import died, finished, pages, walked
 
@@ -232,7 +232,7 @@ async def test_cleanups_are_counted_against_their_limit(tmp_path: Path) -> None:
     """The second of one a minute is refused, whatever its body."""
     settings = replace(
         single(tmp_path / "node", LimitSettings()),
-        rate_limit=RateLimitSettings(admin_requests_per_minute=1, admin_burst_size=1),
+        rate_limit=RateLimitSettings(admin=RateSettings(requests_per_minute=1, burst_size=1)),
     )
     async with serving(settings) as client:
         first = await client.post("admin/tasks/cleanup")

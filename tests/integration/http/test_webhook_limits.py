@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from codeq_cluster.settings import LimitSettings, RateLimitSettings, TenantRateLimit
+from codeq_cluster.settings import LimitSettings, RateLimitSettings, RateSettings, TenantRateLimit
 from tests.integration.http.client import Client, serving, single
 from tests.integration.webhooks.target import listening
 
@@ -23,7 +23,7 @@ CALLBACKS = 12
 # Nothing comes back while a test runs, so what is beyond the burst is beyond the limit.
 RARE = TenantRateLimit(tenant="other", scope="webhook", requests_per_minute=1, burst_size=BURST)
 LIMITS = RateLimitSettings(
-    webhook_requests_per_minute=PER_MINUTE, webhook_burst_size=BURST, tenants=(RARE,)
+    webhook=RateSettings(requests_per_minute=PER_MINUTE, burst_size=BURST), tenants=(RARE,)
 )
 HITS = "codeq_rate_limit_hits_total"
 DELIVERIES = "codeq_webhook_deliveries_total"

@@ -15,15 +15,15 @@ from codeq_cluster.errors import LimitExceeded, NotLeader
 from codeq_cluster.ratelimit.limiter import RateLimiter, RateLimits
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.ratelimit.token_lease import HOLD_NS
-from codeq_cluster.settings import RateLimitSettings, TenantRateLimit
+from codeq_cluster.settings import RateLimitSettings, RateSettings, TenantRateLimit
 
 from .conftest import Node, Nodes, eventually, joined
 
 SECOND_NS = 10**9
 SHARDS = 4
 HOME = home_shard("acme", SHARDS)
-LOW = RateLimitSettings(producer_requests_per_minute=60, producer_burst_size=30)
-HIGH = RateLimitSettings(producer_requests_per_minute=60_000, producer_burst_size=1_000)
+LOW = RateLimitSettings(producer=RateSettings(requests_per_minute=60, burst_size=30))
+HIGH = RateLimitSettings(producer=RateSettings(requests_per_minute=60_000, burst_size=1_000))
 
 
 @dataclass
@@ -139,7 +139,7 @@ async def test_requests_at_once_on_all_nodes_share_one_burst(
     """No token is granted twice, and none is withheld from a caller who asks again."""
     clock = Clock()
     made = await limited(nodes, clock, settings)
-    burst = settings.producer_burst_size
+    burst = settings.producer.burst_size
 
     first = await asyncio.gather(*(node.take() for node in made for _ in range(burst)))
     rest = await asyncio.gather(*(node.take() for node in made for _ in range(burst)))
@@ -157,7 +157,9 @@ async def test_many_requests_become_few_calls(nodes: Nodes) -> None:
 
 async def test_a_node_does_not_borrow_a_small_burst_away_from_the_others(nodes: Nodes) -> None:
     """However high the rate is, most of the rest stays for them."""
-    made = await limited(nodes, Clock(), replace(HIGH, producer_burst_size=12))
+    made = await limited(
+        nodes, Clock(), replace(HIGH, producer=replace(HIGH.producer, burst_size=12))
+    )
     assert await made[1].take()
 
     assert [await made[2].take() for _ in range(8)] == [True] * 8
@@ -245,7 +247,7 @@ async def test_no_stretch_of_time_sees_more_than_burst_and_rate(nodes: Nodes, se
 async def test_tenants_have_buckets_of_their_own(nodes: Nodes) -> None:
     """A tenant without tokens does not affect another tenant or scope."""
     made = await limited(
-        nodes, Clock(), replace(LOW, worker_requests_per_minute=1, worker_burst_size=1)
+        nodes, Clock(), replace(LOW, worker=RateSettings(requests_per_minute=1, burst_size=1))
     )
     assert await taken(made, 60) == 30
     quotas = made[1].quotas

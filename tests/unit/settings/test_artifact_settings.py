@@ -8,7 +8,7 @@ import pytest
 
 from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
+from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, S3Settings
 
 SECRET = "a-secret-that-nobody-sees"
 NODE = {
@@ -53,13 +53,15 @@ def test_a_bucket_is_given() -> None:
     """Every key reaches its field; slashes around a prefix are dropped."""
     assert loaded(S3).settings.artifacts == ArtifactSettings(
         provider=ArtifactProvider.S3,
-        s3_bucket="tasks",
-        s3_endpoint="https://s3.example",
-        s3_region="eu-west-1",
-        s3_prefix="codeq/prod",
-        s3_access_key_id="a-key",
-        s3_secret_access_key=SECRET,
-        s3_virtual_hosted=True,
+        s3=S3Settings(
+            bucket="tasks",
+            endpoint="https://s3.example",
+            region="eu-west-1",
+            prefix="codeq/prod",
+            access_key_id="a-key",
+            secret_access_key=SECRET,
+            virtual_hosted=True,
+        ),
         timeout_ms=5000,
         uploads_max=3,
     )
@@ -106,4 +108,4 @@ def test_an_endpoint_without_tls_is_allowed_on_request() -> None:
     """In a private network, or for a test."""
     http = {"ARTIFACTS_S3_ENDPOINT": "http://127.0.0.1:9000", "ARTIFACTS_S3_ALLOW_HTTP": "true"}
 
-    assert "http://127.0.0.1:9000" == loaded(S3 | http).settings.artifacts.s3_endpoint
+    assert "http://127.0.0.1:9000" == loaded(S3 | http).settings.artifacts.s3.endpoint

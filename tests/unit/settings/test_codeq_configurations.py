@@ -89,7 +89,7 @@ def test_a_file_with_every_key_of_a_server_loads() -> None:
     assert settings.auth.worker[0].tokens[0].event_types == ("RENDER", "PRINT")
     assert settings.webhooks.subscription_min_interval_seconds == 1
     assert (settings.webhooks.max_attempts, settings.webhooks.max_backoff_seconds) == (4, 300)
-    assert settings.rate_limit.webhook_requests_per_minute == 100
+    assert settings.rate_limit.webhook.requests_per_minute == 100
     assert settings.artifacts.provider is ArtifactProvider.LOCAL
     assert settings.artifacts.directory == Path("/var/lib/codeq/artifacts")
     assert settings.node_id == "node-x"

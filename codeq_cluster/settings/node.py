@@ -1,0 +1,141 @@
+"""Node: all settings of one node, frozen and validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from codeq_cluster.core.sharding import SHARDS_MAX
+from codeq_cluster.settings.auth import AuthSettings
+from codeq_cluster.settings.cluster import LinkSettings, LinkTlsSettings, RaftSettings, TlsSettings
+from codeq_cluster.settings.files import ArtifactSettings, BackupSettings
+from codeq_cluster.settings.key import SettingKey, key, made_from, section, value_of
+from codeq_cluster.settings.kinds import (
+    ADDRESS,
+    HOST,
+    ID,
+    LISTENING,
+    PATH,
+    SECRET,
+    URL,
+    choice,
+    each,
+    whole,
+)
+from codeq_cluster.settings.outgoing import TracingSettings, WebhookSettings
+from codeq_cluster.settings.store import StoreSettings
+from codeq_cluster.settings.tasks import LifecycleSettings, LimitSettings
+from codeq_cluster.settings.tenants import BudgetSettings, RateLimitSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerAddress:
+    """The addresses of one node of the cluster.
+
+    Attributes:
+        link: host:port of the node-to-node link.
+        http: Base URL of the HTTP front end.
+    """
+
+    id: str
+    link: str
+    http: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """One node.
+
+    Attributes:
+        cluster_id: A peer that names another is refused.
+        peers: Every node of the cluster, this one included, the same order everywhere.
+        link_host: Where the link listens; empty for every address of the machine.
+    """
+
+    port: int = key("port", 8080, whole(1, 65535), "HTTP port")
+    host: str = key("host", "127.0.0.1", HOST, "address the HTTP port listens on", env="CODEQ_HOST")
+    cluster_id: str = key("clusterId", "codeq", ID, "name of the cluster, the same on every node")
+    cluster_secret: str = field(
+        repr=False,
+        metadata=value_of(
+            "clusterSecret",
+            SECRET,
+            "shared by the nodes, proves a peer on the link; a must with more than one node",
+            secret=True,
+        ),
+    )
+    log_level: str = key(
+        "logLevel",
+        "info",
+        choice("debug", "info", "warning", "error", aliases={"warn": "warning"}),
+        "least severity that is logged",
+    )
+    access_log: str = key(
+        "accessLog",
+        "debug",
+        choice("never", "debug", "info"),
+        "severity of the line each request leaves in the log",
+    )
+    metrics_max_commands: int = key(
+        "metrics.maxCommands",
+        200,
+        whole(1, 100_000),
+        "distinct `command` labels; the rest is `other`",
+    )
+    data_dir: Path = field(
+        metadata=value_of(
+            "persistenceConfig.path",
+            PATH,
+            "data directory; a must, there is no default",
+            env="PERSISTENCE_PATH",
+        )
+    )
+    shards: int = key(
+        "persistenceConfig.numShards",
+        4,
+        whole(1, SHARDS_MAX),
+        "Raft groups; fixed when the data is created",
+        env="PERSISTENCE_NUM_SHARDS",
+    )
+    tracing: TracingSettings = section(TracingSettings)
+    node_id: str = key("raft.selfId", "n1", ID, "id of this node; a must with `raft.peers`")
+    link_host: str = "127.0.0.1"
+    link_port: int = field(
+        default=18080,
+        metadata=made_from(
+            SettingKey(
+                "raft.bindAddr",
+                LISTENING,
+                "where the link listens; without it, this node's address in `raft.peers`",
+            )
+        ),
+    )
+    peers: tuple[PeerAddress, ...] = field(
+        metadata=made_from(
+            SettingKey(
+                "raft.peers",
+                each(ADDRESS),
+                "link address of every first node, or of nodes that are there, and of this one; "
+                "without it, a cluster of one",
+            ),
+            SettingKey(
+                "raft.peerHTTPAddrs",
+                each(URL),
+                "base URL of every node; of one without, the peer's link host and this node's "
+                "`port`",
+            ),
+        )
+    )
+    raft: RaftSettings = section(RaftSettings)
+    tls: TlsSettings = section(TlsSettings)
+    link_tls: LinkTlsSettings = section(LinkTlsSettings)
+    lifecycle: LifecycleSettings = section(LifecycleSettings)
+    auth: AuthSettings = section(AuthSettings)
+    artifacts: ArtifactSettings = section(ArtifactSettings)
+    backup: BackupSettings = section(BackupSettings)
+    limits: LimitSettings = section(LimitSettings)
+    rate_limit: RateLimitSettings = section(RateLimitSettings)
+    budgets: BudgetSettings = section(BudgetSettings)
+    link: LinkSettings = section(LinkSettings)
+    store: StoreSettings = section(StoreSettings)
+    webhooks: WebhookSettings = section(WebhookSettings)

@@ -1,0 +1,164 @@
+"""Outgoing: the settings of requests that a node makes: webhooks, and spans for a collector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codeq_cluster.settings.key import key
+from codeq_cluster.settings.kinds import FLAG, HEADERS, SECRET, TEXT, URL, member, number, whole
+
+
+class Unsigned(StrEnum):
+    """The handling of webhooks and subscriptions without a signing secret."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
+class Signing(StrEnum):
+    """A node's handling of webhooks and subscriptions."""
+
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookSettings:
+    """Requests to targets that users name."""
+
+    hmac_secret: str = key(
+        "webhookHmacSecret",
+        "",
+        SECRET,
+        "signs what is sent to webhooks and subscriptions; without it, both are refused",
+        secret=True,
+    )
+    hmac_previous_secret: str = key(
+        "webhookHmacPreviousSecret",
+        "",
+        SECRET,
+        "the secret before it, signs beside it while receivers change over",
+        secret=True,
+    )
+    unsigned: Unsigned = key(
+        "webhooks.unsigned",
+        Unsigned.REFUSE,
+        member(Unsigned),
+        "without the secret: `refuse` webhooks and subscriptions, or `allow` them unsigned",
+    )
+    max_attempts: int = key(
+        "resultWebhookMaxAttempts",
+        5,
+        whole(1, 100),
+        "attempts of one delivery; then it is a dead delivery",
+    )
+    base_backoff_seconds: int = key(
+        "resultWebhookBaseBackoffSeconds",
+        2,
+        whole(0, 86_400),
+        "wait after the first attempt; doubles with each",
+    )
+    max_backoff_seconds: int = key(
+        "resultWebhookMaxBackoffSeconds",
+        60,
+        whole(0, 86_400),
+        "longest such wait; at least `resultWebhookBaseBackoffSeconds`",
+    )
+    # A dead host with many deliveries waiting is tried about once a minute, so that attempts alone
+    # would never end them all.
+    max_age_seconds: int = key(
+        "resultWebhookMaxAgeSeconds",
+        86_400,
+        whole(1, 2_592_000),
+        "a delivery pending for so long is a dead delivery, tried or not",
+    )
+    allow_private: bool = key(
+        "webhooks.allowPrivate",
+        False,
+        FLAG,
+        "loopback, link-local and private targets are sent to, for development",
+    )
+    timeout_seconds: float = key(
+        "webhooks.timeoutSeconds",
+        15.0,
+        number(0.1, 300),
+        "from the look-up of a target's name to its answer",
+    )
+    # So that a slow host cannot take all.
+    per_host_concurrency: int = key(
+        "webhooks.perHostConcurrency",
+        4,
+        whole(1, 10_000),
+        "at once to one host and port; at most `webhooks.concurrency`",
+    )
+    # Each costs a socket, and a thread while its name is resolved.
+    concurrency: int = key("webhooks.concurrency", 64, whole(1, 10_000), "at once from this node")
+    subscription_min_interval_seconds: int = key(
+        "subscriptionMinIntervalSeconds",
+        5,
+        whole(0, 86_400),
+        "between two notices to a subscription that names no interval",
+    )
+
+    @property
+    def signing(self) -> Signing:
+        """Return the node's handling of webhooks and subscriptions."""
+        if self.hmac_secret:
+            return Signing.SIGNED
+        return Signing.UNSIGNED if self.unsigned is Unsigned.ALLOW else Signing.REFUSED
+
+
+class OtlpProtocol(StrEnum):
+    """The protocol that carries spans, by the names of every OpenTelemetry SDK."""
+
+    HTTP = "http/protobuf"
+    GRPC = "grpc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingSettings:
+    """Spans for a collector; off without an endpoint.
+
+    The variables are those every OpenTelemetry SDK knows.
+    """
+
+    # HTTP adds `/v1/traces` to it; gRPC uses only its host and port. The scheme decides on TLS.
+    otlp_endpoint: str = key(
+        "tracing.otlpEndpoint",
+        "",
+        URL,
+        "base URL of an OTLP collector; without it no spans are made",
+        env="OTEL_EXPORTER_OTLP_ENDPOINT",
+    )
+    otlp_protocol: OtlpProtocol = key(
+        "tracing.otlpProtocol",
+        OtlpProtocol.HTTP,
+        member(OtlpProtocol),
+        "what the collector speaks at that port",
+        env="OTEL_EXPORTER_OTLP_PROTOCOL",
+    )
+    sample_ratio: float = key(
+        "tracing.sampleRatio",
+        1.0,
+        number(0, 1),
+        "of the traces that begin here; a caller's own decision is followed",
+        env="OTEL_TRACES_SAMPLER_ARG",
+    )
+    service_name: str = key(
+        "tracing.serviceName",
+        "codeq-cluster",
+        TEXT,
+        "what the spans' service is called",
+        env="OTEL_SERVICE_NAME",
+    )
+    # `name=value,name=value`
+    headers: str = key(
+        "tracing.headers",
+        "",
+        HEADERS,
+        "sent with every export, for a collector that wants a key",
+        env="OTEL_EXPORTER_OTLP_HEADERS",
+        secret=True,
+    )

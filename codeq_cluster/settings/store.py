@@ -1,0 +1,55 @@
+"""Store: the settings of the write-ahead log and of RocksDB, one directory a shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codeq_cluster.settings.key import key
+from codeq_cluster.settings.kinds import MIB, member, whole
+
+
+class LogSync(StrEnum):
+    """Which thread waits until the disk has the write-ahead log."""
+
+    AUTO = "auto"
+    THREAD = "thread"
+    KERNEL = "kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """The log of a node and the databases of its shards."""
+
+    block_cache_bytes: int = key(
+        "store.blockCacheBytes",
+        256 * MIB,
+        whole(MIB, 2**40),
+        "of RocksDB's block cache, all shards together",
+    )
+    memtable_bytes: int = key(
+        "store.memtableBytes", 16 * MIB, whole(MIB, 4096 * MIB), "of one memtable"
+    )
+    bloom_bits: int = key("store.bloomBits", 10, whole(1, 32), "of a key in the bloom filters")
+    # A stall of some seconds at 10 MB/s.
+    unspilled_bytes: int = key(
+        "store.unspilledBytes",
+        64 * MIB,
+        whole(MIB, 2**40),
+        "of a shard's rows in memory while its database stalls; with more the shard waits",
+    )
+    # At 100 MB/s of writes: a second's notice, and room for writes in progress.
+    min_free_bytes: int = key(
+        "store.minFreeBytes",
+        256 * MIB,
+        whole(0, 2**40),
+        "free on the disk; a node with less steps back; 0 waits until a write fails",
+    )
+    # The kernel costs half the CPU, and waits longer where other work keeps all cores busy.
+    sync: LogSync = key(
+        "store.sync",
+        LogSync.AUTO,
+        member(LogSync),
+        "who waits for the disk; `kernel` costs less where cores are idle, `thread` is faster "
+        "where they are busy, `auto` goes by how long syncs take",
+    )

@@ -1,0 +1,173 @@
+"""Tasks: what happens to one by default, and the bounds that a request can meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from codeq_cluster.settings.key import key
+from codeq_cluster.settings.kinds import MIB, member, number, whole
+
+_DAY_SECONDS = 86400
+_YEAR_SECONDS = 366 * _DAY_SECONDS
+
+
+class BackoffPolicy(StrEnum):
+    """How the delay of a nack grows with the attempts."""
+
+    FIXED = "fixed"
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+    EXP_EQUAL_JITTER = "exp_equal_jitter"
+    EXP_FULL_JITTER = "exp_full_jitter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleSettings:
+    """A task's defaults."""
+
+    default_lease_seconds: int = key(
+        "defaultLeaseSeconds", 300, whole(1, 12 * 3600), "lease of a claim that names none"
+    )
+    max_attempts_default: int = key(
+        "maxAttemptsDefault", 5, whole(1, 1000), "attempts of a task that names none"
+    )
+    backoff_policy: BackoffPolicy = key(
+        "backoffPolicy",
+        BackoffPolicy.EXP_FULL_JITTER,
+        member(BackoffPolicy),
+        "how the delay of a nack grows with the attempts",
+    )
+    backoff_base_seconds: int = key(
+        "backoffBaseSeconds", 5, whole(0, _YEAR_SECONDS), "delay after the first attempt"
+    )
+    backoff_max_seconds: int = key(
+        "backoffMaxSeconds",
+        900,
+        whole(0, _YEAR_SECONDS),
+        "longest delay; at least `backoffBaseSeconds`",
+    )
+    retention_seconds: int = key(
+        "retentionSeconds",
+        _DAY_SECONDS,
+        whole(1, 2**31 - 1),
+        "a finished task and its result are kept this long",
+    )
+    dlq_retention_seconds: int = key(
+        "dlqRetentionSeconds",
+        7 * _DAY_SECONDS,
+        whole(1, 2**31 - 1),
+        "a dead letter is kept this long",
+    )
+    audit_retention_seconds: int = key(
+        "auditRetentionSeconds",
+        90 * _DAY_SECONDS,
+        whole(1, 2**31 - 1),
+        "the record of an admin's or operator's action is kept this long",
+    )
+    lease_grace_seconds: float = key(
+        "leaseGraceSeconds", 2.0, number(0, 3600), "a lease is taken back this long after its end"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """Every bound a user can meet, each with its reason."""
+
+    # Larger products belong into artifacts.
+    max_body_bytes: int = key(
+        "limits.maxBodyBytes",
+        MIB,
+        whole(1024, 64 * MIB),
+        "of a request; below `raft.entryBytesMax`",
+    )
+    max_result_bytes: int = key(
+        "limits.maxResultBytes", MIB, whole(1024, 64 * MIB), "of a result's JSON text"
+    )
+    # It is kept with the task and with the result.
+    max_error_bytes: int = key(
+        "limits.maxErrorBytes", 64 * 1024, whole(1024, MIB), "of a result's error text"
+    )
+    # It passes through a node's memory.
+    max_artifact_bytes: int = key(
+        "limits.maxArtifactBytes", 64 * MIB, whole(1024, 1024 * MIB), "of one artifact"
+    )
+    batch_max: int = key("limits.batchMax", 100, whole(1, 10_000), "items of one batch request")
+    # Deeper JSON breaks readers, not the broker.
+    payload_depth_max: int = key(
+        "limits.payloadDepthMax", 200, whole(1, 900), "nesting of a payload"
+    )
+    # It is a part of a key of the store.
+    idempotency_key_bytes_max: int = key(
+        "limits.idempotencyKeyBytesMax", 256, whole(1, 4096), "of an idempotency key"
+    )
+    # A task that always fails must become a dead letter in time.
+    max_attempts_max: int = key(
+        "limits.maxAttemptsMax", 1000, whole(1, 1_000_000), "largest `maxAttempts` of a task"
+    )
+    # A dead worker's task waits this long.
+    lease_seconds_max: int = key(
+        "limits.leaseSecondsMax", 12 * 3600, whole(1, _YEAR_SECONDS), "longest lease"
+    )
+    # A larger value is likely a wrong unit.
+    delay_seconds_max: int = key(
+        "limits.delaySecondsMax",
+        _YEAR_SECONDS,
+        whole(1, 10 * _YEAR_SECONDS),
+        "largest `delaySeconds` and `ttlSeconds`",
+    )
+    # Each wait holds a connection, which proxies cut after 60 s.
+    claim_wait_seconds_max: int = key(
+        "limits.claimWaitSecondsMax", 30, whole(0, 300), "longest wait of a claim"
+    )
+    result_wait_seconds_max: int = key(
+        "limits.resultWaitSecondsMax", 60, whole(0, 300), "longest wait for a result"
+    )
+    request_timeout_ms: int = key(
+        "limits.requestTimeoutMs",
+        10_000,
+        whole(100, 300_000),
+        "from a request to its answer, waits not counted",
+    )
+    operations_queued_max: int = key(
+        "limits.operationsQueuedMax",
+        20_000,
+        whole(1, 10_000_000),
+        "waiting for a shard's next entry; then 503",
+    )
+    operations_queued_bytes_max: int = key(
+        "limits.operationsQueuedBytesMax",
+        64 * MIB,
+        whole(MIB, 16_384 * MIB),
+        "the same in bytes",
+    )
+    # Each costs a few KiB.
+    waiters_max: int = key(
+        "limits.waitersMax",
+        20_000,
+        whole(1, 10_000_000),
+        "waiting claims of one node, and as many result reads",
+    )
+    # Each costs a descriptor and buffers.
+    connections_max: int = key(
+        "limits.connectionsMax", 10_000, whole(1, 1_000_000), "HTTP connections of one node"
+    )
+    # From its first byte to its last; a slower client is stalled.
+    header_timeout_ms: int = key(
+        "limits.headerTimeoutMs", 10_000, whole(100, 600_000), "to send a request's head"
+    )
+    # A client has the same time to read its part of an answer.
+    body_timeout_ms: int = key(
+        "limits.bodyTimeoutMs", 30_000, whole(100, 600_000), "to send a request's body"
+    )
+    # Longer than the 60 s of usual proxies, which would otherwise send a request into a closing
+    # connection.
+    idle_timeout_ms: int = key(
+        "limits.idleTimeoutMs", 75_000, whole(100, 3_600_000), "a connection may stay idle"
+    )
+    drain_ms: int = key(
+        "limits.drainMs",
+        1000,
+        whole(0, 300_000),
+        "`/readyz` is 503 before a node that stops sends clients away; balancers look oftener",
+    )
