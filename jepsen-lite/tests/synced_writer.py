@@ -1,8 +1,8 @@
 """A program that writes lines to a segment of a write-ahead log and syncs them as a node does.
 
-Arguments: the directory of the segment, who syncs (`store.sync`). Each line it reads is written and
-synced; it answers with the error number of the sync, 0 for none, and with how often its loop turned
-meanwhile. A line that begins with `+` is written and not synced; an empty one is a sync alone.
+Arguments: the directory of the segment, who syncs (`store.sync`). Each input line is written and
+synced. The answer is the error number of the sync, 0 for none, and how often the loop turned
+meanwhile. A line that begins with `+` is written and not synced; an empty one only syncs.
 """
 
 from __future__ import annotations

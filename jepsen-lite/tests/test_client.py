@@ -1,4 +1,4 @@
-"""Clients: what each way an operation can end is recorded as; only a definite refusal is a fail."""
+"""Clients: each outcome of an operation is recorded right; only a definite refusal is a fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOKENS = Tokens(producer="p", admin="a", operator="o", workers={"w": "w"})
 def test_only_a_definite_refusal_is_a_fail(
     status: int, headers: dict[str, str], expected: Type
 ) -> None:
-    """Whatever may have been carried out is open."""
+    """An operation that may have been carried out stays open."""
     assert expected is outcome(status, headers)
 
 
@@ -52,7 +52,7 @@ def test_only_a_definite_refusal_is_a_fail(
 def test_a_request_is_repeated_where_the_sdk_would(
     status: int, retryable: bool, expected: bool
 ) -> None:
-    """A refusal that will stay one is not asked for again."""
+    """A final refusal is not retried."""
     assert expected is may_succeed_later(status, retryable=retryable)
 
 
@@ -81,7 +81,7 @@ async def create(url: str, path: Path, *, deadline_ms: int = 1000) -> tuple[Reco
 
 
 async def test_an_answer_is_recorded_with_what_it_told(tmp_path: Path) -> None:
-    """The task's id and shard come from the body, and the process goes on under its name."""
+    """The task's id and shard come from the body, and the process keeps its name."""
 
     async def accept(request: web.Request) -> web.Response:
         assert {"command": "work", "payload": {}} == await request.json()
@@ -110,7 +110,7 @@ async def test_a_refused_connection_is_a_fail(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_breaks_is_unknown_and_ends_the_process(tmp_path: Path) -> None:
-    """The request may have been carried out, so its process is never heard of again."""
+    """The request may have been carried out, so its process makes no more calls."""
 
     async def hang_up(request: web.Request) -> web.Response:
         assert request.transport is not None
@@ -125,7 +125,7 @@ async def test_a_connection_that_breaks_is_unknown_and_ends_the_process(tmp_path
 
 
 async def test_an_answer_that_is_no_json_is_unknown(tmp_path: Path) -> None:
-    """A proxy that speaks for the broker knows nothing of the outcome."""
+    """A proxy that answers for the broker does not know the outcome."""
 
     async def proxy(_request: web.Request) -> web.Response:
         return web.Response(text="<html>", status=202)
@@ -139,7 +139,7 @@ async def test_an_answer_that_is_no_json_is_unknown(tmp_path: Path) -> None:
 async def test_a_call_that_times_out_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that does not answer may have done it, or may do it yet."""
+    """A broker that does not answer may have carried it out, or may do so later."""
     monkeypatch.setattr("jepsen_lite.client.GIVE_UP_S", 0.05)
     silence = asyncio.Event()
 

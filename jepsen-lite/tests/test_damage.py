@@ -1,4 +1,4 @@
-"""Damage: one file is another one, and nothing else is touched."""
+"""Damage: one file changes, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jepsen_lite.damage import Damage, _damaged, damage
 def test_flips_and_lost_tails_always_change_something(
     content: bytes, where: float, flip: bool
 ) -> None:
-    """Flips keep the length, a lost tail is one byte at least."""
+    """Flips keep the length, and a truncation removes at least one byte."""
     after = _damaged(content, "flip" if flip else "truncate", where)
 
     assert after != content
@@ -23,7 +23,7 @@ def test_flips_and_lost_tails_always_change_something(
 
 
 def test_a_page_of_zeros_keeps_the_length() -> None:
-    """And what is around it."""
+    """A page of zeros keeps the file's length and the bytes around the page."""
     content = b"x" * 10_000
     after = _damaged(content, "zero", 0.5)
 
@@ -33,7 +33,7 @@ def test_a_page_of_zeros_keeps_the_length() -> None:
 
 
 def test_one_file_is_struck(tmp_path: Path) -> None:
-    """Of those that the pattern names, however deep."""
+    """Exactly one of the files that the pattern names is damaged, however deep it is."""
     for name in ("shard-0/1.sst", "shard-0/2.sst", "shard-0/3.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"content")
@@ -46,14 +46,14 @@ def test_one_file_is_struck(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["LOCK", "LOG", "empty.sst"])
 def test_files_that_hold_nothing_are_left_alone(tmp_path: Path, name: str) -> None:
-    """Damage to them would count as a fault and be none."""
+    """Damage to an empty file would count as a fault and have no effect."""
     (tmp_path / name).write_bytes(b"" if name == "empty.sst" else b"text")
 
     assert not damage(tmp_path, Damage(kind="flip", of="*", draw=0.0))
 
 
 def test_a_file_can_be_gone(tmp_path: Path) -> None:
-    """And no other one."""
+    """Exactly one file is deleted."""
     for name in ("CURRENT", "1.sst"):
         (tmp_path / name).write_bytes(b"content")
 

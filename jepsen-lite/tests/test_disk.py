@@ -1,4 +1,4 @@
-"""Disk: what is taken of it, and which faults keep a node from starting."""
+"""Disk: deleted data stays deleted, and some faults keep a node from starting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jepsen_lite.disk import Disk, DiskFault
 
 
 def test_a_lost_disk_leaves_nothing_for_a_power_cut_to_bring_back(tmp_path: Path) -> None:
-    """What was synced is gone as well, and the image takes new files."""
+    """Synced data is gone as well, and the image takes new files."""
     disk = Disk(tmp_path / "data", tmp_path / "disk")
     for directory in ("data", "disk/image"):
         (tmp_path / directory).mkdir(exist_ok=True)
@@ -24,7 +24,7 @@ def test_a_lost_disk_leaves_nothing_for_a_power_cut_to_bring_back(tmp_path: Path
 
 @pytest.mark.parametrize("fault", DiskFault)
 def test_a_disk_refuses_when_writes_fail(tmp_path: Path, fault: DiskFault) -> None:
-    """One that is slow, or lies, takes them."""
+    """A slow or lying disk still takes writes."""
     disk = Disk(tmp_path / "data", tmp_path / "disk")
     disk.fault(fault)
 

@@ -25,7 +25,7 @@ class Written:
 
     Attributes:
         disk: Its disk.
-        file: What it writes to.
+        file: The file it writes.
     """
 
     def __init__(self, disk: Disk, file: Path, process: subprocess.Popen[str]) -> None:
@@ -34,11 +34,11 @@ class Written:
         self._process = process
 
     def append(self, line: str) -> None:
-        """Let it write a line without a sync."""
+        """Make it write a line without a sync."""
         assert self._answer("+" + line) == "written"
 
     def sync(self, line: str = "") -> tuple[int, int]:
-        """Let it write a line and sync; return the error, 0 for none, and the loop's turns."""
+        """Make it write a line and sync; return the error, 0 for none, and the loop's turns."""
         error, turns = map(int, self._answer(line).split())
         return error, turns
 
@@ -56,7 +56,7 @@ class Written:
         return self._process.wait()
 
     def lose_power(self) -> str:
-        """Cut its power; return what is left of the file."""
+        """Cut its power; return the rest of the file."""
         self._process.kill()
         self._process.wait()
         self.disk.cut_power()
@@ -89,7 +89,7 @@ def writing(path: Path, way: LogSync) -> Iterator[Written]:
 
 @pytest.fixture(params=LogSync)
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]:
-    """Lend one that syncs by the kernel, and one that syncs by a thread; it has synced a line."""
+    """Yield a writer that has synced a line, once with syncs by the kernel and once by a thread."""
     with writing(tmp_path, request.param) as found:
         error, _ = found.sync("one")
         assert not error
@@ -97,7 +97,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]
 
 
 def test_a_power_cut_takes_what_was_not_synced(written: Written) -> None:
-    """And nothing else; every sync was seen."""
+    """A power cut takes only unsynced lines, and the shim saw every sync."""
     before = written.disk.syncs
     assert written.sync("two")[0] == 0
     written.append("three")
@@ -107,7 +107,7 @@ def test_a_power_cut_takes_what_was_not_synced(written: Written) -> None:
 
 
 def test_a_disk_that_lies_loses_what_it_said_was_synced(written: Written) -> None:
-    """A power cut shows it."""
+    """After a power cut, the lines that a lying disk confirmed are gone."""
     written.disk.fault(DiskFault.LIE)
     assert written.sync("two")[0] == 0
 
@@ -121,7 +121,7 @@ def test_a_disk_that_lies_loses_what_it_said_was_synced(written: Written) -> Non
 def test_a_disk_that_refuses_a_sync_is_heard_of(
     written: Written, fault: DiskFault, code: int
 ) -> None:
-    """With its own error, and what it refused is not durable."""
+    """The writer gets the disk's own error, and the refused line is not durable."""
     written.append("two")
     written.disk.fault(fault)
     refused, _ = written.sync()
@@ -133,7 +133,7 @@ def test_a_disk_that_refuses_a_sync_is_heard_of(
 
 
 def test_a_slow_disk_holds_up_nobody_but_who_waits_for_it(written: Written) -> None:
-    """The loop goes on turning until the sync is told of, and the process can end."""
+    """The loop goes on turning until the sync is reported, and the process can end."""
     written.disk.fault(DiskFault.SLOW, delay_ms=500)
     error, turns = written.sync("two")
 

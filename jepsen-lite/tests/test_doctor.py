@@ -1,4 +1,4 @@
-"""Doctor: a missing tool costs its kinds of faults, or the start where they are required."""
+"""Doctor: a missing tool disables its kinds of faults, or the start if they are required."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jepsen_lite.network import namespaces_work
 from jepsen_lite.running import HOME, RUNS
 from jepsen_lite.striking import KINDS
 
-# Of a run that is never begun: nothing else has it.
+# The number of a run that never starts: no other run has it.
 SEED = 410_220_117
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Make this machine one without any tool of a fault, and without the shims built before."""
+    """Make this machine look as if it had no tool for faults and no built shims."""
     tool = shutil.which("true")
     assert tool is not None
     (tmp_path / "true").symlink_to(tool)
@@ -33,7 +33,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_every_kind_of_fault_is_looked_at() -> None:
-    """One that no finding names would count as available wherever it is."""
+    """A kind of fault without a check would count as available on every machine."""
     assert set(KINDS) == {kind for finding in findings() for kind in finding.kinds}
 
 
@@ -53,7 +53,7 @@ def test_a_kind_without_its_tool_is_left_out(kind: str, package: str) -> None:
 
 
 def test_resets_without_nft_are_left_out_and_partitions_stay(bare: Path) -> None:
-    """As on a Debian that has iproute2 and no nftables; without root both are left out."""
+    """A Debian without nftables has no resets but has partitions; without root it has neither."""
     ip = shutil.which("ip", path=os.defpath + ":/usr/sbin:/sbin")
     if ip is not None:
         (bare / "ip").symlink_to(ip)
@@ -66,13 +66,13 @@ def test_resets_without_nft_are_left_out_and_partitions_stay(bare: Path) -> None
 
 @pytest.mark.usefixtures("bare")
 def test_nothing_is_played_in_place_of_the_only_fault_asked_for() -> None:
-    """A run without any fault would pass for one with it."""
+    """A run without any fault must not pass for one with faults."""
     with pytest.raises(KindsMissing, match="disk-full: no gcc: apt install gcc libc6-dev"):
         available(["disk-full"], require=False)
 
 
 def test_links_of_loopback_cannot_be_cut_whatever_the_machine_has() -> None:
-    """A run that is asked to use loopback leaves partitions out, and says why."""
+    """A run on loopback leaves partitions out, and says why."""
     there, lacking = available(["kill", "partition"], require=False, loopback=True)
 
     assert there == ("kill",)
@@ -83,7 +83,7 @@ def test_links_of_loopback_cannot_be_cut_whatever_the_machine_has() -> None:
 def test_a_machine_without_a_compiler_runs_what_needs_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Nodes run without the shim, and what is left out is printed."""
+    """Nodes run without the shim, and the kinds left out are printed."""
     given = _parser().parse_args(["run", "--loopback", "-n", "kill,power,pause"])
     options = _options(given, "lease", given.nemeses, seed=1)
 
@@ -95,7 +95,7 @@ def test_a_machine_without_a_compiler_runs_what_needs_none(
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("command", ["run", "soak", "matrix"])
 def test_what_is_required_and_missing_is_an_error_before_anything_starts(command: str) -> None:
-    """The text names every kind with its package, and there is no directory of a run."""
+    """The text names every kind with its package, and no directory of a run is created."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "jepsen_lite", command, "--seed", str(SEED)),

@@ -1,4 +1,4 @@
-"""Drifting: a process sees the clocks that the harness gives it, and no step back."""
+"""Drifting: a process sees the clocks that the harness gives it, and they never step back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK = "import time; print(time.monotonic_ns(), time.time_ns(), time.time())"
 
 
 def looked(pace: Pace) -> tuple[int, int, float]:
-    """Return what a process sees on its clocks."""
+    """Return a process's readings of its clocks."""
     done = subprocess.run(
         [sys.executable, "-c", LOOK],
         env={**os.environ, **pace.environment, "LD_PRELOAD": str(shim("clock"))},
@@ -28,7 +28,7 @@ def looked(pace: Pace) -> tuple[int, int, float]:
 
 
 def test_all_clocks_of_a_process_gain_alike(tmp_path: Path) -> None:
-    """While they run wrong, and what they gained stays when they run true again."""
+    """All clocks gain the same while they drift, and keep the gain when they run true again."""
     pace = Pace(tmp_path / "control")
     pace.set(1000.0)
     wrong_from = looked(pace)[0]
@@ -48,7 +48,7 @@ def test_all_clocks_of_a_process_gain_alike(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_runs_true_counts_no_looks(tmp_path: Path) -> None:
-    """So a fault that struck nobody shows."""
+    """A process that never reads a wrong clock is not counted as struck."""
     pace = Pace(tmp_path / "control")
     looked(pace)
 
@@ -57,7 +57,7 @@ def test_a_clock_that_runs_true_counts_no_looks(tmp_path: Path) -> None:
 
 
 def test_a_jump_moves_the_time_of_day_alone(tmp_path: Path) -> None:
-    """Spans are measured with a clock that nobody sets."""
+    """The monotonic clock, which measures spans, does not jump."""
     pace = Pace(tmp_path / "control")
     pace.jump(-3600)
 

@@ -22,7 +22,7 @@ NODES = ["n1", "n2", "n3", "n4", "n5"]
 
 
 def heard(shape: str, nodes: list[str], seed: int) -> dict[str, set[str]]:
-    """Return whom each node hears, itself included."""
+    """Return the nodes that each node hears, itself included."""
     rules = cuts(shape, nodes, nodes[0], random.Random(seed))
     return {node: {other for other in nodes if (other, node) not in rules} for node in nodes}
 
@@ -40,14 +40,14 @@ def test_in_a_ring_everybody_hears_another_majority(count: int, seed: int) -> No
 
 @given(st.integers())
 def test_halves_do_not_hear_each_other(seed: int) -> None:
-    """There are two circles, and each hears itself alone."""
+    """There are two groups, and each hears only itself."""
     circles = {frozenset(circle) for circle in heard("halves", NODES, seed).values()}
 
     assert [2, 3] == sorted(map(len, circles))
 
 
 def test_a_bridge_hears_everybody() -> None:
-    """And those on either side of it hear their own side and the bridge."""
+    """The nodes on either side hear their own side and the bridge."""
     circles = heard("bridge", NODES, 1)
 
     assert circles["n1"] == set(NODES)
@@ -58,7 +58,7 @@ def test_a_bridge_hears_everybody() -> None:
     ("shape", "hears", "is_heard"), [("isolate", 1, 1), ("deaf", 1, 5), ("mute", 5, 1)]
 )
 def test_a_lonely_node_hears_or_is_heard_or_neither(shape: str, hears: int, is_heard: int) -> None:
-    """A one-way partition leaves the other way open."""
+    """A one-way partition leaves the other direction open."""
     circles = heard(shape, NODES, 1)
 
     assert hears == len(circles["n1"])
@@ -67,13 +67,13 @@ def test_a_lonely_node_hears_or_is_heard_or_neither(shape: str, hears: int, is_h
 
 @given(st.text(min_size=1), st.integers(1, 16))
 def test_keys_are_expected_where_the_broker_puts_them(key: str, shards: int) -> None:
-    """Or recovery would be asked of the wrong shard."""
+    """The harness and the broker agree on a key's shard, so the right shard's recovery is judged."""
     assert shard_of(f"/{key}", shards) == shard_of_key(key, shards)
 
 
 @given(st.text(alphabet="probe-./0123456789", max_size=20), st.integers(1, 8), st.data())
 def test_every_shard_has_a_key_of_every_stem(stem: str, shards: int, data: st.DataObject) -> None:
-    """And it is found soon: one more number moves the hash on."""
+    """A key for every shard is found soon, since every further number changes the hash."""
     shard = data.draw(st.integers(0, shards - 1))
     key = key_on(shard, stem, shards)
 
@@ -83,18 +83,18 @@ def test_every_shard_has_a_key_of_every_stem(stem: str, shards: int, data: st.Da
 
 @pytest.mark.parametrize("name", sorted(set(KINDS) - {"idle"}))
 def test_every_kind_of_fault_has_a_workload_that_it_strikes(name: str) -> None:
-    """Or the matrix would leave it out, and who reads its table would not know."""
+    """Without a workload, the matrix would silently leave the kind of fault out."""
     assert any(can_strike(name, mix) for mix in WORKLOADS.values())
 
 
 def test_every_fault_has_a_colour() -> None:
-    """A report that shades two kinds alike tells nobody what struck."""
+    """A report that shades two kinds alike would not show which one struck."""
     assert set(KINDS) - {"idle"} == set(_FAULTS)
     assert len(set(_FAULTS.values())) == len(_FAULTS)
 
 
 def test_the_design_s_twelve_workloads_are_there() -> None:
-    """Soak and matrix go through all of them."""
+    """Soak and matrix run all twelve workloads."""
     assert {
         *("total-queue", "lease", "idempotent", "order", "delay", "register", "heartbeats"),
         *("dead-letters", "webhooks", "membership", "recovery", "big-state"),
@@ -103,7 +103,7 @@ def test_the_design_s_twelve_workloads_are_there() -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_demands_what_there_is(name: str) -> None:
-    """Its guarantees and kinds of operations exist, and any run must show some of each."""
+    """Its guarantees and kinds of operations exist, and every run must show some of each."""
     options = Options(
         workload=name,
         nemeses=DEFAULT_MIX,

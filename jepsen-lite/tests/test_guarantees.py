@@ -1,4 +1,4 @@
-"""Guarantees: what is judged is promised, and what is promised says where it is judged."""
+"""Guarantees: each judged one is documented, and the documentation says where it is judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ README = (HOME / "README.md").read_text()
 
 
 def test_every_guarantee_has_a_paragraph_in_the_documentation() -> None:
-    """The table at its end names each once, with a section that is there."""
+    """The table at the end of the page names each one once, with a section that exists."""
     rows = re.findall(r"^\| (G[\dG, ]+) \|.*\(#([a-z-]+)\) \|$", TEXT, re.MULTILINE)
     named = [name for names, _ in rows for name in names.split(", ")]
     sections = {
@@ -25,12 +25,12 @@ def test_every_guarantee_has_a_paragraph_in_the_documentation() -> None:
 
 
 def test_every_guarantee_is_explained_where_the_harness_is() -> None:
-    """The README says what each is judged by."""
+    """The README says how each is judged."""
     assert set(PROMISES) == set(re.findall(r"^\| (G\d+) \|", README, re.MULTILINE))
 
 
 def test_every_judged_promise_says_what_it_survives_and_where_it_ends() -> None:
-    """Its section has both; a promise without an end is none that can be kept."""
+    """Each section has both; a promise without limits cannot be kept."""
     named = set(re.findall(r"^\| G[\dG, ]+ \|.*\(#([a-z-]+)\) \|$", TEXT, re.MULTILINE))
     sections = {
         re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-"): text

@@ -1,4 +1,4 @@
-"""Histories: what is recorded is what is read, and what cannot be is refused."""
+"""Histories: a recorded history is read back unchanged, and an unreadable one is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jepsen_lite.story import Story
 
 
 def test_a_recorded_history_is_read_back(tmp_path: Path) -> None:
-    """Every event comes back as it was recorded, in order and with instants that do not fall."""
+    """Every event is read back as recorded, in order and with instants that never decrease."""
     path = tmp_path / "history.ndjson"
     with Recorder(path) as recorder:
         args = Args(content='{"key":"ä"}', command="work")
@@ -36,7 +36,7 @@ def test_a_history_survives_the_disk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"{", b"{}", b'{"i":0,"t_ns":1,"p":"a","f":"dance","type":"ok"}'])
 def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: bytes) -> None:
-    """The error tells file and line."""
+    """The error names the file and the line."""
     path = tmp_path / "history.ndjson"
     path.write_bytes(line + b"\n")
 
@@ -45,7 +45,7 @@ def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: bytes) -> None:
 
 
 def test_a_history_with_a_gap_is_refused(tmp_path: Path) -> None:
-    """Events that are missing would make violations out of nothing."""
+    """Missing events would look like violations."""
     events = history(1, creates=3)
     dump(events[:2] + events[3:], tmp_path / "history.ndjson")
 
@@ -54,7 +54,7 @@ def test_a_history_with_a_gap_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_operation_without_an_answer_may_happen_at_any_time() -> None:
-    """Whether it was given up or the history ended first: its effect has no latest instant."""
+    """An operation that was given up, or that the history cut off, has no latest instant."""
     invoked = Event(i=0, t_ns=5, p="p", f=F.CREATE, type=Type.INVOKE)
     given_up = Event(i=1, t_ns=9, p="p", f=F.CREATE, type=Type.INFO)
 
@@ -76,7 +76,7 @@ def test_an_operation_without_an_answer_may_happen_at_any_time() -> None:
     ids=["two-at-once", "unasked", "another"],
 )
 def test_a_process_does_one_thing_at_a_time(events: tuple[tuple[str, F, Type], ...]) -> None:
-    """A history in which a process overtakes itself is no history."""
+    """A history in which a process has two operations at once is refused."""
     told = [Event(i=n, t_ns=n, p=p, f=f, type=kind) for n, (p, f, kind) in enumerate(events)]
 
     with pytest.raises(ValueError, match="event"):
@@ -84,7 +84,7 @@ def test_a_process_does_one_thing_at_a_time(events: tuple[tuple[str, F, Type], .
 
 
 def test_calm_is_what_no_fault_touches() -> None:
-    """Faults that overlap leave one gap around them all."""
+    """Overlapping faults leave one gap around them all."""
     story = Story()
     story.fault("kill", (1, 3), ("n1",))
     story.fault("pause", (2, 4), ("n2",))
@@ -97,7 +97,7 @@ def test_calm_is_what_no_fault_touches() -> None:
 
 
 def test_a_fault_that_nobody_ends_leaves_no_calm() -> None:
-    """From its beginning on everything is excused."""
+    """Everything after the start of an endless fault is excused."""
     story = Story()
     story.fault("kill", (1, 3))
     story.phase("end", 9)

@@ -1,4 +1,4 @@
-"""Ledger: what it says of mutants and of which state of the product, and what is resumed by it."""
+"""Ledger: its lines on mutants and states of the product, and hunts resumed from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jepsen_lite.mutants import Mutant, mutants
 
 
 def git(repository: Path, *arguments: str) -> str:
-    """Return what a git command prints."""
+    """Return the output of a git command."""
     return subprocess.run(
         ["git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@t", *arguments],
         capture_output=True,
@@ -26,7 +26,7 @@ def git(repository: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Return a checkout with one commit of a product and of something beside it."""
+    """Return a checkout with one commit of a product and of another file."""
     for name in (f"{PRODUCT}/node.py", "docs/page.md"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("one\n")
@@ -37,7 +37,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def line(mutant: Mutant, tree: str, *, violated: tuple[str, ...]) -> Line:
-    """Return a line on a run of a mutant."""
+    """Return a ledger line for a run of a mutant."""
     return Line(
         begun="2026-01-01T00:00:00+00:00",
         commit="0" * 12,
@@ -51,7 +51,7 @@ def line(mutant: Mutant, tree: str, *, violated: tuple[str, ...]) -> Line:
 
 
 def test_a_tree_is_the_product_s_alone(repository: Path) -> None:
-    """A commit that changes something else leaves it; one of the product does not."""
+    """A commit outside of the product keeps the tree's hash; one of the product changes it."""
     first = checkout_of(repository)
     (repository / "docs/page.md").write_text("two\n")
     git(repository, "commit", "--quiet", "--all", "--message", "two")
@@ -67,7 +67,7 @@ def test_a_tree_is_the_product_s_alone(repository: Path) -> None:
 
 
 def test_files_that_no_commit_has_are_told(repository: Path) -> None:
-    """Such a state cannot be found again, so nothing is resumed from it."""
+    """A state with uncommitted files cannot be found again, so nothing is resumed from it."""
     [mutant] = mutants(["M03"])
     before = checkout_of(repository)
     (repository / PRODUCT / "more.py").write_text("new\n")
@@ -81,7 +81,7 @@ def test_files_that_no_commit_has_are_told(repository: Path) -> None:
 
 
 def test_a_directory_outside_of_git_is_unknown(tmp_path: Path) -> None:
-    """Rather than something that looks like a commit."""
+    """Outside of git the commit is `unknown` rather than something that looks like a commit."""
     checkout = checkout_of(tmp_path)
 
     assert (checkout.commit, checkout.tree) == ("unknown", "")
@@ -89,7 +89,7 @@ def test_a_directory_outside_of_git_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_hunt_is_resumed_by_the_same_patch_on_the_same_tree(repository: Path) -> None:
-    """Lines of another state of the product, or of another patch, say nothing of this one."""
+    """Lines for another state of the product, or another patch, are ignored."""
     [mutant] = mutants(["M03"])
     checkout = checkout_of(repository)
     ledger = repository / "ledger.jsonl"
@@ -110,21 +110,21 @@ def test_a_hunt_is_resumed_by_the_same_patch_on_the_same_tree(repository: Path) 
 
 
 def test_a_mutant_that_was_never_run_is_neither_noticed_nor_missed() -> None:
-    """The table says so."""
+    """The table shows such a mutant as not run."""
     [mutant] = mutants(["M03"])
 
     assert "| lease | none | not run |  |  |" in table([hunted(mutant, [])])
 
 
 def test_all_mutants_of_runs_were_noticed_on_one_state_of_the_product() -> None:
-    """What the README's table says is on record."""
+    """The ledger proves the README's table."""
     noticed_on = [_noticed_on(each) for each in mutants() if not each.test]
 
     assert set.intersection(*noticed_on)
 
 
 def test_every_mutant_of_a_test_was_noticed_on_some_state_of_the_product() -> None:
-    """On this one, too: whenever these tests run, so does the test each of them names."""
+    """These tests run on every state, and so does the test each of these mutants names."""
     assert all(_noticed_on(each) for each in mutants() if each.test)
 
 
@@ -134,7 +134,7 @@ def _noticed_on(mutant: Mutant) -> set[str]:
 
 
 def test_every_line_since_there_are_trees_names_its_own() -> None:
-    """Forty digits, or with a mark that no commit has that state."""
+    """Every tree is forty digits, or is marked as a state without a commit."""
     lines = read()
     first = next(n for n, line in enumerate(lines) if line.tree)
 

@@ -1,4 +1,4 @@
-"""Linearizability: the search agrees with the trial of every order."""
+"""Linearizability: the search agrees with trying every order."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ def stories(draw: st.DrawFn) -> list[Op]:
 @settings(max_examples=400, deadline=None)
 @given(stories())
 def test_the_search_agrees_with_trying_every_order(ops: list[Op]) -> None:
-    """Neither a violation is missed nor one is made up."""
+    """The search neither misses a violation nor invents one."""
     assert linearizable(ops, 0, step) is tried(ops)
 
 
 def test_a_stale_read_has_no_place() -> None:
-    """A read of what was overwritten before it began cannot be explained."""
+    """A read of a value overwritten before the read began cannot be explained."""
     assert linearizable([write(1, 0, 1), read(0, 2, 3)], 0, step) is False
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:
-    """The answer is then unknown, not yes and not no."""
+    """The answer is then unknown, neither yes nor no."""
     ops = [write(n % 3, n, NEVER_NS) for n in range(40)] + [read(7, 50, 60)]
 
     assert linearizable(ops, 0, step, steps_max=1000) is None

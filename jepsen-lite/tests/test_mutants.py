@@ -19,7 +19,7 @@ SOURCE = HOME.parent
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
-    """The patch applies, and what it names exists; write it again when the code has moved on."""
+    """The patch applies, and all names in its head exist; rewrite it when the code has moved on."""
     assert mutant.workload in WORKLOADS or mutant.test
     assert (SOURCE / mutant.test.partition("::")[0]).exists()
     assert set(mutant.nemeses) <= set(KINDS)
@@ -42,7 +42,7 @@ def test_only_a_copy_is_broken() -> None:
 
 
 def test_a_mutant_nobody_knows_is_refused() -> None:
-    """The names there are come with the refusal."""
+    """The refusal lists the known names."""
     with pytest.raises(ValueError, match="no mutant M99; there are M01"):
         mutants(["M99"])
 
@@ -51,7 +51,7 @@ def test_a_mutant_nobody_knows_is_refused() -> None:
     "mutant", [each for each in mutants() if each.test], ids=lambda mutant: mutant.name
 )
 def test_a_mutant_that_no_run_shows_fails_the_test_it_names(mutant: Mutant, tmp_path: Path) -> None:
-    """The test is there, holds on the tree as it is, and not on the broken copy."""
+    """The test exists, passes on the unchanged tree and fails on the broken copy."""
     ledger = tmp_path / "ledger.jsonl"
     found = hunt(mutant, source=SOURCE, seed=1, budget_s=60, ledger=ledger)
     [line] = read(ledger)

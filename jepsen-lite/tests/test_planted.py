@@ -16,7 +16,7 @@ PLOTS: list[tuple[str, str, Plot]] = []
 
 
 def planted(guarantee: str) -> Callable[[Plot], Plot]:
-    """Register a story that breaks `guarantee` when it is told with `broken`."""
+    """Register a story that breaks `guarantee` if it is called with `broken`."""
 
     def register(plot: Plot) -> Plot:
         PLOTS.append((guarantee, plot.__name__, plot))
@@ -586,7 +586,7 @@ CASES = pytest.mark.parametrize(
 
 @CASES
 def test_a_broken_promise_is_found(guarantee: str, plot: Plot) -> None:
-    """The checker finds the violation and shows events of it."""
+    """The checker finds the violation and shows its events."""
     story = Story()
     plot(story, True)
     verdict = verdicts(story.history())[guarantee]
@@ -597,7 +597,7 @@ def test_a_broken_promise_is_found(guarantee: str, plot: Plot) -> None:
 
 @CASES
 def test_the_repaired_twin_breaks_nothing(guarantee: str, plot: Plot) -> None:
-    """The same story with the violation repaired is judged, and no checker objects to it."""
+    """The same story without the violation is judged, and no checker objects to it."""
     story = Story()
     plot(story, False)
     found = verdicts(story.history())
@@ -607,19 +607,19 @@ def test_the_repaired_twin_breaks_nothing(guarantee: str, plot: Plot) -> None:
 
 
 def test_every_guarantee_has_a_planted_violation() -> None:
-    """No checker goes without a history that it must refuse."""
+    """No checker is without a history that it must refuse."""
     assert set(PROMISES) == {guarantee for guarantee, _, _ in PLOTS}
 
 
 def test_an_empty_history_proves_nothing() -> None:
-    """Not a single guarantee is called kept."""
+    """Not a single guarantee is reported as kept."""
     found = verdicts(Story().history())
 
     assert {verdict.valid for verdict in found.values()} == {None}
 
 
 def test_a_violation_of_a_register_shows_its_shortest_beginning() -> None:
-    """What came after the contradiction is left out."""
+    """Events after the contradiction are left out."""
     story = Story()
     story.create("a", (0, 1))
     story.claim("a", (2, 3))

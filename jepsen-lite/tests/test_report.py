@@ -1,4 +1,4 @@
-"""Reports: one page that needs nothing else, and shows what is broken with the events of it."""
+"""Reports: one self-contained page that shows each violation with its events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jepsen_lite.simulated import Flaw, history
 
 
 def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
-    """Leave a run of a simulated broker in a directory, as a real one would be left."""
+    """Write a run of a simulated broker into a directory, with the files of a real one."""
     options = Options(
         workload="lifecycle",
         nemeses=("kill",),
@@ -47,7 +47,9 @@ def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
 
 
 def test_a_page_shows_what_is_broken(tmp_path: Path) -> None:
-    """The verdict, the violated guarantee with its events, and how to run it again."""
+    """The page shows the verdict, the violated guarantee with its events, and the command to repeat
+    the run.
+    """
     page = write(recorded(tmp_path, flaw=Flaw.LOSES)).read_text()
 
     assert '<h2 id="G1">G1 broken' in page
@@ -58,7 +60,7 @@ def test_a_page_shows_what_is_broken(tmp_path: Path) -> None:
 
 
 def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
-    """No script, style, image or font is fetched."""
+    """The page fetches no script, style, image or font."""
     page = write(recorded(tmp_path, flaw=None)).read_text()
 
     assert not re.search(r"<script|<link|<img|@import|url\(|src=", page)
@@ -69,7 +71,7 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
 def test_a_run_that_is_judged_again_gets_the_same_verdicts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`check` writes them down and ends with the status that they mean."""
+    """`check` writes the verdicts down and ends with their exit status."""
     status = main(["check", str(recorded(tmp_path, flaw=Flaw.LOSES))])
     written = json.loads((tmp_path / "results.json").read_text())
 
@@ -80,7 +82,7 @@ def test_a_run_that_is_judged_again_gets_the_same_verdicts(
 
 
 def test_the_ledger_has_a_line_a_run(tmp_path: Path) -> None:
-    """With what was done, what was found and how to find it again."""
+    """Each line has the seed, the verdict and the state of the product."""
     directory = recorded(tmp_path, flaw=Flaw.LOSES)
     for _ in range(2):
         enter(line_of(directory, check(directory)), tmp_path / "ledger.jsonl")
@@ -94,5 +96,5 @@ def test_the_ledger_has_a_line_a_run(tmp_path: Path) -> None:
 
 
 def test_a_crash_of_the_harness_is_no_violation(tmp_path: Path) -> None:
-    """Its status is one of its own."""
+    """A crash has its own exit status."""
     assert main(["check", str(tmp_path / "nothing")]) == 3

@@ -1,4 +1,4 @@
-"""Simulated brokers: the checkers object to nothing a perfect one does, and to every flaw."""
+"""Simulated brokers: the checkers accept a perfect broker, and find every flaw of others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jepsen_lite.checker.judging import verdicts
 from jepsen_lite.operations import History
 from jepsen_lite.simulated import Flaw, history
 
-# Which guarantee each flaw breaks; one flaw may break more.
+# The guarantee that each flaw breaks; a flaw may break further ones.
 BREAKS = {
     Flaw.LOSES: "G1",
     Flaw.ALTERS: "G2",
@@ -28,14 +28,14 @@ BREAKS = {
     Flaw.DROPS_BEATS: "G14",
     Flaw.READS_STALE: "G15",
 }
-# What a simulated run gives every time; the others need nodes, faults or webhooks.
+# The guarantees that every simulated run can judge; the others need nodes, faults or webhooks.
 JUDGED = [f"G{n}" for n in range(1, 16)]
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32))
 def test_a_perfect_broker_breaks_no_promise(seed: int) -> None:
-    """Every guarantee that a run without faults touches is judged, and kept."""
+    """Every guarantee that a run without faults touches is judged and kept."""
     found = verdicts(History(history(seed, creates=150)))
 
     assert [v for v in found.values() if v.valid is False] == []
@@ -44,12 +44,12 @@ def test_a_perfect_broker_breaks_no_promise(seed: int) -> None:
 
 @pytest.mark.parametrize("flaw", Flaw, ids=lambda flaw: flaw.name.lower())
 def test_every_flaw_is_found(flaw: Flaw) -> None:
-    """In a handful of runs at most, the guarantee a flaw breaks is found broken."""
+    """A handful of runs is enough to find the guarantee broken that a flaw breaks."""
     runs = (verdicts(History(history(seed, creates=150, flaw=flaw))) for seed in range(10))
 
     assert any(found[BREAKS[flaw]].valid is False for found in runs)
 
 
 def test_every_flaw_has_its_guarantee() -> None:
-    """No flaw goes unjudged."""
+    """No flaw is without its guarantee."""
     assert set(BREAKS) == set(Flaw)

@@ -19,11 +19,11 @@ from jepsen_lite.operations import History
 from jepsen_lite.running import HOME
 from jepsen_lite.simulation import Report, simulate
 
-# One to three seconds each; JEPSEN_SIMULATION_SEEDS=2000 makes a night of it.
+# One to three seconds each; JEPSEN_SIMULATION_SEEDS=2000 runs for a night.
 SEEDS = int(os.environ.get("JEPSEN_SIMULATION_SEEDS", "6"))
 _JUDGED = {f"G{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 17, 20, 22)}
 _PHASES = ["setup", "main", "heal", "converged", "drained", "final", "end"]
-# A quick one, for what runs once more.
+# A fast seed, for tests that repeat a run.
 _SEED = 1
 
 
@@ -34,12 +34,12 @@ def reports() -> list[Report]:
 
 
 def test_no_seed_breaks_a_promise(reports: list[Report]) -> None:
-    """Every invariant holds throughout, and every checker is content with what clients saw."""
+    """Every invariant holds throughout, and no checker objects to the clients' history."""
     assert {} == {each.seed: each.broken for each in reports if each.broken}
 
 
 def test_the_seeds_together_judge_what_they_claim_to(reports: list[Report]) -> None:
-    """What nobody looked at is not kept: each of these promises was judged by some seed."""
+    """Each of these promises was judged by at least one seed; an unjudged one proves nothing."""
     judged = {
         verdict.guarantee for each in reports for verdict in each.verdicts if verdict.valid is True
     }
@@ -49,7 +49,7 @@ def test_the_seeds_together_judge_what_they_claim_to(reports: list[Report]) -> N
 
 
 def test_the_seeds_together_strike(reports: list[Report]) -> None:
-    """Deaths, partitions and full disks happen, and most of what is asked is answered with yes."""
+    """Deaths, partitions and full disks happen, and most operations succeed."""
     counted = {
         name: sum(each.counters.get(name, 0) for each in reports)
         for name in ("kill", "power", "partition", "disk-full", "operations", "acknowledged")
@@ -60,7 +60,7 @@ def test_the_seeds_together_strike(reports: list[Report]) -> None:
 
 
 def test_a_seed_runs_the_same_way_in_every_process(tmp_path: Path) -> None:
-    """To the last event, however the process orders its sets; a history like any other."""
+    """A seed repeats its run to the last event, however the process orders its sets."""
     report = simulate(_SEED, path=tmp_path / "here")
     code = (
         "import sys; from pathlib import Path; from jepsen_lite.simulation import simulate;"
@@ -80,14 +80,14 @@ def test_a_seed_runs_the_same_way_in_every_process(tmp_path: Path) -> None:
 
 
 def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:
-    """A promise that leaves before it is on the disk costs something at the next power cut."""
+    """A message sent before its promise is on the disk shows at the next power cut."""
     reports = (simulate(seed, guard=SafetySwitches(hold_promises=False)) for seed in range(40))
 
     assert any(report.broken for report in reports)
 
 
 def test_a_mutant_is_noticed() -> None:
-    """What the harness of real nodes needs a minute for shows here in seconds."""
+    """The simulation shows in seconds what real nodes need a minute for."""
     [mutant] = mutants(["M03"])
     found = hunt_simulated(mutant, source=HOME.parent, seed=0, budget_s=120)
 
@@ -96,7 +96,7 @@ def test_a_mutant_is_noticed() -> None:
 
 
 def test_a_mutant_of_what_is_left_out_is_refused() -> None:
-    """That nothing was found would say nothing."""
+    """A simulation cannot show such a mutant, so finding nothing would prove nothing."""
     [mutant] = mutants(["M02"])
 
     with pytest.raises(ValueError, match="storage"):
@@ -104,7 +104,7 @@ def test_a_mutant_of_what_is_left_out_is_refused() -> None:
 
 
 def test_the_command_tells_of_each_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Seeds, digests and what was done; with a trace, every fault."""
+    """It prints seeds, digests and counts; with a trace, every fault."""
     assert 0 == main(["sim", "--seed", str(_SEED), "--seeds", "1", "--trace"])
 
     told = capsys.readouterr().out
@@ -114,6 +114,6 @@ def test_the_command_tells_of_each_seed(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_trace_is_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be done is said before anything is begun."""
+    """A trace of several seeds is refused before anything runs."""
     assert 3 == main(["sim", "--seeds", "2", "--trace"])
     assert "--seeds 1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Sink: each way to fail is what a caller sees, and ends when it is told to."""
+"""Sink: callers see each kind of failure, and it ends on command."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jepsen_lite.db import until
 from jepsen_lite.history import Recorder
 from jepsen_lite.sink import Sink, SinkFault
 
-# Of this process alone: others may run these tests beside it.
+# Unique to this process: others may run these tests at the same time.
 ADDRESS = f"127.77.99.{1 + os.getpid() % 250}"
 BODY = {"taskId": "t", "status": "COMPLETED", "result": {"n": 1}}
 
 
 @asynccontextmanager
 async def sinking(directory: Path) -> AsyncIterator[Sink]:
-    """Listen, and fail only when that is asked for."""
+    """Start a sink that fails only on command."""
     with Recorder(directory / "history.ndjson") as recorder:
         async with Sink(ADDRESS, recorder, secret="s", seed=1) as sink:
             sink.fails = False
@@ -51,7 +51,7 @@ async def call(sink: Sink) -> str:
 async def test_a_sink_fails_as_it_is_told(
     tmp_path: Path, fault: SinkFault, seen: str, struck: int
 ) -> None:
-    """And takes calls again afterwards; only what it answered 200 counts as told."""
+    """It takes calls again afterwards; only calls answered with 200 count as delivered."""
     async with sinking(tmp_path) as sink:
         await sink.begin(fault)
         during, told = await call(sink), set(sink.told)
@@ -63,7 +63,7 @@ async def test_a_sink_fails_as_it_is_told(
 
 
 async def test_a_sink_that_hangs_answers_nobody(tmp_path: Path) -> None:
-    """What hangs ends without an answer, when the fault does."""
+    """A hanging call ends without an answer when the fault ends."""
     async with sinking(tmp_path) as sink:
         await sink.begin(SinkFault.HANG)
         calling = asyncio.create_task(call(sink))

@@ -1,4 +1,4 @@
-"""The switch: what each rule does to packets, on datagram sockets in the place of devices."""
+"""The switch: the effect of each rule on packets, with datagram sockets in place of devices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cable:
         self.switch._release()
 
     def received(self, target: int) -> list[bytes]:
-        """Return what has come to a device."""
+        """Return the packets that arrived at a device."""
         found = []
         while True:
             try:
@@ -63,7 +63,7 @@ def cable() -> Iterator[Cable]:
 
 
 def test_packets_pass_where_no_rule_is(cable: Cable) -> None:
-    """And nothing counts as struck."""
+    """A packet without a rule arrives, and none counts as struck."""
     cable.send(1, 2, b"a")
 
     assert [b"a"] == cable.received(2)
@@ -82,7 +82,7 @@ def test_a_cut_is_one_way(cable: Cable) -> None:
 
 
 def test_what_is_held_comes_at_once_when_it_is_let_go(cable: Cable) -> None:
-    """In its order, and nothing before."""
+    """Held packets come in order, and none comes before."""
     cable.shape(Shape(stall=True))
     cable.send(1, 2, b"a")
     cable.send(1, 2, b"b")
@@ -94,7 +94,7 @@ def test_what_is_held_comes_at_once_when_it_is_let_go(cable: Cable) -> None:
 
 
 def test_what_is_late_comes_when_it_is_due(cable: Cable) -> None:
-    """Not before the delay is over."""
+    """A delayed packet does not come before its delay is over."""
     cable.shape(Shape(delay_ms=500))
     begun = time.monotonic()
     cable.send(1, 2, b"a")
@@ -108,7 +108,7 @@ def test_what_is_late_comes_when_it_is_due(cable: Cable) -> None:
 
 
 def test_everything_is_lost_or_doubled_by_the_share_asked_for(cable: Cable) -> None:
-    """At the ends of the scale that is certain."""
+    """A share of 1 is certain: every packet is lost, or every packet is doubled."""
     cable.shape(Shape(loss=1.0))
     cable.send(1, 2, b"a")
     cable.shape(Shape(dup=1.0))
@@ -118,7 +118,7 @@ def test_everything_is_lost_or_doubled_by_the_share_asked_for(cable: Cable) -> N
 
 
 def test_packets_to_nobody_are_dropped(cable: Cable) -> None:
-    """A node that is not there costs nothing."""
+    """A packet to a node that does not exist does no harm."""
     cable.send(1, 9, b"a")
 
     assert [] == cable.received(2)

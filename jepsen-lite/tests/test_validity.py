@@ -24,7 +24,7 @@ def run(
     until: str = "end",
     new_leader: bool = True,
 ) -> Story:
-    """Tell of a run in which all is well, but for what is asked."""
+    """Return a valid run with the requested deviations."""
     story = Story()
     story.phase("setup", 0, ("n1", "n2", "n3"))
     story.phase("calibrate", 0)
@@ -52,7 +52,7 @@ def run(
 
 
 def test_a_run_that_did_enough_is_valid() -> None:
-    """Nothing is missing and nothing is broken."""
+    """The run meets every demand, and no guarantee is broken."""
     judgement = judge(run().history(), DEMANDS)
 
     assert (Exit.VALID, ()) == (judgement.exit, judgement.shortcomings)
@@ -84,7 +84,7 @@ def test_a_state_must_be_fetched_for_as_long_as_is_asked() -> None:
     ids=["short", "slow", "no-fault", "no-effect", "unread", "undrained", "no-election", "empty"],
 )
 def test_a_run_that_did_too_little_is_unknown(told: Story, says: str) -> None:
-    """It says what it lacks, and is never green."""
+    """The run reports which demands it did not meet, and is never valid."""
     judgement = judge(told.history(), DEMANDS)
 
     assert judgement.exit is Exit.UNKNOWN
@@ -92,7 +92,7 @@ def test_a_run_that_did_too_little_is_unknown(told: Story, says: str) -> None:
 
 
 def test_a_calibration_with_failures_is_unknown() -> None:
-    """A cluster that fails without a fault says nothing about faults."""
+    """A cluster that fails without a fault proves nothing about faults."""
     story = run()
     story.create("z", (1, 2), Type.INFO)
 
@@ -101,7 +101,7 @@ def test_a_calibration_with_failures_is_unknown() -> None:
 
 @pytest.mark.parametrize(("slow", "expected"), [(False, Exit.VIOLATION), (True, Exit.UNKNOWN)])
 def test_a_starved_machine_is_no_slow_broker(slow: bool, expected: Exit) -> None:
-    """What took too long proves nothing where everything does."""
+    """Slow operations prove nothing about the broker if everything is slow."""
     story = run(until="end")
     if slow:
         for n in range(60):
@@ -112,7 +112,7 @@ def test_a_starved_machine_is_no_slow_broker(slow: bool, expected: Exit) -> None
 
 
 def test_a_violation_outweighs_what_a_run_lacks() -> None:
-    """A lost task is a lost task, however short the run."""
+    """A lost task is a violation, however short the run."""
     judgement = judge(run(lost=True, kills=0).history(), DEMANDS)
 
     assert judgement.exit is Exit.VIOLATION
