@@ -47,9 +47,7 @@ def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
 
 
 def test_a_page_shows_what_is_broken(tmp_path: Path) -> None:
-    """The page shows the verdict, the violated guarantee with its events, and the command to repeat
-    the run.
-    """
+    """The page has the verdict, the broken guarantee with its events, and how to repeat the run."""
     page = write(recorded(tmp_path, flaw=Flaw.LOSES)).read_text()
 
     assert '<h2 id="G1">G1 broken' in page
