@@ -67,7 +67,7 @@ def test_a_lonely_node_hears_or_is_heard_or_neither(shape: str, hears: int, is_h
 
 @given(st.text(min_size=1), st.integers(1, 16))
 def test_keys_are_expected_where_the_broker_puts_them(key: str, shards: int) -> None:
-    """The harness and the broker agree on a key's shard; otherwise a wrong shard would be judged."""
+    """The harness and the broker agree on a key's shard; otherwise a wrong one would be judged."""
     assert shard_of(f"/{key}", shards) == shard_of_key(key, shards)
 
 
