@@ -1,4 +1,4 @@
-"""Make `python -m bench` the same as `python -m bench.run`."""
+"""Run `bench.run` for `python -m bench`."""
 
 from __future__ import annotations
 

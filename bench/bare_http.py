@@ -14,12 +14,12 @@ UNANSWERED = 0
 class Connection(asyncio.Protocol):
     """One keep-alive connection with at most one request in flight.
 
-    It knows enough HTTP/1.1 for servers that are being measured: bodies with a length or in
-    chunks, and answers without a body.
+    It knows enough HTTP/1.1 for the servers measured here: bodies with a length or in chunks, and
+    answers without a body.
 
     Args:
         answered: Called with status and body of each answer, in the same pass of the loop that
-            received its end; with UNANSWERED and the reason when there will be none.
+            received its end; with UNANSWERED and the reason if there will be none.
     """
 
     def __init__(self, answered: Callable[[int, bytes], None]) -> None:
@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         return self._transport is None or self._transport.is_closing()
 
     def ask(self, request: bytes, now_s: float) -> None:
-        """Send a whole request, of which `answered` tells the end."""
+        """Send a whole request; `answered` is called at its end."""
         assert self._asked_s is None, "one request in flight"
         assert self._transport is not None, "not closed"
         self._asked_s = now_s
@@ -64,21 +64,21 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # Of the loop.
+    # The callbacks of asyncio's protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell that the request in flight gets no answer."""
+        """Report that the request in flight gets no answer."""
         self._transport = None
         if self._asked_s is not None:
             self._asked_s = None
             self._answered(UNANSWERED, str(exc or "closed by the server").encode())
 
     def data_received(self, data: bytes) -> None:
-        """Tell the answer of the request in flight once it is whole."""
+        """Report the answer of the request in flight once it is complete."""
         if self._received:
             data = self._received + data
         answer = parse(data)
@@ -87,14 +87,14 @@ class Connection(asyncio.Protocol):
             return
         self._received = b""
         if self._asked_s is None:
-            self.close()  # An answer to nothing: what follows would be taken for another's.
+            self.close()  # Bytes without a request: the next answer would be misread.
             return
         self._asked_s = None
         self._answered(*answer)
 
 
 def request_head(url: str, path: str, token: str) -> bytes:
-    """Return a POST's header without its body's length, for `with_body`."""
+    """Return a POST's header without its Content-Length, for `with_body`."""
     return (
         f"POST {path} HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\n"
         f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"
@@ -113,7 +113,7 @@ def parse(received: bytes) -> tuple[int, bytes] | None:
         received: From the status line on, with nothing after the answer's end.
 
     Raises:
-        ValueError: This is no HTTP/1.1 answer.
+        ValueError: This is not an HTTP/1.1 answer.
     """
     end = received.find(b"\r\n\r\n")
     if end < 0:
@@ -132,7 +132,7 @@ def parse(received: bytes) -> tuple[int, bytes] | None:
 
 
 def _joined(received: bytes, at: int) -> bytes | None:
-    """Return the chunks from `at` as one, or None while the last one is missing."""
+    """Return the joined chunks from `at`, or None while the last one is missing."""
     chunks = []
     while True:
         line_end = received.find(b"\r\n", at)

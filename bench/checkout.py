@@ -1,4 +1,4 @@
-"""Checkout: a cluster of this project out of any checkout, by its own `codeq-cluster dev`."""
+"""Checkout: a cluster of this project from any checkout, by its own `codeq-cluster dev`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
 from codeq_cluster.testing.cluster import free_ports
 
-# Where `dev` puts the link port of a node, above its HTTP port.
+# `dev` puts a node's link port this far above its HTTP port.
 _LINK_OFFSET = 10_000
 
 
@@ -73,17 +73,17 @@ class Checkout:
         prefer(self.pids, nice=self._nice)
 
     def stop(self) -> None:
-        """Stop the supervisor, which stops its nodes; harmless when none runs."""
+        """Stop the supervisor, which stops its nodes; safe to call again."""
         stop([self._process] if self._process else [])
         self._process, self._rows = None, []
 
     def leader(self, queue: str) -> str:
-        """Return the node that leads the first shard, which every queue has tasks on."""
+        """Return the node that leads the first shard; every queue has tasks on it."""
         del queue
         return self.leaders()[0]
 
     def kill(self, address: str) -> None:
-        """End a node with SIGKILL."""
+        """Kill a node with SIGKILL."""
         os.kill(self.pids[self.urls.index(address)], signal.SIGKILL)
         self._rows = [row for row in self._rows if row["url"] != address]
 
@@ -104,14 +104,14 @@ class Checkout:
 
 
 def commit_of(checkout: Path) -> str:
-    """Return a checkout's commit, short, with `+` when files differ from it."""
+    """Return a checkout's short commit, with `+` if files differ from it."""
     asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--exclude=*"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
     return found.stdout.strip() or checkout.name
 
 
 def _port_base(nodes: int) -> int:
-    """Return the first of `nodes` free ports in a row, whose link ports are free as well."""
+    """Return the first of `nodes` consecutive free ports whose link ports are free as well."""
     while True:
         base = free_ports(1)[0]
         ports = [base + offset + n for offset in (0, _LINK_OFFSET) for n in range(nodes)]

@@ -1,4 +1,4 @@
-"""Contenders: clusters of three processes that do the same work, started each in its own way."""
+"""Contenders: clusters of three processes that do the same work, each started in its own way."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Contender(Protocol):
 
     Attributes:
         name: For tables.
-        protocol: How its clients speak, as `bench.generator` names it.
-        batch_max: Tasks a batch may carry.
+        protocol: The protocol of its clients, as `bench.generator` names it.
+        batch_max: Tasks that fit into one batch.
         syncs: What it has on disk when it acknowledges, in words.
     """
 
@@ -28,11 +28,11 @@ class Contender(Protocol):
 
     @property
     def urls(self) -> list[str]:
-        """Where the load goes."""
+        """The addresses that the load goes to."""
 
     @property
     def addresses(self) -> list[str]:
-        """Of every node that lives."""
+        """The addresses of all running nodes."""
 
     @property
     def pids(self) -> list[int]:
@@ -42,30 +42,30 @@ class Contender(Protocol):
         """Start, and return when it serves.
 
         Raises:
-            RuntimeError: It does not; the text has the ends of the logs.
+            RuntimeError: It does not start; the text has the ends of the logs.
         """
 
     def stop(self) -> None:
-        """End every process; harmless when none runs."""
+        """Stop every process; safe to call again."""
 
     def leader(self, queue: str) -> str:
         """Return the address of the node that leads a queue, or a part of it."""
 
     def kill(self, address: str) -> None:
-        """End a node with SIGKILL."""
+        """Kill a node with SIGKILL."""
 
 
 def contender(spec: str, directory: Path, *, nice: int) -> Contender:
-    """Return the contender that a word names: PATH or PATH:SHARDS.
+    """Return the contender for PATH or PATH:SHARDS.
 
     Args:
-        spec: A checkout with its own `.venv`, or the server binary of the original; 4 shards
-            where none are named.
-        directory: For its data and logs; may not exist yet.
+        spec: A checkout with its own `.venv`, or the server binary of the original; 4 shards by
+            default.
+        directory: For its data and logs; need not exist yet.
         nice: Priority of its processes.
 
     Raises:
-        ValueError: There is no such thing.
+        ValueError: The path is neither of them.
     """
     path, _, shards_named = spec.partition(":")
     place, shards = Path(path).resolve(), int(shards_named or 4)

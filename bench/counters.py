@@ -1,4 +1,4 @@
-"""Counters: how often things happened on all nodes, from their metrics and from the kernel."""
+"""Counters: counts of events on all nodes, from their metrics and from the kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-# What did not happen once in two hundred operations is left out of tables.
+# Tables leave out events that happen less than once in two hundred operations.
 _WORTH_TELLING = 0.005
 _COMMITTED = "codeq_raft_commit_index"
 
@@ -20,8 +20,8 @@ def of_metrics(texts: Sequence[str]) -> Counter[str]:
         texts: The metrics of each node of one cluster, in the Prometheus text format.
 
     Returns:
-        By the metric's name without its prefix and suffix; `entries` is how many log entries were
-        committed, each counted once.
+        By the metric's name without its prefix and suffix; `entries` is the number of committed
+        log entries, each counted once.
     """
     summed: Counter[str] = Counter()
     committed: dict[str, float] = {}
@@ -56,7 +56,7 @@ def of_kernel(pids: Sequence[int]) -> Counter[str]:
 def per_operation(
     before: Mapping[str, float], after: Mapping[str, float], operations: int
 ) -> dict[str, float]:
-    """Return the differences an operation, the largest first, without what hardly happens."""
+    """Return the differences per operation, the largest first, without rare events."""
     rates = {
         name: (value - before.get(name, 0)) / max(1, operations) for name, value in after.items()
     }

@@ -1,4 +1,4 @@
-"""Driver: a load generator in a process of its own; reads a scenario, prints what it measured."""
+"""Driver: a load generator in its own process; reads a scenario, prints its measurements."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _LEASE_S = 120
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do.
+    """A load to apply.
 
     Attributes:
         kind: `floor`, `create`, `cycle`, `batch` or `wake`.
         urls: Base URLs, asked in turn.
         lanes: Requests in flight.
-        seconds: How long is measured, after `warm_up_s`.
-        rounds: Of `wake` only: how many wake-ups.
-        batch: Of `batch` only: tasks a request.
-        payload_bytes: About how large a payload is.
+        seconds: The measured time, after `warm_up_s`.
+        rounds: Of `wake` only: the number of wake-ups.
+        batch: Of `batch` only: tasks per request.
+        payload_bytes: The approximate size of a payload.
     """
 
     kind: str
@@ -44,13 +44,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, kw_only=True):
-    """What was seen after the warm-up.
+    """The measurements after the warm-up.
 
     Attributes:
-        cycles: Tasks created, or finished where the scenario finishes them.
+        cycles: Tasks created, or finished if the scenario finishes them.
         seconds: The measured time.
-        latencies_us: By operation: every answer's time.
-        failed: Answers that were no success, by what was answered.
+        latencies_us: The time of every answer, by operation.
+        failed: Unsuccessful answers, by status.
     """
 
     cycles: int = 0
@@ -81,7 +81,7 @@ class Lanes:
         )
 
     async def run(self) -> Measured:
-        """Warm up, measure, let the lanes end, and return what was measured."""
+        """Warm up, measure, let the lanes end, and return the measurements."""
         scenario = self._scenario
         lane = self._lane()
         async with asyncio.TaskGroup() as group:
@@ -211,7 +211,7 @@ class Lanes:
 
 
 async def wake(scenario: Scenario, session: aiohttp.ClientSession) -> Measured:
-    """Measure, one after the other, from a create sent to the claim answered on another node."""
+    """Measure wake-ups one by one: from sending a create to the claim's answer on another node."""
     measured = Measured(latencies_us={"wake": [], "create": []})
     claim = {"commands": [scenario.command], "leaseSeconds": _LEASE_S, "waitSeconds": 20}
     begun_s = time.perf_counter()
@@ -263,7 +263,7 @@ async def _timed(
     body: Mapping[str, object],
     measured: Measured,
 ) -> tuple[float, dict[str, Any] | None]:
-    """Return the instant of the answer and the answer, None for a failure or nothing."""
+    """Return the instant of the answer and the answer; None for a failure or an empty answer."""
     async with session.post(
         url, data=msgspec.json.encode(body), headers={"Authorization": f"Bearer {token}"}
     ) as response:

@@ -1,7 +1,7 @@
-"""Filled: the data of stopped nodes, full of tasks that the broker's own engines have made.
+"""Filled: data of stopped nodes, full of tasks made by the broker's own engines.
 
-Each shard's engine creates them as the requests would have had it do, without the requests; then
-its counters are counted again, and its log begins after its last entry, as beside a snapshot.
+Each shard's engine creates the tasks that requests would create, without the requests. Then the
+counters are recounted, and the log starts after its last entry, as with a snapshot.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from codeq_cluster.testing.cluster import NodeProcess
 from codeq_cluster.testing.one_node_log import OneNodeLog
 
 COMMAND = "work"
-_CLUSTER = "acceptance"  # As `LocalCluster` calls its own.
-_TENANT = ""  # The default one, of the static tokens.
+_CLUSTER = "acceptance"  # The cluster id of `LocalCluster`.
+_TENANT = ""  # The default tenant, which the static tokens have.
 _BATCH_BYTES = 512 * 1024
 _BATCH_MAX = 500
 
@@ -46,18 +46,18 @@ def fill(
     tasks: int,
     payload_bytes: int,
 ) -> None:
-    """Make the data of two nodes that have never run; both hold the same.
+    """Create the data of two nodes that have never run; both hold the same.
 
     Args:
-        first: Of a cluster that is not entered yet.
-        second: The same.
-        third: Has nothing; the two others expect it.
+        first: A node of a cluster that is not entered yet.
+        second: Another one.
+        third: Has no data; the other two expect it.
         shards: Of the cluster.
         tasks: In all shards together.
-        payload_bytes: Of each task, about; random, so that nothing compresses it.
+        payload_bytes: The approximate size per task; random, so that it does not compress.
 
     Raises:
-        RuntimeError: The counters are not what the tasks make them.
+        RuntimeError: The counters do not match the tasks.
     """
     with new_directory(
         first.data_path, cluster_id=_CLUSTER, node_id=first.id, shards=shards
@@ -77,12 +77,12 @@ def fill(
             for shard, path in enumerate(paths):
                 _link(path, copy_of(shard))
     _found([first, second], third, shards=shards)
-    # Or the nodes would wait for what the system has yet to write of this.
+    # Without it, the nodes would wait for the system to write these files back.
     os.sync()
 
 
 def _found(nodes: Sequence[NodeProcess], expected: NodeProcess, *, shards: int) -> None:
-    """Write down that these nodes founded the cluster, and let another one come in."""
+    """Bootstrap the cluster with these nodes, and admit another one."""
     with ExitStack() as stack:
         directories = [
             stack.enter_context(
@@ -100,23 +100,23 @@ def _found(nodes: Sequence[NodeProcess], expected: NodeProcess, *, shards: int) 
 
 
 def _member(node: NodeProcess, *, data: int) -> Member:
-    # Where it is reached it says itself, once it runs: a slow link shall have no way around it.
+    # A node announces its own address when it runs: a fixed one here would bypass the slow link.
     return Member(id=node.id, data=data, voter=data > 0, http=node.url)
 
 
 def data_bytes(node: NodeProcess) -> int:
-    """Return how much a node has on disk."""
+    """Return the size of a node's data on disk."""
     return sum(each.stat().st_size for each in node.data_path.rglob("*") if each.is_file())
 
 
 def installed(node: NodeProcess) -> tuple[list[int], list[float]]:
-    """Return bytes and seconds of each snapshot a node says it has installed."""
+    """Return bytes and seconds of each snapshot that a node logged as installed."""
     found = told(node, "snapshot installed")
     return [int(line["bytes"]) for line in found], [float(line["seconds"]) for line in found]
 
 
 def told(node: NodeProcess, event: str) -> list[dict[str, Any]]:
-    """Return the lines of a node's log that tell of an event."""
+    """Return the lines of a node's log that report an event."""
     lines = [json.loads(line) for line in node.log_path.read_text().splitlines() if line[:1] == "{"]
     return [line for line in lines if line["event"] == event]
 
@@ -154,7 +154,7 @@ async def _create(
     if batch:
         await engine.operate(batch)
     engine.stop()
-    # The log goes on after the last entry, as beside a snapshot of it.
+    # The log goes on after the last entry, as with a snapshot of it.
     puts, _ = rows_after_snapshot(
         engine.applied_index, log.term, vote_term=log.term, voted_for=None
     )
@@ -162,7 +162,7 @@ async def _create(
 
 
 def _payload(size: int) -> str:
-    # Three bytes are four characters.
+    # In base64, three bytes are four characters.
     text = base64.b64encode(os.urandom(size * 3 // 4 - 9)).decode()
     return f'{{"text":"{text}"}}'
 
@@ -172,7 +172,7 @@ def _ids(count: int) -> Iterator[str]:
 
 
 def _counted(path: Path) -> int:
-    """Return how many tasks a shard has; its counters must say the same of each queue."""
+    """Return the number of a shard's tasks, after comparing it with the counters of each queue."""
     recount, tasks = Recount(), 0
     with StoredShard(path) as stored:
         start, end = keyspace.prefix_range(keyspace.TASK_PREFIX)
@@ -186,7 +186,7 @@ def _counted(path: Path) -> int:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Copy a shard that nobody has open; files that never change are linked."""
+    """Copy a shard that nobody has open; immutable files are linked."""
 
     def copy(one: str, other: str) -> None:
         if one.endswith(".sst"):

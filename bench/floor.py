@@ -1,4 +1,4 @@
-"""Floor: HTTP servers that do nothing, to know what the HTTP stack alone costs on this machine."""
+"""Floor: HTTP servers that do nothing, to measure the cost of the HTTP stack alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Generator: closed-loop load from a process of its own, at a few hundredths of a ms a request.
+"""Generator: closed-loop load from its own process, at a few hundredths of a ms per request.
 
-`bench.driver` is the client with everything a client has; this one has only what measuring needs,
-so that the nodes get the cores.
+`bench.driver` is a full client. This generator only does what measuring needs, so that the nodes
+get the cores.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SPARE_S = 120.0
 
 
 def generate(job: Job) -> Sample:
-    """Run one job in a process of its own.
+    """Run one job in its own process.
 
     Raises:
-        CalledProcessError: The generator failed; it says why on standard error.
+        CalledProcessError: The generator failed; its standard error has the reason.
     """
     ended = subprocess.run(
         [sys.executable, "-m", "bench.generator", msgspec.json.encode(job).decode()],
@@ -46,7 +46,7 @@ def generate(job: Job) -> Sample:
 
 
 async def run(job: Job) -> Sample:
-    """Connect, warm up, measure, let the lanes end; return what was measured."""
+    """Connect, warm up, measure, let the lanes end; return the measurements."""
     tally = Tally()
     async with _lanes(job, tally):
         await asyncio.sleep(job.warm_up_s)
@@ -78,7 +78,7 @@ async def run(job: Job) -> Sample:
 def _lanes(job: Job, tally: Tally) -> AbstractAsyncContextManager[None]:
     if job.protocol == "codeq":
         return _http_lanes(job, tally)
-    # The client libraries are there with the `bench` extra only.
+    # Imported late: only the `bench` extra installs the client libraries.
     from bench.peers.lanes import client_lanes  # noqa: PLC0415
 
     return client_lanes(job, tally)
@@ -86,7 +86,7 @@ def _lanes(job: Job, tally: Tally) -> AbstractAsyncContextManager[None]:
 
 @asynccontextmanager
 async def _http_lanes(job: Job, tally: Tally) -> AsyncIterator[None]:
-    """Run the lanes from entering to leaving, when the tally must be over.
+    """Run the lanes within the block; the tally must be over at its end.
 
     Raises:
         OSError: A node does not listen.
@@ -121,6 +121,6 @@ def _used(job: Job) -> dict[str, float]:
 if __name__ == "__main__":
     asked = msgspec.json.decode(sys.argv[1], type=Job)
     if asked.protocol == "codeq":
-        # Bare lanes make no cycles of references; collecting would stop all of them at once.
+        # Bare lanes create no reference cycles, and a collection would stop all of them at once.
         gc.disable()
     sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run(asked))))

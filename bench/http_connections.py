@@ -1,6 +1,6 @@
-"""HTTP connections: requests over kept connections, at a tenth of what a full client costs.
+"""HTTP connections: requests over kept connections, at a tenth of a full client's cost.
 
-A generator on the cores of the nodes that it measures takes from them what it needs itself.
+A generator shares the cores with the nodes it measures, so its own cost distorts the figures.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import httptools
 
 
 class Refused(Exception):
-    """No connection came about: certainly nothing was sent."""
+    """No connection was made: certainly nothing was sent."""
 
 
 class Broken(Exception):
@@ -21,12 +21,12 @@ class Broken(Exception):
 
 
 class Connections:
-    """Connections to one server: as many as there are requests in flight, each used again.
+    """Connections to one server: as many as there are requests in flight, kept for reuse.
 
     Args:
         url: `http://host:port`.
         token: Bearer token of every request.
-        timeout_s: Of a request, its connection included.
+        timeout_s: Of a request, including its connection.
     """
 
     def __init__(self, url: str, *, token: str, timeout_s: float) -> None:
@@ -41,7 +41,7 @@ class Connections:
 
         Raises:
             Refused: Nothing was sent.
-            Broken: It is not known what happened.
+            Broken: The outcome is unknown.
         """
         request = b"POST %b HTTP/1.1\r\n%bContent-Type: application/json\r\n" % (
             path.encode(),
@@ -54,7 +54,7 @@ class Connections:
         return answer
 
     def close(self) -> None:
-        """Close those that are idle."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -74,7 +74,7 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, one request at a time; the parser tells what has come."""
+    """One connection with one request at a time; the parser calls back with the answer's parts."""
 
     def __init__(self) -> None:
         self.usable = True

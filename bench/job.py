@@ -1,4 +1,4 @@
-"""Job: a load to make, and what it measured; between a bench and its generator's process."""
+"""Job: a load and its measurements, exchanged between a bench and its generator's process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from codeq_cluster.testing.accounting import Percentiles
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The load to make.
+    """A load to apply.
 
     Attributes:
         kind: `create`, `cycle`, `batch` (cycles through the batch routes), `batch-create`, or
@@ -18,7 +18,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         command: The queue.
         lanes: Requests in flight; a lane sends the next when the last is answered.
         seconds: The measured time, after `warm_up_s`.
-        batch: Tasks a request, of the batch kinds.
+        batch: Tasks per request, of the batch kinds.
         watched: By name: process ids whose CPU time is read at both ends of the measured time.
     """
 
@@ -37,18 +37,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, kw_only=True):
-    """What one job measured.
+    """The measurements of one job.
 
     Attributes:
         tasks: Created or finished in the measured time.
         requests: Answered in it.
         latency_ms: By operation, of requests answered in the measured time.
-        failed: Answers that were no success, by operation and status, with warm-up and end.
+        failed: Unsuccessful answers, by operation and status, including warm-up and end.
         empty: Claims that found nothing.
         cpu_s: CPU seconds of the watched processes in the measured time, by name.
         generator_s: The generator's own.
         foreign_s: CPU seconds of everything else on the machine.
-        operations: Tasks created or finished from start to end, warm-up included.
+        operations: Tasks created or finished from start to end, including the warm-up.
     """
 
     tasks: int = 0
@@ -64,24 +64,24 @@ class Sample(msgspec.Struct, kw_only=True):
 
     @property
     def per_s(self) -> float:
-        """Tasks a second."""
+        """Tasks per second."""
         return self.tasks / self.seconds
 
     @property
     def slowest(self) -> Percentiles:
-        """Latencies in ms of the operation that takes longest at the median."""
+        """Latencies in ms of the operation with the highest median."""
         return max(self.latency_ms.values(), key=lambda took: took.p50)
 
     def cpu_ms(self, name: str = "nodes") -> float:
-        """CPU of watched processes, ms a task."""
+        """CPU of watched processes, ms per task."""
         return 1000 * self.cpu_s[name] / max(1, self.tasks)
 
     @property
     def generator_ms(self) -> float:
-        """CPU of the generator, ms a request."""
+        """CPU of the generator, ms per request."""
         return 1000 * self.generator_s / max(1, self.requests)
 
     @property
     def foreign_cores(self) -> float:
-        """Cores that were busy with other work."""
+        """Cores used by other work."""
         return self.foreign_s / self.seconds

@@ -1,4 +1,4 @@
-"""Lanes: closed loops over bare connections, each sending when its last request is answered."""
+"""Lanes: closed loops over bare connections; each sends when its last request is answered."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 
 from bench.bare_http import UNANSWERED, Connection
 
-# What a lane does: it yields an operation's name with its request for each node, and is sent the
+# The work of a lane: it yields an operation's name with its request for each node, and is sent the
 # answer's body, or None for a failure. It costs a tenth of a task that awaits futures.
 Work = Generator[tuple[str, Sequence[bytes]], bytes | None, None]
 
 _ANSWER_WITHIN_S = 30.0
 _SWEEP_EVERY_S = 1.0
-# Before a connection is opened again, so that a dead node does not turn a lane into a busy loop.
+# The pause before a reconnect, so that a dead node does not turn a lane into a busy loop.
 _PAUSE_S = 0.05
 _TURNS = 4096
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the lanes of one process have seen.
+    """The counts and latencies of one process's lanes.
 
     Attributes:
         measuring: Whether latencies and tasks count; failures always do.
-        over: Whether the lanes shall end.
+        over: Whether the lanes should end.
         tasks: Created or finished while measuring.
         operations: Created or finished at any time.
         requests: Answered while measuring.
@@ -59,16 +59,16 @@ class Tally:
             self.latencies_s.setdefault(operation, []).append(took_s)
 
     def fail(self, what: str, count: int = 1) -> None:
-        """Count what was no success."""
+        """Count a failure."""
         self.failed[what] = self.failed.get(what, 0) + count
 
 
 class Lane:
-    """One request after the other, each to a node at random.
+    """One request after the other, each to a random node.
 
     Args:
-        work: Makes a generator that does one piece of work; repeated until the tally is over.
-        group: Owns the tasks that open connections again.
+        work: Returns a generator that does one piece of work; repeated until the tally is over.
+        group: Owns the tasks that reconnect.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Lane:
         """Open a connection to each node.
 
         Raises:
-            OSError: One does not listen.
+            OSError: A node does not listen.
         """
         for url in self._urls:
             self._connections.append(await Connection.open(url, self._answered))
@@ -105,7 +105,7 @@ class Lane:
             connection.give_up(asked_before_s)
 
     def _next(self, body: bytes | None) -> None:
-        """Go on with the work, now that the last request is answered."""
+        """Continue the work after an answer."""
         try:
             self._operation, requests = self._work.send(body)
         except StopIteration:
@@ -151,7 +151,7 @@ def _repeated(work: Callable[[], Work], tally: Tally) -> Work:
 
 
 async def sweep(lanes: Sequence[Lane]) -> None:
-    """Bound every wait for an answer, at no cost a request; runs until cancelled."""
+    """Bound every wait for an answer, at no cost per request; runs until cancelled."""
     while True:
         await asyncio.sleep(_SWEEP_EVERY_S)
         for lane in lanes:

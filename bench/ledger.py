@@ -1,8 +1,8 @@
-"""Ledger: what each layer of a create costs, by difference, beside its budget.
+"""Ledger: the cost of each layer of a create, by difference, beside its budget.
 
-Every row is one load on one cluster; the cost of a layer is what the row takes more than the one
-it builds on. All clusters are up for the whole run and the rows go round, so that a machine whose
-speed drifts does not make differences out of it.
+Every row is one load on one cluster. A layer's cost is the row's cost minus that of the rows below
+it. All clusters run for the whole time and the rows take turns, so that a machine whose speed
+drifts does not distort the differences.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: For `--only`.
         says: What it measures.
-        cluster: Where it runs: `floor`, or nodes x shards.
+        cluster: The cluster it runs on: `floor`, or nodes x shards.
         asks: `all` nodes, the `leader` of the only shard, or its `followers`.
         less: Rows whose cost is subtracted, with their shares: the layers below.
-        budget_ms: CPU the layer may cost, a task.
-        budget_p50_ms: Latency the whole may take.
+        budget_ms: CPU the layer may cost, per task.
+        budget_p50_ms: Latency of the whole request.
     """
 
     name: str
@@ -158,13 +158,13 @@ _BY_NAME = {row.name: row for row in ROWS}
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """What a row measured: medians of its rounds.
+    """The measurements of a row: medians of its rounds.
 
     Attributes:
-        cpu_ms: All nodes', a task.
-        layer_ms: `cpu_ms` less that of the rows below; None when one of them was not measured.
+        cpu_ms: Of all nodes, per task.
+        layer_ms: `cpu_ms` less that of the rows below; None if one of them was not measured.
         p50_ms, p99_ms: Of the operation that takes longest.
-        counts: How often things happened, a task.
+        counts: Events per task.
     """
 
     per_s: float
@@ -190,7 +190,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows, print them, and keep them in `bench/results`."""
     options = _options(arguments)
-    # As a Ctrl-C does: what was started is stopped on the way out.
+    # Raised as for Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     earlier = (
         msgspec.json.decode(options.against.read_bytes(), type=Ledger) if options.against else None
@@ -312,7 +312,7 @@ def figures(
     samples: Mapping[str, Sequence[Sample]],
     counted: Mapping[str, Sequence[Mapping[str, float]]],
 ) -> dict[str, Figures]:
-    """Return the medians of each row, and its layer's cost: what it takes more than those below."""
+    """Return the medians of each row and its layer's cost: its excess over the rows below."""
     cpu_ms = {name: statistics.median(s.cpu_ms() for s in of) for name, of in samples.items()}
     found = {}
     for row in rows:

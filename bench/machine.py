@@ -1,4 +1,4 @@
-"""Machine: where a figure was measured, and what a process costs there."""
+"""Machine: a description of the machine, and the cost of a process on it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def describe(directory: Path) -> dict[str, object]:
 
 
 class DiskProbe:
-    """Syncs a file of its own twenty times a second: what the disk takes, whoever waits for it.
+    """Syncs its own file twenty times a second: shows the disk's delays, whatever causes them.
 
     Attributes:
-        syncs: (when it ended, monotonic seconds; what it took, ms) of each.
+        syncs: (end in monotonic seconds, duration in ms) of each sync.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,17 +46,17 @@ class DiskProbe:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End, when the last sync has."""
+        """Stop after the last sync."""
         self._enough.set()
         self._thread.join()
 
     def slowest(self, from_s: float, to_s: float) -> float:
-        """Return what the slowest sync took of those that ended in a span, 0 without one."""
+        """Return the duration of the slowest sync that ended in a span, 0 without one."""
         return max((took_ms for at_s, took_ms in self.syncs if from_s <= at_s < to_s), default=0.0)
 
     def _run(self) -> None:
@@ -79,18 +79,18 @@ def cpu_seconds_exact(pid: int) -> float:
     `/proc/PID/stat` counts ticks of 10 ms, and `/proc/PID/schedstat` only the first thread.
 
     Raises:
-        ProcessLookupError: There is no such process.
+        ProcessLookupError: The process does not exist.
     """
     try:
-        # The kernel's name for the clock of another process: its number inverted, shifted by
-        # three, with 2 for the scheduler's clock (clock_getcpuclockid in the C library).
+        # The kernel's id for the clock of another process: its number inverted, shifted by three,
+        # with 2 for the scheduler's clock (clock_getcpuclockid in the C library).
         return time.clock_gettime(~pid << 3 | 2)
     except OSError as error:
         raise ProcessLookupError(f"no process {pid}") from error
 
 
 def prefer(pids: Sequence[int], *, nice: int) -> None:
-    """Give running processes a priority, against whatever else uses the machine.
+    """Give running processes a priority over other work on the machine.
 
     Raises:
         PermissionError: The user may not.
@@ -98,14 +98,14 @@ def prefer(pids: Sequence[int], *, nice: int) -> None:
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
-        # Where sessions share the machine evenly, a priority counts inside a session only.
+        # With autogroups, a priority only counts within a session, so the group's own is set too.
         group = Path(f"/proc/{pid}/autogroup")
         if nice and group.exists():
             group.write_text(str(nice))
 
 
 def busy_seconds() -> float:
-    """Return the CPU time the whole machine has used, interrupts and stolen time included."""
+    """Return the CPU time the whole machine has used, including interrupts and stolen time."""
     with Path("/proc/stat").open() as stream:
         fields = [int(field) for field in stream.readline().split()[1:9]]
     idle, waiting = fields[3:5]
@@ -138,7 +138,7 @@ def _cpu_model() -> str:
 
 
 def _fsync_ms(directory: Path) -> float:
-    """Return the median time to append 1 KiB and have it on disk."""
+    """Return the median time to append 1 KiB and sync it."""
     probe = directory / "fsync-probe"
     with probe.open("wb", buffering=0) as file:
         took = [_append(file) for _ in range(_FSYNCS)]

@@ -1,12 +1,11 @@
-"""Many queues: what a claim of any command costs in a tenant with ten queues and with ten thousand.
+"""Many queues: the cost of a claim of any command with ten queues and with ten thousand.
 
     python -m bench.many_queues [--queues 10 1000 10000] [--tasks 100000] [--claims 2000]
 
-One shard's engine on a real RocksDB, without network. The tasks are the same whatever the number of
-queues, which get them in turn. A claim is what a request makes of it: a look for the shard's first
-task, then the decision and its entry. At the end everything is closed, opened again, and claimed
-from once more. The CPU is that of the loop's thread for a claim and the result after it. Prints one
-JSON object.
+One shard's engine on a real RocksDB, without network. The tasks are the same for every number of
+queues, which get them in turn. A claim looks for the shard's first task, then makes the decision
+and its entry, as a request does. At the end everything is closed, reopened, and claimed from once
+more. The CPU is that of the loop's thread for a claim and its result. Prints one JSON object.
 """
 
 from __future__ import annotations

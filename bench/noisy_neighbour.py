@@ -1,8 +1,8 @@
-"""Noisy neighbour: what the other tenants notice when one floods the cluster.
+"""Noisy neighbour: the effect on other tenants when one floods the cluster.
 
-Three real nodes. Quiet tenants run cycles at a steady pace; in each phase somebody else offers
-creates at a much higher one: nobody, a client of servers that do nothing (what the generator alone
-costs on these cores), a tenant with a rate limit, a tenant without one, nobody again.
+Three real nodes. Quiet tenants run cycles at a steady pace. In each phase a neighbour offers
+creates at a much higher pace: nobody, a client of servers that do nothing (the cost of the
+generator alone), a tenant with a rate limit, a tenant without one, nobody again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _ROOT = Path(__file__).parent.parent
 _QUIET = ["quiet-1", "quiet-2", "quiet-3"]
 _NOISY, _LIMITED = "noisy", "limited"
 _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
-_SETTLE_S = 2.0  # Between phases: what one has left in flight must not be measured in the next.
+# Between phases, so that one phase's requests in flight are not measured in the next.
+_SETTLE_S = 2.0
 _FLOOR_SERVERS = 3
 
 
@@ -136,7 +137,7 @@ async def _drive(pace: Pace) -> Measured:
 
 @contextlib.asynccontextmanager
 async def _floor() -> AsyncIterator[list[str]]:
-    """Run servers that answer and do nothing; yield their base URLs."""
+    """Run servers that do nothing; yield their base URLs."""
     ports = free_ports(_FLOOR_SERVERS)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     servers = [

@@ -47,12 +47,12 @@ _SETTINGS = {
 class Original:
     """The original's nodes.
 
-    A node that does not lead answers 307, so the load goes to the one that leads every shard, as
-    from clients that remember where they were sent.
+    A node that does not lead answers 307. So the load goes to the node that leads every shard, as
+    from clients that remember the redirect.
     """
 
     protocol = "codeq"
-    # Its batch routes take no more.
+    # The bound of its batch routes.
     batch_max = 10
     producer_token = _TOKEN
     worker_token = _TOKEN
@@ -112,7 +112,7 @@ class Original:
         )
 
     def stop(self) -> None:
-        """End every node; harmless when none runs."""
+        """Stop every node; safe to call again."""
         stop(list(self._nodes.values()))
         self._nodes, self._leader = {}, ""
 
@@ -122,13 +122,13 @@ class Original:
         return self._leader
 
     def kill(self, address: str) -> None:
-        """End a node with SIGKILL."""
+        """Kill a node with SIGKILL."""
         process = self._nodes.pop(address)
         process.send_signal(signal.SIGKILL)
         process.wait()
 
     def _find_leader(self) -> bool:
-        # Ids are drawn, and a shard from each id: so many creates come to all of a few shards.
+        # Ids are random and choose the shard, so this many creates reach all of a few shards.
         tries = 10 * self._shards
         for url in self._nodes:
             if all(_creates(url) for _ in range(tries)):

@@ -1,4 +1,4 @@
-"""Paced: a load generator that offers a fixed rate whatever the answers do; prints what it saw."""
+"""Paced: a load generator with a fixed rate, whatever the answers; prints its measurements."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _WAIT_S = 5
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """What to offer.
+    """The load to offer.
 
     Attributes:
         kind: `cycle` (create, claim, result) or `create`.
         urls: Base URLs, asked in turn.
-        tokens: Of one tenant each, used in turn, for all three routes.
-        per_s: Begun a second, at even distances.
-        in_flight_max: Begun and not ended; beyond it one is left out and counted as `held back`.
+        tokens: One tenant's each, used in turn, for all three routes.
+        per_s: Operations started per second, evenly spaced.
+        in_flight_max: Started and not ended; beyond it one is skipped and counted as `held back`.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class Paced:
         )
 
     async def run(self) -> Measured:
-        """Offer until the time is over, let what has begun end, and return what was measured."""
+        """Offer load until the time is over, let requests end, and return the measurements."""
         pace = self._pace
         step: Callable[[str, float, bool], Awaitable[bool]] = (
             self._cycle if pace.kind == "cycle" else self._one

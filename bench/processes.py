@@ -1,4 +1,4 @@
-"""Processes: starting servers to be measured, waiting until they serve, and ending them."""
+"""Processes: starting servers, waiting until they serve, and stopping them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOG_CHARACTERS = 2000
 def spawn(
     command: Sequence[str], log: Path, settings: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a server in a session of its own, its output in a file.
+    """Start a server in its own session, with its output in a file.
 
-    A Ctrl-C at the terminal is for the bench, which then stops what it started.
+    Ctrl-C at the terminal must reach only the bench, which then stops its servers.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -47,7 +47,7 @@ def wait_until(
     """Return when a condition holds.
 
     Raises:
-        RuntimeError: It does not in time, or nothing runs any more; with the logs' ends.
+        RuntimeError: It does not in time, or no process runs any more; with the logs' ends.
     """
     deadline = time.monotonic() + within_s
     while not holds():
@@ -59,7 +59,7 @@ def wait_until(
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End processes with SIGTERM, and what has not ended in time with SIGKILL."""
+    """Stop processes with SIGTERM, and after a time limit with SIGKILL."""
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -80,7 +80,7 @@ def get(url: str, token: str = "") -> bytes:
     """Return the body of a GET.
 
     Raises:
-        OSError: There is no answer, or one that is no success.
+        OSError: There is no answer, or an unsuccessful one.
     """
     with urlopen(Request(url, headers={"Authorization": f"Bearer {token}"}), timeout=5) as answer:
         body: bytes = answer.read()

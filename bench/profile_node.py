@@ -68,7 +68,7 @@ def summary(stacks: str) -> str:
 
     Returns:
         Own time by package and by function, then time including callees by function, each as a
-        share of the samples that held the interpreter.
+        share of the samples that held the interpreter lock.
     """
     own_package: Counter[str] = Counter()
     own: Counter[str] = Counter()
@@ -95,13 +95,13 @@ def summary(stacks: str) -> str:
 
 
 def _function(frame: str) -> str:
-    """Return a frame without its line, so that one function counts once."""
+    """Return a frame without its line, so that each function is counted once."""
     name, _, place = frame.partition(" (")
     return f"{name} ({place.rpartition(':')[0] or place.rstrip(')')})"
 
 
 def _package(function: str) -> str:
-    """Return the package of ours or of a library that a function belongs to."""
+    """Return the package that a function belongs to, of this project or of a library."""
     place = function.rpartition(" (")[2].rstrip(")")
     parts = place.replace("codeq_cluster/", "", 1).split("/") if place else ["?"]
     if place.startswith("codeq_cluster/"):

@@ -1,9 +1,10 @@
-"""Queue length: what a claim costs with a thousand ready tasks and with a million.
+"""Queue length: the cost of a claim with a thousand ready tasks and with a million.
 
     python -m bench.queue_length [--tasks 1000000]
 
-One shard's engine on a real RocksDB, without network: creates the tasks in batches of 100, claims
-and finishes some, closes everything, opens it again and claims once more. Prints one JSON object.
+One shard's engine on a real RocksDB, without network. It creates the tasks in batches of 100,
+claims and finishes some, closes everything, reopens it and claims once more. Prints one JSON
+object.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Deaf:
 
 
 def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> Engine:
-    """Return an engine of a shard, which nobody leads yet."""
+    """Return an engine of a shard that has no leader yet."""
     return Engine(
         node_id="n1",
         shard=shard,
@@ -83,7 +84,7 @@ class Shard:
         log.lead()
 
     async def fill(self, first: int, count: int) -> None:
-        """Create tasks, their ids counting from `first`."""
+        """Create tasks, with ids counting from `first`."""
         for start in range(first, first + count, BATCH):
             await self.engine.operate(
                 [

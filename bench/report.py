@@ -12,12 +12,12 @@ from codeq_cluster.testing.accounting import Percentiles
 
 
 class Row(msgspec.Struct, kw_only=True):
-    """One scenario at one level.
+    """One scenario at one level of load.
 
     Attributes:
-        per_s: Tasks created, or finished where the scenario finishes them, a second.
+        per_s: Tasks created per second, or finished if the scenario finishes them.
         latency_ms: By operation: count, p50, p90, p99, max.
-        nodes_cpu_percent: Of one core, all nodes together, warm-up included.
+        nodes_cpu_percent: Of one core, all nodes together, including the warm-up.
         driver_cpu_percent: The load generator's.
     """
 
@@ -31,7 +31,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, kind: str, lanes: int, measured: Measured) -> Row:
-        """Summarize what a driver measured."""
+        """Summarize the measurements of a driver."""
         return cls(
             kind=kind,
             lanes=lanes,
@@ -44,7 +44,7 @@ class Row(msgspec.Struct, kw_only=True):
         )
 
     def line(self) -> str:
-        """Return the row in one line, for progress."""
+        """Return the row as one line, to show progress."""
         return f"{self.kind} {self.lanes}: {self.per_s:,.0f}/s {self.failed or ''}"
 
 

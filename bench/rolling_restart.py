@@ -1,11 +1,11 @@
-"""Rolling restart: what clients notice while every node is stopped and started in turn.
+"""Rolling restart: the effect on clients while every node is stopped and started in turn.
 
     python -m bench.rolling_restart [--cycles 200]
 
-Three real nodes under cycles (create, claim, result) at a fixed rate, offered by a client that
-knows all nodes and is told nothing. Each node gets SIGTERM, is started again when it has ended, and
-the next one follows when it is ready. Prints what requests took, second by second, beside the
-slowest sync of a file that is nobody's: a disk that stands still is seen in both.
+Three real nodes run cycles (create, claim, result) at a fixed rate. The client knows all nodes and
+gets no notice. Each node gets SIGTERM, is started again when it has ended, and the next one follows
+when it is ready. Prints the latency of requests, second by second, beside the slowest sync of an
+unrelated file: a stalled disk shows in both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FAILURES_SHOWN = 10
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that was done to the cluster, monotonic seconds."""
+    """An action on the cluster; monotonic seconds."""
 
     at_s: float
     what: str
@@ -45,12 +45,13 @@ class Restarted:
     """One run.
 
     Attributes:
-        begun_s: When the first node was told to stop; likewise `ended_s` the last one was ready.
+        begun_s: When the first node was told to stop.
+        ended_s: When the last node was ready.
         spread: Shards by leader: before, when the last node was ready, and at the end.
-        even_after_s: From the last node ready to every shard back at the node that should lead it.
-        busy_percent: Of the machine's cores, whoever used them, over the whole run.
-        stolen_percent: Of their time, what the machine below gave to others meanwhile.
-        disk: What it took meanwhile.
+        even_after_s: From the last node ready to every shard back at its preferred leader.
+        busy_percent: Of the machine's cores, by any process, over the whole run.
+        stolen_percent: Of their time, the share that the hypervisor gave to others.
+        disk: Its syncs meanwhile.
     """
 
     events: list[Event]
@@ -66,7 +67,7 @@ class Restarted:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Restart every node and print what was seen; 1 when a request failed."""
+    """Restart every node and print the measurements; return 1 if a request failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.rolling_restart", description=__doc__)
     parser.add_argument("--cycles", type=float, default=200.0, help="offered a second")
     parser.add_argument("--before", type=float, default=10.0, help="seconds before the first stop")
@@ -140,7 +141,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
 
 
 async def _even(cluster: LocalCluster) -> None:
-    """Wait until every shard is led by the node that should: they take turns in their order."""
+    """Wait until every shard is led by its preferred node; the nodes take turns in order."""
     nodes = list(cluster.nodes)
     wanted = {shard: nodes[shard % len(nodes)] for shard in range(cluster.shards)}
 
@@ -164,7 +165,7 @@ async def _spread(cluster: LocalCluster) -> dict[str, int]:
 
 
 class _Cores(msgspec.Struct, frozen=True):
-    """What became of the time of all cores, in ticks."""
+    """The time of all cores by use, in ticks."""
 
     total: int
     idle: int
@@ -172,12 +173,12 @@ class _Cores(msgspec.Struct, frozen=True):
 
     @classmethod
     def now(cls) -> Self:
-        """Return it since the machine was started."""
+        """Return the ticks since the machine was started."""
         ticks = list(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9]))
         return cls(total=sum(ticks), idle=ticks[3] + ticks[4], stolen=ticks[7])
 
     def since(self, before: _Cores) -> _Cores:
-        """Return what was added."""
+        """Return the difference from an earlier reading."""
         return _Cores(
             self.total - before.total, self.idle - before.idle, self.stolen - before.stolen
         )

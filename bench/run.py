@@ -43,7 +43,7 @@ PARTS = ("floor", "create", "cycle", "batch", "wake", "wrk", "idle", "repair")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts asked for, print a table, keep the figures in `bench/results`."""
+    """Run the requested parts, print a table, keep the figures in `bench/results`."""
     options = _options(arguments)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     try:
@@ -90,7 +90,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, An
         directory, nodes=options.nodes, shards=options.shards, settings=settings
     ) as cluster:
         rss_at_start = _rss(cluster)
-        # Before any load: afterwards compactions would be counted as idling.
+        # Before any load: afterwards compactions would count as idle work.
         idle = await _idle(cluster) if "idle" in options.only else None
         urls = list(cluster.urls.values())
         for kind in ("create", "cycle"):
@@ -199,7 +199,7 @@ def _scenario(kind: str, urls: list[str], **fields: Any) -> Scenario:
 
 
 async def drive(scenario: Scenario) -> tuple[Measured, float]:
-    """Run one scenario in its own process; return what it saw and its CPU seconds."""
+    """Run one scenario in its own process; return its measurements and its CPU seconds."""
     driver = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -216,13 +216,13 @@ async def drive(scenario: Scenario) -> tuple[Measured, float]:
 
 
 def _children_cpu() -> float:
-    """Return the CPU seconds of the children that have ended: nodes end only after the last."""
+    """Return the CPU seconds of ended children; nodes are not among them, since they end last."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 async def _drain(cluster: LocalCluster, command: str) -> None:
-    """Take the tasks of a create-only level out of the queues, so that levels start alike."""
+    """Take the tasks of a create-only level out of the queues, so that all levels start alike."""
     urls, token = cluster.urls, next(iter(WORKER_TOKENS.values()))
     claim = {"commands": [command], "count": 100, "leaseSeconds": 120}
     async with RecordingClient(urls) as client:
@@ -250,7 +250,7 @@ async def _drain(cluster: LocalCluster, command: str) -> None:
 
 
 async def _idle(cluster: LocalCluster) -> dict[str, float]:
-    """Return each node's share of one core while nobody asks anything, in percent."""
+    """Return each node's share of one core without any requests, in percent."""
     before = {node: cpu_seconds(cluster.pid(node)) for node in cluster.nodes}
     await asyncio.sleep(IDLE_S)
     return {
@@ -264,7 +264,7 @@ def _rss(cluster: LocalCluster) -> dict[str, float]:
 
 
 async def _repair(cluster: LocalCluster, kills: int) -> dict[str, Any]:
-    """Kill leaders one after the other under load; return the time to the next write of each."""
+    """Kill leaders one after the other under load; return the time to the next write for each."""
     seconds: list[float] = []
     async with Load(
         cluster.urls,

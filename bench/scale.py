@@ -1,11 +1,11 @@
-"""Scale: what a million tasks and more cost a node that starts, and one that has nothing.
+"""Scale: the cost of a million tasks for a starting node, and for one with an empty disk.
 
     python -m bench.scale --tasks 1000000
 
-The tasks are created by the broker's own engines, one a shard, straight into the data of two nodes:
-as the requests would have made them, without the requests. Their counters are counted again. Then
-the nodes start, a third one with an empty disk, which fetches a snapshot of every shard; then all
-are stopped and started again.
+The broker's own engines create the tasks, one engine per shard, directly in the data of two nodes:
+the same rows as by requests, without the requests. Their counters are recounted. Then the nodes
+start, and a third one with an empty disk, which fetches a snapshot of every shard. At last all are
+stopped and started again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
 
 
 async def _restart(cluster: LocalCluster) -> tuple[dict[str, float], float]:
-    """Stop and start all nodes; return seconds to ready, and what the first claim took."""
+    """Stop and start all nodes; return seconds until ready, and the time of the first claim."""
     await asyncio.gather(*(cluster.stop(node) for node in cluster.nodes))
     for node in cluster.nodes:
         cluster.start(node)
@@ -142,7 +142,7 @@ async def _claim_ms(client: RecordingClient, node: str) -> float:
 
 
 async def _snapshot_seconds(cluster: LocalCluster, node: str) -> float:
-    """Return how long all snapshots a node has taken or installed took."""
+    """Return the time of all snapshots that a node has taken or installed."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"{cluster.nodes[node].url}/metrics") as response,

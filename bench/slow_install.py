@@ -1,12 +1,12 @@
-"""Slow install: what writers notice while a node fetches gigabytes of state over a slow link.
+"""Slow install: the effect on writers while a node fetches gigabytes of state over a slow link.
 
     unshare --net python -m bench.slow_install --gib 5 --mbit 200
 
-Three real nodes. Two hold the state and serve creates at a steady rate; the third comes with an
-empty disk and has to take a snapshot of every shard. Its link is slow in both directions: the
-kernel shapes what passes through the proxies between it and the others, in a network namespace that
-has nothing else in it. With --apart and --third it takes neither processor nor disk from those who
-serve, as on a machine of its own.
+Three real nodes. Two hold the state and serve creates at a steady rate. The third starts with an
+empty disk and must fetch a snapshot of every shard. Its link is slow in both directions: the kernel
+shapes the traffic through the proxies between it and the others, in a separate network namespace.
+With --apart and --third it takes neither processor nor disk from the other two, as on its own
+machine.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
             with DiskProbe(directory) as disk:
                 await asyncio.sleep(options.quiet)
                 if options.apart:
-                    # This thread drives the proxies; what it starts from now on runs where it does.
+                    # This thread drives the proxies; processes started from now on inherit its
+                    # cores.
                     os.sched_setaffinity(0, [last])
                 begun_s = time.monotonic()
                 cluster.start(third.id)
@@ -143,7 +144,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
 
 
 def _own_network() -> None:
-    """Refuse to shape the traffic of anybody else; bring the loopback of the namespace up."""
+    """Refuse to shape other programs' traffic; bring the loopback of the namespace up."""
     links = json.loads(_run("ip", "-json", "link", "show"))
     others = [link["ifname"] for link in links if link["ifname"] != "lo" and "UP" in link["flags"]]
     if others:
@@ -152,7 +153,7 @@ def _own_network() -> None:
 
 
 def _slow_down(cluster: LocalCluster, node: str, *, mbit: int) -> None:
-    """Shape what goes to and from a node over its link, each direction by itself."""
+    """Shape the traffic to and from a node over its link, each direction separately."""
     _run("tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", "htb", "default", "1")
     _class("1:1", "10gbit", "10m")
     for number in ("1:2", "1:3"):
@@ -160,7 +161,7 @@ def _slow_down(cluster: LocalCluster, node: str, *, mbit: int) -> None:
     for peer in cluster.nodes:
         if peer == node:
             continue
-        # Towards the proxy or from it, as the one or the other has dialled.
+        # Either end may have dialled, so match packets to and from the proxy's port.
         _filter("dport", cluster.link_port(peer, node), "1:2")
         _filter("sport", cluster.link_port(node, peer), "1:2")
         _filter("dport", cluster.link_port(node, peer), "1:3")

@@ -1,7 +1,7 @@
 """Steady: cycles or creates at a fixed rate until standard input closes; prints every request.
 
-A client that knows all nodes and nothing else: it asks them in turn, and the next one when a
-connection is refused, since nothing was sent then. Nothing else is tried again.
+A client that knows all nodes: it asks them in turn. If a connection is refused it asks the next
+one, since nothing was sent. It retries nothing else.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _ROOT = Path(__file__).parent.parent
 _LEASE_S = 120
 _WAIT_S = 5
 _TIMEOUT_S = 30.0
-_CLAIMS_MAX = 20  # Of one cycle: a claim may find that others have taken what there was.
+_CLAIMS_MAX = 20  # Of one cycle: other claims may have taken the tasks that were there.
 
 
 class Steady(msgspec.Struct, frozen=True, kw_only=True):
-    """What to offer.
+    """The load to offer.
 
     Attributes:
         kind: `cycle` (create, claim, result) or `create`.
         urls: Base URLs, asked in turn.
-        per_s: Begun a second, at even distances.
-        in_flight_max: Begun and not ended; beyond it one is left out and counted.
-        payload_bytes: About how large a payload is.
+        per_s: Operations started per second, evenly spaced.
+        in_flight_max: Started and not ended; beyond it one is skipped and counted.
+        payload_bytes: The approximate size of a payload.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         ended_s: When its answer was complete, monotonic seconds of the machine.
         took_ms: Since it was due (a create), or since the answer before it.
-        failure: Empty when it was answered with success.
+        failure: Empty if it was answered with success.
     """
 
     operation: str
@@ -65,14 +65,14 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What happened.
+    """The measurements.
 
     Attributes:
-        cycles: When each that was begun has ended, monotonic seconds.
-        held_back: Left out because too many had not ended.
+        cycles: When each one ended, in monotonic seconds.
+        held_back: Skipped because too many had not ended.
         refused: Connections refused by a node; the request went to the next one.
-        late_ms_max: At most this long after it was due was a request begun: nobody's fault but the
-            generator's, or that of the machine it shares. It counts as part of the request.
+        late_ms_max: The longest time between a request's due time and its start, caused by the
+            generator or the machine it shares. It is part of the request's latency.
     """
 
     requests: list[Request] = []
@@ -83,14 +83,14 @@ class Seen(msgspec.Struct, kw_only=True):
 
 
 class Running:
-    """A generator that runs; `seen` is there when it has been stopped."""
+    """A running generator; `seen` is set once it was stopped."""
 
     def __init__(self, process: asyncio.subprocess.Process, said: IO[bytes]) -> None:
         self._process = process
         self._said = said
 
     async def stop(self) -> Seen:
-        """Stop offering, let what has begun end, and return what was seen.
+        """Stop offering, let requests end, and return the measurements.
 
         Raises:
             RuntimeError: The generator failed.
@@ -103,7 +103,7 @@ class Running:
         return msgspec.json.decode(self._said.read(), type=Seen)
 
     async def end(self) -> None:
-        """End it, whatever it does."""
+        """Kill it."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
@@ -111,7 +111,7 @@ class Running:
 
 @asynccontextmanager
 async def running(steady: Steady) -> AsyncIterator[Running]:
-    """Run a generator in a process of its own."""
+    """Run a generator in its own process."""
     with tempfile.TemporaryFile() as said:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.steady", msgspec.json.encode(steady).decode()),
@@ -143,7 +143,7 @@ class _Load:
         )
 
     async def run(self, enough: asyncio.Event) -> Seen:
-        """Offer until it is enough, and let what has begun end."""
+        """Offer load until told to stop, and let requests end."""
         steady = self._steady
         step: Callable[[float], Awaitable[bool]] = (
             self._cycle if steady.kind == "cycle" else self._one

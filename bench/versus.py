@@ -1,6 +1,6 @@
-"""Versus: the same loads on several clusters in one run, one after the other and round again.
+"""Versus: the same loads on several clusters in one run, in turn, several rounds.
 
-A machine's speed drifts, so a figure alone says little; figures of the same minute compare.
+A machine's speed drifts, so only figures of the same minute can be compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _USUAL = ("create@1", "create@32", "cycle@32", "cycle@128", "batch")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the loads, print medians and ratios, keep the samples in `bench/results`."""
     options = _options(arguments)
-    # As a Ctrl-C does: what was started is stopped on the way out.
+    # Raised as for Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     prefer([os.getpid()], nice=options.nice)
     directory = Path(tempfile.mkdtemp(prefix="versus-", dir=options.directory))

@@ -1,4 +1,4 @@
-"""Work: what a lane asks of the broker, as requests made once and answers barely read."""
+"""Work: the requests of a lane, encoded once, whose answers are barely decoded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BrokerWork:
     """The kinds of work against codeQ's HTTP API.
 
     Args:
-        batch: Tasks a request, of the batch kinds.
+        batch: Tasks per request, of the batch kinds.
         payload_bytes: Of the text in each task's payload.
     """
 
@@ -64,12 +64,12 @@ class BrokerWork:
         task = {"command": command, "payload": {"n": 1, "text": "x" * payload_bytes}}
         claim = {"commands": [command], "leaseSeconds": _LEASE_S, "waitSeconds": _WAIT_S}
         self._create = self._requests("", producer_token, task)
-        # Decoded whole, then refused: a task has a command.
+        # The server decodes it and then refuses it, because a task needs a command.
         self._refused = self._requests("", producer_token, {**task, "command": ""})
         self._claim = self._requests("/claim", worker_token, claim)
         self._create_batch = self._requests("/batch", producer_token, {"tasks": [task] * batch})
         self._claim_batch = self._requests("/claim/batch", worker_token, {**claim, "count": batch})
-        # A task's id goes between the two, so that no header is made a request.
+        # A task's id goes between the two parts, so that no header is built per request.
         result = self._requests(f"/{_ID}/result", worker_token, _RESULT)
         self._result = [whole.partition(_ID.encode()) for whole in result]
 
@@ -77,7 +77,7 @@ class BrokerWork:
         """Return the work of a kind.
 
         Raises:
-            KeyError: There is no such kind.
+            KeyError: The kind does not exist.
         """
         return {
             "create": self.create,

@@ -24,8 +24,8 @@ def wrk_rows(
 ) -> list[Row]:
     """Run full cycles from 32 connections against each node in turn; empty without wrk.
 
-    One wrk drives one address, so each node is measured on its own; every node forwards what it
-    does not lead.
+    One wrk drives one address, so each node is measured separately; every node forwards requests
+    that it does not lead.
     """
     wrk = shutil.which("wrk")
     if wrk is None:

@@ -1,4 +1,4 @@
-"""Make `python -m bench.peers` the same as `python -m bench.peers.run`."""
+"""Run `bench.peers.run` for `python -m bench.peers`."""
 
 from __future__ import annotations
 

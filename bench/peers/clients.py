@@ -1,4 +1,4 @@
-"""Clients: what a lane asks of any broker, and which client library asks it."""
+"""Clients: the operations a lane needs of any broker, and the client library for each."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ ANSWER_WITHIN_S = 30.0
 class Client(Protocol):
     """One queue of one broker; a handle is a task that a lane holds.
 
-    Methods raise what their library raises; TimeoutError where nothing came in time.
+    Methods raise their library's errors, and TimeoutError if nothing came in time.
     """
 
     async def connect(self, urls: Sequence[str], *, queue: str, lanes: int, batch: int) -> None:
-        """Connect to every node, and make the queue if it is not there."""
+        """Connect to every node, and create the queue if it does not exist."""
 
     async def create(self, lane: int, payload: bytes, *, key: str | None = None) -> None:
-        """Create a task, and return once the broker says it is kept.
+        """Create a task, and return once the broker has acknowledged it.
 
         Args:
-            lane: Who asks.
+            lane: The number of the lane.
             payload: A JSON document.
-            key: By which the broker knows a second attempt, where it can.
+            key: Identifies a second attempt, if the broker supports that.
         """
 
     async def claim(self, lane: int, *, within_s: float = ANSWER_WITHIN_S) -> Any:
         """Wait for a task and return it."""
 
     async def finish(self, lane: int, handle: Any) -> None:
-        """Finish a task, and return once the broker has said so, where it does."""
+        """Finish a task, and return once the broker has confirmed it, if it does."""
 
     def payload(self, handle: Any) -> bytes:
         """Return the payload of a task."""
@@ -55,7 +55,7 @@ def client_of(protocol: str) -> Client:
     Raises:
         ValueError: No client speaks this protocol.
     """
-    # The libraries are there with the `bench` extra only.
+    # Imported late: only the `bench` extra installs the libraries.
     match protocol:
         case "codeq":
             from bench.peers.http_client import HttpClient  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Failover: what creates at a fixed rate wait when the leader is killed, and whether all arrive."""
+"""Failover: the waits of creates at a fixed rate when the leader is killed, and lost tasks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PAUSE_S = 0.05
 _ACKNOWLEDGED_WITHIN_S = 90.0
 _LANES = 8
 _SILENCE_S = 3.0
-# A broker that has handed out nothing yet may still be electing a leader for its workers.
+# A broker that has handed out nothing yet may still be electing a leader for its consumers.
 _FIRST_WITHIN_S = 30.0
-# Three times what the slowest broker here has needed.
+# Three times the time of the slowest broker here.
 _DRAINED_WITHIN_S = 120.0
 
 
@@ -32,10 +32,10 @@ class Failover(msgspec.Struct, frozen=True, kw_only=True):
     """One kill.
 
     Attributes:
-        worst_s: The longest a create waited for its acknowledgement, from when it was due.
+        worst_s: The longest wait of a create for its acknowledgement, from when it was due.
         created: Creates acknowledged.
-        missing: Of those, how many no worker was given afterwards: lost, or not handed out.
-        twice: Tasks that workers were given more than once.
+        missing: Of those, how many no worker got afterwards: lost, or not delivered.
+        twice: Tasks that workers got more than once.
     """
 
     worst_s: float
@@ -45,10 +45,9 @@ class Failover(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def failover(contender: Contender) -> Failover:
-    """Kill the leader of a queue of its own under load, then take out all that was created.
+    """Kill the leader of a fresh queue under load, then claim all created tasks.
 
-    The load goes to the nodes that stay alive; each create is tried again until it is
-    acknowledged.
+    The load goes to the surviving nodes; each create is retried until it is acknowledged.
 
     Raises:
         TimeoutError: A create was not acknowledged in time.
@@ -73,7 +72,7 @@ async def failover(contender: Contender) -> Failover:
 
 
 async def _load(client: Client, contender: Contender, leader: str) -> dict[int, float]:
-    """Return what each create waited, by its number."""
+    """Return the wait of each create, by its number."""
     waits: dict[int, float] = {}
 
     async def create(number: int, due_s: float) -> None:
@@ -101,7 +100,7 @@ async def _load(client: Client, contender: Contender, leader: str) -> dict[int, 
 
 
 async def _drained(client: Client) -> Counter[int]:
-    """Return how often each number was given to a worker, until there is nothing more."""
+    """Return how often each number was delivered, until there is nothing more."""
     given: Counter[int] = Counter()
     begun_s = time.monotonic()
     deadline_s = begun_s + _DRAINED_WITHIN_S
@@ -116,7 +115,7 @@ async def _drained(client: Client) -> Counter[int]:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             given[msgspec.json.decode(client.payload(handle))["n"]] += 1
-            # Refused where another worker was given it, too, which `given` has counted.
+            # Also refused if another worker got the task, which `given` has counted.
             with suppress(OSError):
                 await client.finish(lane, handle)
 

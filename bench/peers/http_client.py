@@ -1,4 +1,4 @@
-"""HTTP client: codeQ's API by aiohttp, for measures where what a client costs does not count."""
+"""HTTP client: codeQ's API by aiohttp, for measurements in which a client's cost is irrelevant."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _TOKEN = "dev-token"
 _TASKS = "/v1/codeq/tasks"
 _LEASE_S = 60
 _CONNECTIONS = 1000
-# A leader that has moved on the way is named once more.
+# One more redirect than usual, for a leader that has changed meanwhile.
 _REDIRECTS_MAX = 3
 
 
 class HttpClient:
-    """One queue; creates go to the next node, and where that node says.
+    """One queue; creates go to the next node, and to the node it redirects to.
 
-    Claims go to nodes that took a create themselves: the original's followers hand out tasks
-    that their leader knows nothing of.
+    Claims go to nodes that took a create themselves: the original's followers deliver tasks that
+    their leader does not know of.
     """
 
     async def connect(self, urls: Sequence[str], *, queue: str, lanes: int, batch: int) -> None:
-        """Keep the nodes in mind: a queue is made by its first task."""
+        """Remember the nodes: a queue is created by its first task."""
         del batch
         self._turn = itertools.cycle(urls)
         self._taking: dict[str, None] = {}
@@ -53,7 +53,7 @@ class HttpClient:
         """Claim a task, asking one node after the other.
 
         Raises:
-            TimeoutError: None has one.
+            TimeoutError: No node has one.
         """
         asked = {
             "commands": [self._queue],
@@ -75,20 +75,20 @@ class HttpClient:
         await self._post(nodes[lane % len(nodes)], f"/{handle['id']}/result", result)
 
     def payload(self, handle: dict[str, Any]) -> bytes:
-        """Return the payload: a document, or its text where the server answers so."""
+        """Return the payload: a document, or its text if the server answers with text."""
         found = handle["payload"]
         return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
 
     async def create_batch(self, lane: int, payloads: Sequence[bytes]) -> None:
-        """Create each by itself."""
+        """Create each one separately."""
         await asyncio.gather(*(self.create(lane, payload) for payload in payloads))
 
     async def claim_batch(self, lane: int, count: int) -> list[dict[str, Any]]:
-        """Claim each by itself."""
+        """Claim each one separately."""
         return list(await asyncio.gather(*(self.claim(lane) for _ in range(count))))
 
     async def finish_batch(self, lane: int, handles: Sequence[dict[str, Any]]) -> None:
-        """Finish each by itself."""
+        """Finish each one separately."""
         await asyncio.gather(*(self.finish(lane, handle) for handle in handles))
 
     async def close(self) -> None:
@@ -112,7 +112,7 @@ class HttpClient:
                 self._taking.pop(url, None)
                 raise OSError(f"{url}: {error!r}") from error
             if response.status == 307:
-                # By hand: the library would leave the token behind on the way.
+                # Redirects are followed by hand: the library would drop the token.
                 there = urlsplit(response.headers["Location"])
                 url = f"{there.scheme}://{there.netloc}"
                 continue

@@ -14,7 +14,7 @@ from bench.job import Job
 from bench.lanes import Tally
 from bench.peers.clients import Client, client_of
 
-# Of lanes that wait for tasks which others hold when the time is over.
+# For lanes that wait for tasks held by others when the time is over.
 _END_WITHIN_S = 3.0
 _FIRST_WITHIN_S = 60.0
 _PAUSE_S = 0.1
@@ -35,7 +35,7 @@ class ClientLanes:
         """Return the work of a kind.
 
         Raises:
-            KeyError: There is no such kind.
+            KeyError: The kind does not exist.
         """
         kinds: dict[str, Step] = {
             "create": self.create,
@@ -85,7 +85,7 @@ class ClientLanes:
 
 @asynccontextmanager
 async def client_lanes(job: Job, tally: Tally) -> AsyncIterator[None]:
-    """Run the lanes of a job from entering to leaving, when the tally must be over."""
+    """Run the lanes of a job within the block; the tally must be over at its end."""
     await first_created(job.protocol, job.urls, job.command)
     client = client_of(job.protocol)
     await client.connect(job.urls, queue=job.command, lanes=job.lanes, batch=job.batch)
@@ -105,7 +105,7 @@ async def client_lanes(job: Job, tally: Tally) -> AsyncIterator[None]:
 
 
 async def first_created(protocol: str, urls: Sequence[str], queue: str) -> None:
-    """Make a queue and create one task, trying again while the queue has no leader; take it out.
+    """Create a queue and one task, retrying while the queue has no leader; take the task out.
 
     Raises:
         TimeoutError: It has none in time.

@@ -30,7 +30,7 @@ class NatsClient:
         self._connections: list[Any] = []
 
     async def connect(self, urls: Sequence[str], *, queue: str, lanes: int, batch: int) -> None:
-        """Connect to every server, and make stream and consumer."""
+        """Connect to every server, and create stream and consumer."""
         for url in urls:
             self._connections.append(await nats.connect(url, allow_reconnect=False))
         self._streams = [
@@ -88,7 +88,7 @@ class NatsClient:
         await handle.ack_sync(timeout=ANSWER_WITHIN_S)
 
     async def create_batch(self, lane: int, payloads: Sequence[bytes]) -> None:
-        """Publish all, then wait for all answers."""
+        """Pull the available messages, up to `count`."""
         stream = self._of(lane)
         await asyncio.gather(*[await stream.publish_async(self._subject, one) for one in payloads])
 

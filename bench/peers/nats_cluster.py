@@ -15,7 +15,7 @@ from codeq_cluster.settings import environment
 from codeq_cluster.testing.cluster import free_ports
 
 _NODES = 3
-# Of the Debian package, which installs it outside of most users' PATH.
+# The Debian package installs it outside of most users' PATH.
 PROGRAM = shutil.which("nats-server") or "/usr/sbin/nats-server"
 
 _CONFIGURATION = """\
@@ -60,7 +60,7 @@ class NatsCluster:
         return [process.pid for process in self._nodes.values()]
 
     def start(self) -> None:
-        """Start three servers with new data, and wait until they have a leader of their own."""
+        """Start three servers with new data, and wait until they have elected a leader."""
         self._starts += 1
         place = self._directory / str(self._starts)
         ports = free_ports(3 * _NODES)
@@ -95,7 +95,7 @@ class NatsCluster:
         )
 
     def stop(self) -> None:
-        """End every server; harmless when none runs."""
+        """Stop every server; safe to call again."""
         stop(list(self._nodes.values()))
         self._nodes, self._names, self._monitors = {}, {}, {}
 
@@ -107,7 +107,7 @@ class NatsCluster:
         return self._names[streams[queue]["cluster"]["leader"]]
 
     def kill(self, address: str) -> None:
-        """End a server with SIGKILL."""
+        """Kill a server with SIGKILL."""
         process = self._nodes.pop(address)
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -1,4 +1,4 @@
-"""Plot: throughput over requests in flight, and CPU a cycle, as one SVG without a library."""
+"""Plot: throughput by requests in flight, and CPU per cycle, as one SVG without a library."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _WIDTH, _HEIGHT = 920, 440
 _TOP, _BOTTOM = 56, 392
 _LEFT, _RIGHT = 70, 500
 _BARS_LEFT, _BARS_RIGHT = 590, 890
-# Okabe and Ito's palette: told apart by eyes that see fewer colours, too.
+# Okabe and Ito's palette, which colour-blind readers can tell apart too.
 _COLOURS = ("#0072b2", "#56b4e9", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#000000")
 _STYLE = "font: 12px sans-serif; fill: #222"
 
 
 def plot(report: Report) -> str:
-    """Return the drawing: lines with the spread of the rounds, and bars of servers and client."""
+    """Return the drawing: lines with the spread of the rounds, and bars for servers and client."""
     told = "Throughput over requests in flight, and CPU time of a cycle"
     size = f'viewBox="0 0 {_WIDTH} {_HEIGHT}"'
     parts = [
@@ -41,7 +41,7 @@ class Scale:
         self._from_px, self._to_px = from_px, to_px
 
     def at(self, value: float) -> float:
-        """Return the position of a value, which is above 0."""
+        """Return the position of a value, which must be above 0."""
         share = (math.log10(value) - self._least) / self._span
         return self._from_px + share * (self._to_px - self._from_px)
 

@@ -20,7 +20,7 @@ class RabbitClient:
         self._connections: list[Any] = []
 
     async def connect(self, urls: Sequence[str], *, queue: str, lanes: int, batch: int) -> None:
-        """Connect to every node, make the queue, and consume from it on every node."""
+        """Connect to every node, create the queue, and consume from it on every node."""
         self._queue = queue
         for url in urls:
             self._connections.append(await aio_pika.connect(url))
@@ -33,7 +33,8 @@ class RabbitClient:
             durable=True,
             arguments={"x-queue-type": "quorum", "x-quorum-initial-group-size": _REPLICAS},
         )
-        # What any connection was given, any lane takes: none waits beside a message.
+        # One queue for all connections, so that no lane waits while another connection has a
+        # message.
         self._given: asyncio.Queue[Any] = asyncio.Queue()
         for connection in self._connections:
             channel = await connection.channel()
@@ -41,7 +42,7 @@ class RabbitClient:
             await (await channel.get_queue(queue, ensure=False)).consume(self._given.put)
 
     async def create(self, lane: int, payload: bytes, *, key: str | None = None) -> None:
-        """Publish, and wait for the confirmation; AMQP knows no second attempts."""
+        """Publish, and wait for the confirmation; AMQP does not deduplicate second attempts."""
         del key
         message = aio_pika.Message(payload, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
         await self._publishing[lane].default_exchange.publish(
@@ -59,7 +60,7 @@ class RabbitClient:
         return bytes(handle.body)
 
     async def finish(self, lane: int, handle: Any) -> None:
-        """Acknowledge; AMQP has no answer to that."""
+        """Acknowledge; AMQP does not confirm that."""
         del lane
         await handle.ack()
 
@@ -68,14 +69,14 @@ class RabbitClient:
         await asyncio.gather(*(self.create(lane, payload) for payload in payloads))
 
     async def claim_batch(self, lane: int, count: int) -> list[Any]:
-        """Take what was pushed, up to `count`."""
+        """Take the messages already pushed, up to `count`."""
         found = [await self.claim(lane)]
         while len(found) < count and not self._given.empty():
             found.append(self._given.get_nowait())
         return found
 
     async def finish_batch(self, lane: int, handles: Sequence[Any]) -> None:
-        """Acknowledge each: they came over several channels."""
+        """Acknowledge each one: they came over several channels."""
         for handle in handles:
             await self.finish(lane, handle)
 

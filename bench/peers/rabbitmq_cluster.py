@@ -1,4 +1,4 @@
-"""RabbitMQ: three nodes on loopback, with a home, ports and an epmd of their own."""
+"""RabbitMQ: three nodes on loopback, with their own home, ports and epmd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codeq_cluster.settings import environment
 from codeq_cluster.testing.cluster import free_ports
 
 _NODES = 3
-# Of the Debian package; the ones in PATH change to the package's user.
+# The Debian package's own scripts; those in PATH switch to the package's user.
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 _FORMED_WITHIN_S = 120.0
 
@@ -61,11 +61,11 @@ class RabbitCluster:
 
     @property
     def pids(self) -> list[int]:
-        """The virtual machines, which the scripts started."""
+        """The Erlang virtual machines, which the scripts started."""
         return [_virtual_machine(process.pid) for process in self._nodes.values()]
 
     def start(self) -> None:
-        """Start three nodes with new data, and wait until they are one cluster."""
+        """Start three nodes with new data, and wait until they form one cluster."""
         self._starts += 1
         self._place = self._directory / str(self._starts)
         (self._place / "home").mkdir(parents=True)
@@ -96,12 +96,12 @@ class RabbitCluster:
             logs=lambda: [self._home(name) / "console" for name in names],
             within_s=_FORMED_WITHIN_S,
         )
-        # A queue made before all have joined would have fewer members.
+        # A queue created before all have joined would have fewer members.
         self._control("await_online_nodes", str(_NODES), "--timeout", f"{_FORMED_WITHIN_S:.0f}")
         prefer(self.pids, nice=self._nice)
 
     def stop(self) -> None:
-        """End every node; harmless when none runs."""
+        """Stop every node; safe to call again."""
         for pid in self.pids:
             os.kill(pid, signal.SIGTERM)
         stop([*self._nodes.values(), *([self._epmd] if self._epmd else [])])
@@ -114,7 +114,7 @@ class RabbitCluster:
         return self._address(leader)
 
     def kill(self, address: str) -> None:
-        """End a node with SIGKILL."""
+        """Kill a node with SIGKILL."""
         (name,) = (node for node in self._nodes if self._address(node) == address)
         process = self._nodes.pop(name)
         os.kill(_virtual_machine(process.pid), signal.SIGKILL)

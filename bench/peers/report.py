@@ -1,4 +1,4 @@
-"""Report: what a run of all systems measured, and its medians."""
+"""Report: the measurements of all systems, and their medians."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LOADS = {
 
 
 class Round(msgspec.Struct, kw_only=True):
-    """One start of a system, and what was measured until its stop.
+    """One start of a system, and the measurements until its stop.
 
     Attributes:
         first_create_s: From the start of the processes to the first acknowledged create.
         samples: By load.
         rss_idle_mib: Of a node on average, before the loads.
         rss_loaded_mib: The same after them.
-        failover: None where none was asked for.
+        failover: None if none was requested.
     """
 
     first_create_s: float
@@ -46,7 +46,7 @@ class System(msgspec.Struct, kw_only=True):
 
     Attributes:
         syncs: What it has on disk when it acknowledges, in words.
-        syncs_a_cycle: Syncs of all nodes for a lone cycle; None where they were not counted.
+        syncs_a_cycle: Syncs of all nodes for a lone cycle; None if they were not counted.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Of the rounds of one figure."""
+    """Minimum, median and maximum of a figure over the rounds."""
 
     median: float
     least: float
@@ -79,6 +79,6 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 def spread(system: System, load: str, figure: Callable[[Sample], float]) -> Spread | None:
-    """Return a figure of a load over the rounds, None where it was not measured."""
+    """Return the spread of a load's figure over the rounds, None if it was not measured."""
     values = [figure(one.samples[load]) for one in system.rounds if load in one.samples]
     return Spread.of(values) if values else None

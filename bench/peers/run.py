@@ -1,4 +1,4 @@
-"""Run: the same loads on every system, one system after the other and round again."""
+"""Run: the same loads on every system, the systems in turn, several rounds."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _SETTLED_S = 2.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure every system that is there, print the table, keep the figures."""
+    """Measure every available system, print the table, keep the figures."""
     options = _options(arguments)
     if options.stored is not None:
         report = msgspec.json.decode(options.stored.read_bytes(), type=Report)
     else:
-        # As a Ctrl-C does: what was started is stopped on the way out.
+        # Raised as for Ctrl-C, so that everything that was started is stopped.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         report = _measured(options)
         RESULTS.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Syncs: how often a cluster waits for its disk, counted by strace, where that is installed."""
+"""Syncs: how often a cluster syncs its disk, counted by strace if it is installed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _POLL_S = 0.02
 
 
 def syncs_per_task(pids: Sequence[int], job: Job) -> float | None:
-    """Run a job and return how many syncs the processes asked for a task; None without strace.
+    """Run a job and return the processes' syncs per task; None without strace.
 
-    Every system call stops its caller for a moment, so the rates of this job mean nothing; with
-    one lane the count does not depend on them.
+    Every system call stops its caller for a moment, so this job's rates mean nothing. With one
+    lane, the count does not depend on them.
     """
     strace = shutil.which("strace")
     if strace is None:
@@ -45,7 +45,7 @@ def syncs_per_task(pids: Sequence[int], job: Job) -> float | None:
 
 
 def calls(table: str) -> int:
-    """Return the sum of calls in strace's summary of the columns calls and name."""
+    """Return the sum of the calls column in strace's summary."""
     rows = [line.split() for line in table.splitlines()]
     return sum(int(row[0]) for row in rows if len(row) == 2 and row[1] in _CALLS)
 
@@ -54,7 +54,7 @@ def _wait_attached(pids: Sequence[int]) -> None:
     """Return when every process is traced.
 
     Raises:
-        TimeoutError: One is not: the user may not.
+        TimeoutError: A process could not be traced, for instance for lack of permission.
     """
     deadline_s = time.monotonic() + _ATTACHED_WITHIN_S
     while not all("TracerPid:\t0" not in Path(f"/proc/{pid}/status").read_text() for pid in pids):

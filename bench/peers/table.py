@@ -13,7 +13,7 @@ END = "<!-- peers: end -->"
 
 
 def table(report: Report) -> str:
-    """Return how it was measured, and a table with a column for each system."""
+    """Return the method of the measurement, and a table with a column for each system."""
     systems = report.systems
     lines = [
         _circumstances(report),
@@ -45,7 +45,7 @@ def _circumstances(report: Report) -> str:
 
 
 def placed(document: str, text: str) -> str:
-    """Return the document with what is between the markers replaced.
+    """Return the document with the text between the markers replaced.
 
     Raises:
         ValueError: It has no markers, or more than one pair.
