@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from codeq_cluster.api.http.access_log import AccessLog
-from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.import_room import ImportRoom
 from codeq_cluster.api.http.memory_limits import LargeBodies
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_CONSISTENCY, no_integer
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.http.whole_requests import Whole
 from codeq_cluster.artifacts import ArtifactStore
@@ -32,9 +33,6 @@ COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # The `consistency` parameter of the query string, and its default.
 CONSISTENCY = "consistency"
 LINEARIZABLE = "linearizable"
-NEVER_STALE = bad_request(
-    "invalid 'consistency' (this route has no stale reads)", "invalid-consistency"
-)
 
 _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
@@ -134,7 +132,7 @@ class Call:
         """
         command = self.named["command"]
         if not COMMAND.fullmatch(command):
-            raise bad_request("invalid command", "invalid-command")
+            raise INVALID_COMMAND
         return command
 
     def most(self, scope: Scope) -> int | None:
@@ -159,9 +157,7 @@ class Call:
             return False
         asked = self.request.query.get(CONSISTENCY, "")
         if asked not in ("", LINEARIZABLE, "stale"):
-            raise bad_request(
-                "invalid 'consistency' (use linearizable or stale)", "invalid-consistency"
-            )
+            raise INVALID_CONSISTENCY
         return asked == "stale"
 
     def query_integer(self, name: str) -> int:
@@ -174,7 +170,7 @@ class Call:
         if not asked:
             return 0
         if not _INTEGER.fullmatch(asked):
-            raise bad_request(f"invalid '{name}' (use an integer)", "invalid-query")
+            raise no_integer(name)
         return int(asked)
 
     def query_text(self, name: str) -> str:

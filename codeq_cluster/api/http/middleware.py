@@ -21,7 +21,6 @@ from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.call import (
     CONSISTENCY,
     LINEARIZABLE,
-    NEVER_STALE,
     Asked,
     Call,
     Services,
@@ -37,6 +36,7 @@ from codeq_cluster.api.http.errors import (
     invalid_body,
 )
 from codeq_cluster.api.http.memory_limits import Body
+from codeq_cluster.api.http.refusals import NEVER_STALE, STALLED, body_too_large
 from codeq_cluster.api.http.whole_requests import Whole
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity
 from codeq_cluster.auth.jwks import KeysUnavailable
@@ -283,7 +283,7 @@ async def _body(
     bytes_max = bytes_max or limits.max_body_bytes
     length = request.content_length
     if length is not None and length > bytes_max:
-        raise _too_large(bytes_max)
+        raise body_too_large(bytes_max)
     if large is not None and length is not None:
         large.grown(length)
     try:
@@ -291,12 +291,12 @@ async def _body(
             # A small body arrives with the head, so no deadline is needed.
             body: bytes | bytearray = request.content.read_nowait()
             if len(body) > bytes_max:
-                raise _too_large(bytes_max)
+                raise body_too_large(bytes_max)
         else:
             async with asyncio.timeout(limits.body_timeout_ms / 1000):
                 body = await _whole(request, bytes_max, large)
     except TimeoutError as stalled:
-        raise ApiError(408, "request timeout", "request-timeout", retryable=True) from stalled
+        raise STALLED from stalled
     except (web.RequestPayloadError, HttpProcessingError) as broken:
         raise invalid_body(unreadable) from broken
     try:
@@ -311,11 +311,7 @@ async def _whole(request: web.Request, bytes_max: int, large: Body | None) -> by
     async for chunk in request.content.iter_any():
         body += chunk
         if len(body) > bytes_max:
-            raise _too_large(bytes_max)
+            raise body_too_large(bytes_max)
         if large is not None:
             large.grown(len(body))
     return body
-
-
-def _too_large(bytes_max: int) -> ApiError:
-    return ApiError(413, f"request body exceeds {bytes_max} bytes", "body-too-large")

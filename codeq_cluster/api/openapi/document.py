@@ -15,7 +15,6 @@ from msgspec import Raw, Struct
 
 from codeq_cluster import __version__
 from codeq_cluster.api.http.answer import HttpAnswer
-from codeq_cluster.api.http.call import NEVER_STALE
 from codeq_cluster.api.http.errors import (
     ApiError,
     Envelope,
@@ -27,6 +26,7 @@ from codeq_cluster.api.http.errors import (
 )
 from codeq_cluster.api.http.memory_limits import result_bytes_max
 from codeq_cluster.api.http.middleware import Handler, Route
+from codeq_cluster.api.http.refusals import NEVER_STALE, STALLED, body_too_large
 from codeq_cluster.api.openapi import admin, admin_bodies
 from codeq_cluster.api.openapi import operations as openapi_operations
 from codeq_cluster.api.openapi.types import (
@@ -256,8 +256,8 @@ class _Described:
                 else self._settings.limits.max_body_bytes
             )
             yield invalid_body(route.unreadable)
-            yield ApiError(408, "request timeout", "request-timeout", retryable=True)
-            yield ApiError(413, f"request body exceeds {body_bytes_max} bytes", "body-too-large")
+            yield STALLED
+            yield body_too_large(body_bytes_max)
         if self._operation.replicated:
             yield from map(from_failure, _FAILED)
         yield ApiError(500, "internal error", "internal")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from codeq_cluster.api.http.call import COMMAND, Call
-from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, NOT_ALLOWED, too_many
 
 COMMANDS_MAX = 1000  # In one claim; each costs a look at its queue.
-
-_NOT_ALLOWED = ApiError(403, "event type not allowed", "event-type-not-allowed")
 
 
 def allowed_commands(
@@ -35,12 +33,12 @@ def allowed_commands(
         # An empty tuple would mean every command, so a token without one usable name gets none.
         commands = tuple(each for each in allowed if COMMAND.fullmatch(each))[:count_max]
         if not commands:
-            raise _NOT_ALLOWED
+            raise NOT_ALLOWED
         return commands
     if len(asked) > count_max:
-        raise bad_request(f"invalid '{field}' (at most {count_max})", "out-of-range")
+        raise too_many(field, count_max)
     if not everything and not set(asked) <= set(allowed):
-        raise _NOT_ALLOWED
+        raise NOT_ALLOWED
     if not all(COMMAND.fullmatch(each) for each in asked):
-        raise bad_request("invalid command", "invalid-command")
+        raise INVALID_COMMAND
     return tuple(dict.fromkeys(asked))

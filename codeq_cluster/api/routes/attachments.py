@@ -10,6 +10,7 @@ import msgspec
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
+from codeq_cluster.api.http.refusals import too_many
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.artifacts.names import DEFAULT_CONTENT_TYPE, is_content_type, is_name
 from codeq_cluster.broker.values import NewFile
@@ -46,7 +47,7 @@ async def artifacts_of(call: Call, body: requests.ResultBody) -> tuple[Artifact 
     """
     items = body.artifacts or ()
     if len(items) > ARTIFACTS_MAX:
-        raise bad_request(f"invalid 'artifacts' (at most {ARTIFACTS_MAX})", "out-of-range")
+        raise too_many("artifacts", ARTIFACTS_MAX)
     artifacts: list[Artifact | NewFile] = []
     names: set[str] = set()
     for item in items:

@@ -9,6 +9,8 @@ from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.cluster_views import ClusterStatus, Transferred, cluster_view
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
+NO_SUCH_NODE = bad_request("invalid 'to' (no such node)", "no-such-node")
+NOT_TRANSFERRED = ApiError(409, "leadership not transferred", "not-transferred", retryable=True)
 _INVALID = invalid_body()
 
 
@@ -29,15 +31,15 @@ async def transfer(call: Call) -> HttpAnswer[Transferred]:
     if shard is None:
         raise _INVALID
     if not 0 <= shard < settings.shards:
-        raise bad_request(f"invalid 'shard' (use 0 to {settings.shards - 1})", "out-of-range")
+        raise no_such_shard(settings.shards)
     status = call.services.broker.shard_status()[shard]
     voters = {peer.id for peer in status.peers if peer.voter} | {status.self_id}
     if to and to not in voters:
-        raise bad_request("invalid 'to' (no such node)", "no-such-node")
+        raise NO_SUCH_NODE
     done = await call.services.cluster.transfer(shard, to, timeout_s=call.timeout_s)
     if done.leader == done.before and to != done.before:
         # The peer is away or too far behind, there is no other, or another transfer is under way.
-        raise ApiError(409, "leadership not transferred", "not-transferred", retryable=True)
+        raise NOT_TRANSFERRED
     changed = done.leader != done.before
     if changed:
         try:
@@ -52,3 +54,8 @@ async def transfer(call: Call) -> HttpAnswer[Transferred]:
         except CodeqError as error:
             raise OutcomeUnknown("it is handed over, and perhaps not on record") from error
     return reply(Transferred(shard=shard, before=done.before, leader=done.leader, changed=changed))
+
+
+def no_such_shard(shards: int) -> ApiError:
+    """Return the error for a shard's number in a cluster of so many."""
+    return bad_request(f"invalid 'shard' (use 0 to {shards - 1})", "out-of-range")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.http.refusals import TASK_NOT_FOUND, bounded, no_flag, too_many
 from codeq_cluster.api.schemas import paging, requests
 from codeq_cluster.api.schemas.dead_letter_views import DeadLetters, Deleted, ErrorGroup, Requeued
 from codeq_cluster.api.schemas.task_views import TaskAndResult, result_view, task_view
@@ -23,8 +24,9 @@ IDS_MAX = 1000  # In one request: read at once, 1000 x about 400 bytes.
 
 _INVALID = invalid_body()
 _NAMES = requests.SELECTION.names
+INVALID_GROUP_BY = bad_request("invalid 'groupBy' (use error)", "invalid-query")
+INVALID_IDS = bad_request("invalid 'ids' (name at least one)", "invalid-ids")
 EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
-_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _WORDS = {"false": False, "0": False, "true": True, "1": True}
 
 # Which dead letters are meant, and whether they are only to be counted.
@@ -66,13 +68,13 @@ async def dead_letter(call: Call) -> HttpAnswer[TaskAndResult]:
     queue = call.command().lower()
     answer = await call.services.broker.result(
         call.identity.tenant,
-        call.task_id(not_found=_TASK_NOT_FOUND),
+        call.task_id(not_found=TASK_NOT_FOUND),
         wait_s=0,
         stale=False,
         timeout_s=call.timeout_s,
     )
     if answer is None or not _died_in(answer[0], queue):
-        raise _TASK_NOT_FOUND
+        raise TASK_NOT_FOUND
     found, ended = answer
     assert ended is not None, "a dead letter stands without its result"
     task = task_view(found.task, found.payload, shards=call.services.settings.shards)
@@ -105,7 +107,7 @@ async def delete_one(call: Call) -> HttpAnswer[Deleted]:
 
 async def _groups(call: Call, queue: str, group_by: str) -> HttpAnswer[DeadLetters]:
     if group_by != "error":
-        raise bad_request("invalid 'groupBy' (use error)", "invalid-query")
+        raise INVALID_GROUP_BY
     done = await call.services.broker.operators.requeue(
         call.identity.tenant,
         DeadLetterSelection(queue=queue, error=call.query_text("error")),
@@ -139,12 +141,12 @@ async def _act(call: Call, act: _Acts, wanted: _Wanted) -> Done:
         timeout_s=call.timeout_s,
     )
     if one and not done.matched:
-        raise _TASK_NOT_FOUND
+        raise TASK_NOT_FOUND
     return done
 
 
 def _one(call: Call) -> _Wanted:
-    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    task_id = call.task_id(not_found=TASK_NOT_FOUND)
     return DeadLetterSelection(queue=call.command().lower(), ids=(task_id,)), flag(call, "dryRun")
 
 
@@ -168,7 +170,7 @@ def _selected(call: Call) -> _Wanted:
         raise EMPTY_ERROR
     wanted = DeadLetterSelection(queue=queue, error=error or "")
     if limit is not None:
-        wanted = replace(wanted, limit=_bounded(limit))
+        wanted = replace(wanted, limit=bounded("limit", limit, least=1, most=BULK_MAX))
     if ids is not None:
         wanted = replace(wanted, ids=read_ids(ids))
     return wanted, dry_run
@@ -197,18 +199,10 @@ def read_ids(ids: list[str]) -> tuple[str, ...]:
         ApiError: 400 for none, for too many, or for what is no id.
     """
     if not ids or not all(map(is_task_id, ids)):
-        raise bad_request("invalid 'ids' (name at least one)", "invalid-ids")
+        raise INVALID_IDS
     if len(ids) > IDS_MAX:
-        raise bad_request(f"invalid 'ids' (at most {IDS_MAX})", "out-of-range")
+        raise too_many("ids", IDS_MAX)
     return tuple(ids)
-
-
-def _bounded(limit: int) -> int:
-    if limit < 1:
-        raise bad_request("invalid 'limit' (must be >= 1)", "out-of-range")
-    if limit > BULK_MAX:
-        raise bad_request(f"invalid 'limit' (must be <= {BULK_MAX})", "out-of-range")
-    return limit
 
 
 def flag(call: Call, name: str) -> bool:
@@ -217,7 +211,7 @@ def flag(call: Call, name: str) -> bool:
         return False
     said = call.query_text(name)
     if said not in _WORDS:
-        raise bad_request(f"invalid '{name}' (use true or false)", "invalid-query")
+        raise no_flag(name)
     return _WORDS[said]
 
 

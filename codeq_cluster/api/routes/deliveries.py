@@ -5,13 +5,15 @@ from __future__ import annotations
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.http.refusals import INVALID_STATUS
 from codeq_cluster.api.routes.dead_letters import read_ids
 from codeq_cluster.api.schemas import paging, requests
 from codeq_cluster.api.schemas.item_views import DeliveryPage, Replayed, delivery_view
 from codeq_cluster.core.items import Delivery, ItemKind
 
 _INVALID = invalid_body()
-_NOT_FOUND = ApiError(404, "delivery not found", "not-found")
+IDS_REQUIRED = bad_request("ids or all required", "ids-required")
+DELIVERY_NOT_FOUND = ApiError(404, "delivery not found", "not-found")
 
 
 async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
@@ -21,7 +23,7 @@ async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
     """
     status = call.query_text("status")
     if status not in ("", "dead", "pending"):
-        raise bad_request("invalid status", "invalid-status")
+        raise INVALID_STATUS
     asked = paging.asked(call, order="death" if status == "dead" else "id")
     found, edge = await call.services.broker.operators.items(
         call.identity.tenant,
@@ -43,7 +45,7 @@ async def replay(call: Call) -> HttpAnswer[Replayed]:
     """Try dead deliveries again, from the first attempt: those named, or all."""
     body = requests.REPLAY.decode_any(call.text, error=_INVALID.text)
     if body.ids is None and not body.all:
-        raise bad_request("ids or all required", "ids-required")
+        raise IDS_REQUIRED
     ids = () if body.ids is None else read_ids(body.ids)
     return reply(Replayed(await _replay(call, ids)))
 
@@ -53,7 +55,7 @@ async def replay_one(call: Call) -> HttpAnswer[Replayed]:
     delivery_id = call.request.match_info["id"]
     replayed = await _replay(call, (delivery_id,)) if is_task_id(delivery_id) else 0
     if not replayed:
-        raise _NOT_FOUND
+        raise DELIVERY_NOT_FOUND
     return reply(Replayed(replayed))
 
 

@@ -12,6 +12,7 @@ from aiohttp.http import HttpProcessingError
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.http.refusals import STALLED, body_too_large
 from codeq_cluster.api.routes.dead_letters import flag
 from codeq_cluster.api.schemas.backup_views import ImportView, import_view
 from codeq_cluster.backup.manifest import is_id
@@ -102,9 +103,9 @@ async def _body(call: Call) -> bytes:
             async for chunk in call.request.content.iter_any():
                 body += chunk
                 if len(body) > most:
-                    raise ApiError(413, f"request body exceeds {most} bytes", "body-too-large")
+                    raise body_too_large(most)
     except TimeoutError as stalled:
-        raise ApiError(408, "request timeout", "request-timeout", retryable=True) from stalled
+        raise STALLED from stalled
     except (web.RequestPayloadError, HttpProcessingError) as broken:
         raise MALFORMED from broken
     return bytes(body)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.refusals import NO_TASK, TASK_NOT_FOUND
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.workers import EARLY_S
 from codeq_cluster.api.schemas.task_views import (
@@ -19,21 +20,18 @@ from codeq_cluster.api.schemas.task_views import (
 )
 from codeq_cluster.broker.values import FoundTask
 
-_NOT_FOUND = ApiError(404, "not found", "not-found")
-_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
-
 
 async def task(call: Call) -> HttpAnswer[TaskView]:
     """Return a task."""
     stale = call.stale()
     found = await call.services.broker.task(
         call.identity.tenant,
-        call.task_id(not_found=_NOT_FOUND),
+        call.task_id(not_found=NO_TASK),
         stale=stale,
         timeout_s=call.timeout_s,
     )
     if found is None:
-        raise _NOT_FOUND
+        raise NO_TASK
     return reply(_view(call, found), headers=_freshness(found, stale=stale))
 
 
@@ -42,7 +40,7 @@ async def result(call: Call) -> HttpAnswer[TaskAndResult]:
     stale = call.stale()
     wait_s = call.query_integer("waitSeconds")
     wait_s = min(max(wait_s, 0), call.services.settings.limits.result_wait_seconds_max)
-    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    task_id = call.task_id(not_found=TASK_NOT_FOUND)
     asking = call.services.broker.result(
         call.identity.tenant,
         task_id,
@@ -53,13 +51,13 @@ async def result(call: Call) -> HttpAnswer[TaskAndResult]:
     try:
         answer = await asking if wait_s == 0 else await call.services.waits.wait(asking)
     except WaitEnded as ended_early:
-        raise _result_not_found({}) from ended_early
+        raise result_not_found({}) from ended_early
     if answer is None:
-        raise _TASK_NOT_FOUND
+        raise TASK_NOT_FOUND
     found, ended = answer
     headers = _freshness(found, stale=stale)
     if ended is None:
-        raise _result_not_found(headers)
+        raise result_not_found(headers)
     return reply(TaskAndResult(_view(call, found), result_view(ended)), headers=headers)
 
 
@@ -68,16 +66,17 @@ async def explain(call: Call) -> HttpAnswer[ExplanationView]:
 
     When several reasons hold, it is the one that must be lifted first.
     """
-    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    task_id = call.task_id(not_found=TASK_NOT_FOUND)
     found = await call.services.broker.operators.explain(
         call.identity.tenant, task_id, timeout_s=call.timeout_s
     )
     if found is None:
-        raise _TASK_NOT_FOUND
+        raise TASK_NOT_FOUND
     return reply(explanation_view(task_id, found))
 
 
-def _result_not_found(headers: Mapping[str, str]) -> ApiError:
+def result_not_found(headers: Mapping[str, str]) -> ApiError:
+    """Return the 404 for a task that has not ended."""
     return ApiError(404, "result not found", "result-not-found", retryable=True, headers=headers)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
+from codeq_cluster.api.http.refusals import NOT_FOUND, bounded
 from codeq_cluster.api.routes.allowed import allowed_commands
 from codeq_cluster.api.routes.webhooks import require_webhooks
 from codeq_cluster.api.schemas import paging, requests
@@ -25,8 +26,11 @@ EVENT_TYPES_MAX = 100  # Every node keeps them in memory.
 GROUP_BYTES_MAX = 256
 
 TOO_MANY = ApiError(409, f"too many subscriptions (at most {SUBSCRIPTIONS_MAX})", "too-many")
+INVALID_CALLBACK = bad_request("invalid callback url", "invalid-callback-url")
+INVALID_MODE = bad_request("invalid deliveryMode", "invalid-delivery-mode")
+GROUP_REQUIRED = bad_request("groupId is required", "group-id-required")
+GROUP_TOO_LONG = bad_request(f"invalid 'groupId' (at most {GROUP_BYTES_MAX} bytes)", "out-of-range")
 _INVALID = invalid_body()
-_NOT_FOUND = ApiError(404, "not-found", "not-found")
 
 
 async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
@@ -36,7 +40,7 @@ async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
         raise _INVALID
     require_webhooks(call)
     if not await call.services.targets.allows(body.callback_url):
-        raise bad_request("invalid callback url", "invalid-callback-url")
+        raise INVALID_CALLBACK
     mode, group_id = _mode(body)
     commands = allowed_commands(
         call, body.event_types, field="eventTypes", count_max=EVENT_TYPES_MAX
@@ -44,7 +48,7 @@ async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
     interval_s = body.min_interval_seconds
     if interval_s is None:
         interval_s = call.services.settings.webhooks.subscription_min_interval_seconds
-    _check_bounds("minIntervalSeconds", interval_s, INTERVAL_MAX_S)
+    bounded("minIntervalSeconds", interval_s, least=0, most=INTERVAL_MAX_S)
     made = await call.services.broker.queue_policies.subscribe(
         call.identity.tenant,
         call.identity.subject,
@@ -97,14 +101,14 @@ async def unsubscribe(call: Call) -> HttpAnswer[None]:
     if not await queue_policies.unsubscribe(
         call.identity.tenant, _id(call), timeout_s=call.timeout_s
     ):
-        raise _NOT_FOUND
+        raise NOT_FOUND
     return HttpAnswer(status=204)
 
 
 def _id(call: Call) -> str:
     subscription_id = call.request.match_info["id"]
     if not is_task_id(subscription_id):
-        raise _NOT_FOUND
+        raise NOT_FOUND
     return subscription_id
 
 
@@ -112,26 +116,18 @@ def _mode(body: requests.SubscriptionBody) -> tuple[Mode, str]:
     try:
         mode = Mode(body.delivery_mode or Mode.FANOUT)
     except ValueError as unknown:
-        raise bad_request("invalid deliveryMode", "invalid-delivery-mode") from unknown
+        raise INVALID_MODE from unknown
     group_id = body.group_id or ""
     if mode is Mode.GROUP and not group_id:
-        raise bad_request("groupId is required", "group-id-required")
+        raise GROUP_REQUIRED
     if len(group_id.encode()) > GROUP_BYTES_MAX:
-        raise bad_request(f"invalid 'groupId' (at most {GROUP_BYTES_MAX} bytes)", "out-of-range")
+        raise GROUP_TOO_LONG
     return mode, group_id
 
 
 def _ttl_s(asked: int | None) -> int:
     ttl_s = requests.whole(asked, error=_INVALID)
-    _check_bounds("ttlSeconds", ttl_s, TTL_MAX_S)
-    return ttl_s
-
-
-def _check_bounds(name: str, value: int, most: int) -> None:
-    if value < 0:
-        raise bad_request(f"invalid '{name}' (must be >= 0)", "out-of-range")
-    if value > most:
-        raise bad_request(f"invalid '{name}' (must be <= {most})", "out-of-range")
+    return bounded("ttlSeconds", ttl_s, least=0, most=TTL_MAX_S)
 
 
 def _life(subscription: Subscription) -> SubscriptionLife:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import bad_request, invalid_body
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS
 from codeq_cluster.api.schemas import paging, requests
 from codeq_cluster.api.schemas.task_views import CleanedUp, TaskPage, task_view
 from codeq_cluster.codec.keyspace import QueuePlace
@@ -24,7 +25,8 @@ PLACES = {
 
 _CLEANING = (Scope.ADMIN, "cleanup")
 _INVALID = invalid_body()
-_INVALID_BEFORE = bad_request("invalid 'before' (use RFC3339)", "invalid-before")
+INVALID_BEFORE = bad_request("invalid 'before' (use RFC3339)", "invalid-before")
+BEFORE_IN_FUTURE = bad_request("invalid 'before' (must not be in the future)", "invalid-before")
 
 
 async def tasks(call: Call) -> HttpAnswer[TaskPage]:
@@ -35,10 +37,10 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     """
     command = call.query_text("command")
     if command and not COMMAND.fullmatch(command):
-        raise bad_request("invalid command", "invalid-command")
+        raise INVALID_COMMAND
     places = PLACES.get(call.query_text("status"))
     if places is None:
-        raise bad_request("invalid status", "invalid-status")
+        raise INVALID_STATUS
     asked = paging.asked(call)
     found, edge = await call.services.broker.operators.tasks(
         call.identity.tenant,
@@ -65,9 +67,9 @@ async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
     limit = min(limit, CLEANUP_MAX) if limit > 0 else CLEANUP_DEFAULT
     now_ms = call.services.now_ms()
     if body.before:
-        before_ms, retained_until_ms = requests.instant_ms(body.before, error=_INVALID_BEFORE), 0
+        before_ms, retained_until_ms = requests.instant_ms(body.before, error=INVALID_BEFORE), 0
         if before_ms > now_ms:
-            raise bad_request("invalid 'before' (must not be in the future)", "invalid-before")
+            raise BEFORE_IN_FUTURE
     else:
         before_ms = now_ms - call.services.settings.lifecycle.retention_seconds * 1000
         retained_until_ms = now_ms

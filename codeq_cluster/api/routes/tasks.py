@@ -17,6 +17,7 @@ from codeq_cluster.api.http.errors import (
     from_rejection,
     invalid_body,
 )
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, NO_TASK, batch_too_large, too_high
 from codeq_cluster.api.routes.webhooks import require_webhooks, takes_webhooks
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.task_views import (
@@ -31,13 +32,14 @@ from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.settings import LimitSettings
 
 _CREATING = (Scope.PRODUCER, "create_task")
 _INVALID = invalid_body()
-_INVALID_RUN_AT = bad_request("invalid 'runAt' (use RFC3339)", "invalid-run-at")
-_INVALID_DELAY = bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-delay-seconds")
-_INVALID_COMMAND = bad_request("invalid command", "invalid-command")
-_INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
+INVALID_RUN_AT = bad_request("invalid 'runAt' (use RFC3339)", "invalid-run-at")
+INVALID_DELAY = bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-delay-seconds")
+INVALID_TTL = bad_request("invalid 'ttlSeconds' (must be >= 0)", "invalid-ttl-seconds")
+INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
 
 # W3C Trace Context §3.2.2: version ff and ids of zeros only are invalid.
 _TRACE_PARENT = re.compile(
@@ -73,7 +75,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     if not items:
         raise _INVALID
     if len(items) > batch_max:
-        raise bad_request(f"batch size exceeds maximum of {batch_max}", "batch-too-large")
+        raise batch_too_large(batch_max)
     await call.spend(*_CREATING, len(items))
     bodies = [_decoded(item) for item in items]
     refused = await _refused_webhooks(
@@ -103,12 +105,11 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
 
 async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     """End a task that is not terminal yet, whoever holds it."""
-    not_found = ApiError(404, "not found", "not-found")
-    task_id = call.task_id(not_found=not_found)
+    task_id = call.task_id(not_found=NO_TASK)
     broker, tenant = call.services.broker, call.identity.tenant
     outcome = await broker.cancel(tenant, task_id, timeout_s=call.timeout_s)
     if isinstance(outcome, Rejected):
-        raise from_rejection(outcome, not_found=not_found.text)
+        raise from_rejection(outcome, not_found=NO_TASK.text)
     return reply(CancelledTask("cancelled", outcome.task.id))
 
 
@@ -149,29 +150,26 @@ def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) 
     run_at_ms = 0
     if body.run_at:
         # An instant before 1970 is in the past like any other; 0 would mean "not set".
-        run_at_ms = max(1, requests.instant_ms(body.run_at, error=_INVALID_RUN_AT))
+        run_at_ms = max(1, requests.instant_ms(body.run_at, error=INVALID_RUN_AT))
     delay_s = requests.whole(body.delay_seconds, error=_INVALID)
     if delay_s < 0:
-        raise _INVALID_DELAY
+        raise INVALID_DELAY
     if not COMMAND.fullmatch(body.command):
-        raise _INVALID_COMMAND
+        raise INVALID_COMMAND
     if body.webhook:
         require_webhooks(call)
     if body.webhook in refused:
-        raise _INVALID_WEBHOOK
+        raise INVALID_WEBHOOK
     ttl_s = requests.whole(body.ttl_seconds, error=_INVALID)
     max_attempts = max(0, requests.whole(body.max_attempts, error=_INVALID))
     key = body.idempotency_key or ""
     _check_bound("delaySeconds", delay_s, limits.delay_seconds_max)
     if ttl_s < 0:
-        raise bad_request("invalid 'ttlSeconds' (must be >= 0)", "invalid-ttl-seconds")
+        raise INVALID_TTL
     _check_bound("ttlSeconds", ttl_s, limits.delay_seconds_max)
     _check_bound("maxAttempts", max_attempts, limits.max_attempts_max)
     if len(key.encode()) > limits.idempotency_key_bytes_max:
-        raise bad_request(
-            f"invalid 'idempotencyKey' (at most {limits.idempotency_key_bytes_max} bytes)",
-            "invalid-idempotency-key",
-        )
+        raise key_too_long(limits)
     trace_parent, trace_state = _trace(call)
     priority = requests.whole(body.priority, error=_INVALID)
     return RequestedTask(
@@ -189,9 +187,17 @@ def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) 
     )
 
 
+def key_too_long(limits: LimitSettings) -> ApiError:
+    """Return the error for an idempotency key."""
+    return bad_request(
+        f"invalid 'idempotencyKey' (at most {limits.idempotency_key_bytes_max} bytes)",
+        "invalid-idempotency-key",
+    )
+
+
 def _check_bound(name: str, value: int, most: int) -> None:
     if value > most:
-        raise bad_request(f"invalid '{name}' (must be <= {most})", "out-of-range")
+        raise too_high(name, most)
 
 
 def _trace(call: Call) -> tuple[str, str]:

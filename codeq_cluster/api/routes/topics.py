@@ -19,6 +19,7 @@ BOUNDS = {
     "weight": (1, WEIGHT_MAX),
 }
 
+POLICY_REQUIRED = bad_request("deletionPolicy=Delete is required", "deletion-policy-required")
 _INVALID = invalid_body("invalid request body")
 LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -58,7 +59,7 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
     body = requests.TOPIC.decode(call.text, error=_INVALID.text)
     unknown = requests.TOPIC.unknown(call.text)
     if unknown is not None:
-        raise _invalid(unknown[:64], "unknown field")
+        raise invalid_field(unknown[:64], "unknown field")
     stands = await call.services.broker.queue_policies.put_topic(
         call.identity.tenant,
         name,
@@ -75,7 +76,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
     The query must say `deletionPolicy=Delete`. No task is deleted.
     """
     if call.query_text("deletionPolicy") != "Delete":
-        raise bad_request("deletionPolicy=Delete is required", "deletion-policy-required")
+        raise POLICY_REQUIRED
     await call.services.broker.queue_policies.delete_topic(
         call.identity.tenant, _name(call), by=call.identity.subject, timeout_s=call.timeout_s
     )
@@ -85,7 +86,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
 def _name(call: Call) -> str:
     name = call.request.match_info["name"]
     if not COMMAND.fullmatch(name):
-        raise _invalid("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
+        raise invalid_field("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
     return name
 
 
@@ -109,11 +110,11 @@ def _tiers(tiers: list[int] | None) -> tuple[int, ...]:
         return ()
     field = "priorityTiers"
     if not 1 <= len(tiers) <= TIERS_MAX:
-        raise _invalid(field, f"must contain between 1 and {TIERS_MAX} priorities")
+        raise invalid_field(field, f"must contain between 1 and {TIERS_MAX} priorities")
     if not all(0 <= each <= TIER_MAX for each in tiers):
-        raise _invalid(field, f"priorities must be integers from 0 through {TIER_MAX}")
+        raise invalid_field(field, f"priorities must be integers from 0 through {TIER_MAX}")
     if len(set(tiers)) < len(tiers):
-        raise _invalid(field, "priorities must be unique")
+        raise invalid_field(field, "priorities must be unique")
     return tuple(sorted(tiers))
 
 
@@ -122,7 +123,7 @@ def _number(field: str, value: int | None, *, absent: int) -> int:
         return absent
     least, most = BOUNDS[field]
     if not least <= value <= most:
-        raise _invalid(field, f"must be between {least} and {most}")
+        raise invalid_field(field, f"must be between {least} and {most}")
     return value
 
 
@@ -131,11 +132,12 @@ def _dead_letter(name: str, target: str | None) -> str:
         return ""
     field = "deadLetterTopicRef"
     if not LABEL.fullmatch(target):
-        raise _invalid(field, "must be a DNS label with at most 63 characters")
+        raise invalid_field(field, "must be a DNS label with at most 63 characters")
     if target == name.lower():
-        raise _invalid(field, "must differ from topicName")
+        raise invalid_field(field, "must differ from topicName")
     return target
 
 
-def _invalid(field: str, message: str) -> ApiError:
+def invalid_field(field: str, message: str) -> ApiError:
+    """Return the 422 for a field of a topic."""
     return ApiError(422, f"invalid {field}: {message}", "invalid-field", extra={"field": field})

@@ -10,7 +10,8 @@ from aiohttp.http import HttpProcessingError
 
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, invalid_body
+from codeq_cluster.api.http.errors import invalid_body
+from codeq_cluster.api.http.refusals import STALLED, TASK_NOT_FOUND
 from codeq_cluster.api.routes.attachments import (
     INVALID_NAME,
     NOT_CONFIGURED,
@@ -24,8 +25,6 @@ from codeq_cluster.artifacts.names import is_name
 from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.errors import ArtifactTooLarge
 
-_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
-
 
 async def upload(call: Call) -> HttpAnswer[UploadView]:
     """Store an artifact of a task the caller holds; the body is its content, of any type.
@@ -33,7 +32,7 @@ async def upload(call: Call) -> HttpAnswer[UploadView]:
     The result is to name it by the URL of the answer; without that it is deleted when the task
     ends.
     """
-    task_id = call.task_id(not_found=_TASK_NOT_FOUND)
+    task_id = call.task_id(not_found=TASK_NOT_FOUND)
     name = call.request.match_info["artifact"]
     if not is_name(name):
         raise INVALID_NAME
@@ -59,7 +58,7 @@ async def upload(call: Call) -> HttpAnswer[UploadView]:
     except ArtifactTooLarge as error:
         raise too_large(limits) from error
     if isinstance(uploaded, Rejected):
-        raise from_refusal(uploaded, not_found=_TASK_NOT_FOUND.text)
+        raise from_refusal(uploaded, not_found=TASK_NOT_FOUND.text)
     view = UploadView(uploaded.name, uploaded.url, uploaded.size, uploaded.etag)
     return reply(view, status=201, headers={"Location": uploaded.url})
 
@@ -73,7 +72,7 @@ async def _chunks(call: Call) -> AsyncIterator[bytes]:
             async with asyncio.timeout(silence_s):
                 chunk = await content.readany()
         except TimeoutError as stalled:
-            raise ApiError(408, "request timeout", "request-timeout", retryable=True) from stalled
+            raise STALLED from stalled
         except (web.RequestPayloadError, HttpProcessingError) as broken:
             raise invalid_body() from broken
         if not chunk:

@@ -13,6 +13,13 @@ from codeq_cluster.api.http.errors import (
     from_rejection,
     invalid_body,
 )
+from codeq_cluster.api.http.refusals import (
+    INVALID_STATUS,
+    NOT_FOUND,
+    TASK_NOT_FOUND,
+    batch_too_large,
+    too_high,
+)
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.allowed import allowed_commands
 from codeq_cluster.api.routes.attachments import artifacts_of, from_refusal
@@ -31,16 +38,19 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Claimed, Rejected, Returned, Submitted
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.settings import LimitSettings
 
 # A wait ends this much early: a client whose timeout equals the wait must get its answer.
 EARLY_S = 0.2
+
+INVALID_TOKEN = bad_request("invalid 'X-CodeQ-Lease-Token' (use an integer)", "invalid-lease-token")
+RESULT_REQUIRED = bad_request("result required when status=COMPLETED", "result-required")
+ERROR_REQUIRED = bad_request("error required when status=FAILED", "error-required")
 
 _CLAIMING = (Scope.WORKER, "claim")
 _INVALID = invalid_body()
 _INVALID_RESULT = invalid_body("invalid request body")
 REASON_CHARS_MAX = 1024  # The task's history keeps one an attempt.
-_TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
-_NOT_FOUND = ApiError(404, "not-found", "not-found")
 
 
 async def claim(call: Call) -> HttpAnswer[TaskView]:
@@ -63,7 +73,7 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     if count < 1:
         raise _INVALID
     if count > count_max:
-        raise bad_request(f"count exceeds maximum of {count_max}", "count-too-large")
+        raise count_too_large(count_max)
     claimed = await _claimed(call, body, count=count)
     if not claimed.tasks:
         return HttpAnswer(status=204)
@@ -78,7 +88,7 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     outcome = await call.services.broker.heartbeat(
         call.identity.tenant,
         call.identity.subject,
-        call.task_id(not_found=_NOT_FOUND),
+        call.task_id(not_found=NOT_FOUND),
         extend_ms=extend_ms,
         token=lease_token(call, body.lease_token),
         timeout_s=call.timeout_s,
@@ -94,7 +104,7 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     outcome = await call.services.broker.abandon(
         call.identity.tenant,
         call.identity.subject,
-        call.task_id(not_found=_NOT_FOUND),
+        call.task_id(not_found=NOT_FOUND),
         token=lease_token(call, body.lease_token),
         timeout_s=call.timeout_s,
     )
@@ -111,7 +121,7 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     outcome = await call.services.broker.nack(
         call.identity.tenant,
         call.identity.subject,
-        call.task_id(not_found=_NOT_FOUND),
+        call.task_id(not_found=NOT_FOUND),
         delay_ms=min(max(delay_s, 0), delay_s_max) * 1000,
         reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=lease_token(call, body.lease_token),
@@ -127,7 +137,7 @@ async def submit(call: Call) -> HttpAnswer[ResultView]:
     body = requests.RESULT.decode(call.text, error=_INVALID_RESULT.text)
     token = lease_token(call, body.lease_token, _INVALID_RESULT)
     new = await _new_result(call, body, token=token)
-    new = msgspec.structs.replace(new, task_id=call.task_id(not_found=_TASK_NOT_FOUND))
+    new = msgspec.structs.replace(new, task_id=call.task_id(not_found=TASK_NOT_FOUND))
     [outcome] = await call.services.broker.submit(
         call.identity.tenant, call.identity.subject, (new,), timeout_s=call.timeout_s
     )
@@ -135,7 +145,7 @@ async def submit(call: Call) -> HttpAnswer[ResultView]:
         case Submitted():
             return reply(result_view(outcome.result))
         case Rejected():
-            raise from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
+            raise from_refusal(outcome, not_found=TASK_NOT_FOUND.text)
         case CodeqError():
             raise outcome
 
@@ -147,7 +157,7 @@ async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
     if not items:
         raise _INVALID
     if len(items) > batch_max:
-        raise bad_request(f"batch size exceeds maximum of {batch_max}", "batch-too-large")
+        raise batch_too_large(batch_max)
     seen: set[str] = set()
     read = [await _read_item(call, item, seen) for item in items]
     wanted = [each for _, each in read if isinstance(each, NewResult)]
@@ -165,7 +175,7 @@ async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
             case Submitted():
                 results.append(SubmittedItem(task_id, result_view(outcome.result)))
             case Rejected():
-                refused = from_refusal(outcome, not_found=_TASK_NOT_FOUND.text)
+                refused = from_refusal(outcome, not_found=TASK_NOT_FOUND.text)
                 results.append(_item_error(task_id, refused))
             case ApiError():
                 results.append(_item_error(task_id, outcome))
@@ -201,9 +211,7 @@ def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
     settings = call.services.settings
     lease_s = requests.whole(asked_s, error=_INVALID)
     if lease_s > settings.limits.lease_seconds_max:
-        raise bad_request(
-            f"invalid '{name}' (must be <= {settings.limits.lease_seconds_max})", "out-of-range"
-        )
+        raise too_high(name, settings.limits.lease_seconds_max)
     return (lease_s if lease_s > 0 else settings.lifecycle.default_lease_seconds) * 1000
 
 
@@ -221,9 +229,22 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
     try:
         return requests.whole(int(in_header), error=error)
     except ValueError as malformed:
-        raise bad_request(
-            "invalid 'X-CodeQ-Lease-Token' (use an integer)", "invalid-lease-token"
-        ) from malformed
+        raise INVALID_TOKEN from malformed
+
+
+def count_too_large(most: int) -> ApiError:
+    """Return the error for a claim of too many tasks."""
+    return bad_request(f"count exceeds maximum of {most}", "count-too-large")
+
+
+def result_too_large(limits: LimitSettings) -> ApiError:
+    """Return the 413 for a result."""
+    return ApiError(413, f"result exceeds {limits.max_result_bytes} bytes", "result-too-large")
+
+
+def error_too_large(limits: LimitSettings) -> ApiError:
+    """Return the 413 for the error of a failed task."""
+    return ApiError(413, f"error exceeds {limits.max_error_bytes} bytes", "error-too-large")
 
 
 def _trace(call: Call, claimed: Claimed) -> None:
@@ -266,7 +287,7 @@ async def _read_item(
     except ApiError as refused:
         return task_id, refused.with_traceback(None)
     if not is_task_id(task_id):
-        return task_id, _TASK_NOT_FOUND
+        return task_id, TASK_NOT_FOUND
     if task_id in seen:
         return task_id, ApiError(409, "not-in-progress", "not-in-progress")
     seen.add(task_id)
@@ -281,16 +302,16 @@ async def _new_result(call: Call, body: requests.ResultBody, *, token: int) -> N
     error = body.error or ""
     if body.status == "COMPLETED":
         if not text:
-            raise bad_request("result required when status=COMPLETED", "result-required")
+            raise RESULT_REQUIRED
     elif body.status == "FAILED":
         if not error.strip():
-            raise bad_request("error required when status=FAILED", "error-required")
+            raise ERROR_REQUIRED
     else:
-        raise bad_request("invalid status", "invalid-status")
+        raise INVALID_STATUS
     if len(text.encode()) > limits.max_result_bytes:
-        raise ApiError(413, f"result exceeds {limits.max_result_bytes} bytes", "result-too-large")
+        raise result_too_large(limits)
     if len(error.encode()) > limits.max_error_bytes:
-        raise ApiError(413, f"error exceeds {limits.max_error_bytes} bytes", "error-too-large")
+        raise error_too_large(limits)
     return NewResult(
         task_id="",
         status=body.status,

@@ -15,7 +15,9 @@ from msgspec import UNSET, UnsetType
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.refusals import bounded
 
+INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")
 COUNT_DEFAULT = 50
 COUNT_MAX = 500  # A page of tasks is rendered on the loop: 500 take about 5 ms.
 
@@ -58,10 +60,7 @@ def asked(call: Call, *, order: str = "") -> AskedPage:
         ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
     """
     count = call.query_integer("limit") if call.query_text("limit") else COUNT_DEFAULT
-    if count < 1:
-        raise bad_request("invalid 'limit' (must be >= 1)", "out-of-range")
-    if count > COUNT_MAX:
-        raise bad_request(f"invalid 'limit' (must be <= {COUNT_MAX})", "out-of-range")
+    bounded("limit", count, least=1, most=COUNT_MAX)
     name = f"{call.identity.tenant}\0{call.request.path}\0{order}".encode()
     start = AskedPage(count=count, after=b"", name=name)
     cursor = call.query_text("cursor")
@@ -69,7 +68,7 @@ def asked(call: Call, *, order: str = "") -> AskedPage:
         return start
     after = _position(cursor)
     if start.cursor(after) != cursor:
-        raise bad_request("invalid 'cursor'", "invalid-cursor")
+        raise INVALID_CURSOR
     return AskedPage(count=count, after=after, name=name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from codeq_cluster.api.http.call import COMMAND, Call
-from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.refusals import INVALID_COMMAND
 from codeq_cluster.api.schemas.item_views import TopicView, topic_view
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Counters
@@ -67,7 +67,7 @@ async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
 def _queue(call: Call) -> str:
     command = call.query_text("queue")
     if not COMMAND.fullmatch(command):
-        raise bad_request("invalid command", "invalid-command")
+        raise INVALID_COMMAND
     return command.lower()
 
 

@@ -8,7 +8,8 @@ from msgspec import Struct, UnsetType
 
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import COMMAND, Call, is_task_id
-from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.schemas import paging, requests
 from codeq_cluster.api.schemas.task_views import (
@@ -25,7 +26,6 @@ from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRows, task_detail, task_row
 
-_NOT_FOUND = ApiError(404, "task not found", "not-found")
 _INVALID_INSTANT = bad_request("invalid instant (use RFC3339)", "invalid-query")
 _TEXT_CHARS_MAX = 1024
 
@@ -84,12 +84,12 @@ async def look(call: Call, sources: Sources) -> TaskLook:
     del sources
     task_id = call.query_text("id")
     if not is_task_id(task_id):
-        raise _NOT_FOUND
+        raise TASK_NOT_FOUND
     tenant, broker = call.identity.tenant, call.services.broker
     task = await broker.searching.task(tenant, task_id, timeout_s=call.timeout_s)
     explained = await broker.operators.explain(tenant, task_id, timeout_s=call.timeout_s)
     if task is None or explained is None:
-        raise _NOT_FOUND
+        raise TASK_NOT_FOUND
     return TaskLook(
         task=task_detail(task, call.identity, shards=call.services.settings.shards),
         explanation=explanation_view(task_id, explained),
@@ -100,13 +100,13 @@ async def content(call: Call) -> HttpAnswer[TaskContent]:
     """Return a task's payload and result."""
     answer = await call.services.broker.result(
         call.identity.tenant,
-        call.task_id(not_found=_NOT_FOUND),
+        call.task_id(not_found=TASK_NOT_FOUND),
         wait_s=0,
         stale=False,
         timeout_s=call.timeout_s,
     )
     if answer is None:
-        raise _NOT_FOUND
+        raise TASK_NOT_FOUND
     found, ended = answer
     artifacts = () if ended is None else ended.artifacts
     shown = TaskContent(
@@ -126,7 +126,7 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
             call.identity.tenant,
             by=call.identity.subject,
             action="task.cancel",
-            target=call.task_id(not_found=_NOT_FOUND),
+            target=call.task_id(not_found=TASK_NOT_FOUND),
             detail="",
             timeout_s=call.timeout_s,
         )
@@ -142,7 +142,7 @@ def _page(found: Sequence[Task], cursor: str | UnsetType) -> HttpAnswer[TaskRows
 def _queue(call: Call) -> str:
     command = call.query_text("command")
     if command and not COMMAND.fullmatch(command):
-        raise bad_request("invalid command", "invalid-command")
+        raise INVALID_COMMAND
     return command.lower()
 
 

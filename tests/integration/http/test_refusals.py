@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from codeq_cluster.api.http import refusals
 from codeq_cluster.api.http.errors import ApiError
-from codeq_cluster.api.routes import dead_letters, imports, reads, tasks, workers
+from codeq_cluster.api.routes import dead_letters, imports, workers
 from codeq_cluster.ui import sessions
 from tests.integration.http.client import Client
 
@@ -21,9 +22,9 @@ DEAD = "admin/queues/c/dlq"
 @pytest.mark.parametrize(
     ("refusal", "method", "path", "body"),
     [
-        (reads._NOT_FOUND, "GET", "tasks/none", b""),
-        (tasks._INVALID_COMMAND, "POST", "tasks", b'{"command":"no spaces","payload":1}'),
-        (tasks._INVALID_COMMAND, "POST", "tasks/batch", BAD_TASK),
+        (refusals.NO_TASK, "GET", "tasks/none", b""),
+        (refusals.INVALID_COMMAND, "POST", "tasks", b'{"command":"no spaces","payload":1}'),
+        (refusals.INVALID_COMMAND, "POST", "tasks/batch", BAD_TASK),
         (workers._INVALID_RESULT, "POST", "tasks/batch/results", BAD_RESULT),
         (dead_letters.EMPTY_ERROR, "POST", f"{DEAD}/requeue", b'{"error":""}'),
         (imports.INVALID_BACKUP, "POST", "admin/import", b""),

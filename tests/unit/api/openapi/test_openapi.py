@@ -15,7 +15,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from codeq_cluster.api.app import ROUTES
-from codeq_cluster.api.http import call
+from codeq_cluster.api.http import call, refusals
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.api.openapi.document import body_of, encoded, fields, operation_id, operations
@@ -61,7 +61,7 @@ DOCUMENT = json.loads(encoded(ROUTES, SETTINGS))
 DESCRIBED = Described(DOCUMENT)
 BODIES = {body.__name__: body for body in fields(SETTINGS)}
 HANDLERS = (
-    *(allowed, call, paging),
+    *(allowed, call, paging, refusals),
     *(tasks, workers, reads, raft, queues),
     *(attachments, downloads, uploads),
     *(audit, backups, cluster, imports, membership),

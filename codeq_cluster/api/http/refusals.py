@@ -1,0 +1,63 @@
+"""Refusals: the errors that several routes answer with, for handlers and for their description."""
+
+from __future__ import annotations
+
+from codeq_cluster.api.http.errors import ApiError, bad_request
+
+INVALID_COMMAND = bad_request("invalid command", "invalid-command")
+INVALID_STATUS = bad_request("invalid status", "invalid-status")
+INVALID_CONSISTENCY = bad_request(
+    "invalid 'consistency' (use linearizable or stale)", "invalid-consistency"
+)
+NEVER_STALE = bad_request(
+    "invalid 'consistency' (this route has no stale reads)", "invalid-consistency"
+)
+NOT_ALLOWED = ApiError(403, "event type not allowed", "event-type-not-allowed")
+NOT_FOUND = ApiError(404, "not-found", "not-found")
+NO_TASK = ApiError(404, "not found", "not-found")
+TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
+STALLED = ApiError(408, "request timeout", "request-timeout", retryable=True)
+
+
+def too_low(name: str, least: int) -> ApiError:
+    """Return the error for a number below its bound."""
+    return bad_request(f"invalid '{name}' (must be >= {least})", "out-of-range")
+
+
+def too_high(name: str, most: int) -> ApiError:
+    """Return the error for a number above its bound."""
+    return bad_request(f"invalid '{name}' (must be <= {most})", "out-of-range")
+
+
+def bounded(name: str, value: int, *, least: int, most: int) -> int:
+    """Return the value; raise `too_low` or `too_high` unless least <= value <= most."""
+    if value < least:
+        raise too_low(name, least)
+    if value > most:
+        raise too_high(name, most)
+    return value
+
+
+def too_many(name: str, most: int) -> ApiError:
+    """Return the error for a list with too many entries."""
+    return bad_request(f"invalid '{name}' (at most {most})", "out-of-range")
+
+
+def no_integer(name: str) -> ApiError:
+    """Return the error for a text of the query that is not an integer."""
+    return bad_request(f"invalid '{name}' (use an integer)", "invalid-query")
+
+
+def no_flag(name: str) -> ApiError:
+    """Return the error for a text of the query that is neither true nor false."""
+    return bad_request(f"invalid '{name}' (use true or false)", "invalid-query")
+
+
+def batch_too_large(most: int) -> ApiError:
+    """Return the error for a batch with too many items."""
+    return bad_request(f"batch size exceeds maximum of {most}", "batch-too-large")
+
+
+def body_too_large(bytes_max: int) -> ApiError:
+    """Return the 413 for a body above its route's limit."""
+    return ApiError(413, f"request body exceeds {bytes_max} bytes", "body-too-large")
