@@ -1,4 +1,4 @@
-"""A node that keeps artifacts, and what tests of them need beside its client."""
+"""A node that keeps artifacts, and helpers for tests of them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from codeq_cluster.settings import (
 )
 from tests.integration.http.client import PATIENCE_S, Answer, Client, single
 
-# Unneeded artifacts are swept once both have passed, which tests wait for; no request and no call
-# of the store takes as long, on a busy machine or a slow disk.
+# Unneeded artifacts are swept once both have passed, which tests wait for. Even on a busy machine,
+# no request and no call of the store takes as long.
 LIMITS = LimitSettings(request_timeout_ms=4000)
 TIMEOUT_MS = 4000
 
 
 @dataclass
 class Keeping:
-    """A node with artifacts, its client, and another way to see what is kept.
+    """A node with artifacts, its client, and a separate view of the stored files.
 
     Attributes:
-        kept: Lists what is stored.
+        kept: Lists the stored files.
     """
 
     client: Client
     kept: Callable[[], list[str]]
 
     async def until_kept(self, expected: Callable[[list[str]], bool]) -> list[str]:
-        """Wait until what is stored is as expected; a request each time keeps the wait busy."""
+        """Wait until the stored files are as expected; the request in the loop paces it."""
         async with asyncio.timeout(PATIENCE_S):
             while not expected(found := self.kept()):
                 await self.client.get("/readyz")
@@ -62,20 +62,20 @@ class Keeping:
 
 
 def inline(name: str, content: bytes, **fields: object) -> dict[str, object]:
-    """Return an artifact that comes with its content."""
+    """Return an artifact with inline content."""
     return {"name": name, "contentBase64": base64.b64encode(content).decode(), **fields}
 
 
 def files_below(root: Path) -> Callable[[], list[str]]:
-    """Return a way to list a directory's files."""
+    """Return a function that lists a directory's files."""
 
     def listed() -> list[str]:
-        # A walk passes over what is deleted meanwhile.
+        # A walk skips files that are deleted meanwhile.
         return sorted(
             str(Path(place, name).relative_to(root))
             for place, _, names in os.walk(root)
             for name in names
-            if Path(place) != root  # There a node tries at its start whether it can write.
+            if Path(place) != root  # At its start, a node tests there whether it can write.
         )
 
     return listed
@@ -110,7 +110,7 @@ async def keeping(
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (await client.get("/readyz")).status != 200:
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
         yield Keeping(client, kept)
     finally:
         for writer in client.open:

@@ -226,7 +226,7 @@ async def serving(settings: NodeSettings) -> AsyncIterator[Client]:
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (await client.get("/readyz")).status != 200:
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
         yield client
     finally:
         for writer in client.open:

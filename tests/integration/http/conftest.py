@@ -1,4 +1,4 @@
-"""Fixtures of the HTTP tests: a node for all, and nodes of one's own."""
+"""Fixtures of the HTTP tests: a shared node, and nodes with their own settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def node(shared: Client) -> AsyncIterator[Client]:
-    """Lend the shared node, and see afterwards that it is as healthy as before."""
+    """Yield the shared node, and check afterwards that it is as healthy as before."""
     yield shared
     task_id = await shared.create("healthy")
     claimed = await shared.claim("healthy")
@@ -40,5 +40,5 @@ Running = Callable[..., contextlib.AbstractAsyncContextManager[Client]]
 
 @pytest.fixture
 def node_with(tmp_path: Path) -> Running:
-    """Return a way to run a node with limits of one's own."""
+    """Return a function that runs a node with given limits."""
     return lambda **limits: running(tmp_path / "node", LimitSettings(**limits))

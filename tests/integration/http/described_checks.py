@@ -1,6 +1,6 @@
-"""Checks of answers to what schemathesis makes up, for what JSON Schema cannot say of the contract.
+"""Checks of schemathesis's answers, for rules of the contract that JSON Schema cannot express.
 
-Each deviation from schemathesis's own checks stands here with its reason.
+Each deviation from schemathesis's own checks has its reason beside it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from codeq_cluster.api.app import ROUTES
 BASE = "/v1/codeq"
 INT64_MAX = 2**63 - 1
 
-# Fields judged together, and what depends on what the broker holds, are beyond a schema: data that
-# fits may be refused with one of these, and each of them has tests of its own.
+# A schema cannot express rules over several fields, or over the broker's state. Data that fits the
+# schema may be refused with one of these codes, and other tests cover each of them.
 BEYOND_A_SCHEMA = {
-    "result-required",  # when the status says COMPLETED
-    "error-required",  # when the status says FAILED
-    "group-id-required",  # when the delivery mode is not fan-out
-    "ids-required",  # unless all are meant
-    "artifact-url-required",  # not of spaces alone
+    "result-required",  # if the status is COMPLETED
+    "error-required",  # if the status is FAILED
+    "group-id-required",  # if the delivery mode is not fan-out
+    "ids-required",  # unless all are selected
+    "artifact-url-required",  # not only spaces
     "duplicate-artifact-name",  # among those with content
-    "invalid-artifact-content",  # base64, in one of its spellings
-    "invalid-artifact-name",  # neither dots alone nor control characters
-    "invalid-cursor",  # a text that a page gave out, with the parameters of that page
+    "invalid-artifact-content",  # base64, in one of its variants
+    "invalid-artifact-name",  # neither only dots nor with control characters
+    "invalid-cursor",  # a text from a page, with the parameters of that page
     "no-such-node",  # of this cluster
 }
-# Their items are judged one by one, so what does not fit is refused within an answer of 200.
+# Their items are judged one by one, so a misfit is refused within an answer of 200.
 ITEM_BY_ITEM = {f"{BASE}/tasks/batch", f"{BASE}/tasks/batch/results"}
 
 
 def what_fits_is_taken(ctx: CheckContext, response: Response, case: Case) -> bool | None:
-    """Take what fits, unless what stands beyond the schema is against it."""
+    """Require that fitting data is taken, unless a rule beyond the schema refuses it."""
     if response.status_code == 400 and (
         _code(response) in BEYOND_A_SCHEMA or _holds_no_int64(case.body)
     ):
@@ -46,7 +46,7 @@ def what_fits_is_taken(ctx: CheckContext, response: Response, case: Case) -> boo
 
 
 def what_does_not_fit_is_refused(ctx: CheckContext, response: Response, case: Case) -> bool | None:
-    """Refuse what does not fit, unless the contract forgives it."""
+    """Require that other data is refused, unless the contract forgives it."""
     try:
         return checks.negative_data_rejection(ctx, response, case)
     except AcceptedNegativeData:
@@ -60,13 +60,13 @@ def _forgiven(response: Response, case: Case) -> bool:
     if path in ITEM_BY_ITEM and any("error" in item for item in response.json()["results"]):
         return True
     if path == f"{BASE}/admin/queues/{{command}}":
-        return True  # A queue that no task can be in is an empty one.
+        return True  # A queue whose name no task can have is an empty one.
     if any(not text for text in _as_sent(response, case)):
         return True  # An empty parameter is the same as none.
     if "groupBy" in (case.query or {}):
-        return True  # Groups come all at once: neither `limit` nor `cursor` is heeded.
+        return True  # Groups come all at once: `limit` and `cursor` are ignored.
     if case.method == "PUT" and "{artifact}" in path:
-        return True  # No bytes are an artifact as well.
+        return True  # An empty body is an artifact as well.
     if body is None:
         # Null is the same as absent.
         return not case.operation.definition.raw["requestBody"]["required"]
@@ -75,7 +75,7 @@ def _forgiven(response: Response, case: Case) -> bool:
     unheeded = {
         "count": path != f"{BASE}/tasks/claim/batch",
         "extendSeconds": not path.endswith("/heartbeat"),
-        # What the body says, the query does not.
+        # A field in the body overrides the query.
         **(dict.fromkeys(case.query or {}, True) if "/dlq" in path else {}),
     }
     return _says_nothing(body) or any(
@@ -84,7 +84,7 @@ def _forgiven(response: Response, case: Case) -> bool:
 
 
 def _as_sent(response: Response, case: Case) -> Iterator[str]:
-    # What has no text, as an object without fields has none, schemathesis does not send.
+    # Schemathesis does not send values without a text, such as an object without fields.
     sent = parse_qs(urlsplit(response.request.url or "").query, keep_blank_values=True)
     for name in case.query or {}:
         yield sent.get(name, [""])[0]
@@ -93,7 +93,7 @@ def _as_sent(response: Response, case: Case) -> Iterator[str]:
 
 
 def _says_nothing(body: object) -> bool:
-    # The reference has no other word for an absent text than the empty one.
+    # The reference's word for a missing text is the empty text.
     match body:
         case dict():
             return any(body.get(name) == "" for name in ("runAt", "webhook", "before")) or any(
@@ -106,7 +106,7 @@ def _says_nothing(body: object) -> bool:
 
 
 def allow_names_what_is_served(ctx: CheckContext, response: Response, case: Case) -> bool | None:
-    """Name the methods of the path in `Allow`, unless the path is an id of another one as well."""
+    """Require the methods of the path in `Allow`, unless the path is also an id of another one."""
     others = [
         re.sub(r"{\w+}", "[^/]+", path.replace("{artifact}", ".+"))
         for path in {route.path for route in ROUTES} - {case.path}
@@ -117,7 +117,7 @@ def allow_names_what_is_served(ctx: CheckContext, response: Response, case: Case
 
 
 def the_request_is_named(ctx: CheckContext, response: Response, case: Case) -> bool | None:
-    """Name the request in every answer, and in the body of every error the same."""
+    """Require a request id in every answer, and the same one in the body of every error."""
     (request_id,) = response.headers["x-request-id"]
     assert request_id
     if response.status_code >= 400 and response.content:
@@ -126,12 +126,13 @@ def the_request_is_named(ctx: CheckContext, response: Response, case: Case) -> b
 
 
 def _code(response: Response) -> str:
-    # An answer to HEAD has no body to say it in; the same GET says it.
+    # An answer to HEAD has no body; the same GET shows it.
     return str(response.json()["code"]) if response.content else "invalid-artifact-name"
 
 
 def _holds_no_int64(body: object) -> bool:
-    # To JSON Schema 1.0 is an integer, and so is one of a hundred digits; to the contract neither.
+    # For JSON Schema, 1.0 and a number of a hundred digits are integers; for the contract they are
+    # not.
     match body:
         case bool():
             return False

@@ -18,14 +18,14 @@ NAMES = ("n1", "n2", "n3")
 
 @dataclass
 class Nodes:
-    """Nodes by their id, each with how it is configured."""
+    """Nodes by their id, each with its configuration."""
 
     settings: dict[str, NodeSettings]
     running: dict[str, Node] = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)
 
     async def start(self, name: str, **changed: object) -> Client:
-        """Start a node, configured as before but for what is named."""
+        """Start a node with its earlier configuration and the given changes."""
         node = Node(replace(self.settings[name], **changed))  # type: ignore[arg-type]
         await node.start()
         self.running[name] = node
@@ -33,7 +33,7 @@ class Nodes:
         return self.clients[name]
 
     async def stop(self, name: str) -> None:
-        """Stop a node, and let its clients' connections go."""
+        """Stop a node, and close its clients' connections."""
         for writer in self.clients.pop(name).open:
             writer.close()
         await self.running.pop(name).stop()
@@ -44,7 +44,7 @@ class Nodes:
             await self.says(name, lambda missing: not missing)
 
     async def says(self, name: str, holds: Callable[[list[str]], bool]) -> list[str]:
-        """Wait until what a node tells its operator by `/readyz` is as wanted; return that."""
+        """Wait until a node's `/readyz` tells its operator the expected state; return it."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 told = (await self.clients[name].get("/readyz", token=OPERATOR)).json
@@ -59,7 +59,7 @@ async def three_nodes(directory: Path, **changed: object) -> AsyncIterator[Nodes
 
     Args:
         directory: Their data goes below it.
-        changed: Of their settings.
+        changed: Changes of their settings.
     """
     ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
     made = Nodes(
@@ -89,7 +89,7 @@ async def _stop(nodes: Nodes) -> None:
 
 
 def peers_at(ports: Mapping[str, int]) -> tuple[PeerAddress, ...]:
-    """Return nodes by the ports of their links, as `raft.peers` has them."""
+    """Return nodes by the ports of their links, in the form of `raft.peers`."""
     return tuple(
         PeerAddress(id=name, link=f"127.0.0.1:{port}", http=f"http://{name}")
         for name, port in ports.items()

@@ -1,4 +1,4 @@
-"""What the tests of the operators' routes do alike: let tasks die, and walk lists."""
+"""Helpers for tests of the operators' routes: dead tasks, and walks through lists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.integration.http.client import Answer, Client
 
 
 async def died(node: Client, command: str, error: str = "e", **fields: object) -> str:
-    """Let a task become a dead letter; return its id."""
+    """Create a task and make it a dead letter; return its id."""
     task_id = await node.create(command, maxAttempts=1, **fields)
     claimed = await node.claim(command)
     assert claimed["id"] == task_id
@@ -20,7 +20,7 @@ async def died(node: Client, command: str, error: str = "e", **fields: object) -
 
 
 async def finished(node: Client, command: str) -> str:
-    """Let a task be completed; return its id."""
+    """Create a task and complete it; return its id."""
     task_id = await node.create(command)
     await node.claim(command)
     done = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
@@ -51,5 +51,5 @@ async def delete(node: Client, path: str, body: bytes = b"", *, token: str | Non
 
 
 def quoted(text: str) -> str:
-    """Return a text as a query carries it."""
+    """Return a text quoted for a query."""
     return quote(text, safe="")

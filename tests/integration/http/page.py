@@ -1,4 +1,4 @@
-"""Page: a browser's side of a session, as far as HTTP tells of it."""
+"""Page: a browser's part in a session, over HTTP only."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _JSON = "application/json"
 
 
 def with_roles(settings: NodeSettings) -> NodeSettings:
-    """Return the settings with a token of each role, called like it, and some without a role.
+    """Return the settings with a token for each role, named like it, and some without a role.
 
-    `foreman` is an admin's among the workers' tokens, which no producer's route takes.
+    `foreman` is an admin's token among the workers', so no producer's route accepts it.
     """
     tokens = [
         StaticToken(token=role, subject=f"a {role}", tenant="acme", scopes=scopes)
@@ -49,7 +49,7 @@ def with_roles(settings: NodeSettings) -> NodeSettings:
 
 @dataclass(slots=True)
 class Session:
-    """One that has begun.
+    """A logged-in session.
 
     Attributes:
         cookie: Name and value.
@@ -72,7 +72,7 @@ class Session:
         )
 
     async def view(self, query: str) -> dict[str, Any]:
-        """Return what a view shows."""
+        """Return the answer of a view."""
         answer = await self.get(f"/now?view={query}")
         assert answer.status == 200, answer.body
         shown: dict[str, Any] = json.loads(answer.body)
@@ -87,14 +87,14 @@ async def try_to_log_in(client: Client, token: object, **headers: str) -> Answer
 
 
 async def logged_in(client: Client, token: str) -> Session:
-    """Begin a session."""
+    """Log in."""
     answer = await try_to_log_in(client, token)
     assert answer.status == 200, answer.body
     return Session(client, cookie_of(answer), str(answer.json["csrf"]))
 
 
 def cookie_of(answer: Answer) -> str:
-    """Return the cookie that an answer sets, by name and value."""
+    """Return the name and value of the cookie that an answer sets."""
     found = re.match(r"[^;]*", answer.headers["set-cookie"])
     assert found is not None
     return found[0]

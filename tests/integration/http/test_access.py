@@ -1,6 +1,6 @@
-"""Access: every route, and what each kind of caller gets of it on a real node.
+"""Access: every route, and its answer to each kind of caller on a real node.
 
-A route without a row in the table fails here, so that whoever adds one says whom it serves.
+A route without a row in the table fails here, so that every new route states its callers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests.integration.http.world import CALLERS, World, created
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# The statuses are those of CALLERS: nobody | the ROLES of the tenant that owns what is asked for |
-# the same of another tenant.
+# The statuses are in the order of CALLERS: nobody | the ROLES of the tenant that owns the target |
+# the same roles of another tenant.
 _ANYBODY = "200 | 200 200 200 200 200 | 200 200 200 200 200"
 _TOKEN = "401 | 200 200 200 200 200 | 200 200 200 200 200"
 _READ = "401 | 200 200 200 200 403 | 404 404 404 404 403"
@@ -41,7 +41,7 @@ STATUSES = {
     "POST /tasks/{id}/abandon": _WORK,
     "POST /tasks/{id}/nack": _WORK,
     "POST /tasks/{id}/result": _WORK,
-    # Each result is answered for itself: what others hold is for test_tenants.py.
+    # Each result is judged by itself; test_tenants.py covers the data of other tenants.
     "POST /tasks/batch/results": "401 | 401 403 200 401 401 | 401 403 200 401 401",
     "PUT /tasks/{id}/artifacts/{artifact}": "401 | 401 403 201 401 401 | 401 403 404 401 401",
     "GET /tasks/{id}": _READ,
@@ -74,7 +74,7 @@ STATUSES = {
     "POST /admin/deliveries/replay": _ADMIN,
     "POST /admin/deliveries/{id}/replay": _ADMIN_OF,
     "GET /admin/audit": _ADMIN,
-    # It goes into the caller's own tenant, which the request names once more.
+    # It goes into the caller's own tenant, which the request names again.
     "POST /admin/import": "401 | 401 401 401 200 401 | 401 401 401 403 401",
     "GET /admin/cluster": _OPERATE,
     "POST /admin/cluster/transfer": _OPERATE,
@@ -94,16 +94,16 @@ STATUSES = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """Run a node for this file alone, whose tenants have nothing else."""
+    """Run a node for this file alone, whose tenants start empty."""
     directory: Path = tmp_path_factory.mktemp("access")
     async with created(directory) as world:
         yield world
 
 
 async def test_every_route_that_is_served_has_a_row(world: World) -> None:
-    """What the node's own router knows, wherever it comes from, and nothing else.
+    """The table has exactly the routes that the node's router knows.
 
-    The page's own routes take no token: they have a table in test_page_access.py.
+    The page's own routes accept no token; test_page_access.py has their table.
     """
     served = {
         f"{route.method} {route.resource.canonical.removeprefix(BASE)}"
@@ -116,7 +116,7 @@ async def test_every_route_that_is_served_has_a_row(world: World) -> None:
 
 @pytest.mark.parametrize("route", STATUSES)
 async def test_a_route_serves_those_it_is_for_and_nobody_else(world: World, route: str) -> None:
-    """Each caller in turn, on something that is there."""
+    """Each caller in turn asks the route for something that exists."""
     expected = [int(status) for status in STATUSES[route].replace("|", "").split()]
     told = {}
     for caller in CALLERS:
@@ -135,7 +135,7 @@ async def test_a_route_serves_those_it_is_for_and_nobody_else(world: World, rout
 async def test_where_nodes_are_and_keep_their_data_is_for_operators(
     world: World, route: str
 ) -> None:
-    """Whatever else is answered; the contract has the link's addresses in `/raft/status`."""
+    """Other callers get neither addresses nor directories, but for links in `/raft/status`."""
     secrets = [str(world.settings.data_dir.parent), f"127.0.0.1:{world.settings.link_port}"]
     for caller in CALLERS:
         if not caller.startswith("operator"):
@@ -148,7 +148,7 @@ async def test_where_nodes_are_and_keep_their_data_is_for_operators(
 async def test_why_a_node_is_not_ready_names_its_directory_to_operators_alone(
     tmp_path: Path, token: str
 ) -> None:
-    """Everybody is told that its disk is full; a token that gives nothing is no obstacle."""
+    """Everybody learns that the node's disk is full, whatever the token allows."""
     usual = single(tmp_path / "node", LimitSettings())
     node = Node(replace(usual, store=replace(usual.store, min_free_bytes=2**62)))
     await node.start()
@@ -156,7 +156,7 @@ async def test_why_a_node_is_not_ready_names_its_directory_to_operators_alone(
         client = Client(node.port)
         async with asyncio.timeout(PATIENCE_S):
             while b"MiB are free" not in (full := await client.get("/readyz", token=OPERATOR)).body:
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
         told = await client.get("/readyz", token=token)
     finally:
         await node.stop()
@@ -168,7 +168,7 @@ async def test_why_a_node_is_not_ready_names_its_directory_to_operators_alone(
 
 
 async def test_everything_below_cluster_and_backup_is_the_operators() -> None:
-    """A row that says otherwise is wrong itself."""
+    """The table itself is wrong if another role has access below these paths."""
     below = [
         statuses
         for route, statuses in STATUSES.items()

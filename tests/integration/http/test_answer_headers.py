@@ -1,4 +1,4 @@
-"""Headers of answers: whoever makes them, no cache keeps one and no header names the software."""
+"""Headers of answers: no cache may keep an answer, and no header names the software."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def taking_the_place(node: Client) -> asyncio.StreamWriter:
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_every_kind_of_answer_is_guarded(node: Client) -> None:
-    """Of a handler, of the door, of the router and of the parser; with the request's id."""
+    """Handler, listener, router and parser all answer with these headers and the request's id."""
     answers = {
         "a success": await node.get("raft/status"),
         "without a body": await node.post("tasks/claim", {"commands": ["nothing"]}),
@@ -61,7 +61,7 @@ async def test_every_kind_of_answer_is_guarded(node: Client) -> None:
 
 
 async def test_a_connection_too_many_is_told_so_like_any_other(node_with: Running) -> None:
-    """There is no request yet, so the id is made here."""
+    """The refusal comes before any request, so its id is drawn here."""
     async with node_with(connections_max=1) as node:
         writer = await taking_the_place(node)
         turned_away = await first_answer(node, b"")

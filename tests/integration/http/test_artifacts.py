@@ -1,4 +1,4 @@
-"""Artifacts over HTTP: brought along by a result or sent before it, read again, and refused."""
+"""Artifacts over HTTP: sent with a result or before it, read again, and refused."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def node(tmp_path: Path) -> AsyncIterator[Keeping]:
 
 
 def urls(result: dict[str, Any]) -> list[str]:
-    """Return where a result's artifacts are."""
+    """Return the URLs of a result's artifacts."""
     return [artifact["url"] for artifact in result["artifacts"]]
 
 
 async def test_artifacts_of_every_kind_keep_their_order_and_can_be_read(node: Keeping) -> None:
-    """Elsewhere, in the result's body, and sent before it."""
+    """Stored elsewhere, inline or uploaded before, all are listed in order and readable."""
     task = await node.leased()
     large = bytes(range(256)) * 4096
     sent = await node.put(task, "dir/large.bin", large, Content_Type="image/png")
@@ -71,7 +71,7 @@ async def test_artifacts_of_every_kind_keep_their_order_and_can_be_read(node: Ke
 
 
 async def test_an_artifact_is_read_in_part_and_under_conditions(node: Keeping) -> None:
-    """As RFC 9110 has it; a HEAD says the same and sends nothing."""
+    """Ranges and conditions work as in RFC 9110; HEAD has the same headers and no body."""
     task = await node.leased()
     [url] = urls((await node.finish(task, inline("a", b"0123456789"))).json)
     part = await node.client.get(url, Range="bytes=2-4")
@@ -99,7 +99,7 @@ async def test_an_artifact_is_read_in_part_and_under_conditions(node: Keeping) -
 async def test_an_artifact_is_its_tenants_alone_and_only_under_its_results_name(
     node: Keeping,
 ) -> None:
-    """Whatever is stored: the result decides."""
+    """An artifact is readable only if its own tenant's result names it, whatever is stored."""
     task = await node.leased()
     unnamed = (await node.put(task, "unnamed", b"x")).json["url"]
     before = await node.client.get(str(unnamed))
@@ -119,7 +119,7 @@ async def test_an_artifact_is_its_tenants_alone_and_only_under_its_results_name(
 
 
 async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Keeping) -> None:
-    """Although its files would be stored under other URLs; other content is refused."""
+    """The stored answer comes although the files would get other URLs; other content is refused."""
     task = await node.leased()
     sent = await node.put(task, "s", b"streamed")
     first = await node.finish(task, inline("a", b"x"), sent.json)
@@ -154,7 +154,7 @@ async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Keeping
 async def test_base64_is_read_as_the_reference_reads_it(
     node: Keeping, text: str, content: bytes
 ) -> None:
-    """The standard alphabet, in lines or not, padding missing or not."""
+    """The standard alphabet is read, with or without line breaks and padding."""
     task = await node.leased()
     done = await node.finish(task, {"name": "a", "contentBase64": text})
 
@@ -183,7 +183,7 @@ async def test_base64_is_read_as_the_reference_reads_it(
 async def test_a_result_with_an_artifact_that_cannot_be_taken_stores_nothing(
     node: Keeping, artifact: object, status: int, code: str
 ) -> None:
-    """All is judged before anything is stored, and the task stays the worker's."""
+    """All artifacts are judged before any is stored, and the worker keeps the task."""
     task = await node.leased()
     refused = await node.finish(task, inline("ok", b"x"), artifact)
 
@@ -195,7 +195,7 @@ async def test_a_result_with_an_artifact_that_cannot_be_taken_stores_nothing(
 async def test_what_the_result_itself_lacks_is_told_before_anything_is_stored(
     node: Keeping,
 ) -> None:
-    """A result without a result is no result."""
+    """A result without its required fields is refused before its artifacts are stored."""
     task = await node.leased()
     body = {"status": "COMPLETED", "artifacts": [inline("a", b"x")]}
     refused = await node.client.post(f"tasks/{task['id']}/result", body)
@@ -208,7 +208,7 @@ async def test_what_the_result_itself_lacks_is_told_before_anything_is_stored(
     "path", ["..", "%2e%2e", "a/../b", "a/%2e%2e/b", "..%2fa", "a%5cb", "a%0ab", "a//b", "x" * 256]
 )
 async def test_a_path_leads_nowhere_else(node: Keeping, path: str) -> None:
-    """However it is written."""
+    """No spelling of a path leads outside of the artifacts."""
     task = await node.leased()
     put = await node.put(task, path, b"x")
     got = await node.client.get(f"tasks/{task['id']}/artifacts/{'0' * 16}/{path}")
@@ -220,7 +220,7 @@ async def test_a_path_leads_nowhere_else(node: Keeping, path: str) -> None:
 
 
 async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
-    """Told like any other action on a lease, before a byte is stored."""
+    """An upload without the lease is refused like any other action, before a byte is stored."""
     task = await node.leased()
     another = str(task["leaseToken"] + 1)
     unleased = {"id": await node.client.create("other")}
@@ -250,7 +250,7 @@ async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
 
 
 async def test_a_result_that_names_an_upload_nobody_made_is_refused(node: Keeping) -> None:
-    """It would name what does not exist."""
+    """The result would name an artifact that does not exist."""
     task = await node.leased()
     url = f"/v1/codeq/tasks/{task['id']}/artifacts/{'0' * 16}/a"
     refused = await node.finish(task, {"name": "a", "url": url})
@@ -260,7 +260,7 @@ async def test_a_result_that_names_an_upload_nobody_made_is_refused(node: Keepin
 
 
 async def test_each_item_of_a_batch_is_judged_on_its_own(node: Keeping) -> None:
-    """A bad one among good ones, each with artifacts."""
+    """One bad item does not affect the good ones beside it, each with artifacts."""
     tasks = [await node.leased() for _ in range(5)]
     await node.client.post(f"tasks/{tasks[3]['id']}/cancel")
     artifacts = [
@@ -295,7 +295,7 @@ async def test_each_item_of_a_batch_is_judged_on_its_own(node: Keeping) -> None:
 
 
 async def test_artifacts_have_a_limit_however_they_come(tmp_path: Path) -> None:
-    """Said by the head, by the content or by the last byte."""
+    """The limit holds for announced lengths, inline content and the bytes that arrive."""
     limits = replace(LIMITS, max_artifact_bytes=100_000, max_body_bytes=20_000)
     root = tmp_path / "artifacts"
     async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
@@ -323,7 +323,7 @@ async def test_artifacts_have_a_limit_however_they_come(tmp_path: Path) -> None:
 
 
 async def test_large_bodies_have_bounded_room(tmp_path: Path) -> None:
-    """Two of the largest fit; another is told to come again, and does when there is room."""
+    """Two of the largest bodies fit; a third must retry, and succeeds when there is room."""
     limits = replace(LIMITS, max_artifact_bytes=2**20, max_body_bytes=2**14)
     root = tmp_path / "artifacts"
     async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
@@ -352,7 +352,7 @@ async def test_large_bodies_have_bounded_room(tmp_path: Path) -> None:
 async def test_without_a_provider_artifacts_are_refused_in_words_that_say_what_to_do(
     tmp_path: Path,
 ) -> None:
-    """URLs pass, and bodies are no larger than others."""
+    """URLs are taken as they are, and the limit on bodies is not raised."""
     async with running(tmp_path / "node", LimitSettings(max_body_bytes=10_000)) as client:
         task = {"id": await client.create()}
         await client.claim()
@@ -373,7 +373,7 @@ async def test_without_a_provider_artifacts_are_refused_in_words_that_say_what_t
 
 
 async def test_urls_are_absolute_when_the_nodes_have_a_public_one(tmp_path: Path) -> None:
-    """A result may name an upload by either."""
+    """A result may name an upload by its absolute URL or by its path."""
     root = tmp_path / "artifacts"
     settings = local(root, public_url="https://codeq.example.com/q/")
     async with keeping(tmp_path / "data", settings, files_below(root)) as node:

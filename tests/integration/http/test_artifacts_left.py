@@ -1,4 +1,4 @@
-"""What is left of artifacts: nothing that no result names, and nothing of a task that is gone."""
+"""Leftover artifacts: those that no result names, and those of deleted tasks, are deleted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Keeping]:
 
 
 async def swept(node: Keeping, outcome: str = "success") -> int:
-    """Return how many attempts to delete artifacts ended so."""
+    """Return how many attempts to delete artifacts had this outcome."""
     metrics = (await node.client.get("/metrics")).body.decode()
     found = re.search(rf'codeq_artifact_sweeps_total{{outcome="{outcome}"}} (\d+)', metrics)
     return int(found[1]) if found else 0
@@ -36,7 +36,7 @@ async def swept(node: Keeping, outcome: str = "success") -> int:
 
 @pytest.mark.parametrize("end", ["result", "failed", "cancelled", "abandoned", "expired"])
 async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, end: str) -> None:
-    """However it ends; those that the result names stay."""
+    """However the task ends, only uploads that its result names are kept."""
     task = await node.leased(maxAttempts=1)
     path = f"tasks/{task['id']}"
     named = (await node.put(task, "named", b"1")).json
@@ -68,7 +68,7 @@ async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, e
 
 
 async def test_a_later_holder_may_name_what_an_earlier_one_has_uploaded(node: Keeping) -> None:
-    """Uploads are the task's until it ends."""
+    """Uploads belong to the task until it ends, whichever worker made them."""
     task = await node.leased()
     sent = (await node.put(task, "first", b"1")).json
     await node.client.post(f"tasks/{task['id']}/nack", {"delaySeconds": 0, "reason": "busy"})
@@ -81,7 +81,7 @@ async def test_a_later_holder_may_name_what_an_earlier_one_has_uploaded(node: Ke
 
 
 async def test_a_revived_task_does_not_keep_what_its_death_gave_up(node: Keeping) -> None:
-    """A result may not name what is being swept."""
+    """A result may not name an artifact that is being swept."""
     task = await node.leased(maxAttempts=1)
     sent = (await node.put(task, "first", b"1")).json
     await node.client.post(f"tasks/{task['id']}/abandon")
@@ -98,7 +98,7 @@ async def test_a_revived_task_does_not_keep_what_its_death_gave_up(node: Keeping
 
 
 async def test_an_upload_that_outlives_its_task_is_refused_and_gone(node: Keeping) -> None:
-    """The task is cancelled while the bytes come."""
+    """The upload is refused and its bytes are deleted if its task is cancelled meanwhile."""
     task = await node.leased()
     reader, writer = await node.client.connect()
     path = f"tasks/{task['id']}/artifacts/a"
@@ -113,7 +113,7 @@ async def test_an_upload_that_outlives_its_task_is_refused_and_gone(node: Keepin
 
 
 async def test_a_client_that_goes_away_in_an_upload_leaves_nothing(node: Keeping) -> None:
-    """And the task can still be finished."""
+    """The partial upload is deleted, and the task can still be finished."""
     task = await node.leased()
     _, writer = await node.client.connect()
     path = f"tasks/{task['id']}/artifacts/a"
@@ -126,7 +126,7 @@ async def test_a_client_that_goes_away_in_an_upload_leaves_nothing(node: Keeping
 
 
 async def test_a_client_that_stalls_in_an_upload_is_told_and_leaves_nothing(tmp_path: Path) -> None:
-    """Its time is that of any body."""
+    """A stalled upload times out like any other body."""
     limits = replace(LIMITS, body_timeout_ms=200)
     root = tmp_path / "artifacts"
     async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
@@ -142,7 +142,7 @@ async def test_a_client_that_stalls_in_an_upload_is_told_and_leaves_nothing(tmp_
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
-    """After the time that any answer has to be taken in, in which it is uploaded as well."""
+    """A stalled reader is cut off after the limit for any answer, plus the upload's time."""
     limits = replace(LIMITS, body_timeout_ms=3000)
     root = tmp_path / "artifacts"
     async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
@@ -164,7 +164,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
 async def test_a_store_that_fails_leaves_nothing_and_the_task_unharmed(
     node: Keeping, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Told as what may be tried again; it works as soon as the store does."""
+    """The failure can be retried, and the retry succeeds as soon as the store does."""
     task = await node.leased()
     root = tmp_path / "artifacts"
     with contextlib.suppress(FileNotFoundError):
@@ -200,7 +200,7 @@ async def test_a_store_that_fails_leaves_nothing_and_the_task_unharmed(
     assert str(root) not in str(answers[0].body)
     assert batch.json["results"][0]["code"] == "artifact-store-failed"  # type: ignore[index]
     assert status == "IN_PROGRESS"
-    # Far fewer uploads are announced than were tried, so a store that is down uses none up.
+    # Failed tries outnumber the allowed uploads, so a failing store must not use any up.
     assert done.status == 200, done.body
     assert len(node.kept()) == 1
     told = [each for each in caplog.records if each.message == "artifacts cannot be stored"]
@@ -208,7 +208,7 @@ async def test_a_store_that_fails_leaves_nothing_and_the_task_unharmed(
 
 
 async def test_a_task_has_a_bounded_number_of_uploads(node: Keeping) -> None:
-    """Each stays with the task, so one beyond is refused; the result is not."""
+    """An upload beyond the bound is refused; the result is still taken."""
     task = await node.leased()
     sent = [await node.put(task, "a", b"x") for _ in range(100)]
     beyond = [await node.put(task, "a", b"x"), await node.finish(task, inline("a", b"x"))]
@@ -221,7 +221,7 @@ async def test_a_task_has_a_bounded_number_of_uploads(node: Keeping) -> None:
 
 
 async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
-    """When its retention is over."""
+    """Artifacts are deleted with their task, when its retention is over."""
     lifecycle = LifecycleSettings(retention_seconds=1)
     root = tmp_path / "artifacts"
     async with keeping(
@@ -242,7 +242,7 @@ async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
 async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_with(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so once, and the sweeps stand until they can be made."""
+    """The node logs it once, and the deletions wait for a node that can make them."""
     root = tmp_path / "artifacts"
     data = tmp_path / "data"
     async with keeping(data, local(root), files_below(root)) as node:
@@ -257,7 +257,7 @@ async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_wit
             await node.client.post(f"tasks/{each['id']}/cancel")
         async with asyncio.timeout(PATIENCE_S):
             while await swept(node, "failure") < 1:
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
 
         assert len(node.kept()) == 2
     told = [each for each in caplog.records if each.message == "unneeded artifacts stay for now"]

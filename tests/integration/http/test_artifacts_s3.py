@@ -20,7 +20,7 @@ LARGE = bytes(range(256)) * 4096 * 9  # 9 MiB: two parts.
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One server for the module; each test has a prefix of its own."""
+    """Run one server for the module; each test has its own prefix."""
     with running(tmp_path_factory.mktemp("s3") / "data") as server:
         yield server
 
@@ -39,7 +39,7 @@ async def keeping_in(server: S3Server, directory: Path) -> AsyncIterator[Keeping
     settings = ArtifactSettings(
         provider=ArtifactProvider.S3,
         s3=bucket_at(server.endpoint, prefix=prefix),
-        timeout_ms=15_000,  # It is slow in its first seconds.
+        timeout_ms=15_000,  # The server is slow in its first seconds.
     )
 
     def kept() -> list[str]:
@@ -50,7 +50,7 @@ async def keeping_in(server: S3Server, directory: Path) -> AsyncIterator[Keeping
 
 
 async def test_artifacts_of_every_kind_are_stored_read_and_swept(node: Keeping) -> None:
-    """In one request or in parts."""
+    """Artifacts are stored and deleted alike, whether uploaded in one request or in parts."""
     task = await node.leased()
     await node.put(task, "unnamed", b"x")
     sent = (await node.put(task, "large.bin", LARGE, Content_Type="image/png")).json
@@ -73,7 +73,7 @@ async def test_artifacts_of_every_kind_are_stored_read_and_swept(node: Keeping) 
 
 
 async def test_an_upload_whose_task_ends_is_refused_and_gone(node: Keeping) -> None:
-    """Its parts too."""
+    """Uploaded parts are deleted as well."""
     task = await node.leased()
     reader, writer = await node.client.connect()
     path = f"tasks/{task['id']}/artifacts/a"
@@ -88,7 +88,7 @@ async def test_an_upload_whose_task_ends_is_refused_and_gone(node: Keeping) -> N
 
 
 async def test_a_server_that_is_gone_is_told_and_the_task_can_be_finished(tmp_path: Path) -> None:
-    """What was stored is told to be out of reach, not to be missing."""
+    """Stored artifacts are reported as unreachable, not as missing."""
     with running(tmp_path / "s3") as server:
         async with keeping_in(server, tmp_path) as node:
             task = await node.leased()

@@ -1,4 +1,4 @@
-"""Audit: every change an operator makes is on record, under the entry that made it."""
+"""Audit: every change by an operator is recorded with the index of its entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def _indexes(node: Client) -> list[int]:
 
 
 async def test_every_change_of_an_operator_is_on_record(node: Client) -> None:
-    """Who, what, to what, and where in the log; what changes nothing is not."""
+    """A record has actor, action, target and log index; an action without effect has none."""
     audited = Client(node.port, "audited")
     await audited.send("PUT", "admin/topics/au", b"{}")
     await audited.send("PUT", "admin/topics/au", b"{}")
@@ -51,7 +51,7 @@ async def test_every_change_of_an_operator_is_on_record(node: Client) -> None:
 
 
 async def test_the_record_is_walked_newest_first_while_it_grows(node: Client) -> None:
-    """Each entry that was there is met once."""
+    """A walk returns each existing record once."""
     for _ in range(3):
         await node.post("admin/queues/au-walk/pause")
         await node.post("admin/queues/au-walk/resume")
@@ -77,7 +77,7 @@ async def test_the_record_is_walked_newest_first_while_it_grows(node: Client) ->
     ],
 )
 async def test_a_record_asked_for_wrongly_is_refused(node: Client, query: str, text: str) -> None:
-    """Its bounds are told."""
+    """The refusal names the bounds."""
     answer = await node.get(f"admin/audit?{query}")
 
     assert (answer.status, answer.error) == (400, text)

@@ -1,4 +1,4 @@
-"""Backups over HTTP: begun on a node that serves, watched, kept and deleted."""
+"""Backups over HTTP: started on a running node, watched, kept and deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 
 async def ended(client: Client, backup: str) -> dict[str, Any]:
-    """Ask until a backup has ended."""
+    """Poll until a backup has ended."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await client.get(f"admin/backup/{backup}", token=OPERATOR)
@@ -49,14 +49,14 @@ async def ended(client: Client, backup: str) -> dict[str, Any]:
 
 
 async def taken(client: Client) -> dict[str, Any]:
-    """Take a backup, beginning as soon as none is under way."""
+    """Take a backup as soon as no other one is running."""
     answer = await client.post("admin/backup", token=OPERATOR)
     assert answer.status == 202, answer
     return await ended(client, str(answer.json["id"]))
 
 
 async def test_a_node_without_a_place_takes_none(node: Client) -> None:
-    """And says so, whatever it is asked."""
+    """Every backup route answers that the node has no place for backups."""
     answers = [
         await node.post("admin/backup", token=OPERATOR),
         await node.get("admin/backup", token=OPERATOR),
@@ -67,7 +67,7 @@ async def test_a_node_without_a_place_takes_none(node: Client) -> None:
 
 
 async def test_a_backup_holds_what_was_acknowledged(client: Client, tmp_path: Path) -> None:
-    """Every task answered before it was asked for; it is listed, verified and on record."""
+    """It holds every task acknowledged before; it is listed, verified and recorded."""
     ids = {await client.create(idempotencyKey=f"k{n}") for n in range(20)}
     done = await taken(client)
     place = BackupDirectory(tmp_path / "backups")
@@ -95,7 +95,7 @@ async def test_an_import_of_newer_formats_than_the_cluster_uses_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """By a command of a newer release too, which could read it; what to do first is said."""
+    """A newer release's command is refused as well; the refusal says what to do first."""
     await client.create("kept")
     backup = str((await taken(client))["id"])
     place, newer = BackupDirectory(tmp_path / "backups"), levels.LEVEL + 1
@@ -124,7 +124,7 @@ async def test_only_one_is_taken_at_a_time(client: Client) -> None:
 
 
 async def test_retention_deletes_the_oldest_and_no_more(client: Client, tmp_path: Path) -> None:
-    """Only once the new one is verified; a damaged one stays for somebody to look at."""
+    """Old backups are deleted after the new one is verified; a damaged one is kept."""
     first = await taken(client)
     damaged = await taken(client)
     file = tmp_path / "backups" / damaged["id"] / MANIFEST
@@ -143,7 +143,7 @@ async def test_retention_deletes_the_oldest_and_no_more(client: Client, tmp_path
 async def test_a_place_that_cannot_be_written_fails_the_backup(
     client: Client, tmp_path: Path
 ) -> None:
-    """The node serves on, and the next one may be taken."""
+    """The node keeps serving, and the next backup succeeds."""
     (tmp_path / "backups").write_text("no directory")
     failed = await taken(client)
     listed = await client.get("admin/backup", token=OPERATOR)
@@ -156,7 +156,7 @@ async def test_a_place_that_cannot_be_written_fails_the_backup(
 
 
 async def test_an_unknown_backup_is_not_found(client: Client) -> None:
-    """Neither one nobody took nor what no backup is called."""
+    """Neither an unknown id nor an invalid one is found."""
     for name in ("20260131T123000000Z-5f0c4a2e", "..", "a%2Fb"):
         answer = await client.get(f"admin/backup/{name}", token=OPERATOR)
 
@@ -164,7 +164,7 @@ async def test_an_unknown_backup_is_not_found(client: Client) -> None:
 
 
 async def test_a_backup_of_an_earlier_run_is_known(tmp_path: Path) -> None:
-    """A node that has been started again tells of those in its place."""
+    """A restarted node lists the backups in its directory."""
     settings = replace(
         single(tmp_path / "node", LimitSettings()),
         backup=BackupSettings(directory=tmp_path / "backups"),
@@ -179,7 +179,7 @@ async def test_a_backup_of_an_earlier_run_is_known(tmp_path: Path) -> None:
 
 
 async def test_a_stop_in_the_middle_leaves_no_backup(tmp_path: Path) -> None:
-    """A slow one ends with the node, and nothing of it is taken for a backup."""
+    """A backup ends with its node, and its remains do not count as a backup."""
     settings = replace(
         single(tmp_path / "node", LimitSettings()),
         backup=BackupSettings(directory=tmp_path / "backups", bytes_per_second=1),

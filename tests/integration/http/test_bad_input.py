@@ -1,4 +1,4 @@
-"""Bad input: every route answers in the contract's words, and the node stays as it was."""
+"""Bad input: every route answers in the contract's words, and the node stays unharmed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROUTES = {
     "admin/cluster/transfer": BODY,
     "admin/cluster/upgrade": BODY,
 }
-# Without a body these act on all there is, go on as before, or say themselves what is missing.
+# Without a body these act on everything, continue as before, or say themselves what is missing.
 OPTIONAL = ("abandon", "subscriptions/", "cleanup", "requeue", "replay", "upgrade")
 WRONG_TYPES: dict[str, list[dict[str, object]]] = {
     "tasks": [
@@ -85,7 +85,7 @@ MISSING = [
 
 
 def may(route: str) -> str:
-    """Return the token of somebody who may call a route."""
+    """Return a token that may call a route."""
     return OPERATOR if route.startswith("admin/cluster") else "acme"
 
 
@@ -108,7 +108,7 @@ def may(route: str) -> str:
     ],
 )
 async def test_what_is_no_json_object_is_refused(node: Client, route: str, body: bytes) -> None:
-    """Whatever the bytes, the route's own text comes back."""
+    """Whatever the bytes are, the answer is the route's own text."""
     answer = await node.post(route, body, token=may(route))
 
     assert (answer.status, answer.error) == (400, ROUTES[route])
@@ -116,7 +116,7 @@ async def test_what_is_no_json_object_is_refused(node: Client, route: str, body:
 
 @pytest.mark.parametrize("route", ROUTES)
 async def test_bottomless_nesting_is_refused(node: Client, route: str) -> None:
-    """In a field that is used as in one that is not."""
+    """Deep nesting is refused in used fields and in ignored ones."""
     deep = b"[" * 100_000 + b"]" * 100_000
     unused = await node.post(route, b'{"x":%b}' % deep, token=may(route))
     used = await node.post(route, b'{"command":"c","payload":%b}' % deep, token=may(route))
@@ -126,7 +126,7 @@ async def test_bottomless_nesting_is_refused(node: Client, route: str) -> None:
 
 
 async def test_a_payload_may_nest_as_deep_as_the_limit(node: Client) -> None:
-    """Two hundred levels here, and not one more; in results alike."""
+    """The limit, set to two hundred levels here, is exact for payloads and results."""
     most = "[" * 200 + "]" * 200
     task_id = await node.create("deep", payload=json.loads(most))
     await node.claim("deep")
@@ -142,7 +142,7 @@ async def test_a_payload_may_nest_as_deep_as_the_limit(node: Client) -> None:
     "route", [route for route in ROUTES if not any(each in route for each in OPTIONAL)]
 )
 async def test_a_missing_body_is_refused(node: Client, route: str) -> None:
-    """Where it says what is to be done."""
+    """Routes that must be told what to do refuse a missing body."""
     answer = await node.post(route, token=may(route))
 
     assert (answer.status, answer.error) == (400, ROUTES[route])
@@ -150,7 +150,7 @@ async def test_a_missing_body_is_refused(node: Client, route: str) -> None:
 
 @pytest.mark.parametrize("route", MISSING)
 async def test_missing_fields_are_refused(node: Client, route: str) -> None:
-    """An empty object lacks what these routes require."""
+    """An empty object lacks the fields that these routes require."""
     answer = await node.post(route, {}, token=may(route))
 
     assert (answer.status, answer.error) == (400, BODY)
@@ -162,7 +162,7 @@ async def test_missing_fields_are_refused(node: Client, route: str) -> None:
 async def test_a_field_of_another_type_is_refused(
     node: Client, route: str, body: dict[str, object]
 ) -> None:
-    """A number is no text, and a fraction no whole number."""
+    """A number is not a text, and a fraction is not an integer."""
     answer = await node.post(route, body, token=may(route))
 
     assert (answer.status, answer.error) == (400, ROUTES[route])
@@ -172,7 +172,7 @@ async def test_a_field_of_another_type_is_refused(
 async def test_a_body_of_twelve_megabytes_is_refused_with_or_without_a_length(
     node: Client, route: str
 ) -> None:
-    """Before it is read when it says its size, and as soon as it is too long when it does not."""
+    """It is refused by its announced size, or without one as soon as it is too long."""
     body = b'{"x":"' + b"y" * 12 * 2**20 + b'"}'
     told = await node.post(route, body, token=may(route))
     reader, writer = await node.connect()
@@ -202,7 +202,7 @@ async def test_a_body_of_twelve_megabytes_is_refused_with_or_without_a_length(
 async def test_a_task_that_is_not_the_callers_does_not_exist(
     node: Client, method: str, path: str, body: object, text: str
 ) -> None:
-    """Unknown, absurd and another tenant's ids are told the same, at once."""
+    """Unknown ids, absurd ids and ids of other tenants get the same answer at once."""
     theirs = await Client(node.port, "other").create("theirs")
     raw = b"" if body is None else json.dumps(body).encode()
     for task_id in (ID, theirs, "x" * 3000, "a%2Fb", "..", "%00", "%F0%9F%92%A9", "a b%20c"[3:]):
@@ -212,7 +212,7 @@ async def test_a_task_that_is_not_the_callers_does_not_exist(
 
 
 async def test_another_tenants_task_is_left_alone(node: Client) -> None:
-    """Nothing a stranger sends changes it."""
+    """Requests of another tenant do not change the task."""
     other = Client(node.port, "other")
     task_id = await other.create("mine")
     claimed = await other.claim("mine")
@@ -235,7 +235,7 @@ async def test_another_tenants_task_is_left_alone(node: Client) -> None:
 async def test_a_stale_lease_token_is_refused_everywhere_and_changes_nothing(
     node: Client, in_header: bool
 ) -> None:
-    """The task went back and was claimed again: the first lease is over."""
+    """After the task was returned and claimed again, the first lease is over."""
     task_id = await node.create("fenced")
     stale = (await node.claim("fenced"))["leaseToken"]
     await node.post(f"tasks/{task_id}/abandon")
@@ -308,7 +308,7 @@ async def test_a_task_out_of_bounds_is_refused_singly_and_in_a_batch(
 
 
 async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> None:
-    """Body, runAt, delaySeconds, command, webhook: mending one uncovers the next."""
+    """Body, runAt, delaySeconds, command, webhook: mending one fault uncovers the next."""
     faults: list[tuple[str, object, str]] = [
         ("payload", None, BODY),
         ("runAt", "x", "invalid 'runAt' (use RFC3339)"),
@@ -347,7 +347,7 @@ async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> N
 async def test_a_task_at_its_bounds_is_taken(
     node: Client, fields: dict[str, object], shown: dict[str, object]
 ) -> None:
-    """Clamped where the contract says so."""
+    """Values at their bounds are taken, and clamped where the contract says so."""
     answer = await node.post("tasks", {"command": "edge", "payload": 0, **fields})
 
     assert answer.status == 202
@@ -388,14 +388,14 @@ async def test_a_task_at_its_bounds_is_taken(
 async def test_a_request_out_of_bounds_is_told_its_bound(
     node: Client, route: str, body: dict[str, object], status: int, text: str
 ) -> None:
-    """In the reference's words where it has them."""
+    """The refusal names the bound, in the reference's words if it has any."""
     answer = await node.post(route, body, token=may(route))
 
     assert (answer.status, answer.error) == (status, text)
 
 
 async def test_a_nack_waits_no_longer_than_the_back_off_may(node: Client) -> None:
-    """A delay beyond it is shortened, and the answer says to what."""
+    """A longer delay is shortened, and the answer has the shortened one."""
     task_id = await node.create("nacked")
     await node.claim("nacked")
     answer = await node.post(f"tasks/{task_id}/nack", {"delaySeconds": 10**9, "reason": "r" * 9999})
@@ -416,7 +416,7 @@ async def test_abandon_needs_no_body(node: Client) -> None:
 
 
 async def test_a_worker_that_does_not_own_the_lease_is_refused(node: Client) -> None:
-    """Being of the same tenant is not enough."""
+    """Having the same tenant is not enough."""
     mate = Client(node.port, "mate")
     task_id = await node.create("owned")
     await node.claim("owned")
@@ -431,7 +431,7 @@ async def test_a_worker_that_does_not_own_the_lease_is_refused(node: Client) -> 
 
 
 async def test_results_of_a_batch_are_judged_one_by_one(node: Client) -> None:
-    """Order is kept; a task named twice is ended once."""
+    """The order is kept, and a task named twice is ended once."""
     task_id = await node.create("batched")
     await node.claim("batched")
     good = {"taskId": task_id, "status": "COMPLETED", "result": {"n": 1}}
@@ -465,7 +465,7 @@ async def test_results_of_a_batch_are_judged_one_by_one(node: Client) -> None:
 
 
 async def test_an_idempotency_key_replays_its_task_and_no_other(node: Client) -> None:
-    """The same again is the same task; something else under the key is a conflict."""
+    """The same create returns the same task; another one with the same key is a conflict."""
     body = {"command": "once", "payload": {"n": 1}, "idempotencyKey": "said-again"}
     first = await node.post("tasks", body)
     again = await node.post("tasks", body)
@@ -481,7 +481,7 @@ async def test_an_idempotency_key_replays_its_task_and_no_other(node: Client) ->
 
 @pytest.mark.parametrize("route", APP_ROUTES, ids=lambda route: f"{route.method} {route.path}")
 async def test_no_route_answers_a_stale_read_with_another(node: Client, route: Route) -> None:
-    """It offers stale reads and says how old they are, or it refuses; nothing is done."""
+    """A route offers stale reads and states their age, or refuses them and does nothing."""
     path = re.sub(r"{\w+}", "00000000-0000-4000-8000-000000000000", route.path)
     token = OPERATOR if route.access is Access.OPERATOR else "acme"
     refused = await node.send(route.method, f"{path}?consistency=odd", b"", token=token)
@@ -495,7 +495,7 @@ async def test_no_route_answers_a_stale_read_with_another(node: Client, route: R
 
 
 async def test_a_route_without_stale_reads_can_be_asked_for_what_it_has(node: Client) -> None:
-    """To say what holds anyway is no mistake."""
+    """Asking for the consistency that the route has anyway is allowed."""
     answers = [await node.get(f"admin/queues?{said}=") for said in ("consistency", "x")]
     answers.append(await node.get("admin/queues?consistency=linearizable"))
 
@@ -517,7 +517,7 @@ async def test_a_route_without_stale_reads_can_be_asked_for_what_it_has(node: Cl
 async def test_a_query_that_says_nothing_sensible_is_refused(
     node: Client, query: str, status: int, text: str
 ) -> None:
-    """What is not known is ignored."""
+    """Only values of known parameters are refused; unknown parameters are ignored."""
     task_id = await node.create("queried")
     answer = await node.get(f"tasks/{task_id}/result?{query}")
 
@@ -538,14 +538,14 @@ async def test_a_query_that_says_nothing_sensible_is_refused(
 async def test_a_caller_without_the_right_is_told_before_its_body_is_read(
     node: Client, token: str, path: str, status: int, text: str
 ) -> None:
-    """The body is nonsense, and nobody looks."""
+    """The access is refused although the body is invalid: it is not read."""
     answer = await node.post(path, b"nonsense", token=token)
 
     assert (answer.status, answer.error) == (status, text)
 
 
 async def test_reads_need_a_tenant_and_admin_routes_an_admin(node: Client) -> None:
-    """Any token reads, but not on behalf of nobody."""
+    """Any token may read, but not without a tenant."""
     homeless = await node.get(f"tasks/{ID}", token="homeless")
     narrow = await node.get("admin/queues", token="narrow")
     reader = await node.get("raft/status", token="narrow")
@@ -556,7 +556,7 @@ async def test_reads_need_a_tenant_and_admin_routes_an_admin(node: Client) -> No
 
 
 async def test_a_worker_claims_only_what_its_token_names(node: Client) -> None:
-    """Without commands it gets its own; with others it is refused."""
+    """Without commands it gets those of its token; other commands are refused."""
     narrow = Client(node.port, "narrow")
     await node.create("forbidden")
     task_id = await node.create("allowed")
@@ -582,7 +582,7 @@ async def test_a_worker_claims_only_what_its_token_names(node: Client) -> None:
 async def test_an_unknown_path_or_method_gets_the_usual_envelope(
     node: Client, method: str, path: str, status: int, code: str
 ) -> None:
-    """With the request id that was sent."""
+    """The error has the request id that was sent."""
     answer = await node.send(method, path, b"", X_Request_Id="mine-7")
 
     assert (answer.status, answer.json["code"]) == (status, code)
@@ -603,7 +603,7 @@ async def test_an_unknown_path_or_method_gets_the_usual_envelope(
 async def test_what_is_no_http_gets_a_400_and_loses_its_connection(
     node: Client, raw: bytes
 ) -> None:
-    """In the usual envelope."""
+    """The answer has the usual envelope."""
     reader, writer = await node.connect()
     writer.write(raw)
     answer = await read_answer(reader)
@@ -613,7 +613,7 @@ async def test_what_is_no_http_gets_a_400_and_loses_its_connection(
 
 
 async def test_a_chunked_body_that_breaks_off_its_grammar_is_refused(node: Client) -> None:
-    """The head was fine, so the route answers."""
+    """The head was valid, so the route itself answers."""
     reader, writer = await node.connect()
     head = node.head("POST", "tasks", 0).replace(
         b"Content-Length: 0", b"Transfer-Encoding: chunked"
@@ -626,7 +626,7 @@ async def test_a_chunked_body_that_breaks_off_its_grammar_is_refused(node: Clien
 
 
 async def test_every_answer_names_its_request(node: Client) -> None:
-    """The caller's id when it is sound, else one of 32 hex characters."""
+    """The answer has the caller's id if it is valid, or else one of 32 hex characters."""
     echoed = await node.get("/healthz", X_Request_Id="abc")
     made = await node.get("/healthz", X_Request_Id="x" * 500)
 

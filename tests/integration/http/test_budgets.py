@@ -1,4 +1,4 @@
-"""Budgets: what a tenant may take up, and what its neighbours notice when it is used up."""
+"""Budgets: the quotas of a tenant, and their effect on its neighbours when they are used up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT = "x" * 600
 
 @contextlib.asynccontextmanager
 async def budgeted(data_dir: Path, **bounds: int) -> AsyncIterator[Client]:
-    """Run a node whose tenants have these budgets, `other` none; yield a client of it."""
+    """Run a node with these quotas for its tenants but none for `other`; yield a client of it."""
     budgets = BudgetSettings(**bounds, tenants=(TenantBudget(tenant="other"),))
     node = Node(dataclasses.replace(single(data_dir, LimitSettings()), budgets=budgets))
     await node.start()
@@ -29,7 +29,7 @@ async def budgeted(data_dir: Path, **bounds: int) -> AsyncIterator[Client]:
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (await client.get("/readyz")).status != 200:
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
         yield client
     finally:
         for writer in client.open:
@@ -38,7 +38,7 @@ async def budgeted(data_dir: Path, **bounds: int) -> AsyncIterator[Client]:
 
 
 async def test_a_tenant_has_so_many_tasks_waiting_and_no_more(tmp_path: Path) -> None:
-    """Ready or delayed, in any queue; another tenant goes on, and so does this one afterwards."""
+    """Ready and delayed tasks of all queues count; another tenant is not affected."""
     async with budgeted(tmp_path, ready_tasks=3) as node:
         other = Client(node.port, "other")
         await node.create("a")
@@ -56,7 +56,7 @@ async def test_a_tenant_has_so_many_tasks_waiting_and_no_more(tmp_path: Path) ->
 
 
 async def test_a_tenant_has_so_many_tasks_in_progress_and_no_more(tmp_path: Path) -> None:
-    """The end of one attempt makes room for another; another tenant has its own."""
+    """The end of one attempt makes room for the next; another tenant has its own quota."""
     async with budgeted(tmp_path, in_flight=2) as node:
         other = Client(node.port, "other")
         for _ in range(4):
@@ -76,7 +76,7 @@ async def test_a_tenant_has_so_many_tasks_in_progress_and_no_more(tmp_path: Path
 
 
 async def test_a_tenant_keeps_so_many_bytes_and_no_more(tmp_path: Path) -> None:
-    """Creates are refused; the result of what is under way is taken all the same."""
+    """Creates are refused, but the result of a task in progress is still taken."""
     async with budgeted(tmp_path, stored_bytes=1000) as node:
         task_id = await node.create("kept", payload=TEXT)
         refused = await node.post("tasks", {"command": "kept", "payload": TEXT})

@@ -1,4 +1,4 @@
-"""Result callbacks: what a webhook hears of every ending of a task, from a real node."""
+"""Result callbacks: a webhook is called for every ending of a task, by a real node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client
 
 
 async def complete(node: Client, command: str) -> None:
-    """End the next task of a command with a result."""
+    """Complete the next task of a command."""
     task = await node.claim(command)
     answer = await node.post(
         f"tasks/{task['id']}/result",
@@ -49,45 +49,45 @@ async def complete(node: Client, command: str) -> None:
 
 
 async def fail(node: Client, command: str) -> None:
-    """End it as failed."""
+    """Fail the next task."""
     task = await node.claim(command)
     body = {"status": "FAILED", "error": "no paper"}
     assert (await node.post(f"tasks/{task['id']}/result", body)).status == 200
 
 
 async def complete_in_a_batch(node: Client, command: str) -> None:
-    """End it by a batch of results."""
+    """Complete it in a batch of results."""
     task = await node.claim(command)
     result = {"taskId": task["id"], "status": "COMPLETED", "result": {"batch": True}}
     assert (await node.post("tasks/batch/results", {"results": [result]})).status == 200
 
 
 async def cancel(node: Client, command: str) -> None:
-    """Cancel it under a worker."""
+    """Cancel it while a worker holds it."""
     task = await node.claim(command)
     assert (await node.post(f"tasks/{task['id']}/cancel")).status == 200
 
 
 async def nack(node: Client, command: str) -> None:
-    """Give it back for the last time, with a reason."""
+    """Nack its last attempt, with a reason."""
     task = await node.claim(command)
     answer = await node.post(f"tasks/{task['id']}/nack", {"reason": "jammed"})
     assert answer.json["status"] == "dlq"
 
 
 async def abandon(node: Client, command: str) -> None:
-    """Give it back for the last time, without one."""
+    """Abandon its last attempt, without a reason."""
     task = await node.claim(command)
     assert (await node.post(f"tasks/{task['id']}/abandon")).json["status"] == "dlq"
 
 
 async def lease_and_vanish(node: Client, command: str) -> None:
-    """Let its last lease end."""
+    """Let its last lease expire."""
     await node.claim(command, leaseSeconds=1)
 
 
 async def let_it_expire(node: Client, command: str) -> None:
-    """Do nothing; it was created to live a second."""
+    """Do nothing; its time to live is a second."""
 
 
 Ending = Callable[[Client, str], Awaitable[None]]
@@ -109,7 +109,7 @@ Ending = Callable[[Client, str], Awaitable[None]]
 async def test_every_way_to_end_is_told(
     node: Client, ending: Ending, status: str, error: str
 ) -> None:
-    """With the body and the headers of the contract, once, and the outbox is empty after it."""
+    """The call has the contract's body and headers and comes once; then the outbox is empty."""
     command = f"Ends.{ending.__name__}"
     extra = {"ttlSeconds": 1} if ending is let_it_expire else {}
     async with listening() as target:
@@ -148,7 +148,7 @@ async def test_every_way_to_end_is_told(
 
 
 async def test_a_target_that_fails_hears_it_again_later_under_the_same_id(node: Client) -> None:
-    """Each time after twice the wait; then it is dead, and an operator has it tried again."""
+    """Each wait doubles; then the delivery is dead, and an operator can replay it."""
     arrivals: list[float] = []
     broken = True
 
@@ -169,7 +169,7 @@ async def test_a_target_that_fails_hears_it_again_later_under_the_same_id(node: 
     assert {each.headers["X-CodeQ-Delivery"] for each in target.heard} == {f"{task_id}.1"}
     assert len({each.body for each in target.heard}) == 1
     assert all(is_signed(each) for each in target.heard)
-    # No sooner than the wait; the instants are given in whole milliseconds.
+    # No sooner than the wait; the instants are truncated to milliseconds.
     assert arrivals[1] - arrivals[0] >= BASE_S - 0.002
     assert arrivals[2] - arrivals[1] >= 2 * BASE_S - 0.002
     assert (dead["status"], dead["attempts"], dead["error"]) == ("dead", ATTEMPTS, "status 500")
@@ -178,7 +178,7 @@ async def test_a_target_that_fails_hears_it_again_later_under_the_same_id(node: 
 
 
 async def test_a_redirect_is_a_failure_and_leads_nowhere(node: Client) -> None:
-    """Nobody can point the broker elsewhere once the URL is checked."""
+    """A redirect must not lead the broker past the check of the URL."""
     async with listening() as elsewhere:
 
         async def redirect(request: web.Request) -> web.StreamResponse:
@@ -195,7 +195,7 @@ async def test_a_redirect_is_a_failure_and_leads_nowhere(node: Client) -> None:
 
 
 async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -> None:
-    """Each ending has a delivery of its own, with the result of then."""
+    """Each ending has its own delivery, with the result of that time."""
     broken = True
 
     async def serve(request: web.Request) -> web.StreamResponse:
@@ -222,7 +222,7 @@ async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -
 
 
 async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -> None:
-    """What was allowed when the task was made is asked again before each call."""
+    """The target of an accepted task is checked again before each call."""
     lenient = WebhookSettings(allow_private=True, hmac_secret=SECRET, timeout_seconds=60)
 
     async def hang(request: web.Request) -> web.StreamResponse:
@@ -230,7 +230,7 @@ async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -
         return await fine(request)
 
     async with listening(hang) as target:
-        # The node stops within its first attempt, so the next one is made as soon as it is back.
+        # The node stops during its first attempt, so the next one is made as soon as it is back.
         async with running(tmp_path, LimitSettings(), lenient) as node:
             task_id = await node.create("private", webhook=target.url)
             await node.post(f"tasks/{task_id}/cancel")
@@ -244,7 +244,7 @@ async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -
 
 
 async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: Path) -> None:
-    """Left alone, its deliveries die of their age with few attempts or none, and are replayed."""
+    """Its deliveries die of their age after few attempts or none, and can be replayed."""
     patient = WebhookSettings(
         allow_private=True,
         hmac_secret=SECRET,
@@ -253,20 +253,21 @@ async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: 
         max_age_seconds=2,
     )
     async with listening() as target, running(tmp_path, LimitSettings(), patient) as node:
-        # One that a server has let go may be another's at once, which answers in its place.
+        # The port is kept: another server could take a released one and answer in its place.
         url = f"http://127.0.0.1:{free_ports(1)[0]}/gone"
         ids = [await node.create("homeless", webhook=url) for _ in range(30)]
         begun_s = time.monotonic()
         await asyncio.gather(*(node.post(f"tasks/{task_id}/cancel") for task_id in ids))
         while len(dead := await deliveries(node, "dead")) < len(ids):
-            pass  # Asking takes its time, and the test's time-out bounds it.
+            pass  # The request in the condition paces the loop; the timeout bounds it.
         passed_s = time.monotonic() - begun_s
         while not target.heard:
-            # One that a busy machine does not try within its age is given up like the others.
+            # A delivery that a busy machine does not try within its age is given up like the
+            # others.
             task_id = await node.create("housed", webhook=target.url)
             await node.post(f"tasks/{task_id}/cancel")
             while f"{task_id}.1" in {each["id"] for each in await deliveries(node, "pending")}:
-                pass  # Asking takes its time, and the test's time-out bounds it.
+                pass  # The request in the condition paces the loop; the timeout bounds it.
         given_up = len(await deliveries(node, "dead"))
         answer = await node.post("admin/deliveries/replay", {"all": True})
 
@@ -279,7 +280,7 @@ async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: 
 
 
 async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
-    """Its calls are still open when all of another's have been answered."""
+    """Its calls are still open when all calls to another target have been answered."""
     never = asyncio.Event()
 
     async def hang(request: web.Request) -> web.StreamResponse:
@@ -287,7 +288,7 @@ async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
         return await fine(request)
 
     async with listening(hang) as silent, listening() as swift:
-        # At once, so that no call of the silent one's is given up meanwhile.
+        # At once, so that no call to the silent target is given up meanwhile.
         made = [
             node.create("held", webhook=f"{target.url}/{number}")
             for number in range(20)
@@ -306,7 +307,7 @@ async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
 
 
 async def test_attempts_are_counted(node: Client) -> None:
-    """By command and outcome, as the reference names them."""
+    """Attempts are counted by command and outcome, with the reference's names."""
     states = iter([500, 200])
 
     async def serve(request: web.Request) -> web.StreamResponse:
@@ -325,7 +326,7 @@ async def test_attempts_are_counted(node: Client) -> None:
 
 
 def is_signed(heard: Heard) -> bool:
-    """Return whether the signature is that of the body and the timestamp."""
+    """Return whether the signature is valid for the body and the timestamp."""
     unix_s = int(heard.headers["X-CodeQ-Timestamp"])
     return heard.headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=heard.body)
 
@@ -340,7 +341,7 @@ async def deliveries(node: Client, status: str = "") -> list[dict[str, object]]:
 
 
 async def until_dead(node: Client, delivery_id: str) -> list[dict[str, object]]:
-    """Wait until a delivery is given up; return it."""
+    """Wait until a delivery is dead; return it."""
     while True:
         dead = [each for each in await deliveries(node, "dead") if each["id"] == delivery_id]
         if dead:
@@ -350,4 +351,4 @@ async def until_dead(node: Client, delivery_id: str) -> list[dict[str, object]]:
 async def gone(node: Client, delivery_id: str) -> None:
     """Wait until a delivery is done."""
     while any(each["id"] == delivery_id for each in await deliveries(node)):
-        pass  # Asking takes its time, and the test's time-out bounds it.
+        pass  # The request in the condition paces the loop; the timeout bounds it.

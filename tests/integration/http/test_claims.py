@@ -1,4 +1,4 @@
-"""Claims: a worker gets what its token allows, waits for it, and gets as much as it asked for."""
+"""Claims: a worker gets the tasks its token allows, waits for them, and gets as many as it asks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_worker_for_everything_needs_no_list_of_commands(node_with: Running) -> None:
-    """A `*` token without commands claims from every queue there is, whatever it is called."""
+    """A `*` token without commands claims from every queue, whatever its name."""
     async with node_with() as node:
         names = ["invoice.send", "RESIZE:large", "a", "generate_master"]
         made = {name: await node.create(name) for name in names}
@@ -27,10 +27,10 @@ async def test_a_worker_for_everything_needs_no_list_of_commands(node_with: Runn
 async def test_a_worker_for_everything_is_woken_by_a_queue_nobody_has_used(
     node_with: Running,
 ) -> None:
-    """It waits for the tenant, not for the queues that there were."""
+    """It waits for any queue of the tenant, also for one that did not exist."""
     async with node_with() as node:
         waiting = asyncio.ensure_future(node.post("tasks/claim", {"waitSeconds": 15}))
-        await node.depth("new")  # Answered later than the claim has been read.
+        await node.depth("new")  # Its answer comes after the claim has been read.
         task_id = await node.create("new")
         answer = await waiting
 
@@ -38,7 +38,7 @@ async def test_a_worker_for_everything_is_woken_by_a_queue_nobody_has_used(
 
 
 async def test_a_batch_claim_waits_for_its_first_task(node: Client) -> None:
-    """And comes back empty, without a body, when there was none."""
+    """Without any task, the answer is empty and has no body."""
     body = {"count": 100, "commands": ["later"], "waitSeconds": 15}
     waiting = asyncio.ensure_future(node.post("tasks/claim/batch", body))
     await node.depth("later")
@@ -53,8 +53,8 @@ async def test_a_batch_claim_waits_for_its_first_task(node: Client) -> None:
 
 
 async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
-    """From every shard, each task once."""
-    # Keys have shards of their own: without one, tasks that come together stay together.
+    """Tasks of every shard are claimed, each once."""
+    # Keys spread the tasks over the shards; without keys, tasks created together stay together.
     items = [{"command": "many", "payload": {}, "idempotencyKey": f"k{n}"} for n in range(100)]
     await node.post("tasks/batch", {"tasks": items})
     answer = await node.post("tasks/claim/batch", {"count": 100, "commands": ["many"]})
@@ -66,7 +66,7 @@ async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
 
 
 async def test_a_worker_is_who_its_token_says(node: Client) -> None:
-    """A name in the body takes over nobody's lease."""
+    """A name in the body does not give access to another worker's lease."""
     task_id = await node.create("named")
     claimed = await node.claim("named", workerId="m")
     taken = await Client(node.port, "mate").post(

@@ -1,4 +1,4 @@
-"""Cluster routes: the nodes, who leads, and handing that over through any node."""
+"""Cluster routes: nodes, leaders, and leadership transfers through any node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_the_cluster_is_shown(node: Client) -> None:
-    """One node that leads both shards, without peers."""
+    """The cluster is one node that leads both shards, without peers."""
     shown: Any = (await node.get("admin/cluster", token=OPERATOR)).json
 
     assert shown["clusterId"] == "http-tests"
@@ -56,14 +56,14 @@ async def test_the_cluster_is_shown(node: Client) -> None:
 async def test_a_handover_that_cannot_be_is_refused(
     node: Client, body: bytes, status: int, text: str
 ) -> None:
-    """There is nobody to hand over to."""
+    """A single node has no other node to transfer to."""
     answer = await node.post("admin/cluster/transfer", body, token=OPERATOR)
 
     assert (answer.status, answer.error) == (status, text)
 
 
 async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
-    """And is not on record."""
+    """A transfer to the current leader is not recorded either."""
     before = await walked(node, "admin/audit?limit=500", "records")
     answer = await node.post("admin/cluster/transfer", {"shard": 1, "to": "n1"}, token=OPERATOR)
     after = await walked(node, "admin/audit?limit=500", "records")
@@ -73,7 +73,7 @@ async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
 
 
 async def test_the_formats_in_use_are_shown(node: Client) -> None:
-    """Of the cluster, of each shard, and what the node knows."""
+    """The answer has the formats of the cluster, of each shard, and those the node knows."""
     shown: Any = (await node.get("admin/cluster", token=OPERATOR)).json
 
     assert shown["level"] == LEVEL
@@ -83,7 +83,7 @@ async def test_the_formats_in_use_are_shown(node: Client) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"dryRun":true}', b'{"LEVEL":%d}' % LEVEL])
 async def test_formats_that_are_in_use_already_change_nothing(node: Client, body: bytes) -> None:
-    """And are not on record."""
+    """Such a request is not recorded either."""
     before = await walked(node, "admin/audit?limit=500", "records")
     answer = await node.post("admin/cluster/upgrade", body, token=OPERATOR)
     after = await walked(node, "admin/audit?limit=500", "records")
@@ -116,7 +116,7 @@ async def test_formats_that_are_in_use_already_change_nothing(node: Client, body
 async def test_formats_that_cannot_be_used_are_refused(
     node: Client, body: bytes, status: int, code: str, text: str
 ) -> None:
-    """By what is wrong, and by whose release."""
+    """The refusal says what is wrong, and which node's release lacks them."""
     answer = await node.post("admin/cluster/upgrade", body, token=OPERATOR)
 
     assert (answer.status, answer.json["code"]) == (status, code)
@@ -154,7 +154,7 @@ async def three(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[
         async with asyncio.timeout(PATIENCE_S):
             for client in clients.values():
                 while (await client.get("/readyz")).status != 200:
-                    pass  # Asking takes its time, and the deadline bounds it.
+                    pass  # The request in the condition paces the loop; the deadline bounds it.
         yield clients
         for client in clients.values():
             for writer in client.open:
@@ -167,13 +167,13 @@ async def _leader(client: Client, shard: int) -> str:
 
 
 async def _leadership(client: Client, shard: int) -> tuple[str, int]:
-    """Return who leads a shard as a node knows it, and in which term."""
+    """Return a shard's leader as a node knows it, and its term."""
     found: Any = (await client.get("admin/cluster", token=OPERATOR)).json["shards"][shard]  # type: ignore[index]
     return str(found["leader"]), int(found["term"])
 
 
 async def _known_to_all(nodes: dict[str, Client], shard: int, *, after: int) -> tuple[str, int]:
-    """Wait until all nodes know one leader of a shard, in a term after one; return both."""
+    """Wait until all nodes know the same leader of a shard, in a later term; return both."""
     while True:
         found = {await _leadership(client, shard) for client in nodes.values()}
         [(leader, term), *others] = found
@@ -182,7 +182,7 @@ async def _known_to_all(nodes: dict[str, Client], shard: int, *, after: int) -> 
 
 
 async def _transferred(client: Client, body: dict[str, object]) -> Answer:
-    """Ask for a handover until it is one: a peer that is slow right now makes it a 409."""
+    """Repeat a transfer until it succeeds: with a peer that is slow right now it answers 409."""
     async with asyncio.timeout(PATIENCE_S):
         while (
             answer := await client.post("admin/cluster/transfer", body, token=OPERATOR)
@@ -194,7 +194,7 @@ async def _transferred(client: Client, body: dict[str, object]) -> Answer:
 async def test_leadership_is_handed_over_whichever_node_is_asked(
     three: dict[str, Client],
 ) -> None:
-    """By its leader, by the one that takes it and by the third; each time on record."""
+    """The leader, the target and the third node can all be asked, and each transfer is recorded."""
     told = []
     known = {each["id"] for each in await walked(three["n1"], "admin/audit", "records")}
     for asked in ("n1", "n2", "n3"):
@@ -221,10 +221,10 @@ async def test_leadership_is_handed_over_whichever_node_is_asked(
 async def test_leadership_goes_to_whoever_is_ready_when_nobody_is_named(
     three: dict[str, Client],
 ) -> None:
-    """To another node, and every node learns of it."""
+    """It goes to another node, and every node learns of it."""
     leader, known = "", ("", 0)
     async with asyncio.timeout(PATIENCE_S):
-        # The one that should lead takes it back after a while, perhaps before all have been asked.
+        # The preferred leader takes it back after a while, perhaps before all nodes were asked.
         while known[0] != leader or not leader:
             _, before = await _leadership(three["n3"], 1)
             answer = await _transferred(three["n3"], {"shard": 1})
@@ -236,7 +236,7 @@ async def test_leadership_goes_to_whoever_is_ready_when_nobody_is_named(
 
 
 async def test_every_node_answers_an_operator_alike(three: dict[str, Client]) -> None:
-    """Lists and their cursors, what governs a queue, and what is done to dead letters."""
+    """Lists, cursors, queue policies and actions on dead letters are the same at every node."""
     one, two, last = three.values()
     tasks = {await died(each, "anywhere", "e") for each in (one, two, last, one)}
     await two.send("PUT", "admin/topics/anywhere", b'{"maxAttempts":2}')
@@ -268,7 +268,7 @@ async def test_every_node_answers_an_operator_alike(three: dict[str, Client]) ->
 async def test_leaderships_are_spread_at_once_when_an_operator_says_so(
     three: dict[str, Client], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a command, to the nodes that should lead; asked again there is nothing to do."""
+    """One command moves them to their preferred nodes; a repetition has nothing to do."""
     one = three["n1"]
     shards: Any = (await one.get("admin/cluster", token=OPERATOR)).json["shards"]
     preferred = {int(each["shard"]): str(each["preferred"]) for each in shards}
@@ -276,13 +276,13 @@ async def test_leaderships_are_spread_at_once_when_an_operator_says_so(
     command = ["cluster", "rebalance", "--url", f"http://127.0.0.1:{one.port}", "--token", OPERATOR]
     done: list[str] = []
     async with asyncio.timeout(PATIENCE_S):
-        # A peer that is slow right now refuses, and after a while it goes back by itself.
+        # A slow peer may refuse now; after a while its leadership returns by itself.
         while f"shard 1 is led by {preferred[1]}" not in done:
             await _transferred(one, {"shard": 1, "to": away})
             await asyncio.to_thread(main, command)
             done += capsys.readouterr().err.splitlines()
         while {shard: await _leader(one, shard) for shard in preferred} != preferred:
-            pass  # The node asked hears of it after the others have agreed on it.
+            pass  # The node asked may learn of the new leader later than the others.
     again = await asyncio.to_thread(main, command)
 
     assert again == 0

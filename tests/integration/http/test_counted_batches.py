@@ -1,4 +1,4 @@
-"""Counted batches: a task counts, whichever route it came and went by."""
+"""Counted batches: a task is counted, whichever routes it was created and ended by."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_what_batches_do_is_counted_task_by_task(node: Client) -> None:
-    """Creates, claims and both kinds of ends, with the time each task took."""
+    """Creates, claims and both kinds of ends are counted, with the time each task took."""
     item = {"command": "tallied", "payload": {}}
     await node.post("tasks/batch", {"tasks": [item, {"command": "a b", "payload": {}}, item, item]})
     claimed = await node.post("tasks/claim/batch", {"count": 9, "commands": ["tallied"]})
@@ -20,7 +20,7 @@ async def test_what_batches_do_is_counted_task_by_task(node: Client) -> None:
         {"taskId": task["id"], "status": "COMPLETED", "result": {}} for task in tasks
     ]
     results[2] = {"taskId": tasks[2]["id"], "status": "FAILED", "error": "e"}
-    # Said twice: counted once.
+    # Sent twice, counted once.
     await node.post("tasks/batch/results", {"results": [*results, results[0]]})
     await node.post("tasks/batch/results", {"results": results})
     scraped = (await node.get("/metrics")).body.decode().splitlines()

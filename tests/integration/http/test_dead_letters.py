@@ -1,4 +1,4 @@
-"""Dead letters: listed, counted, revived and deleted by those whose they are."""
+"""Dead letters: listed, counted, requeued and deleted by their own tenant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ID = "00000000-0000-4000-8000-000000000000"
 
 
 async def test_dead_letters_are_listed_with_their_payloads_the_newest_first(node: Client) -> None:
-    """As they were sent, big integers too."""
+    """Payloads are unchanged, including big integers."""
     payload = {"n": 2**70}
     first = await died(node, "dl-list", "one", payload=payload)
     second = await died(node, "dl-list", "two")
@@ -34,7 +34,7 @@ async def test_dead_letters_are_listed_with_their_payloads_the_newest_first(node
 
 
 async def test_a_walk_meets_each_once_while_more_die(node: Client) -> None:
-    """What dies meanwhile is newer than where the walk is."""
+    """Tasks that die meanwhile are newer than the walk's position."""
     before = {await died(node, "dl-walk") for _ in range(7)}
     met: list[str] = []
     sizes = []
@@ -49,7 +49,7 @@ async def test_a_walk_meets_each_once_while_more_die(node: Client) -> None:
 
 
 async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
-    """By all of its text."""
+    """Only the whole text of an error matches."""
     await died(node, "dl-error", "timeout")
     other = await died(node, "dl-error", "no such file: ä&b")
     path = f"admin/queues/dl-error/dlq?error={quoted('no such file: ä&b')}"
@@ -59,7 +59,7 @@ async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
 
 
 async def test_a_page_ends_where_its_payloads_would_be_too_much(node: Client) -> None:
-    """Each is below the limit of a body, and a page is not the sum of any number of them."""
+    """Each payload is below the limit of a body, and a page must not become their sum."""
     made = [await died(node, "dl-big", payload="x" * 900_000) for _ in range(6)]
     found = [page async for page in pages(node, "admin/queues/dl-big/dlq")]
 
@@ -68,7 +68,7 @@ async def test_a_page_ends_where_its_payloads_would_be_too_much(node: Client) ->
 
 
 async def test_what_they_died_of_is_counted(node: Client) -> None:
-    """The most frequent first."""
+    """The most frequent cause comes first."""
     for error in ("a", "b", "b"):
         await died(node, "dl-groups", error)
     answer = await node.get("admin/queues/dl-groups/dlq?groupBy=error")
@@ -83,7 +83,7 @@ async def test_what_they_died_of_is_counted(node: Client) -> None:
 
 
 async def test_one_dead_letter_is_shown_with_its_result(node: Client) -> None:
-    """In its own queue alone."""
+    """It is found only in its own queue."""
     task_id = await died(node, "dl-one", "broken")
     alive = await node.create("dl-one")
     answer = await node.get(f"admin/queues/dl-one/dlq/{task_id}")
@@ -98,7 +98,7 @@ async def test_one_dead_letter_is_shown_with_its_result(node: Client) -> None:
 
 
 async def test_dead_letters_are_revived_as_selected(node: Client) -> None:
-    """A dry run says what would be, and then it is."""
+    """A dry run reports the effect that the same request then has."""
     kept = await died(node, "dl-requeue", "keep")
     revived = {await died(node, "dl-requeue", "transient") for _ in range(3)}
     path = "admin/queues/dl-requeue/dlq/requeue"
@@ -117,7 +117,7 @@ async def test_dead_letters_are_revived_as_selected(node: Client) -> None:
 
 
 async def test_a_limit_takes_the_newest_and_says_that_there_are_more(node: Client) -> None:
-    """Also when all of them were looked at."""
+    """The answer reports further dead letters even if all of them were examined."""
     ids = [await died(node, "dl-limit") for _ in range(3)]
     done = await node.post("admin/queues/dl-limit/dlq/requeue", {"limit": 1})
 
@@ -141,7 +141,7 @@ async def test_a_request_that_selects_nothing_means_all(node: Client, body: byte
 
 
 async def test_dead_letters_are_deleted_as_selected_by_body_or_query(node: Client) -> None:
-    """The body wins where both say something."""
+    """The body overrides the query if both select."""
     path = "admin/queues/dl-delete/dlq"
     one, two, three = [await died(node, "dl-delete", error) for error in ("a", "b", "c")]
     dry = await delete(node, f"{path}?error=a&dryRun=true")
@@ -159,7 +159,7 @@ async def test_dead_letters_are_deleted_as_selected_by_body_or_query(node: Clien
 
 
 async def test_ids_select_dead_letters_of_the_queue_alone(node: Client) -> None:
-    """Living tasks, other queues' and unknown ids are passed over, twice is once."""
+    """Living tasks, other queues' ids and unknown ids are skipped; a repeated id counts once."""
     dead = await died(node, "dl-ids")
     elsewhere = await died(node, "dl-ids-2")
     alive = await node.create("dl-ids")
@@ -171,7 +171,7 @@ async def test_ids_select_dead_letters_of_the_queue_alone(node: Client) -> None:
 
 
 async def test_one_is_revived_or_deleted_by_its_id(node: Client) -> None:
-    """A second time there is none."""
+    """A second request does not find it any more."""
     one, two = await died(node, "dl-single", "x"), await died(node, "dl-single", "y")
     path = "admin/queues/dl-single/dlq"
     dry = await node.post(f"{path}/{one}/requeue?dryRun=1")
@@ -193,7 +193,7 @@ async def test_one_is_revived_or_deleted_by_its_id(node: Client) -> None:
 
 
 async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client) -> None:
-    """And return to the queue of their own command."""
+    """They are requeued to the queue of their own command."""
     await node.send("PUT", "admin/topics/dl-from", b'{"deadLetterTopicRef":"dl-target"}')
     task_id = await died(node, "dl-from")
     there = await node.get("admin/queues/dl-target/dlq")
@@ -225,7 +225,7 @@ async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client
 async def test_a_selection_out_of_bounds_touches_nothing(
     node: Client, body: dict[str, object], text: str
 ) -> None:
-    """An empty list is not taken for all there are."""
+    """An empty list of ids must not stand for all."""
     raw = json.dumps(body).encode()
     requeued = await node.post("admin/queues/dl-bounds/dlq/requeue", raw)
     deleted = await delete(node, "admin/queues/dl-bounds/dlq", raw)
@@ -250,7 +250,7 @@ async def test_a_selection_out_of_bounds_touches_nothing(
     ],
 )
 async def test_a_query_out_of_bounds_deletes_nothing(node: Client, query: str, text: str) -> None:
-    """A word that is not understood must not turn a question into an action."""
+    """A misspelt parameter must not turn a dry run into a deletion."""
     task_id = await died(node, "dl-query")
     answer = await delete(node, f"admin/queues/dl-query/dlq?{query}")
 
@@ -260,7 +260,7 @@ async def test_a_query_out_of_bounds_deletes_nothing(node: Client, query: str, t
 
 @pytest.mark.parametrize("task_id", [ID, "x" * 200, "a%2Fb", "%00", "requeue"])
 async def test_an_unknown_dead_letter_is_not_found(node: Client, task_id: str) -> None:
-    """In the words of a task that is not found."""
+    """The answer is the one for an unknown task."""
     path = f"admin/queues/c/dlq/{task_id}"
     answers = [
         await node.get(path),
@@ -273,7 +273,7 @@ async def test_an_unknown_dead_letter_is_not_found(node: Client, task_id: str) -
 
 @pytest.mark.parametrize("command", ["a%2Fb", "a%20b", "%00", "x" * 129])
 async def test_what_is_no_command_has_no_dead_letters(node: Client, command: str) -> None:
-    """Every route of the queue says so."""
+    """Every route of the queue refuses it."""
     path = f"admin/queues/{command}/dlq"
     answers = [
         await node.get(path),
@@ -303,14 +303,14 @@ async def test_what_is_no_command_has_no_dead_letters(node: Client, command: str
     ],
 )
 async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, text: str) -> None:
-    """Its bounds are told."""
+    """The refusal names the bounds."""
     answer = await node.get(f"admin/queues/c/dlq?{query}")
 
     assert (answer.status, answer.error) == (400, text)
 
 
 async def test_a_cursor_is_good_for_its_own_list_alone(node: Client) -> None:
-    """Cut short, for another queue or of another tenant it is refused."""
+    """A cursor that is truncated, or of another queue or tenant, is refused."""
     for _ in range(2):
         await died(node, "dl-cursor")
     path = "admin/queues/dl-cursor/dlq?limit=1&cursor="

@@ -1,4 +1,4 @@
-"""Deliveries: result callbacks that nobody took, listed and tried again."""
+"""Deliveries: result callbacks that failed, listed and replayed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 ID = "00000000-0000-4000-8000-000000000000"
 
 
-# A server that fails too often is left alone for a while: each death has one of its own.
+# A server that fails too often is skipped for a while, so each dead delivery has its own server.
 SERVERS = 12
 
 
 class Target:
-    """Servers of callbacks that take them or do not."""
+    """Servers of callbacks that accept or refuse."""
 
     def __init__(self) -> None:
         self.status = 500
@@ -34,12 +34,12 @@ class Target:
 
     @property
     def url(self) -> str:
-        """Where the next of them listens."""
+        """The URL of the next server."""
         self.ports.append(self.ports.pop(0))
         return f"http://127.0.0.1:{self.ports[-1]}/done"
 
     async def take(self, request: web.Request) -> web.Response:
-        """Note a callback."""
+        """Record a callback."""
         self.heard.append(request.headers["X-CodeQ-Delivery"])
         self.changed.set()
         return web.Response(status=self.status)
@@ -85,13 +85,13 @@ async def once(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client
 
 
 async def dead(node: Client, target: Target, count: int = 1) -> list[str]:
-    """Let deliveries die; return the ids of their tasks, the last death first."""
+    """Make deliveries dead; return the ids of their tasks, the latest death first."""
     tasks = []
     for _ in range(count):
         tasks.insert(0, await died(node, "hooked", webhook=target.url))
         async with asyncio.timeout(20):
             while f"{tasks[0]}.1" not in await _ids(node, "dead"):
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
     return tasks
 
 
@@ -103,7 +103,7 @@ async def _ids(node: Client, status: str) -> list[str]:
 async def test_a_delivery_that_nobody_took_is_shown_and_tried_again(
     once: Client, target: Target
 ) -> None:
-    """Under the same id; what is taken is gone."""
+    """A replay uses the same id, and an accepted delivery is gone."""
     [task_id] = await dead(once, target)
     [shown] = [
         each
@@ -130,7 +130,7 @@ async def test_a_delivery_that_nobody_took_is_shown_and_tried_again(
 
 
 async def test_a_pending_delivery_says_when_it_is_tried_next(node: Client, target: Target) -> None:
-    """It is not dead, and not replayed."""
+    """It is not dead and cannot be replayed."""
     task_id = await died(node, "hooked", webhook=target.url)
     await target.until_heard(1)
     delivery_id = f"{task_id}.1"
@@ -155,7 +155,7 @@ async def test_a_pending_delivery_says_when_it_is_tried_next(node: Client, targe
 async def test_dead_deliveries_are_walked_the_latest_death_first(
     once: Client, target: Target
 ) -> None:
-    """Each once while more die, and tried again together."""
+    """Each is listed once while more die, and all can be replayed together."""
     await once.post("admin/deliveries/replay", {"all": True})
     tasks = await dead(once, target, 4)
     met: list[str] = []
@@ -189,7 +189,7 @@ async def test_dead_deliveries_are_walked_the_latest_death_first(
     ],
 )
 async def test_a_replay_of_nothing_is_refused(node: Client, body: bytes, text: str) -> None:
-    """All is meant only when it is said."""
+    """An empty selection does not stand for all deliveries."""
     answer = await node.post("admin/deliveries/replay", body)
 
     assert (answer.status, answer.error) == (400, text)
@@ -205,7 +205,7 @@ async def test_a_replay_of_nothing_is_refused(node: Client, body: bytes, text: s
     ],
 )
 async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, text: str) -> None:
-    """Its bounds are told."""
+    """The refusal names the bounds."""
     answer = await node.get(f"admin/deliveries?{query}")
 
     assert (answer.status, answer.error) == (400, text)
@@ -213,7 +213,7 @@ async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, tex
 
 @pytest.mark.parametrize("delivery_id", [ID, f"{ID}.1", "x" * 3000, "a%2Fb", "%00", ".1", "."])
 async def test_an_unknown_delivery_is_not_found(node: Client, delivery_id: str) -> None:
-    """Whatever it is called."""
+    """No unknown id is found, however it is written."""
     answer = await node.post(f"admin/deliveries/{delivery_id}/replay")
 
     assert (answer.status, answer.error) in [

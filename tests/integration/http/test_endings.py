@@ -1,4 +1,4 @@
-"""Endings: of everything that could end an attempt one thing does, and what it said is kept."""
+"""Endings: exactly one of all possible causes ends an attempt, and its reason is kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 30
 
 
 async def test_of_endings_at_once_one_counts(node: Client) -> None:
-    """Results, nacks and an abandon race under one lease; a heartbeat resurrects nothing."""
+    """Results, nacks and an abandon race for one lease, and a heartbeat revives nothing."""
     for number in range(ROUNDS):
         task_id = await node.create("raced")
         await node.claim("raced")
@@ -26,7 +26,7 @@ async def test_of_endings_at_once_one_counts(node: Client) -> None:
             ("heartbeat", {"extendSeconds": 600}),
             ("abandon", {}),
         ]
-        # Another one first in each round.
+        # Each round starts with a different one.
         sent = sent[number % len(sent) :] + sent[: number % len(sent)]
         answers = await asyncio.gather(
             *(node.post(f"tasks/{task_id}/{verb}", body) for verb, body in sent)
@@ -62,7 +62,7 @@ async def test_of_endings_at_once_one_counts(node: Client) -> None:
 
 
 async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Client) -> None:
-    """The worker whose answer was lost learns that it has succeeded; another is refused."""
+    """A worker whose answer was lost learns that it succeeded; another worker is refused."""
     task_id = await node.create("answered")
     await node.claim("answered")
     body = {"status": "COMPLETED", "result": {"n": 1}}
@@ -80,7 +80,7 @@ async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Client)
 
 
 async def test_every_attempt_keeps_who_made_it_and_why_it_ended(node: Client) -> None:
-    """Reasons do not replace one another, and are there while the task waits."""
+    """Each attempt keeps its own reason, which can be read while the task waits."""
     mate = Client(node.port, "mate")
     task_id = await node.create("tried", maxAttempts=3)
     await node.claim("tried")

@@ -1,4 +1,4 @@
-"""Imports over HTTP: tasks of another cluster, taken over by a node that serves."""
+"""Imports over HTTP: tasks of another cluster, imported into a running one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIB = 2**20
 
 
 def arrived(command: str, *, key: str = "", payload: str = '{"n": 1}', **fields: object) -> Arrival:
-    """Make a task as another cluster has it: ready, for an hour already."""
+    """Return a task as another cluster has it: ready for an hour."""
     since_ms = time.time_ns() // 1_000_000 - 3_600_000
     task_id = str(uuid4())
     while key and shard_of(task_id, 2) != shard_of(f"acme/{key}", 2):
@@ -52,7 +52,7 @@ def arrived(command: str, *, key: str = "", payload: str = '{"n": 1}', **fields:
 
 
 def completed(command: str, *, payload: str = '{"n":1}', body: str = '{"ok":true}') -> Arrival:
-    """Make one that has ended, whose callback is dead: nothing is sent anywhere."""
+    """Return an ended task whose callback is dead, so that nothing is sent."""
     ready = arrived(command, payload=payload)
     now_ms = ready.task.updated_ms
     task = replace(
@@ -90,7 +90,7 @@ async def post(
 
 
 async def test_what_came_is_served(node: Client) -> None:
-    """Read, claimed, counted, replayed and on record as if it had been made here."""
+    """Imported tasks are read, claimed, counted, replayed and audited like local ones."""
     first, keyed, done = arrived("moved"), arrived("moved", key="moved/1"), completed("moved")
     made = await node.create("moved", priority=5)
     before = len(await imports_on_record(node))
@@ -124,7 +124,7 @@ async def test_what_came_is_served(node: Client) -> None:
 
 
 async def test_each_part_is_on_record_by_itself(node: Client) -> None:
-    """Ids are of one record each, also where shards act in the same millisecond."""
+    """Audit ids are unique, even if shards act in the same millisecond."""
     before = len(await imports_on_record(node))
     await post(node, *(arrived("parts") for _ in range(64)))
     noted = (await imports_on_record(node))[: -before or None]
@@ -136,20 +136,20 @@ async def test_each_part_is_on_record_by_itself(node: Client) -> None:
 
 
 async def imports_on_record(node: Client) -> list[dict[str, str]]:
-    """Return what the audit has of imports, the newest first."""
+    """Return the audit's import records, the newest first."""
     records = await walked(node, "admin/audit?limit=500", "records")
     return [each for each in records if each["action"] == "task.import"]
 
 
 async def queues(node: Client) -> list[dict[str, object]]:
-    """Return how full the queues are."""
+    """Return how many tasks each queue holds."""
     answer = await node.get("admin/queues")
     found: list[dict[str, object]] = json.loads(answer.body)
     return found
 
 
 async def test_policies_come_before_tasks(node: Client) -> None:
-    """A queue that was paused there is paused here when its tasks come."""
+    """A queue that was paused in the backup is paused here when its tasks arrive."""
     pause = Pause(tenant="elsewhere", id="halted", by="op", since_ms=1)
     answer = await post(node, arrived("halted"), items=(pause,))
     shown = await node.get("admin/queues/halted")
@@ -161,7 +161,7 @@ async def test_policies_come_before_tasks(node: Client) -> None:
 
 
 async def test_a_dry_run_says_what_would_be(node: Client) -> None:
-    """And leaves nothing behind."""
+    """A dry run changes nothing."""
     task = arrived("dry")
     answer = await post(node, task, query="&dryRun=true")
     read = await node.get(f"tasks/{task.task.id}")
@@ -170,7 +170,7 @@ async def test_a_dry_run_says_what_would_be(node: Client) -> None:
 
 
 async def test_what_no_cluster_can_have_is_refused_whole(node: Client) -> None:
-    """One bad task keeps all of its request out, and says why."""
+    """One invalid task refuses its whole request, with the reason."""
     good = arrived("refused")
     task = good.task
     bad = [
@@ -194,7 +194,7 @@ async def test_what_no_cluster_can_have_is_refused_whole(node: Client) -> None:
 
 
 async def test_what_is_asked_must_be_meant(node: Client) -> None:
-    """The backup, the tenant and the flags are said, and no more is sent than is taken at once."""
+    """Backup, tenant and flags must be given, and the number of tasks is bounded."""
     task = arrived("meant")
     other = await post(node, task, tenant="zeta")
     default = await post(node, task, tenant="_")
@@ -218,7 +218,7 @@ async def test_what_is_asked_must_be_meant(node: Client) -> None:
 
 
 async def test_a_task_of_several_entries_comes_in_two(node: Client) -> None:
-    """Its callbacks before it; one that no entry can carry is named and left out."""
+    """Callbacks come before their task; one that fits into no entry is named and left out."""
     text = '"' + "x" * int(1.2 * MIB) + '"'
     large = completed("heavy", payload=text, body=text)
     too_large = completed("heavy", payload=text, body='"' + "x" * int(2.5 * MIB) + '"')
@@ -234,7 +234,7 @@ async def test_a_task_of_several_entries_comes_in_two(node: Client) -> None:
 
 
 async def test_entries_smaller_than_a_part_are_filled_bit_by_bit(tmp_path: Path) -> None:
-    """What an operation would write is halved until it fits."""
+    """An operation that writes too much is halved until it fits."""
     settings = single(tmp_path, LimitSettings(max_body_bytes=8192))
     settings = with_settings(settings, raft=with_settings(settings.raft, entry_bytes_max=16_384))
     items = tuple(Topic(tenant="x", id=f"t{n}", name=f"T{n}" * 20) for n in range(60))
@@ -249,12 +249,12 @@ async def test_entries_smaller_than_a_part_are_filled_bit_by_bit(tmp_path: Path)
 
 
 async def test_a_budget_stops_an_import(tmp_path: Path) -> None:
-    """What has no room is left, and comes when there is some."""
+    """Tasks beyond the quota are left out, and are imported when there is room."""
     settings = with_settings(
         single(tmp_path, LimitSettings()), budgets=BudgetSettings(ready_tasks=3)
     )
     async with serving(settings) as node:
-        # On one shard, which knows what it has; of another's it hears a little later.
+        # On one shard, which knows its own usage; it learns another shard's a little later.
         some = (arrived("few") for _ in range(100))
         tasks = list(islice((each for each in some if not shard_of(each.task.id, 2)), 5))
         first = (await post(node, *tasks)).json

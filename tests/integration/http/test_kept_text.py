@@ -1,4 +1,4 @@
-"""Kept text: JSON goes through the broker as it was written."""
+"""Kept text: JSON passes through the broker unchanged."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.integration.http.client import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Neither a float nor a 64-bit integer holds these numbers; no encoder writes them like this.
+# Neither a float nor a 64-bit integer holds these numbers, and no encoder writes them like this.
 TEXT = '{"z":12345678901234567890123,"a":0.1000000000000000000001,  "n":1E+2,"e":{},"s":"\\u00fc/"}'
 
 
 async def test_a_payload_and_a_result_come_back_as_they_were_written(node: Client) -> None:
-    """Numbers with every digit, keys in their order, spaces and escapes as they are."""
+    """Digits of numbers, the order of keys, spaces and escapes are kept."""
     created = await node.post("tasks", b'{"command":"kept","payload":%b}' % TEXT.encode())
     claimed = await node.claim("kept")
     task_id = created.json["id"]
@@ -34,7 +34,7 @@ async def test_a_payload_and_a_result_come_back_as_they_were_written(node: Clien
 
 
 async def test_a_batch_keeps_the_text_of_each_item(node: Client) -> None:
-    """The same promise, item by item."""
+    """Each item of a batch keeps its text."""
     item = b'{"command":"kept-batch","payload":%b}' % TEXT.encode()
     made = await node.post("tasks/batch", b'{"tasks":[%b,%b]}' % (item, item))
     results = made.json["results"]
@@ -49,7 +49,7 @@ async def test_a_batch_keeps_the_text_of_each_item(node: Client) -> None:
 
 @pytest.mark.parametrize("text", ['{"a":1}', "[]", '["x",null]', '""', '"t"', "0", "1.5", "true"])
 async def test_any_json_is_a_payload_and_a_result(node: Client, text: str) -> None:
-    """Not objects alone, as codeQ has it for results."""
+    """Any JSON value is accepted, while codeQ only accepts objects as results."""
     made = await node.post("tasks", b'{"command":"any","payload":%b}' % text.encode())
     claimed = await node.claim("any")
     path = f"tasks/{made.json['id']}/result"
@@ -62,7 +62,7 @@ async def test_any_json_is_a_payload_and_a_result(node: Client, text: str) -> No
 
 
 async def test_an_empty_object_is_a_payload_and_a_result(node: Client) -> None:
-    """Empty is not absent: clients read the key without asking."""
+    """An empty object is not turned into a missing field, which clients read unchecked."""
     task_id = await node.create("empty", payload={})
     claimed = await node.claim("empty")
     done = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})

@@ -1,4 +1,4 @@
-"""A server that lets nobody in any more: who has asked something is answered, the idle go."""
+"""A server that accepts no more connections: requests are answered, idle connections are closed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _serving() -> AsyncIterator[HttpServer]:
 async def _connected(
     server: HttpServer,
 ) -> tuple[socket.socket, asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection that has had an answer, and is idle."""
+    """Open a connection that has had an answer and is idle."""
     raw = socket.create_connection(("127.0.0.1", server.port))
     sending = raw.dup()
     reader, writer = await asyncio.open_connection(sock=raw)
@@ -57,11 +57,11 @@ async def _connected(
 
 
 async def test_a_request_that_the_kernel_holds_is_no_idle_connection() -> None:
-    """Its client has asked already, so it is answered; the connection beside it is closed."""
+    """A request already sent is answered, and the idle connection beside it is closed."""
     async with _serving() as server:
         asking, answers, asker = await _connected(server)
         resting, nothing, rester = await _connected(server)
-        # The loop has no turn between these two, so the server cannot have read the request.
+        # The loop does not run between these lines, so the server cannot have read the request.
         asking.send(_REQUEST)
         server.close_idle()
         answer = await read_answer(answers)
@@ -74,9 +74,9 @@ async def test_a_request_that_the_kernel_holds_is_no_idle_connection() -> None:
 
 
 async def test_a_connection_that_nobody_has_taken_in_yet_is_served() -> None:
-    """The kernel has accepted it, and its client may have sent its request."""
+    """The kernel has accepted the connection, and its client may have sent a request."""
     async with _serving() as server:
-        # The loop has no turn between these, so the server cannot have seen the connection.
+        # The loop does not run between these lines, so the server cannot have seen the connection.
         raw = socket.create_connection(("127.0.0.1", server.port))
         raw.send(_REQUEST)
         leaving = asyncio.create_task(server.leave())

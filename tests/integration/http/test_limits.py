@@ -1,7 +1,7 @@
-"""Limits: each one, set low, is met with the answer that is documented, and what is within passes.
+"""Limits: each limit, set low, refuses with the documented answer and accepts values within.
 
-Those of connections and of their patience are met in `test_stalled_clients.py`, those of artifacts
-in `test_artifacts.py`.
+`test_stalled_clients.py` covers connections and their timeouts, `test_artifacts.py` covers
+artifacts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ OVERLOADED = (503, "overloaded", "not-applied", True)
 
 
 def told(answer: Answer) -> tuple[int, object]:
-    """Return what a test compares: status, and code or state."""
+    """Return the compared parts of an answer: status, and code or state."""
     return answer.status, answer.json.get("code", answer.json.get("status"))
 
 
 async def test_what_is_beyond_a_limit_of_a_task_is_refused(node_with: Running) -> None:
-    """And what is at it is taken."""
+    """A value at the limit is accepted."""
     padding = 4096 - len('{"command": "c", "payload": ""}')
     async with node_with(**LOW) as node:
         for at, beyond, code in (
@@ -62,7 +62,7 @@ async def test_what_is_beyond_a_limit_of_a_task_is_refused(node_with: Running) -
 
 
 async def test_what_is_beyond_a_limit_of_a_result_or_lease_is_refused(node_with: Running) -> None:
-    """The task stays its worker's, who may say less."""
+    """The worker keeps the task and may send a smaller result."""
     async with node_with(**LOW) as node:
         for at, beyond, code in (
             ({"result": "x" * 1022}, {"result": "x" * 1023}, "result-too-large"),
@@ -88,7 +88,7 @@ async def test_what_is_beyond_a_limit_of_a_result_or_lease_is_refused(node_with:
 
 
 async def test_a_batch_has_no_more_items_than_its_limit(node_with: Running) -> None:
-    """Of whatever kind; the answer names the limit that is set."""
+    """The limit holds for every kind of batch, and the answer names it."""
     async with node_with(**LOW) as node:
         result = {"taskId": "x", "status": "FAILED", "error": "e"}
         full = [
@@ -111,7 +111,7 @@ async def test_a_batch_has_no_more_items_than_its_limit(node_with: Running) -> N
 
 
 async def test_a_wait_is_no_longer_than_its_limit(node_with: Running) -> None:
-    """It is cut short, not refused: the client of this test would not wait as long as it asks."""
+    """The wait is shortened, not refused: this test would not wait for the requested time."""
     async with node_with(claim_wait_seconds_max=1, result_wait_seconds_max=1) as node:
         claimed = await node.post("tasks/claim", {"waitSeconds": 30})
         task_id = await node.create()
@@ -122,7 +122,7 @@ async def test_a_wait_is_no_longer_than_its_limit(node_with: Running) -> None:
 
 
 def overload(answer: Answer) -> tuple[int, object, str, bool]:
-    """Return what a client needs to know to try again."""
+    """Return the parts of a refusal that a retry needs."""
     headers = answer.headers
     return (
         answer.status,
@@ -133,7 +133,7 @@ def overload(answer: Answer) -> tuple[int, object, str, bool]:
 
 
 async def test_claims_that_wait_are_bounded_and_so_are_result_reads(node_with: Running) -> None:
-    """One too many of either is told at once; those that wait, wait on and are served."""
+    """One too many of either is refused at once; those that wait are served."""
     async with node_with(waiters_max=2) as node:
         task_id = await node.create("read")
         claim = {"commands": ["c"], "waitSeconds": 15}
@@ -156,7 +156,7 @@ async def test_claims_that_wait_are_bounded_and_so_are_result_reads(node_with: R
 
 
 async def first_done(asked: list[asyncio.Future[Answer]]) -> Answer:
-    """Return the first answer; the others are still to come."""
+    """Return the first answer; the others are still pending."""
     done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
 
     assert (len(done), len(waiting)) == (1, 2)
@@ -169,7 +169,7 @@ async def first_done(asked: list[asyncio.Future[Answer]]) -> Answer:
 async def test_writers_beyond_what_may_queue_are_told_to_come_back(
     node_with: Running, limits: dict[str, int]
 ) -> None:
-    """By number as by bytes: what is refused has not been done, and everything else has."""
+    """The queue is bounded by number and bytes; only the refused writes were not done."""
     async with node_with(**limits) as node:
         task = {"command": "c", "payload": "x" * 1500}
         answers: list[Answer] = []
@@ -185,7 +185,7 @@ async def test_writers_beyond_what_may_queue_are_told_to_come_back(
 
 
 async def test_a_request_that_finds_no_leader_ends_in_time(tmp_path: Path) -> None:
-    """Two of the three nodes are not there, and the answer does not wait for them."""
+    """Two of three nodes are down, and the answer does not wait for them."""
     settings = single(tmp_path / "node", LimitSettings(request_timeout_ms=300))
     absent = tuple(
         PeerAddress(id=name, link="127.0.0.1:1", http="http://127.0.0.1") for name in ("n2", "n3")

@@ -1,4 +1,4 @@
-"""Log sync: a node says who syncs its log, in its status and in its metrics."""
+"""Log sync: a node shows who syncs its log, in its status and in its metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_a_node_says_who_syncs_its_log(
     tmp_path: Path, durability: Durability, asked: LogSync, said: str, metric: str
 ) -> None:
-    """Every group of it says the same, and what is not synced has no metric."""
+    """All its groups say the same, and a log that is not synced has no metric."""
     settings = single(tmp_path, LimitSettings())
     settings = replace(
         settings,

@@ -1,4 +1,4 @@
-"""The page of the metrics: it has every metric that a node shows, and no other."""
+"""The page of the metrics: it has exactly the metrics that a node shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROW = re.compile(
 
 
 async def test_the_page_has_every_metric_as_a_scrape_tells_it(node: Client) -> None:
-    """Name, kind and meaning; of those with a series, the labels too."""
+    """Name, kind and help text agree, and so do the labels of metrics with a series."""
     task_id = await node.create("documented")
     await node.claim("documented")
     await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
@@ -28,7 +28,7 @@ async def test_the_page_has_every_metric_as_a_scrape_tells_it(node: Client) -> N
     exported = {
         (name, kinds[name], text)
         for name, text in re.findall(r"^# HELP (codeq_\w+) (.*)$", scraped, re.MULTILINE)
-        # The library adds to each counter and histogram when it began.
+        # The library adds a creation time to each counter and histogram.
         if not (name.endswith("_created") and kinds[name] == "gauge")
     }
     rows = list(_ROW.finditer(_PAGE.read_text()))

@@ -1,4 +1,4 @@
-"""What scrapes show of a cluster in which everything that is measured has happened."""
+"""Metrics of a cluster in which every measured event has happened."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _STATUS = {"command", "status"}
 _SHARD = {"shard"}
 
-# Those of the reference first, then ours; a histogram by its count. All but the levels must have
-# counted something.
+# The reference's metrics come first, then ours; a histogram by its count. All but the levels must
+# have counted something.
 CONTRACT: dict[str, set[str]] = {
     "codeq_task_created_total": {"command"},
     "codeq_task_claimed_total": {"command"},
@@ -71,14 +71,14 @@ async def scraped(*clients: Client) -> Scrape:
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Ask again and again until it holds."""
+    """Poll until it holds."""
     async with asyncio.timeout(PATIENCE_S):
         while not await holds():
-            pass  # Asking takes its time, and the deadline bounds it.
+            pass  # The request in the condition paces the loop; the deadline bounds it.
 
 
 async def everything_measured(nodes: Nodes) -> None:
-    """Let each thing that a metric of the contract counts happen once at least."""
+    """Make every event that the contract's metrics count happen at least once."""
     n1, n2 = nodes.clients["n1"], nodes.clients["n2"]
     async with listening() as target:
         done = await n1.create("measured", webhook=target.url)
@@ -87,7 +87,7 @@ async def everything_measured(nodes: Nodes) -> None:
         await n1.create("measured")
         await n1.claim("measured", leaseSeconds=1)
         await died(n1, "buried")
-        # Of the two shards one is led elsewhere, whichever node is asked.
+        # One of the two shards is led by another node, whichever node is asked.
         for _ in range(8):
             await n1.create("waiting")
         await n1.post("workers/subscriptions", {"callbackUrl": target.url})
@@ -102,10 +102,10 @@ async def everything_measured(nodes: Nodes) -> None:
 
 
 async def snapshot_fetched(nodes: Nodes) -> None:
-    """Let a node lose its data, whose log the others have forgotten."""
+    """Delete the data of a node after the others have truncated their logs."""
     await nodes.stop("n3")
     shutil.rmtree(nodes.settings["n3"].data_dir)
-    # A log is trimmed by four MiB at once.
+    # A log is truncated by four MiB at once.
     for _ in range(24):
         await nodes.clients["n1"].create("large", payload=os.urandom(2**18).hex())
     await nodes.start("n3")
@@ -113,7 +113,7 @@ async def snapshot_fetched(nodes: Nodes) -> None:
 
 
 async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path) -> None:
-    """On three nodes that have lived through all of it: named and labelled so, and counted."""
+    """On three nodes with all these events, each metric has its name and labels and has counted."""
     limited = RateLimitSettings(admin=RateSettings(requests_per_minute=1, burst_size=1))
     forgetful = RaftSettings(log_bytes_max=2**17)
     async with three_nodes(tmp_path, rate_limit=limited, raft=forgetful) as nodes:
@@ -134,13 +134,13 @@ async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path
     ]
     peers = {labels["peer"] for labels, _ in samples["codeq_raft_peer_lag"]}
     assert peers <= {"n1", "n2", "n3"}
-    assert len(peers) >= 2  # So many when one node leads every shard at the moment.
+    assert len(peers) >= 2  # So many if one node leads every shard at the moment.
     places = {labels["queue"] for labels, _ in samples["codeq_queue_depth"]}
     assert places == {"ready", "delayed", "in_progress", "dlq"}
 
 
 async def test_a_scrape_shows_what_is_there_now(node: Client) -> None:
-    """A task under a worker is in progress, one that has ended is counted, both in lower case."""
+    """A claimed task counts as in progress and an ended one as such, both in lower case."""
     task_id = await node.create("Measured-Now")
     await node.claim("Measured-Now")
     during = (await node.get("/metrics")).body.decode()

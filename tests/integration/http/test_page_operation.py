@@ -90,7 +90,7 @@ async def undelivered(world: World, command: str) -> str:
     assert (await world.client.post(f"tasks/{task_id}/result", body)).status == 200
     async with asyncio.timeout(PATIENCE_S):
         while not await dead(world, command):
-            pass  # Asking takes its time, and the deadline bounds it.
+            pass  # The request in the condition paces the loop; the deadline bounds it.
     [found] = await dead(world, command)
     return str(found["id"])
 

@@ -192,7 +192,7 @@ async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
         before = await _subject(session)
         async with asyncio.timeout(20):
             while await _subject(session) is not None:
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
         ended_s = time.time()
         write = await session.write("POST", "/queues/q/pause")
     finally:

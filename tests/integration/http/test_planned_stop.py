@@ -49,7 +49,7 @@ async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Pa
     client = Client(node.port)
     async with asyncio.timeout(PATIENCE_S):
         while (await client.get("/readyz")).status != 200:
-            pass  # Asking takes its time, and the deadline bounds it.
+            pass  # The request in the condition paces the loop; the deadline bounds it.
         stopping = asyncio.create_task(node.stop())
         while (ready := await client.get("/readyz")).status == 200:
             pass  # The same.

@@ -54,7 +54,7 @@ async def serving(directory: Path, **limits: int) -> AsyncIterator[Served]:
     try:
         async with asyncio.timeout(PATIENCE_S):
             while (await client.get("/readyz")).status != 200:
-                pass  # Asking takes its time, and the deadline bounds it.
+                pass  # The request in the condition paces the loop; the deadline bounds it.
         yield Served(client, certificate, key)
     finally:
         for writer in client.open:
@@ -73,7 +73,7 @@ async def shown(node: Client) -> int:
 async def until(claim: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not await claim():
-            pass  # Asking takes its time, and the deadline bounds it.
+            pass  # The request in the condition paces the loop; the deadline bounds it.
 
 
 async def metric(node: Client, name: str) -> float:

@@ -74,7 +74,7 @@ async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: 
                 while not (
                     dead := await walked(node, "admin/deliveries?status=dead", "deliveries")
                 ):
-                    pass  # Asking takes its time, and the deadline bounds it.
+                    pass  # The request in the condition paces the loop; the deadline bounds it.
         unsigned = len(target.heard)
         async with running(tmp_path, LimitSettings(), SIGNED) as node:
             await node.post(f"admin/deliveries/{task_id}.1/replay")
