@@ -11,10 +11,11 @@ from hashlib import blake2b
 from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.chunks import encoded
 from codeq_cluster.backup.manifest import MANIFEST, BackupManifest, Part, part_file
-from codeq_cluster.backup.rows import CLOCK, SEQ, FrozenState, Row, RowTally, number, primary_rows
+from codeq_cluster.backup.rows import CLOCK, SEQ, Row, RowTally, number, primary_rows
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace
 from codeq_cluster.errors import BackupFailed
+from codeq_cluster.storage.rocks import StoredShard
 
 _DIGEST_BYTES = 32
 # Shorter waits would cause as many switches between threads as there are rows.
@@ -29,7 +30,7 @@ class Cut:
     index: int
     term: int
     digest: bytes
-    stored: FrozenState
+    stored: StoredShard
 
 
 class Pace:

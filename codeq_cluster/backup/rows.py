@@ -7,12 +7,12 @@ them again. A shard's numbers about itself are in the manifest.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from msgspec import Struct
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.storage.rocks import StoredShard
 
 Row = tuple[bytes, bytes]
 
@@ -35,16 +35,6 @@ DERIVED = frozenset(
 
 CLOCK = keyspace.meta("clock")
 SEQ = keyspace.meta("seq")
-
-
-class FrozenState(Protocol):
-    """One shard's state that does not change."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None."""
-
-    def rows(self, start: bytes, end: bytes) -> Iterator[Row]:
-        """Yield the rows of start <= key < end, ascending."""
 
 
 class Counts(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -97,13 +87,13 @@ class RowTally:
         return Counts(**self._numbers)
 
 
-def primary_rows(stored: FrozenState) -> Iterator[Row]:
+def primary_rows(stored: StoredShard) -> Iterator[Row]:
     """Yield every primary row of a shard, family by family in the order of `PRIMARY`."""
     for prefix in PRIMARY.values():
         yield from stored.rows(*keyspace.prefix_range(prefix))
 
 
-def number(stored: FrozenState, key: bytes) -> int:
+def number(stored: StoredShard, key: bytes) -> int:
     """Return a number that the shard keeps about itself; 0 if it has none."""
     value = stored.get(key)
     return 0 if value is None else int.from_bytes(value)

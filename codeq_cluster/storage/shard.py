@@ -16,6 +16,7 @@ from typing import Protocol
 from codeq_cluster.errors import StorageDamaged
 from codeq_cluster.storage.buffer import MISSING, RowBuffer
 from codeq_cluster.storage.segments import Row, Write
+from codeq_cluster.storage.wal_writer import WalWriter
 
 OnDamage = Callable[[StorageDamaged], None]
 Done = Callable[[BaseException | None], None]
@@ -116,20 +117,6 @@ class Applied(Protocol):
         """Return the last entry noted; 0 when none is known."""
 
 
-class SharedLog(Protocol):
-    """The node's write-ahead log, as a shard sees it."""
-
-    def write(self, write: Write, done: Callable[[int, BaseException | None], None]) -> None:
-        """Make a write durable, then call `done` on the loop with its job's number."""
-
-    def kept(self, shard: int, after: int) -> list[Write]:
-        """Return a shard's writes on disk after a job; blocks."""
-
-    @property
-    def seq(self) -> int:
-        """Return the last job that was begun."""
-
-
 class Shard:
     """One shard's storage.
 
@@ -142,7 +129,7 @@ class Shard:
         self,
         number: int,
         database: Database,
-        journal: SharedLog,
+        journal: WalWriter,
         *,
         applied: Applied,
         changed: Callable[[], None],
@@ -381,7 +368,7 @@ class ShardLog:
         self,
         shard: int,
         stored: LogRows,
-        journal: SharedLog,
+        journal: WalWriter,
         changed: Callable[[], None],
         *,
         mark: int,
