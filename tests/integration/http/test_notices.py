@@ -1,4 +1,4 @@
-"""Availability notices: who hears when a queue becomes non-empty, from a real node."""
+"""Availability notices: calls of a real node when a queue stops being empty."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client
 
 
 async def subscribe(node: Client, url: str, *commands: str, **fields: object) -> str:
-    """Subscribe without a minimal interval, unless one is given."""
+    """Subscribe, by default without a minimal interval."""
     body = {"callbackUrl": url, "eventTypes": commands, "minIntervalSeconds": 0, **fields}
     answer = await node.post("workers/subscriptions", body)
     assert answer.status == 200, answer.body
@@ -46,19 +46,19 @@ async def fill(node: Client, command: str) -> None:
 
 
 async def empty(node: Client, command: str) -> None:
-    """Make a queue empty."""
+    """Empty a queue."""
     while (await node.post("tasks/claim", {"commands": [command]})).status == 200:
         pass
 
 
 async def leased(node: Client, command: str) -> str:
-    """Have one task, in progress under its last attempt but one."""
+    """Create one task, in progress under its last attempt but one."""
     await node.create(command, maxAttempts=2)
     return str((await node.claim(command))["id"])
 
 
 async def dead(node: Client, command: str) -> str:
-    """Have one task, a dead letter."""
+    """Create one dead letter."""
     await node.create(command, maxAttempts=1)
     task_id = str((await node.claim(command))["id"])
     await node.post(f"tasks/{task_id}/abandon")
@@ -66,13 +66,13 @@ async def dead(node: Client, command: str) -> str:
 
 
 async def paused(node: Client, command: str) -> str:
-    """Have one task, ready in a queue that is paused."""
+    """Create one ready task in a paused queue."""
     assert (await node.post(f"admin/queues/{command}/pause")).status == 200
     return await node.create(command)
 
 
 async def nothing(node: Client, command: str) -> str:
-    """Have no task."""
+    """Create no task."""
     return ""
 
 
@@ -95,7 +95,7 @@ async def test_whatever_fills_a_queue_is_told(
     path: str,
     body: dict[str, object],
 ) -> None:
-    """With the body and the headers of the contract, whatever the case of the command."""
+    """The notice has the contract's body and headers, whatever the case of the command."""
     queue = f"fills-{next(NUMBERS)}"
     task_id = await before(node, queue)
     sent = json.dumps(body).replace("{command}", queue)
@@ -125,7 +125,7 @@ async def test_whatever_fills_a_queue_is_told(
 
 
 async def test_a_queue_is_told_of_when_it_fills_and_not_while_it_is_full(node: Client) -> None:
-    """However many tasks come, on whichever shard; each notice has an id of its own."""
+    """There is one notice, however many tasks come on any shard, with its own id."""
     async with listening() as target:
         await subscribe(node, target.url, "Edges")
         for _ in range(8):
@@ -143,7 +143,7 @@ async def test_a_queue_is_told_of_when_it_fills_and_not_while_it_is_full(node: C
 
 
 async def test_another_tenant_and_another_command_are_not_heard(node: Client) -> None:
-    """A subscription that names no command hears of all of its tenant's."""
+    """A subscription without commands hears of all queues of its tenant."""
     other = Client(node.port, "other")
     async with listening() as target:
         await subscribe(node, f"{target.url}/named", "apart-a")
@@ -161,7 +161,7 @@ async def test_another_tenant_and_another_command_are_not_heard(node: Client) ->
 
 
 async def test_all_hear_by_fanout_one_in_turn_by_group_and_the_same_by_hash(node: Client) -> None:
-    """Whoever else is subscribed."""
+    """Each mode works the same whoever else is subscribed."""
     rounds = 6
     async with listening() as target:
         for number in range(3):
@@ -187,7 +187,7 @@ async def test_all_hear_by_fanout_one_in_turn_by_group_and_the_same_by_hash(node
 
 
 async def test_a_member_that_may_not_hear_yet_is_passed_over(node: Client) -> None:
-    """It does not swallow the group's notice."""
+    """The group's notice goes to another member instead."""
     async with listening() as target:
         options = {"deliveryMode": "group", "groupId": "throttled"}
         await subscribe(node, f"{target.url}/seldom", "passed", minIntervalSeconds=3600, **options)
@@ -201,8 +201,8 @@ async def test_a_member_that_may_not_hear_yet_is_passed_over(node: Client) -> No
 
 
 async def test_a_notice_within_the_interval_comes_at_its_end(node: Client) -> None:
-    """Once, for all that happened meanwhile, and only if the queue is non-empty then."""
-    # A busy machine may be slower than an interval; what is said is true within one.
+    """One notice covers all events of the interval, and only if the queue is not empty then."""
+    # A busy machine may be slower than an interval; the claim holds within one.
     for interval_s in (1, 4, 16):
         heard, took_s = await within_an_interval(node, interval_s)
         if took_s < interval_s:
@@ -213,9 +213,9 @@ async def test_a_notice_within_the_interval_comes_at_its_end(node: Client) -> No
 
 
 async def within_an_interval(node: Client, interval_s: int) -> tuple[list[str], float]:
-    """Fill queues again and again; return what is heard after the first time, and how long it took.
+    """Fill queues repeatedly; return the notices after the first ones, and the time it took.
 
-    It took so long from before the first notices until nothing more happens within their interval.
+    The time is from before the first notices until nothing more happens in their interval.
     """
     owed, vain = f"owed-{interval_s}", f"owed-and-empty-{interval_s}"
     loop = asyncio.get_running_loop()
@@ -234,7 +234,7 @@ async def within_an_interval(node: Client, interval_s: int) -> tuple[list[str], 
         await empty(node, vain)
         took_s = loop.time() - begun_s
         await target.arrived(3)
-        # The next one tells that nothing of the last interval is still to come.
+        # The next notice proves that nothing of the last interval is still to come.
         await empty(node, owed)
         await fill(node, owed)
         await target.arrived(4)
@@ -242,7 +242,7 @@ async def within_an_interval(node: Client, interval_s: int) -> tuple[list[str], 
 
 
 async def test_a_subscription_that_ended_hears_nothing(node: Client) -> None:
-    """Its successor hears in its place."""
+    """Its successor gets the notices in its place."""
     async with listening() as target:
         ended = await subscribe(node, f"{target.url}/ended", "ended")
         await node.send("DELETE", f"workers/subscriptions/{ended}", b"")
@@ -256,7 +256,7 @@ async def test_a_subscription_that_ended_hears_nothing(node: Client) -> None:
 async def test_a_target_that_hangs_holds_up_neither_creates_nor_other_targets(
     node: Client,
 ) -> None:
-    """The creates are answered and the others told while its call is open."""
+    """Creates are answered and other targets called while its call is open."""
     never = asyncio.Event()
 
     async def hang(request: web.Request) -> web.StreamResponse:
@@ -266,7 +266,7 @@ async def test_a_target_that_hangs_holds_up_neither_creates_nor_other_targets(
     async with listening(hang) as silent, listening() as swift:
         for target in (silent, swift):
             await subscribe(node, target.url, *(f"hangs-{number}" for number in range(20)))
-        # At once, so that none of them waits for so long that it is no news any more.
+        # At once, so that no notice waits so long that it is dropped as old.
         await asyncio.gather(*(fill(node, f"hangs-{number}") for number in range(20)))
         await swift.arrived(20)
         await silent.arrived(1)
@@ -278,7 +278,7 @@ async def test_a_target_that_hangs_holds_up_neither_creates_nor_other_targets(
 
 
 async def test_notices_and_subscriptions_are_counted(node: Client) -> None:
-    """As the reference names them."""
+    """The counters have the reference's names."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         return web.Response(status=500 if request.path == "/bad" else 200)
@@ -298,5 +298,5 @@ async def test_notices_and_subscriptions_are_counted(node: Client) -> None:
 
 
 def event_type(heard: Heard) -> str:
-    """Return what a notice is about."""
+    """Return the event type of a notice."""
     return str(json.loads(heard.body)["eventType"])

@@ -1,4 +1,4 @@
-"""OpenAPI on a real node: what is described is served, and answers look as described."""
+"""OpenAPI on a real node: every described route exists, and answers match the description."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ID = "00000000-0000-4000-8000-000000000000"
 
 @dataclass(slots=True)
 class Checked:
-    """Sends requests, and holds each answer against the node's own document."""
+    """Sends requests, and checks each answer against the node's own document."""
 
     node: Client
     described: Described
 
     async def send(self, method: str, route: str, body: object = None, **path: str) -> Answer:
-        """Send one request by the token that may do everything; `path` fills in the route."""
+        """Send one request with a token for everything; `path` fills in the route."""
         return await self.send_as(self.node.token, method, route, body, **path)
 
     async def send_as(
@@ -50,14 +50,14 @@ class Checked:
 
 
 async def checked(node: Client) -> Checked:
-    """Read the node's document, as anybody may."""
+    """Read the node's document, which needs no token."""
     answer = await node.send("GET", "/openapi.json", b"", token="")
     assert answer.status == 200
     return Checked(node, Described(answer.json))
 
 
 async def test_what_is_described_is_served(node: Client) -> None:
-    """Without a token each route is refused, or answers; none is unknown."""
+    """Without a token each route refuses or answers; none is unknown."""
     described = (await checked(node)).described
     for path, method, operation in described.operations():
         answer = await node.send(method, re.sub(r"{\w+}", "c", path), b"", token="")
@@ -66,7 +66,7 @@ async def test_what_is_described_is_served(node: Client) -> None:
 
 
 async def test_a_life_of_tasks_is_answered_as_described(node: Client) -> None:
-    """From create to result, singly and in batches, with every field that came named."""
+    """From create to result, single and in batches, every field of an answer is described."""
     api = await checked(node)
     task = {"command": "described", "payload": {"n": 1}}
     full = task | {"priority": 3, "webhook": "https://example.com/told", "idempotencyKey": "told"}
@@ -113,7 +113,7 @@ async def test_a_life_of_tasks_is_answered_as_described(node: Client) -> None:
 
 
 async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
-    """Topics, pauses, dead letters, lists, deliveries, the record, subscriptions, the cluster."""
+    """Topics, pauses, dead letters, lists, deliveries, audit, subscriptions and cluster match."""
     api = await checked(node)
     command = "operated"
     queue = f"{BASE}/admin/queues/{{command}}"
@@ -183,7 +183,7 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
     ],
 )
 async def test_a_question_is_answered_as_described(node: Client, route: str) -> None:
-    """The rest of what can be read."""
+    """The answers of all other reading routes match."""
     answer = await (await checked(node)).send("GET", route, command="c")
 
     assert answer.status == 200
@@ -234,7 +234,7 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
 async def test_a_refusal_is_told_as_described(
     node: Client, token: str, route: str, body: object, code: str
 ) -> None:
-    """Its code is among those the document gives for that route and status."""
+    """Its code is among those of the document for that route and status."""
     api = await checked(node)
     method, _, path = route.partition(" ")
     answer = await api.send_as(token, method, BASE + path, body, id=ID, name="nothing")
@@ -243,7 +243,7 @@ async def test_a_refusal_is_told_as_described(
 
 
 async def test_the_page_may_run_what_is_written_in_it_and_nothing_else(node: Client) -> None:
-    """The policy names the hashes of its one script and its one style."""
+    """The policy names the hashes of the page's only script and only style."""
     answer = await node.send("GET", "/docs", b"", token="")
     policy = answer.headers["content-security-policy"]
     hashes = [

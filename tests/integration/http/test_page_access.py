@@ -1,4 +1,4 @@
-"""Access to the page: every route and every view, and what each role gets of it on a real node."""
+"""Access to the page: every route and view, and its answer to each role on a real node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.http.page import ROLES, Session, logged_in, with_roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# By ROLES: viewer, admin, operator, both. The server says so, whatever the page shows.
+# By ROLES: viewer, admin, operator, both. The server enforces it, whatever the page shows.
 _ANYBODY = "200 200 200 200"
 _TENANT = "200 200 403 200"
 _ADMIN = "403 200 403 200"
@@ -65,7 +65,7 @@ VIEW_STATUSES = {
     "workers": _TENANT,
     "cluster": _OPERATOR,
 }
-# Those that ask for no session: the files, the log-in, and what is not there.
+# Routes that need no session: the files, the log-in, and unknown paths.
 OPEN = {
     "GET /ui",
     "GET /ui/{rest}",
@@ -95,7 +95,7 @@ BODIES: dict[str, object] = {
 
 @dataclass(slots=True)
 class World:
-    """A node, a session of each role, and what the node serves."""
+    """A node with its routes, and a session of each role."""
 
     client: Client
     settings: NodeSettings
@@ -121,7 +121,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 
 async def test_every_route_of_the_page_has_a_row(world: World) -> None:
-    """What the node's own router knows, and nothing else."""
+    """The table has exactly the routes that the node's router knows."""
     served = {
         f"{route.method} {route.resource.canonical}"
         for route in world.app.router.routes()
@@ -135,7 +135,7 @@ async def test_every_route_of_the_page_has_a_row(world: World) -> None:
 
 @pytest.mark.parametrize("route", [each for each in STATUSES if each != "GET /live"])
 async def test_a_route_serves_the_roles_it_is_for_and_no_other(world: World, route: str) -> None:
-    """Nor somebody without a session."""
+    """Callers without a session are refused too."""
     method, _, path = route.partition(" ")
     named = {"command": "q", "id": "t", "name": "q", "upload": "u", "artifact": "a"}
     path, body = path.format(**named) + QUERIES.get(route, ""), BODIES.get(route)
@@ -151,7 +151,7 @@ async def test_a_route_serves_the_roles_it_is_for_and_no_other(world: World, rou
 
 @pytest.mark.parametrize("route", [each for each in STATUSES if not each.startswith("GET")])
 async def test_no_write_is_taken_without_the_sessions_own_token(world: World, route: str) -> None:
-    """Whatever the role: a cookie alone is what another site could have sent."""
+    """Another site can make a browser send the cookie, so the cookie alone is not enough."""
     method, _, path = route.partition(" ")
     path = path.format(command="q", id="t", name="q") + QUERIES.get(route, "")
     answers = [
@@ -166,7 +166,7 @@ async def test_no_write_is_taken_without_the_sessions_own_token(world: World, ro
 async def test_an_admin_who_is_no_producer_does_no_more_than_by_the_api(
     world: World, path: str
 ) -> None:
-    """And is told so, in a session that goes on."""
+    """The write is refused, and the session goes on."""
     foreman = await logged_in(world.client, "foreman")
     body = BODIES["POST /tasks"] if path == "/tasks" else {}
     by_page = await foreman.write("POST", path, body)
@@ -180,7 +180,7 @@ async def test_an_admin_who_is_no_producer_does_no_more_than_by_the_api(
 
 @pytest.mark.parametrize("view", VIEW_STATUSES)
 async def test_a_view_is_shown_to_the_roles_it_is_for_and_no_other(world: World, view: str) -> None:
-    """Once, and by the stream alike."""
+    """The view's single answer and its stream have the same rule."""
     asked = f"?view={view}&queue=q&id=t"
     expected = [int(status) for status in VIEW_STATUSES[view].split()]
     once = [(await session.get(f"/now{asked}")).status for session in world.sessions.values()]
@@ -192,7 +192,7 @@ async def test_a_view_is_shown_to_the_roles_it_is_for_and_no_other(world: World,
 
 @pytest.mark.parametrize("view", VIEW_STATUSES)
 async def test_where_nodes_keep_their_data_is_for_operators(world: World, view: str) -> None:
-    """Nor does anybody else hear where the link is."""
+    """Other roles do not see the link's address either."""
     secrets = [str(world.settings.data_dir.parent), f"127.0.0.1:{world.settings.link_port}"]
     for role in ("viewer", "admin"):
         answer = await world.sessions[role].get(f"/now?view={view}&queue=q&id=t")
@@ -203,7 +203,7 @@ async def test_where_nodes_keep_their_data_is_for_operators(world: World, view: 
 async def test_an_unknown_path_below_the_page_is_the_page_and_below_its_api_is_not(
     world: World,
 ) -> None:
-    """A view's address can be opened by itself; a misspelt request is an error."""
+    """A view's address can be opened directly, but a misspelt API path is an error."""
     page = await world.client.get("/ui/queues/some-queue", token="")
     api = await world.client.get("/ui/api/nothing", token="")
     written = await world.client.post("/ui/queues", token="")
@@ -214,7 +214,7 @@ async def test_an_unknown_path_below_the_page_is_the_page_and_below_its_api_is_n
 
 
 async def test_the_page_runs_and_asks_for_nothing_but_its_own(world: World) -> None:
-    """No inline code, no other host, in no frame; and a browser does not keep it."""
+    """No inline code, other hosts, frames or caching are allowed."""
     page = await world.client.get("/ui", token="")
     policy = dict(
         each.strip().partition(" ")[::2]
@@ -231,7 +231,7 @@ async def test_the_page_runs_and_asks_for_nothing_but_its_own(world: World) -> N
 
 
 async def test_files_are_kept_by_the_release_they_are_of(world: World) -> None:
-    """Their address changes with any of them; another release's is not found."""
+    """Their address changes with any of them, and another release's address is not found."""
     page = (await world.client.get("/ui", token="")).body.decode()
     [address] = {each.split('"')[0] for each in page.split('src="')[1:] if "main.js" in each}
     plain = await world.client.get(address, token="")
@@ -247,7 +247,7 @@ async def test_files_are_kept_by_the_release_they_are_of(world: World) -> None:
 
 
 async def _opened(session: Session, path: str) -> int:
-    """Return the status of a stream, and leave it."""
+    """Return the status of a stream, and close it."""
     reader, writer = await session.client.connect()
     head = session.client.head("GET", f"/ui/api{path}", 0, token="", Cookie=session.cookie)
     writer.write(head)

@@ -1,4 +1,4 @@
-"""The page's stream of events: it follows what happens, goes on where it broke off, has a bound."""
+"""The page's event stream: it follows changes, resumes where it broke off, and is bounded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class Event(NamedTuple):
-    """One event; `number` is empty where it has none."""
+    """An event; `number` is empty if it has none."""
 
     name: str
     number: str
@@ -29,14 +29,14 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Stream:
-    """A browser's side of a stream."""
+    """A browser's end of a stream."""
 
     status: int
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield what comes; comments are no events."""
+        """Yield the events; comments are not events."""
         text = ""
         while size := int(await self.reader.readline(), 16):
             text += (await self.reader.readexactly(size + 2))[:-2].decode()
@@ -56,7 +56,7 @@ class Stream:
         raise AssertionError(f"the stream ended before {name}")
 
     def close(self) -> None:
-        """Go away."""
+        """Close the connection."""
         self.writer.close()
 
 
@@ -89,7 +89,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 
 async def test_a_stream_tells_what_changes(world: World) -> None:
-    """A queue that a task comes into is told of again, with nothing asked for."""
+    """A new task in a queue sends the queue again, without a request."""
     stream = await opened(world.admin, "view=queue&queue=streamed")
     before = await stream.first("view")
     await world.client.create("streamed")
@@ -101,7 +101,7 @@ async def test_a_stream_tells_what_changes(world: World) -> None:
 
 
 async def test_charts_go_on_where_they_broke_off(world: World) -> None:
-    """By the number of the last slot that it has got, which the browser sends when it is back."""
+    """The browser sends the last slot's number when it reconnects, and gets the later slots."""
     stream = await opened(world.admin, "view=overview")
     whole = await stream.first("series")
     last = whole.told["first"] + len(whole.told["created"]) - 1
@@ -115,7 +115,7 @@ async def test_charts_go_on_where_they_broke_off(world: World) -> None:
 
 
 async def test_streams_have_a_bound_and_are_free_again(world: World) -> None:
-    """One too many is told to ask now and then, which always works."""
+    """A client beyond the bound is told to poll, which always works."""
     streams = [await opened(world.admin, "view=frame") for _ in range(STREAMS_MAX)]
     over = await opened(world.admin, "view=frame")
     asked = await world.admin.get("/now?view=frame")
@@ -131,7 +131,7 @@ async def test_streams_have_a_bound_and_are_free_again(world: World) -> None:
 
 
 async def test_a_stream_is_refused_before_it_begins(world: World) -> None:
-    """For a view of another role, for one that there is not, and without a session."""
+    """Another role's view, an unknown view and a missing session are refused."""
     refused = [
         (await opened(world.admin, "view=cluster")).status,
         (await opened(world.admin, "view=nothing")).status,

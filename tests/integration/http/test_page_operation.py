@@ -1,4 +1,4 @@
-"""Workers, policies, callbacks, the cluster, backups and records, by the page's own routes."""
+"""Workers, policies, callbacks, cluster, backups and audit, by the page's own routes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class World:
     roles: dict[str, Session]
 
     async def told(self, role: str, path: str) -> dict[str, Any]:
-        """Return what a route tells a role."""
+        """Return a route's answer to a role."""
         answer = await self.roles[role].get(path)
         assert answer.status == 200, answer.body
         told: dict[str, Any] = json.loads(answer.body)
@@ -39,17 +39,17 @@ class World:
     async def wrote(
         self, role: str, method: str, path: str, body: object = None
     ) -> tuple[int, dict[str, Any]]:
-        """Return how a role's write was answered."""
+        """Return the answer to a role's write."""
         answer = await self.roles[role].write(method, path, body)
         return answer.status, json.loads(answer.body or b"{}")
 
     async def view(self, role: str, query: str) -> dict[str, Any]:
-        """Return what a role's view shows."""
+        """Return a view as a role sees it."""
         shown: dict[str, Any] = (await self.roles[role].view(query))["view"]
         return shown
 
     async def worker(self, name: str) -> dict[str, Any]:
-        """Return a worker's row, as soon as the page knows its lease and its claim."""
+        """Return a worker's row once the page shows its lease and its claim."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 rows = (await self.view("viewer", "workers"))["workers"]
@@ -82,7 +82,7 @@ async def created(world: World, command: str, **fields: object) -> str:
 
 
 async def undelivered(world: World, command: str) -> str:
-    """Let a callback die that nobody can take; return its id."""
+    """Make a callback die that nobody can take; return its id."""
     webhook = f"http://127.0.0.1:9/hook/{command}{SECRET}"
     task_id = await created(world, command, webhook=webhook)
     await world.client.claim(command)
@@ -102,7 +102,7 @@ async def dead(world: World, command: str, role: str = "admin") -> list[dict[str
 
 
 async def test_a_worker_is_shown_with_what_it_asks_for_and_holds(world: World) -> None:
-    """To its own tenant alone."""
+    """Other tenants do not see it."""
     await created(world, "held")
     await world.client.claim("held")
     row = await world.worker("w")
@@ -115,7 +115,7 @@ async def test_a_worker_is_shown_with_what_it_asks_for_and_holds(world: World) -
 
 
 async def test_a_dead_callback_is_listed_and_replayed(world: World) -> None:
-    """By its id, for its own tenant; it dies again, since still nobody takes it."""
+    """Its own tenant replays it by its id; it dies again, since still nobody takes it."""
     delivery = await undelivered(world, "hooked")
     by_stranger = await world.wrote("stranger", "POST", "/deliveries/replay", {"ids": [delivery]})
     status, answer = await world.wrote("admin", "POST", "/deliveries/replay", {"ids": [delivery]})
@@ -128,7 +128,7 @@ async def test_a_dead_callback_is_listed_and_replayed(world: World) -> None:
 
 
 async def test_a_viewer_sees_no_more_of_a_target_than_its_host(world: World) -> None:
-    """The rest of a URL may be a secret: of a callback as of a subscription."""
+    """The rest of a callback's or subscription's URL may be secret."""
     await undelivered(world, "hidden")
     body = {"callbackUrl": f"http://127.0.0.1:9/wake{SECRET}", "ttlSeconds": 60}
     subscribed = await world.client.post("workers/subscriptions", body)
@@ -150,7 +150,7 @@ async def test_a_viewer_sees_no_more_of_a_target_than_its_host(world: World) -> 
 
 
 async def test_deliveries_are_asked_for_by_a_status_that_there_is(world: World) -> None:
-    """Anything else is refused, with the words that there are."""
+    """An unknown status is refused with a list of the known ones."""
     refused = await world.roles["viewer"].get("/deliveries?status=lost")
 
     assert (refused.status, refused.json["error"]) == (
@@ -160,7 +160,7 @@ async def test_deliveries_are_asked_for_by_a_status_that_there_is(world: World) 
 
 
 async def test_a_policy_is_saved_shown_and_deleted(world: World) -> None:
-    """Where it governs, and in the list; its limits are the broker's own."""
+    """The queue's view and the list show it, and its values have the API's bounds."""
     made = await world.wrote("admin", "PUT", "/topics/governed", {"maxAttempts": 2, "weight": 3})
     shown = await world.view("viewer", "queue&queue=governed")
     listed = (await world.told("viewer", "/topics"))["topics"]
@@ -177,7 +177,7 @@ async def test_a_policy_is_saved_shown_and_deleted(world: World) -> None:
 async def test_the_cluster_is_shown_to_operators_as_each_node_tells_of_itself(
     world: World,
 ) -> None:
-    """Who leads what, how far each is, how full its disk is."""
+    """The view has leaders, progress and disk space as each node reports them."""
     shown = await world.view("operator", "cluster")
     [node] = shown["nodes"]
     shards = shown["shards"]
@@ -195,7 +195,7 @@ async def test_the_cluster_is_shown_to_operators_as_each_node_tells_of_itself(
 
 
 async def test_a_leadership_goes_to_a_node_that_there_is(world: World) -> None:
-    """And of a shard that there is."""
+    """An unknown node or shard is refused."""
     nowhere = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 0, "to": "n9"})
     nothing = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 2})
 
@@ -204,7 +204,7 @@ async def test_a_leadership_goes_to_a_node_that_there_is(world: World) -> None:
 
 
 async def test_a_backup_is_taken_followed_and_listed(world: World) -> None:
-    """By an operator, who then finds it on record."""
+    """An operator takes it, and then finds it in the audit."""
     status, begun = await world.wrote("operator", "POST", "/backups")
     async with asyncio.timeout(PATIENCE_S):
         while (await world.told("operator", f"/backups/{begun['id']}"))["status"] != "DONE":
@@ -219,7 +219,7 @@ async def test_a_backup_is_taken_followed_and_listed(world: World) -> None:
 
 
 async def test_an_operator_reads_no_record_of_a_tenants_queues(world: World) -> None:
-    """An admin of the tenant reads them all, the newest first; another tenant's none."""
+    """An admin of the tenant reads its records, the newest first; another tenant's admin none."""
     await world.wrote("admin", "POST", "/queues/on.record/pause")
     await world.wrote("admin", "POST", "/queues/on.record/resume")
     of_admin = (await world.told("admin", "/audit?limit=2"))["records"]

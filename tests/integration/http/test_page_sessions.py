@@ -1,4 +1,4 @@
-"""Sessions of the page: who gets one, what it is good for, and when it ends."""
+"""Sessions of the page: who gets one, what it allows, and when it ends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FOREIGN = {"Sec_Fetch_Site": "cross-site"}
 
 
 def settings_in(directory: Path) -> NodeSettings:
-    """Describe a node with a token of every role."""
+    """Return the settings of a node with a token for every role."""
     return with_roles(single(directory, LimitSettings()))
 
 
@@ -39,7 +39,7 @@ async def client(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
 
 @pytest.mark.parametrize("role", ROLES)
 async def test_a_token_with_a_role_begins_a_session(client: Client, role: str) -> None:
-    """What the page is told is what the token is good for."""
+    """The session has exactly the rights of its token."""
     answer = await try_to_log_in(client, role)
 
     assert answer.status == 200
@@ -51,7 +51,7 @@ async def test_a_token_with_a_role_begins_a_session(client: Client, role: str) -
 async def test_a_session_is_kept_where_no_script_and_no_other_site_can_use_it(
     client: Client,
 ) -> None:
-    """The cookie goes to the page's own paths alone, and does not say what it holds."""
+    """The cookie is sent only to the page's own paths, and its content is encrypted."""
     answer = await try_to_log_in(client, "admin")
     cookie = answer.headers["set-cookie"]
     age = re.search(r"Max-Age=(\d+)", cookie)
@@ -78,7 +78,7 @@ async def test_a_session_is_kept_where_no_script_and_no_other_site_can_use_it(
 async def test_who_has_no_business_on_the_page_gets_no_session(
     client: Client, token: object, status: int, said: str
 ) -> None:
-    """And is told what is lacking."""
+    """The refusal names the missing scope."""
     answer = await try_to_log_in(client, token)
 
     assert answer.status == status
@@ -87,12 +87,12 @@ async def test_who_has_no_business_on_the_page_gets_no_session(
 
 
 async def test_a_pasted_token_may_have_spaces_around_it(client: Client) -> None:
-    """Terminals copy line ends along."""
+    """Terminals copy line ends too."""
     assert (await try_to_log_in(client, " viewer\n")).status == 200
 
 
 async def test_a_write_needs_the_sessions_own_token(client: Client) -> None:
-    """None, another's, and one of another session of the same user are refused."""
+    """No token, another's, and one of another session of the same user are refused."""
     mine, other = await logged_in(client, "admin"), await logged_in(client, "admin")
     path = "/queues/forged/pause"
     answers = [
@@ -107,7 +107,7 @@ async def test_a_write_needs_the_sessions_own_token(client: Client) -> None:
 
 
 async def test_what_another_site_makes_a_browser_send_is_refused(client: Client) -> None:
-    """Reads and the log-in too, whatever cookie comes along."""
+    """Reads and the log-in are refused as well, whatever cookie is sent."""
     session = await logged_in(client, "admin")
     read = await session.get("/now?view=queues", **FOREIGN)
     write = await session.write("POST", "/queues/q/pause", **FOREIGN)
@@ -121,7 +121,7 @@ async def test_what_another_site_makes_a_browser_send_is_refused(client: Client)
 async def test_a_session_is_nothing_to_the_api_and_a_token_nothing_to_the_page(
     client: Client,
 ) -> None:
-    """What a browser sends by itself has no effect beyond the page's own paths."""
+    """A cookie that a browser sends on its own has no effect beyond the page's paths."""
     session = await logged_in(client, "admin")
     api = await client.get("admin/queues", token="", Cookie=session.cookie)
     page = await client.get("/ui/api/now?view=queues", token="admin")
@@ -130,7 +130,7 @@ async def test_a_session_is_nothing_to_the_api_and_a_token_nothing_to_the_page(
 
 
 async def test_an_altered_cookie_is_no_session(client: Client) -> None:
-    """Nor is somebody else's text in its place."""
+    """A cookie with somebody else's text is refused too."""
     session = await logged_in(client, "admin")
     name, _, value = session.cookie.partition("=")
     for forged in (value[:-8], "AAAA" + value[4:], "", "admin"):
@@ -141,7 +141,7 @@ async def test_an_altered_cookie_is_no_session(client: Client) -> None:
 
 
 async def test_any_node_of_the_cluster_takes_a_session(client: Client, tmp_path: Path) -> None:
-    """It is sealed with what all of them share; a node with another secret does not open it."""
+    """It is sealed with the cluster's secret; a node with another secret does not open it."""
     session = await logged_in(client, "admin")
     settings = settings_in(tmp_path)
     async with serving(replace(settings, data_dir=tmp_path / "same")) as same:
@@ -154,7 +154,7 @@ async def test_any_node_of_the_cluster_takes_a_session(client: Client, tmp_path:
 
 
 async def test_logging_out_has_the_browser_forget(client: Client) -> None:
-    """By a write like any other."""
+    """Logging out is a write like any other."""
     session = await logged_in(client, "viewer")
     forged = await session.write("DELETE", "/session", X_CSRF_Token="")
     answer = await session.write("DELETE", "/session")
@@ -165,7 +165,7 @@ async def test_logging_out_has_the_browser_forget(client: Client) -> None:
 
 
 async def test_who_tries_tokens_has_to_wait(tmp_path: Path) -> None:
-    """A right one does not help then, or the wait would tell a right one from a wrong one."""
+    """During the wait even the right token is refused; otherwise the wait would reveal it."""
     async with serving(settings_in(tmp_path)) as client:
         wrong = [(await try_to_log_in(client, f"guess {n}")).status for n in range(3)]
         wrong += [(await try_to_log_in(client, f"guess{n}")).status for n in range(9)]
@@ -177,7 +177,7 @@ async def test_who_tries_tokens_has_to_wait(tmp_path: Path) -> None:
 
 
 async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
-    """Not before, and on every request; the cookie says so to the browser as well."""
+    """Every request checks the end, and the cookie has it too."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = AuthSettings(producer=(provider,), clock_skew_seconds=0)
     settings = replace(settings_in(tmp_path), auth=auth)
@@ -207,7 +207,7 @@ async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
 
 
 async def test_a_token_that_is_withdrawn_ends_its_session(tmp_path: Path) -> None:
-    """A node that no longer knows the token does not take the cookie either."""
+    """A node that no longer knows the token refuses its cookie."""
     settings = settings_in(tmp_path)
     async with serving(settings) as client:
         session = await logged_in(client, "admin")

@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class World:
-    """A node and sessions of one tenant, and of another."""
+    """A node with sessions of one tenant, and of another."""
 
     client: Client
     admin: Session
@@ -31,7 +31,7 @@ class World:
     stranger: Session
 
     async def search(self, path: str = "/tasks", **query: object) -> list[dict[str, Any]]:
-        """Return all tasks that a list has, page after page."""
+        """Return all tasks of a list, page by page."""
         found: list[dict[str, Any]] = []
         cursor = ""
         while True:
@@ -44,7 +44,7 @@ class World:
                 return found
 
     async def look(self, task_id: str, session: Session | None = None) -> dict[str, Any]:
-        """Return what the task's view shows."""
+        """Return the task's view."""
         shown = await (session or self.admin).view(f"task&id={task_id}")
         view: dict[str, Any] = shown["view"]
         return view
@@ -80,7 +80,7 @@ async def ended(world: World, command: str, status: str, **fields: object) -> st
 
 
 async def test_tasks_are_found_by_state(world: World) -> None:
-    """Each state's list has its own, and the list of all has every one."""
+    """Each state's list has its own tasks, and the list of all has every task."""
     found = {
         "completed": await ended(world, "states", "COMPLETED"),
         "failed": await ended(world, "states", "FAILED"),
@@ -104,7 +104,7 @@ async def test_tasks_are_found_by_state(world: World) -> None:
 async def test_tasks_are_found_by_a_part_of_their_error_their_age_and_their_worker(
     world: World,
 ) -> None:
-    """Filters narrow each other."""
+    """Several filters narrow the list further."""
     failed = await ended(world, "filters", "FAILED")
     await ended(world, "filters", "COMPLETED")
     held = await created(world, "filters")
@@ -127,7 +127,7 @@ async def test_tasks_are_found_by_a_part_of_their_error_their_age_and_their_work
 
 
 async def test_what_is_rare_is_found_page_by_page(world: World) -> None:
-    """However many tasks are looked at on the way."""
+    """A match is found however many other tasks come before it."""
     tasks = [{"command": "rare", "payload": n} for n in range(100)]
     for _ in range(3):
         await world.client.post("tasks/batch", {"tasks": tasks}, token="producer")
@@ -138,7 +138,7 @@ async def test_what_is_rare_is_found_page_by_page(world: World) -> None:
 
 
 async def test_delayed_tasks_come_by_when_they_are_due_whatever_their_queue(world: World) -> None:
-    """In pages, over shards; and of one queue alone."""
+    """The list is paged over all shards, or over one queue."""
     due = {
         await created(world, f"due.{n % 3}", delaySeconds=1000 - 37 * (n % 13) - n): n
         for n in range(24)
@@ -154,7 +154,7 @@ async def test_delayed_tasks_come_by_when_they_are_due_whatever_their_queue(worl
 
 
 async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) -> None:
-    """To a viewer, too."""
+    """A viewer sees them too."""
     task_id = await created(world, "shown", webhook="http://127.0.0.1:9/path?token=x")
     claimed = await world.client.claim("shown")
     body = {"reason": "not now", "delaySeconds": 600, "leaseToken": claimed["leaseToken"]}
@@ -170,7 +170,7 @@ async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) ->
 
 
 async def test_nothing_of_what_tasks_carry_is_told_to_a_viewer(world: World) -> None:
-    """By no route; an admin gets it digit by digit."""
+    """No route shows a viewer payloads or results; an admin gets every digit."""
     task_id = await ended(world, "carried", "COMPLETED")
     paths = [
         "/tasks?command=carried",
@@ -188,7 +188,7 @@ async def test_nothing_of_what_tasks_carry_is_told_to_a_viewer(world: World) -> 
 
 
 async def test_another_tenants_task_does_not_exist(world: World) -> None:
-    """Neither shown nor touched, nor found in any list."""
+    """It cannot be shown or changed, and no list has it."""
     task_id = await created(world, "mine")
     await created(world, "mine", delaySeconds=600)
     shown = json.loads((await world.stranger.get(f"/now?view=task&id={task_id}")).body)
@@ -204,7 +204,7 @@ async def test_another_tenants_task_does_not_exist(world: World) -> None:
 
 
 async def test_a_cancelled_task_is_on_record(world: World) -> None:
-    """With who did it; one that has ended cannot be cancelled."""
+    """The record has the actor; an ended task cannot be cancelled."""
     task_id = await created(world, "cancelled")
     first = await world.admin.write("POST", f"/tasks/{task_id}/cancel")
     second = await world.admin.write("POST", f"/tasks/{task_id}/cancel")
@@ -219,7 +219,7 @@ async def test_a_cancelled_task_is_on_record(world: World) -> None:
 
 
 async def test_a_purge_cancels_as_many_as_were_confirmed(world: World) -> None:
-    """Ready ones first, then delayed ones; the answer says when there are more."""
+    """Ready tasks go first, then delayed ones; the answer says whether there are more."""
     for n in range(6):
         await created(world, "purged", delaySeconds=600 * (n % 2))
     first = await world.admin.write("POST", "/queues/PURGED/purge", {"limit": 4})
@@ -233,7 +233,7 @@ async def test_a_purge_cancels_as_many_as_were_confirmed(world: World) -> None:
 
 @pytest.mark.parametrize("body", [{}, {"limit": 0}, {"limit": 10_001}, {"limit": "all"}, []])
 async def test_a_purge_without_a_number_is_none(world: World, body: object) -> None:
-    """What is meant has to be said."""
+    """A purge without its number of tasks is refused."""
     await created(world, "kept")
     refused = await world.admin.write("POST", "/queues/kept/purge", body)
 

@@ -1,4 +1,4 @@
-"""Dead letters on the page, by its own routes on a real node: told apart, requeued, deleted."""
+"""Dead letters on the page, by its own routes on a real node: grouped, requeued, deleted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class World:
     stranger: Session
 
     async def die(self, queue: str, *errors: str, payload: object = None) -> list[str]:
-        """Have a task die of each error; return their ids."""
+        """Create a dead letter with each error; return their ids."""
         ids = []
         for error in errors:
             body = {"command": queue, "payload": payload or {"n": 1}, "maxAttempts": 1}
@@ -42,19 +42,19 @@ class World:
         return ids
 
     async def act(self, queue: str, verb: str, **body: object) -> dict[str, Any]:
-        """Do something about a queue's dead letters."""
+        """Apply an action to a queue's dead letters."""
         answer = await self.admin.write("POST", f"/queues/{queue}/dlq/{verb}", body)
         assert answer.status == 200, answer.body
         told: dict[str, Any] = answer.json
         return told
 
     async def kinds(self, queue: str) -> dict[str, int]:
-        """Return how many dead letters there are of each kind."""
+        """Return the number of dead letters of each kind."""
         answer = await self.viewer.get(f"/queues/{queue}/dlq/kinds")
         return {each["kind"]: each["count"] for each in json.loads(answer.body)["kinds"]}
 
     async def depth(self, queue: str) -> tuple[int, int]:
-        """Return how many tasks are ready, and how many dead."""
+        """Return the numbers of ready and dead tasks."""
         told = (await self.client.get(f"admin/queues/{queue}", token="admin")).json
         return int(str(told["ready"])), int(str(told["dlq"]))
 
@@ -70,7 +70,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 
 async def test_errors_are_told_apart_by_their_kind(world: World) -> None:
-    """With one of them whole, and the list of each kind."""
+    """Each kind has one whole error, and a list of its dead letters."""
     await world.die("kinds", *(TIMEOUT.format(n) for n in (1, 22, 333)), "KeyError: 'x'")
     answer = json.loads((await world.viewer.get("/queues/KINDS/dlq/kinds")).body)
     of_kind = await world.viewer.get("/queues/kinds/dlq?kind=timed%20out%20after%20%23%20ms")
@@ -86,7 +86,7 @@ async def test_errors_are_told_apart_by_their_kind(world: World) -> None:
 
 
 async def test_a_preview_says_what_would_be_and_does_nothing(world: World) -> None:
-    """How many of each kind, and what a patch makes of the first payload."""
+    """The preview has the number of each kind, and the first payload with the patch applied."""
     await world.die("preview", TIMEOUT.format(1), TIMEOUT.format(2), "other")
     told = await world.act("preview", "preview", kind=KIND, patch={"n": None, "m": [1]})
 
@@ -97,7 +97,7 @@ async def test_a_preview_says_what_would_be_and_does_nothing(world: World) -> No
 
 
 async def test_a_requeue_is_taken_back_as_far_as_nobody_has_claimed(world: World) -> None:
-    """Those claimed meanwhile go on; the others are where they were."""
+    """Tasks claimed meanwhile go on; the others become dead letters again."""
     ids = await world.die("undo", *(TIMEOUT.format(n) for n in range(5)))
     done = await world.act("undo", "requeue", kind=KIND)
     claimed = await world.client.claim("undo")
@@ -112,7 +112,7 @@ async def test_a_requeue_is_taken_back_as_far_as_nobody_has_claimed(world: World
 
 
 async def test_payloads_are_patched_on_their_way_back(world: World) -> None:
-    """Those that are no objects stay where they are, and the answer says so."""
+    """Tasks whose payload is not an object stay, and the answer says so."""
     [task_id] = await world.die("patched", "e", payload={"n": 12345678901234567890, "old": 1})
     await world.die("patched", "e", payload="text")
     done = await world.act("patched", "requeue", all=True, patch={"old": None, "new": "x"})
@@ -125,7 +125,7 @@ async def test_payloads_are_patched_on_their_way_back(world: World) -> None:
 
 
 async def test_one_dead_letter_gets_a_payload_of_its_own(world: World) -> None:
-    """As it was typed."""
+    """The payload is kept exactly as typed."""
     [task_id] = await world.die("rewritten", "e", payload="text")
     done = await world.act("rewritten", "requeue", ids=[task_id], payload=[1, {"a": None}])
     claimed = await world.client.claim("rewritten")
@@ -135,7 +135,7 @@ async def test_one_dead_letter_gets_a_payload_of_its_own(world: World) -> None:
 
 
 async def test_dead_letters_are_deleted_by_kind_or_by_name(world: World) -> None:
-    """Others stay."""
+    """Other dead letters stay."""
     one, _, _ = await world.die("deleted", "a", TIMEOUT.format(1), TIMEOUT.format(2))
     await world.die("deleted", "b")
     by_name = await world.act("deleted", "delete", ids=[one])
@@ -146,7 +146,7 @@ async def test_dead_letters_are_deleted_by_kind_or_by_name(world: World) -> None
 
 
 async def test_what_is_done_is_on_record(world: World) -> None:
-    """Requeues, what took them back, and changed payloads."""
+    """Requeues, their undoing and changed payloads are recorded."""
     ids = await world.die("record", "a", "b")
     done = await world.act("record", "requeue", ids=ids[:1])
     await world.act("record", "undo", action=done["action"], ids=ids[:1])
@@ -180,19 +180,19 @@ async def test_what_is_done_is_on_record(world: World) -> None:
 )
 @pytest.mark.parametrize("verb", ["preview", "requeue", "delete"])
 async def test_nothing_is_meant_that_is_not_said(world: World, verb: str, body: object) -> None:
-    """A misspelt name must not stand for all dead letters there are."""
+    """A misspelt field must not select all dead letters."""
     if not (await world.depth("unsaid"))[1]:
         await world.die("unsaid", "e")
     refused = await world.admin.write("POST", f"/queues/unsaid/dlq/{verb}", body)
     if verb == "delete" and isinstance(body, dict) and body.keys() & {"patch", "payload"}:
-        return  # Without effect there, and what is meant is said.
+        return  # That field has no effect there, and a selection is given.
 
     assert refused.status == 400
     assert await world.depth("unsaid") == (0, 1)
 
 
 async def test_a_payload_beyond_the_bounds_is_refused(world: World) -> None:
-    """By its depth; its size is that of the whole body."""
+    """The depth of a payload is bounded; its size is bounded by the whole body's."""
     [task_id] = await world.die("bounds", "e")
     deep: object = 1
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Pauses: queues nobody may claim from for a while."""
+"""Pauses: queues from which nobody can claim for a while."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_paused_queue_gives_nothing_and_takes_everything(node: Client) -> None:
-    """Until it is resumed."""
+    """A pause holds until the queue is resumed."""
     task_id = await node.create("ps-one")
     paused = await node.post("admin/queues/PS-one/pause")
     again = await node.post("admin/queues/ps-one/pause")
@@ -34,7 +34,7 @@ async def test_a_paused_queue_gives_nothing_and_takes_everything(node: Client) -
 
 
 async def test_what_is_leased_from_a_paused_queue_goes_on(node: Client) -> None:
-    """Heartbeat and result are as ever."""
+    """Heartbeats and results work as usual."""
     task_id = await node.create("ps-leased")
     await node.claim("ps-leased")
     await node.post("admin/queues/ps-leased/pause")
@@ -46,7 +46,7 @@ async def test_what_is_leased_from_a_paused_queue_goes_on(node: Client) -> None:
 
 
 async def test_a_claim_that_waits_is_woken_by_the_resume(node: Client) -> None:
-    """It is not left to its wait's end, which is later than this test may take."""
+    """The claim is answered at once; its wait would outlast this test."""
     await node.post("admin/queues/ps-wait/pause")
     task_id = await node.create("ps-wait")
     waiting = asyncio.create_task(
@@ -59,7 +59,7 @@ async def test_a_claim_that_waits_is_woken_by_the_resume(node: Client) -> None:
 
 
 async def test_paused_queues_are_listed_also_when_they_are_empty(node: Client) -> None:
-    """An operator must find what was paused."""
+    """An operator must be able to find paused queues."""
     lister = Client(node.port, "pauses")
     await lister.create("full")
     await lister.create("open")
@@ -79,7 +79,7 @@ async def test_paused_queues_are_listed_also_when_they_are_empty(node: Client) -
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 @pytest.mark.parametrize("command", ["a%2Fb", "a%20b", "%00", "x" * 129])
 async def test_what_is_no_command_is_not_paused(node: Client, verb: str, command: str) -> None:
-    """It has no queue."""
+    """An invalid command has no queue."""
     answer = await node.post(f"admin/queues/{command}/{verb}")
 
     assert (answer.status, answer.error) == (400, "invalid command")

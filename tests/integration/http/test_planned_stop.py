@@ -1,4 +1,4 @@
-"""A planned stop: who waits is answered, and nothing is left leased."""
+"""A planned stop: waiting clients are answered, and no task stays leased."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.http.conftest import Running
 
 
 async def test_waiting_clients_are_answered_when_the_node_stops(node_with: Running) -> None:
-    """As if their time were over, and at once."""
+    """They are answered at once, as at the end of their wait."""
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         node = await stack.enter_async_context(node_with())
@@ -29,7 +29,8 @@ async def test_waiting_clients_are_answered_when_the_node_stops(node_with: Runni
             await node.depth("none")
         answers = asyncio.gather(read_answer(claim), read_answer(result))
         started_s = loop.time()
-        node.open.clear()  # The connections stay open: the node must not need them closed.
+        # The connections stay open, so the stop must not wait for clients to close them.
+        node.open.clear()
         await stack.aclose()
         claimed, awaited = await asyncio.wait_for(answers, DEADLINE_S)
         claim_writer.close()
@@ -37,11 +38,11 @@ async def test_waiting_clients_are_answered_when_the_node_stops(node_with: Runni
 
     assert claimed.status == 204
     assert (awaited.status, awaited.error) == (404, "result not found")
-    assert loop.time() - started_s < 20  # Far from the end of the waits.
+    assert loop.time() - started_s < 20  # Long before the waits end.
 
 
 async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Path) -> None:
-    """A balancer has `limits.drainMs` to hear of it, and what it still sends is answered."""
+    """For `limits.drainMs` it reports that it is not ready, and still serves requests."""
     settings = single(tmp_path, LimitSettings())
     # Longer than the test, which cancels it.
     node = Node(replace(settings, limits=replace(settings.limits, drain_ms=300_000)))
@@ -52,7 +53,7 @@ async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Pa
             pass  # The request in the condition paces the loop; the deadline bounds it.
         stopping = asyncio.create_task(node.stop())
         while (ready := await client.get("/readyz")).status == 200:
-            pass  # The same.
+            pass  # The same as above.
         alive = await client.get("/healthz")
         task_id = await client.create("late")
     stopping.cancel()
@@ -69,7 +70,7 @@ async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Pa
 async def test_a_request_that_has_begun_is_answered_and_the_last_of_its_connection(
     node_with: Running,
 ) -> None:
-    """Nobody is let in any more, but who is there is not cut off."""
+    """New connections are refused, but a request in progress is not cut off."""
     async with contextlib.AsyncExitStack() as stack:
         node = await stack.enter_async_context(node_with())
         body = json.dumps({"command": "begun", "payload": {}}).encode()
@@ -77,7 +78,7 @@ async def test_a_request_that_has_begun_is_answered_and_the_last_of_its_connecti
         reader, writer = await node.connect()
         writer.write(request[:20])
         await node.depth("none")
-        node.open.clear()  # The connection stays open: it is the stop's to close.
+        node.open.clear()  # The client keeps the connection open; the stop must close it.
         stopping = asyncio.create_task(stack.aclose())
         async with asyncio.timeout(DEADLINE_S):
             await refused(node.port)
@@ -93,7 +94,7 @@ async def test_a_request_that_has_begun_is_answered_and_the_last_of_its_connecti
 
 
 async def refused(port: int) -> None:
-    """Wait until nobody is let in any more."""
+    """Wait until new connections are refused."""
     with contextlib.suppress(ConnectionRefusedError):
         while True:
             _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""Reference clients: what codeQ's own clients count on, item by item."""
+"""Reference clients: the behaviour that codeQ's own clients rely on, item by item."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_an_empty_payload_is_accepted_and_comes_back_as_text(node: Client)
 async def test_a_claim_that_finds_nothing_is_204_and_truly_empty(
     node: Client, body: dict[str, object]
 ) -> None:
-    """Truly: no body, no length."""
+    """The answer has no body and no length."""
     answer = await node.post("tasks/claim", body, token="idle")
 
     assert (answer.status, answer.body) == (204, b"")
@@ -54,7 +54,7 @@ async def test_a_claim_that_finds_nothing_is_204_and_truly_empty(
 
 
 async def test_a_claim_without_commands_takes_any_of_the_tokens(node: Client) -> None:
-    """An empty list is no list."""
+    """An empty list counts as no list."""
     task_id = await node.create("rc-any")
     found = set()
     while (claimed := await node.post("tasks/claim", {"commands": []})).status == 200:
@@ -65,14 +65,14 @@ async def test_a_claim_without_commands_takes_any_of_the_tokens(node: Client) ->
 
 
 async def test_a_batch_claim_that_finds_nothing_is_204(node: Client) -> None:
-    """As a single one."""
+    """It is 204 as for a single claim."""
     answer = await node.post("tasks/claim/batch", {"count": 5, "commands": ["rc-none"]})
 
     assert (answer.status, answer.body) == (204, b"")
 
 
 async def test_a_batch_claim_beyond_the_limit_is_400(node: Client) -> None:
-    """The limit is 100 here and 10 in the reference; what is told names it."""
+    """The limit is 100 here and 10 in the reference; the error names it."""
     await node.create("rc-batch")
     within = await node.post("tasks/claim/batch", {"count": 11, "commands": ["rc-batch"]})
     beyond = await node.post("tasks/claim/batch", {"count": 101})
@@ -82,7 +82,7 @@ async def test_a_batch_claim_beyond_the_limit_is_400(node: Client) -> None:
 
 
 async def test_an_empty_result_is_a_result(node: Client) -> None:
-    """And comes back."""
+    """It is stored and read back."""
     task_id = await node.create("rc-result")
     await node.claim("rc-result")
     answer = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
@@ -93,7 +93,7 @@ async def test_an_empty_result_is_a_result(node: Client) -> None:
 
 
 async def test_a_nack_says_where_the_task_went_and_for_how_long(node: Client) -> None:
-    """Both keys, back in the queue as among the dead letters."""
+    """Both keys are present, for a requeued task and for a dead letter."""
     again = await node.create("rc-nack")
     await node.claim("rc-nack")
     requeued = await node.post(f"tasks/{again}/nack", {"delaySeconds": 7, "reason": "later"})
@@ -107,7 +107,7 @@ async def test_a_nack_says_where_the_task_went_and_for_how_long(node: Client) ->
 
 
 async def test_heartbeat_and_abandon_answer_with_json(node: Client) -> None:
-    """Never an empty 200."""
+    """The answer is never an empty 200."""
     task_id = await node.create("rc-lease")
     await node.claim("rc-lease")
     beaten = await node.post(f"tasks/{task_id}/heartbeat", {"extendSeconds": 300})
@@ -118,7 +118,7 @@ async def test_heartbeat_and_abandon_answer_with_json(node: Client) -> None:
 
 
 async def test_a_subscription_has_its_two_keys_made_or_renewed(node: Client) -> None:
-    """Renewed with `{}`, `null` or a time of its own."""
+    """A renewal with `{}`, `null` or a time to live works."""
     made = await node.post("workers/subscriptions", {"callbackUrl": URL, "eventTypes": ["rc"]})
     path = f"workers/subscriptions/{made.json['subscriptionId']}/heartbeat"
     renewed = [await node.post(path, body) for body in (b"{}", b"null", b'{"ttlSeconds":60}')]
@@ -130,7 +130,7 @@ async def test_a_subscription_has_its_two_keys_made_or_renewed(node: Client) -> 
 
 
 async def test_a_result_that_is_not_there_yet_is_not_found(node: Client) -> None:
-    """In the words that waiting clients look for."""
+    """The error has the words that waiting clients look for."""
     task_id = await node.create("rc-pending")
     answer = await node.get(f"tasks/{task_id}/result")
     done = await finished(node, "rc-finished")
@@ -142,7 +142,7 @@ async def test_a_result_that_is_not_there_yet_is_not_found(node: Client) -> None
 
 @pytest.mark.parametrize("body", [b"{}", b"null", b"", b'{"limit":5}'])
 async def test_a_cleanup_has_its_three_keys(node: Client, body: bytes) -> None:
-    """Whatever was sent, with the limit that held."""
+    """The answer has the keys whatever was sent, with the limit in force."""
     answer = await node.post("admin/tasks/cleanup", body)
 
     assert answer.status == 200
@@ -166,7 +166,7 @@ async def test_a_cleanup_has_its_three_keys(node: Client, body: bytes) -> None:
 async def test_the_body_of_an_error_is_json_with_its_text(
     node: Client, method: str, path: str, status: int
 ) -> None:
-    """Under `error`."""
+    """The text is under `error`."""
     answer = await node.send(method, path, b"")
 
     assert answer.status == status
@@ -178,7 +178,7 @@ async def test_the_body_of_an_error_is_json_with_its_text(
 async def test_unknown_fields_are_ignored_but_where_a_misspelt_one_would_mean_more(
     node: Client,
 ) -> None:
-    """Newer clients say more than older servers know."""
+    """Newer clients may send fields that older servers do not know."""
     extra = {"surprise": {"deep": [1]}, "another": None}
     made = await node.post("tasks", {"command": "rc-extra", "payload": 1, **extra})
     task_id = made.json["id"]
@@ -202,14 +202,14 @@ async def test_unknown_fields_are_ignored_but_where_a_misspelt_one_would_mean_mo
 
 
 async def test_healthz_is_200(node: Client) -> None:
-    """Without a token, and not under the base path."""
+    """It needs no token and is outside of the base path."""
     answer = await node.send("GET", "/healthz", b"", token="")
 
     assert (answer.status, answer.json) == (200, {"status": "ok"})
 
 
 async def test_errors_of_a_batchs_items_are_inside_a_200(node: Client) -> None:
-    """Order kept, each on its own."""
+    """The order is kept, and each item has its own error."""
     created = await node.post(
         "tasks/batch",
         {"tasks": [{"command": "a b", "payload": 1}, {"command": "rc", "payload": 1}]},
@@ -230,7 +230,7 @@ async def test_errors_of_a_batchs_items_are_inside_a_200(node: Client) -> None:
 
 @pytest.mark.parametrize("item_id", ["a%2Fb", "%2F", "%2F%2F", "a%2F..%2Fb"])
 async def test_an_id_with_a_slash_in_it_does_no_harm(node: Client, item_id: str) -> None:
-    """It is not found, by any route."""
+    """No route finds it."""
     paths = [
         ("GET", f"tasks/{item_id}"),
         ("GET", f"tasks/{item_id}/result"),
@@ -249,7 +249,7 @@ async def test_an_id_with_a_slash_in_it_does_no_harm(node: Client, item_id: str)
 
 
 async def test_queues_are_an_array_of_their_statistics(node: Client) -> None:
-    """Every key in each, integers all."""
+    """Each entry has every key, and all values are integers."""
     await died(node, "rc-stats")
     answer = await node.get("admin/queues")
     one = await node.get("admin/queues/rc-stats")

@@ -1,4 +1,4 @@
-"""Refusals: an error that is a constant keeps nothing of the requests it answered."""
+"""Refusals: a shared error object keeps nothing of the requests it answered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEAD = "admin/queues/c/dlq"
 async def test_a_refused_request_is_not_kept_in_memory(
     node: Client, refusal: ApiError, method: str, path: str, body: bytes
 ) -> None:
-    """The frames of a request hang on the error that was raised for it."""
+    """The traceback of a raised error would keep the frames of its request alive."""
     answer = await node.send(method, path, body)
 
     assert refusal.text.encode() in answer.body
@@ -41,7 +41,7 @@ async def test_a_refused_request_is_not_kept_in_memory(
 
 
 async def test_an_asker_without_a_session_is_not_kept_in_memory(node: Client) -> None:
-    """Anybody may ask who is logged in, as often as they like."""
+    """Anybody may ask for the session's user, any number of times."""
     answer = await node.get("/ui/api/session", token="")
 
     assert answer.body == b"null"

@@ -1,4 +1,4 @@
-"""Shapes of requests: what two readers could understand differently is refused, and says why."""
+"""Shapes of requests: a request that two parsers could read differently is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMUGGLED = ASK + b"\r\n"
 
 
 async def said(node: Client, raw: bytes) -> bytes:
-    """Return all that the node says to these bytes and to nothing more."""
+    """Return everything that the node answers to exactly these bytes."""
     reader, writer = await node.connect()
     writer.write(raw)
     async with asyncio.timeout(DEADLINE_S):
@@ -51,7 +51,7 @@ async def said(node: Client, raw: bytes) -> bytes:
     ],
 )
 async def test_a_body_whose_end_is_in_doubt_hides_no_request(node: Client, head: bytes) -> None:
-    """One answer, a 400, and the connection is over: nothing behind it is read as a request."""
+    """One answer, a 400, ends the connection, and the bytes behind are not read as a request."""
     answers = await said(node, POST + head + b"\r\n0\r\n\r\n" + SMUGGLED)
 
     assert answers.count(b"HTTP/1.") == 1
@@ -83,7 +83,7 @@ async def test_a_body_whose_end_is_in_doubt_hides_no_request(node: Client, head:
     ],
 )
 async def test_what_is_no_request_is_told_in_the_envelope(node: Client, raw: bytes) -> None:
-    """With a request id of its own, since there is no request that could have named one."""
+    """The answer has its own request id, since there is no request with one."""
     reader, writer = await node.connect()
     writer.write(raw)
     answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
@@ -106,7 +106,7 @@ async def test_what_is_no_request_is_told_in_the_envelope(node: Client, raw: byt
     ids=["extensions", "a long extension", "a trailer", "a byte a chunk"],
 )
 async def test_chunks_may_be_as_odd_as_their_grammar_allows(node: Client, body: bytes) -> None:
-    """What is not understood of them is passed over."""
+    """Unknown extensions of chunks are ignored."""
     reader, writer = await node.connect()
     writer.write(CHUNKED + body)
     answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
@@ -116,7 +116,7 @@ async def test_chunks_may_be_as_odd_as_their_grammar_allows(node: Client, body: 
 
 
 async def test_a_body_of_endless_tiny_chunks_ends_at_the_limit_of_bytes(node: Client) -> None:
-    """However it is cut, a body is no longer than any other may be."""
+    """A body has the same bound however it is cut into chunks."""
     reader, writer = await node.connect()
     writer.write(CHUNKED)
     answering = asyncio.ensure_future(read_answer(reader))
@@ -134,7 +134,7 @@ async def test_a_body_of_endless_tiny_chunks_ends_at_the_limit_of_bytes(node: Cl
 async def test_a_packed_body_is_not_unpacked(
     node: Client, caplog: pytest.LogCaptureFixture, encoding: str, token: str
 ) -> None:
-    """A kilobyte that stands for a megabyte is a kilobyte, and what is broken is nobody's alarm."""
+    """A compressed kilobyte counts as a kilobyte, and broken data causes no alarm."""
     with caplog.at_level(logging.WARNING):
         packed = gzip.compress(b" " * 2**20 + TASK)
         answers = [
@@ -150,7 +150,7 @@ async def test_a_packed_body_is_not_unpacked(
 async def test_a_target_that_the_library_stumbles_over_ends_its_connection_alone(
     node: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There is nothing to say in the log of what anybody can send at no cost."""
+    """Bytes that anybody can send for free must not fill the log."""
     with caplog.at_level(logging.WARNING):
         answers = await said(node, b"GET http://[]@/ HTTP/1.1\r\nHost: node\r\n\r\n")
 
@@ -160,7 +160,7 @@ async def test_a_target_that_the_library_stumbles_over_ends_its_connection_alone
 
 
 async def test_an_expectation_is_met_or_refused(node: Client) -> None:
-    """`100-continue` is answered before the body comes; another is nothing this server knows."""
+    """`100-continue` is answered before the body comes; any other expectation is refused."""
     reader, writer = await node.connect()
     writer.write(POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(TASK))
     go_on = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE_S)
@@ -188,7 +188,7 @@ async def test_no_other_protocol_is_switched_to(node: Client) -> None:
 async def test_a_trace_state_that_is_no_text_of_a_header_is_left_out(
     node: Client, state: bytes
 ) -> None:
-    """As W3C Trace Context has it: the trace goes on without, and the task is made all the same."""
+    """As in W3C Trace Context, the trace continues without it, and the task is created."""
     parent = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
     head = POST + b"Connection: close\r\nContent-Length: %d\r\n" % len(TASK)
     traced = head + b"traceparent: %b\r\ntracestate: %b\r\n\r\n" % (parent, state)
@@ -203,7 +203,7 @@ async def test_a_trace_state_that_is_no_text_of_a_header_is_left_out(
 
 @pytest.mark.parametrize("second", [b"Bearer other", b"Bearer acme", b"", b"Basic x"])
 async def test_a_caller_who_names_itself_twice_is_refused(node: Client, second: bytes) -> None:
-    """A proxy before the node may have believed the other of the two."""
+    """A proxy before the node may have checked the other of the two headers."""
     once = b"GET /v1/codeq/admin/queues HTTP/1.1\r\nHost: node\r\nConnection: close\r\n"
     once += b"Authorization: Bearer acme\r\n"
 

@@ -1,4 +1,4 @@
-"""Stalled clients: each loses its own connection, in time, and nobody else notices."""
+"""Stalled clients: each one loses its connection in time, and no other client notices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IDLE = {"idle_timeout_ms": 1000}
 
 
 async def closed_by_the_node(reader: asyncio.StreamReader) -> bytes:
-    """Return what came before the node closed the connection, which it must do."""
+    """Return the bytes sent before the node closed the connection, which it must do."""
     async with asyncio.timeout(DEADLINE_S):
         return await reader.read()
 
@@ -35,7 +35,7 @@ async def closed_by_the_node(reader: asyncio.StreamReader) -> bytes:
 async def test_a_client_that_stalls_in_a_head_loses_its_connection(
     node_with: Running, sent: bytes
 ) -> None:
-    """Whatever part of it came."""
+    """The part of the head that came does not matter."""
     async with node_with(**QUICK) as node:
         reader, writer = await node.connect()
         writer.write(sent)
@@ -48,7 +48,7 @@ async def test_a_client_that_stalls_in_a_head_loses_its_connection(
 async def test_a_head_dripping_in_is_bounded_as_a_whole(
     node_with: Running, served_before: bool
 ) -> None:
-    """A byte now and then does not keep a connection open, whether it has been served or not."""
+    """Single bytes do not keep a connection open, whether it has been served before or not."""
     async with node_with(**QUICK) as node:
         reader, writer = await node.connect()
         if served_before:
@@ -61,13 +61,13 @@ async def test_a_head_dripping_in_is_bounded_as_a_whole(
 
 
 async def dripping(drop: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Write a drop now and then until the node closes the connection, having said nothing."""
+    """Write single bytes until the node closes the connection, which it must do silently."""
     closing = asyncio.ensure_future(reader.read())
     async with asyncio.timeout(DEADLINE_S):
         while not closing.done():
             writer.write(drop)
             await asyncio.wait([closing], timeout=0.02)
-    with contextlib.suppress(ConnectionError):  # Of a drop that came after the end.
+    with contextlib.suppress(ConnectionError):  # The reset for a byte that came after the end.
         assert await closing == b""
 
 
@@ -75,7 +75,7 @@ async def dripping(drop: bytes, reader: asyncio.StreamReader, writer: asyncio.St
 async def test_a_client_that_asks_nothing_more_loses_its_connection(
     node_with: Running, sent: bytes
 ) -> None:
-    """Whether it has asked before or not."""
+    """The timeout holds for connections with and without earlier requests."""
     async with node_with(**IDLE) as node:
         reader, writer = await node.connect()
         writer.write(sent)
@@ -85,7 +85,7 @@ async def test_a_client_that_asks_nothing_more_loses_its_connection(
 
 
 async def test_a_head_in_pieces_is_fine_while_it_comes_in_time(node_with: Running) -> None:
-    """The clock is stopped by the last byte."""
+    """The timer ends with the last byte."""
     async with node_with(**{**QUICK, "header_timeout_ms": 5000}) as node:
         reader, writer = await node.connect()
         for piece in (b"GET /heal", b"thz HTTP/1.1\r\nHo", b"st: node\r\n\r\n"):
@@ -100,7 +100,7 @@ async def test_a_head_in_pieces_is_fine_while_it_comes_in_time(node_with: Runnin
 async def test_a_client_that_stalls_in_a_body_is_told_and_loses_its_connection(
     node_with: Running,
 ) -> None:
-    """While it stalls, others are served."""
+    """Other clients are served while it stalls."""
     async with node_with(**QUICK) as node:
         reader, writer = await node.connect()
         writer.write(node.head("POST", "tasks", 1000) + b'{"command":')
@@ -120,7 +120,7 @@ async def test_a_client_that_stalls_in_a_body_is_told_and_loses_its_connection(
 async def test_a_body_dripping_in_is_bounded_as_a_whole(
     node_with: Running, length: bytes, drop: bytes
 ) -> None:
-    """A byte now and then does not keep a connection open."""
+    """Single bytes do not keep a connection open."""
     async with node_with(**QUICK) as node:
         reader, writer = await node.connect()
         writer.write(node.head("POST", "tasks", 0).replace(b"Content-Length: 0", length))
@@ -136,7 +136,7 @@ async def test_a_body_dripping_in_is_bounded_as_a_whole(
 
 
 async def test_an_unauthenticated_body_is_not_waited_for(node_with: Running) -> None:
-    """The answer comes before the body has."""
+    """The answer comes before the body."""
     async with node_with() as node:
         reader, writer = await node.connect()
         writer.write(node.head("POST", "tasks", 2**20, token="wrong"))
@@ -150,12 +150,12 @@ async def test_an_unauthenticated_body_is_not_waited_for(node_with: Running) -> 
 def test_a_client_that_does_not_read_its_answer_loses_its_connection(
     node_with: Running, run: Callable[[Coroutine[None, None, None]], None], sips: bool
 ) -> None:
-    """A byte now and then does not help. The loops differ in their transports."""
+    """Reading single bytes does not help. The event loops have different transports."""
     run(not_reading(node_with, sips=sips))
 
 
 async def not_reading(node_with: Running, *, sips: bool) -> None:
-    """Claim far more than fits the buffers, and read nothing of it, or next to nothing."""
+    """Claim far more than fits into the buffers, and read almost nothing."""
     async with node_with(**QUICK) as node:
         for _ in range(40):
             await node.create("large", payload="x" * 500_000)
@@ -180,7 +180,7 @@ async def not_reading(node_with: Running, *, sips: bool) -> None:
 async def test_a_flood_of_requests_whose_answers_nobody_reads_is_cut_off(
     node_with: Running,
 ) -> None:
-    """The node stops reading it, and then ends it; others are served meanwhile."""
+    """The node stops reading and then closes the connection; others are served meanwhile."""
     async with node_with(**QUICK) as node:
         with socket.socket() as raw:
             await connect_narrowly(raw, node)
@@ -191,26 +191,26 @@ async def test_a_flood_of_requests_whose_answers_nobody_reads_is_cut_off(
                         taken += raw.send(flood)
                     assert (await node.get("/readyz")).status == 200
 
-        # What the two kernels buffer, and no more: nothing is piled up within the node.
+        # The bytes in the two kernels' buffers, and no more: the node itself buffers nothing.
         assert taken < 32 * 2**20
 
 
 async def connect_narrowly(raw: socket.socket, node: Client) -> None:
-    """Connect with buffers of the least size."""
+    """Connect with the smallest buffers."""
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.setblocking(False)
     await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", node.port))
 
 
 def hung_up(raw: socket.socket) -> bool:
-    """Return whether the other side is gone: the kernel reports an error or a hang-up."""
+    """Return whether the kernel reports that the other side is gone."""
     poll = select.poll()
     poll.register(raw, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 
 async def test_requests_in_a_row_are_answered_in_order(node_with: Running) -> None:
-    """A client need not wait for one answer before it sends the next request."""
+    """A client may send the next request before the last one is answered."""
     async with node_with() as node:
         reader, writer = await node.connect()
         asked = [f"asked-{number}" for number in range(200)]
@@ -224,21 +224,21 @@ async def test_requests_in_a_row_are_answered_in_order(node_with: Running) -> No
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", ASK])
 async def test_stalled_clients_cannot_keep_all_places(node_with: Running, sent: bytes) -> None:
-    """Each place is free again in time, though nobody gives it up."""
+    """Each place becomes free in time, although no client releases it."""
     async with node_with(**QUICK, idle_timeout_ms=300, connections_max=3) as node:
         async with asyncio.timeout(DEADLINE_S):
             while (await node.get("/healthz")).status == 200:
-                # More than there are places: one may still be the last answer's.
+                # More than there are places: one may still belong to the last answer.
                 for _ in range(4):
                     _, writer = await node.connect()
                     writer.write(sent)
-            # The one connection of a good client is a place too, until it is closed.
+            # The good client's own connection uses a place too, until it is closed.
             while (await node.get("/readyz")).status != 200:
                 pass
 
 
 async def test_connections_beyond_the_bound_are_turned_away(node_with: Running) -> None:
-    """And taken again as soon as there is room."""
+    """They are accepted again as soon as there is room."""
     async with node_with(connections_max=2) as node:
         first, second = await node.connect(), await node.connect()
         for _, writer in (first, second):

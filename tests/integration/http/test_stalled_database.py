@@ -1,6 +1,6 @@
-"""A database that takes no writes: its shard waits when it must, and nothing else does.
+"""A database that takes no writes: its shard waits when it must, and other shards do not.
 
-The stall is RocksDB's own: more files on level 0 than it takes writes with, and nothing to compact.
+The stall is RocksDB's own: level 0 has more files than the stop trigger, and nothing compacts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _numbers = count()
 
 @contextlib.contextmanager
 def stalled(node: Node, shard: int) -> Iterator[None]:
-    """Have RocksDB refuse every write of a shard, as it does while compactions are behind."""
+    """Make RocksDB refuse every write of a shard, as if compactions were behind."""
     family = node._databases[shard].state.family
     family.set_options({"level0_file_num_compaction_trigger": "1000"})
     family.put(b"codeq/test/stall", b"")
@@ -49,7 +49,7 @@ def stalled(node: Node, shard: int) -> Iterator[None]:
 
 
 async def create(client: Client, shard: int) -> Answer:
-    """Create a task that lives on a shard."""
+    """Create a task on a given shard."""
     key = next(name for n in _numbers if shard_of(f"acme/{(name := f'key-{n}')}", SHARDS) == shard)
     return await client.post(
         "tasks", {"command": "stalled", "payload": PAYLOAD, "idempotencyKey": key}
@@ -75,15 +75,15 @@ async def alone(path: Path) -> AsyncIterator[tuple[Node, Client]]:
 
 
 async def refused(client: Client) -> Answer:
-    """Fill a stalled shard's memory; return the first answer that is no acknowledgement."""
+    """Fill a stalled shard's memory; return the first answer that is not a success."""
     async with asyncio.timeout(PATIENCE_S):
         while (answer := await create(client, STALLED)).status == 202:
-            pass  # Each adds to what waits in memory.
+            pass  # Each task adds to the writes that wait in memory.
     return answer
 
 
 async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path) -> None:
-    """Its own are acknowledged while there is room in memory, then told that it is not known."""
+    """Its own writes succeed while memory has room; then their outcome is unknown."""
     async with alone(tmp_path) as (node, client):
         with stalled(node, STALLED):
             first = await create(client, STALLED)
@@ -104,7 +104,7 @@ async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path
 
 
 def leader_of(nodes: Nodes, shard: int) -> str | None:
-    """Return who leads a shard in the newest term, as that node says."""
+    """Return the leader of a shard in the newest term, as that node reports it."""
     found = max(
         (node._groups[shard].status().term, name)
         for name, node in nodes.running.items()
@@ -114,7 +114,7 @@ def leader_of(nodes: Nodes, shard: int) -> str | None:
 
 
 async def test_another_node_leads_a_shard_whose_leader_is_stalled(tmp_path: Path) -> None:
-    """The stalled node leads and follows the other shard in the same term as before."""
+    """The stalled node keeps its role in the other shard, in the same term."""
     limits = LimitSettings(request_timeout_ms=2_000, drain_ms=0)
     async with three_nodes(tmp_path, store=STORE, limits=limits) as nodes:
         name = leader_of(nodes, STALLED)
@@ -128,7 +128,7 @@ async def test_another_node_leads_a_shard_whose_leader_is_stalled(tmp_path: Path
                 while leader_of(nodes, STALLED) == name:
                     await client.get("/healthz")
                 while (moved := await create(others[0], STALLED)).status != 202:
-                    pass  # Until it is known there who leads.
+                    pass  # Until the new leader is known there.
             there = [await create(each, WELL) for each in (client, *others) for _ in range(5)]
             alive = await client.get("/healthz")
             terms = [node._groups[WELL].status().term for node in nodes.running.values()]

@@ -1,4 +1,4 @@
-"""Subscriptions: made, renewed, listed and ended by workers of their tenant."""
+"""Subscriptions: created, renewed, listed and ended by workers of their tenant."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _left_s(expires_at: object) -> float:
 
 
 async def test_a_subscription_lives_for_its_time_and_can_be_renewed(node: Client) -> None:
-    """The two keys of the answers are those of codeQ's clients."""
+    """The answers have the two keys that codeQ's clients read."""
     made = await node.post("workers/subscriptions", {"callbackUrl": URL, "ttlSeconds": 1000})
     path = f"workers/subscriptions/{made.json['subscriptionId']}"
     renewals = [
@@ -51,7 +51,7 @@ async def test_a_subscription_lives_for_its_time_and_can_be_renewed(node: Client
 
 
 async def test_a_subscription_is_shown_as_it_was_made(node: Client) -> None:
-    """With what was not said filled in."""
+    """Missing fields have their defaults."""
     lister = Client(node.port, "subscribers")
     plain = await subscribed(lister)
     full = await subscribed(
@@ -88,7 +88,7 @@ async def test_a_subscription_is_shown_as_it_was_made(node: Client) -> None:
 
 
 async def test_the_interval_of_a_subscription_that_names_none_is_configured(tmp_path: Path) -> None:
-    """As it was when the subscription was made."""
+    """It is the setting at the time of the subscription."""
     calm = WebhookSettings(unsigned=Unsigned.ALLOW, subscription_min_interval_seconds=90)
     async with running(tmp_path, LimitSettings(), calm) as node:
         await subscribed(node)
@@ -100,7 +100,7 @@ async def test_the_interval_of_a_subscription_that_names_none_is_configured(tmp_
 
 
 async def test_a_walk_meets_each_subscription_once_while_more_are_made(node: Client) -> None:
-    """Those that were there."""
+    """The walk covers those that existed at its start."""
     before = {await subscribed(node) for _ in range(5)}
     met: list[str] = []
     async for page in pages(node, "workers/subscriptions?limit=2"):
@@ -113,7 +113,7 @@ async def test_a_walk_meets_each_subscription_once_while_more_are_made(node: Cli
 
 
 async def test_a_subscription_is_ended_once(node: Client) -> None:
-    """After that there is none."""
+    """A second request does not find it."""
     path = f"workers/subscriptions/{await subscribed(node)}"
     ended = await delete(node, path)
     again = await delete(node, path)
@@ -125,7 +125,7 @@ async def test_a_subscription_is_ended_once(node: Client) -> None:
 
 
 async def test_a_token_subscribes_to_what_it_may_claim(node: Client) -> None:
-    """To all of it when it names nothing."""
+    """Without commands it subscribes to all that it may claim."""
     own = Client(node.port, "listener")
     named = await subscribed(own, eventTypes=["allowed"])
     unnamed = await subscribed(own, eventTypes=[])
@@ -172,14 +172,14 @@ async def test_a_token_subscribes_to_what_it_may_claim(node: Client) -> None:
 async def test_a_subscription_out_of_bounds_is_refused(
     node: Client, fields: dict[str, object], text: str
 ) -> None:
-    """In the reference's words where it has them."""
+    """The refusal has the reference's words if there are any."""
     answer = await node.post("workers/subscriptions", {"callbackUrl": URL, **fields})
 
     assert (answer.status, answer.error) == (400, text)
 
 
 async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> None:
-    """Body, callback URL, mode, group: mending one uncovers the next."""
+    """Body, callback URL, mode, group: mending one fault uncovers the next."""
     body: dict[str, object] = {"deliveryMode": "some"}
     told = []
     for mended in (
@@ -202,7 +202,7 @@ async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> N
 
 @pytest.mark.parametrize("body", [b"nonsense", b"[]", b'{"ttlSeconds":"5"}', b"7"])
 async def test_a_renewal_that_is_no_renewal_is_refused(node: Client, body: bytes) -> None:
-    """What is there must be an object."""
+    """A body, if there is one, must be an object."""
     answer = await node.post(f"workers/subscriptions/{ID}/heartbeat", body)
 
     assert (answer.status, answer.error) == (400, "invalid body")
@@ -210,7 +210,7 @@ async def test_a_renewal_that_is_no_renewal_is_refused(node: Client, body: bytes
 
 @pytest.mark.parametrize("ttl_s", [-1, 86_401])
 async def test_a_renewal_out_of_bounds_is_refused(node: Client, ttl_s: int) -> None:
-    """It is told its bound."""
+    """The refusal names the bound."""
     answer = await node.post(f"workers/subscriptions/{ID}/heartbeat", {"ttlSeconds": ttl_s})
 
     bound = "must be >= 0" if ttl_s < 0 else "must be <= 86400"
@@ -219,7 +219,7 @@ async def test_a_renewal_out_of_bounds_is_refused(node: Client, ttl_s: int) -> N
 
 @pytest.mark.parametrize("subscription_id", [ID, "x" * 3000, "a%2Fb", "..", "%00"])
 async def test_an_unknown_subscription_is_not_found(node: Client, subscription_id: str) -> None:
-    """To be renewed, or to be ended."""
+    """It can be neither renewed nor ended."""
     path = f"workers/subscriptions/{subscription_id}"
     renewed, ended = await node.post(f"{path}/heartbeat", {}), await delete(node, path)
 
@@ -228,7 +228,7 @@ async def test_an_unknown_subscription_is_not_found(node: Client, subscription_i
 
 
 async def test_a_worker_without_the_scope_subscribes_to_nothing(node: Client) -> None:
-    """On each of the routes."""
+    """Each of the routes refuses it."""
     narrow = Client(node.port, "narrow")
     answers = [
         await narrow.post("workers/subscriptions", {"callbackUrl": URL}),
@@ -255,14 +255,14 @@ async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clie
     ["http://localhost/", "http://127.0.0.1/", "http://169.254.169.254/", "http://10.0.0.1/"],
 )
 async def test_a_private_target_is_refused(strict: Client, url: str) -> None:
-    """As a webhook's is."""
+    """The rule is the same as for webhooks."""
     answer = await strict.post("workers/subscriptions", {"callbackUrl": url})
 
     assert (answer.status, answer.error) == (400, "invalid callback url")
 
 
 async def test_a_tenant_has_so_many_subscriptions_and_no_more(node: Client) -> None:
-    """The next one is refused until one ends; other tenants are not asked."""
+    """The next one is refused until one ends; other tenants have their own bound."""
     crowd = "crowd"
 
     async def subscribe_some(count: int) -> list[Answer]:

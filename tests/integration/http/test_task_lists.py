@@ -1,4 +1,4 @@
-"""Task lists: what there is, where it is, why it is there, and what is deleted of it."""
+"""Task lists: existing tasks, their place, the reason for it, and cleanups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID = "00000000-0000-4000-8000-000000000000"
 
 
 async def _one_of_each(node: Client, command: str) -> dict[str, set[str]]:
-    """Make a task of every status; return their ids by status."""
+    """Create a task of every status; return their ids by status."""
     cancelled = await node.create(command)
     await node.post(f"tasks/{cancelled}/cancel")
     dead = await died(node, command)
@@ -37,7 +37,7 @@ async def _one_of_each(node: Client, command: str) -> dict[str, set[str]]:
 
 
 async def _until_after(node: Client, task_id: str) -> str:
-    """Return an instant, not in the future, at which the task had ended for a while."""
+    """Return a past instant at which the task had ended for a while."""
     ended = datetime.fromisoformat(str((await node.get(f"tasks/{task_id}")).json["updatedAt"]))
     before = ended + timedelta(milliseconds=1)
     while datetime.now(tz=UTC) < before:
@@ -46,7 +46,7 @@ async def _until_after(node: Client, task_id: str) -> str:
 
 
 async def test_tasks_are_listed_by_status(node: Client) -> None:
-    """Each in one list, and all in the list of all."""
+    """Each task is in the list of its status and in the list of all."""
     expected = await _one_of_each(node, "tl-status")
     for status, ids in expected.items():
         path = f"admin/tasks?command=TL-status&status={status}"
@@ -60,7 +60,7 @@ async def test_tasks_are_listed_by_status(node: Client) -> None:
 
 
 async def test_a_listed_task_is_the_task(node: Client) -> None:
-    """Payload and all."""
+    """It has its payload and all other fields."""
     task_id = await node.create("tl-same", payload={"a": [1, 2.5, None]}, priority=3)
     [listed] = await walked(node, "admin/tasks?command=tl-same", "tasks")
 
@@ -68,7 +68,7 @@ async def test_a_listed_task_is_the_task(node: Client) -> None:
 
 
 async def test_a_walk_meets_each_task_once_while_tasks_are_added(node: Client) -> None:
-    """What stays where it is is met exactly once, over queues, places and shards."""
+    """A task that does not move appears exactly once, over queues, states and shards."""
     lister = Client(node.port, "listed")
     before = set()
     for command in ("one", "Two", "three.3"):
@@ -86,7 +86,7 @@ async def test_a_walk_meets_each_task_once_while_tasks_are_added(node: Client) -
 
 
 async def test_waiting_tasks_are_listed_in_claim_order(node: Client) -> None:
-    """The higher priority first."""
+    """Higher priorities come first."""
     low, high = (
         await node.create("tl-order", priority=0),
         await node.create("tl-order", priority=9),
@@ -97,7 +97,7 @@ async def test_waiting_tasks_are_listed_in_claim_order(node: Client) -> None:
 
 
 async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
-    """Over all queues when none is named."""
+    """Without a queue, all queues are searched."""
     lister = Client(node.port, "mine")
     task_id = await died(lister, "tl-error", "rare")
     await died(lister, "tl-error", "common")
@@ -121,7 +121,7 @@ async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
     ],
 )
 async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, text: str) -> None:
-    """Its bounds are told."""
+    """The refusal names the bounds."""
     answer = await node.get(f"admin/tasks?{query}")
 
     assert (answer.status, answer.error) == (400, text)
@@ -134,7 +134,7 @@ async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, tex
 async def test_a_cleanup_without_a_word_deletes_nothing_before_its_time(
     node: Client, body: bytes
 ) -> None:
-    """It says what it went by: a thousand tasks, and the broker's retention."""
+    """The answer has the defaults used: a thousand tasks, and the broker's retention."""
     cleaner = Client(node.port, "cleaned")
     task_id = await finished(cleaner, "kept")
     answer = await cleaner.post("admin/tasks/cleanup", body)
@@ -148,7 +148,7 @@ async def test_a_cleanup_without_a_word_deletes_nothing_before_its_time(
 
 
 async def test_a_cleanup_deletes_what_ended_before_and_leaves_the_rest(node: Client) -> None:
-    """The living, the dead letters and what ended later stay."""
+    """Living tasks, dead letters and tasks that ended later stay."""
     cleaner = Client(node.port, "cleaned")
     expected = await _one_of_each(cleaner, "cleanup")
     [done] = expected["COMPLETED"]
@@ -165,7 +165,7 @@ async def test_a_cleanup_deletes_what_ended_before_and_leaves_the_rest(node: Cli
 
 
 async def test_a_cleanup_stops_at_its_limit(node: Client) -> None:
-    """And says what the limit was, moved into its bounds."""
+    """The answer has the limit in force, clamped to its bounds."""
     cleaner = Client(node.port, "theirs")
     ids = [await finished(cleaner, "limited") for _ in range(3)]
     before = await _until_after(cleaner, ids[-1])
@@ -193,14 +193,14 @@ async def test_a_cleanup_stops_at_its_limit(node: Client) -> None:
 async def test_a_cleanup_asked_for_wrongly_is_refused(
     node: Client, body: dict[str, object], text: str
 ) -> None:
-    """In the reference's words where it has them."""
+    """The refusal has the reference's words if there are any."""
     answer = await node.post("admin/tasks/cleanup", body)
 
     assert (answer.status, answer.error) == (400, text)
 
 
 async def test_a_cleanup_of_what_is_older_than_the_epoch_finds_nothing(node: Client) -> None:
-    """There is no such task."""
+    """No task is that old."""
     answer = await node.post("admin/tasks/cleanup", {"before": "1901-01-01T00:00:00Z"})
 
     assert (answer.status, answer.json["deleted"]) == (200, 0)
@@ -208,7 +208,7 @@ async def test_a_cleanup_of_what_is_older_than_the_epoch_finds_nothing(node: Cli
 
 
 async def test_a_cleanup_without_a_word_spares_what_is_kept_for_longer(tmp_path: Path) -> None:
-    """A topic's retention and an idempotency key go beyond the broker's own."""
+    """A topic's retention or an idempotency key may keep a task for longer than the broker does."""
     settings = replace(
         single(tmp_path / "node", LimitSettings()),
         lifecycle=LifecycleSettings(retention_seconds=1),
@@ -229,7 +229,7 @@ async def test_a_cleanup_without_a_word_spares_what_is_kept_for_longer(tmp_path:
 
 
 async def test_cleanups_are_counted_against_their_limit(tmp_path: Path) -> None:
-    """The second of one a minute is refused, whatever its body."""
+    """The second cleanup within a minute is refused, whatever its body."""
     settings = replace(
         single(tmp_path / "node", LimitSettings()),
         rate_limit=RateLimitSettings(admin=RateSettings(requests_per_minute=1, burst_size=1)),
@@ -249,7 +249,7 @@ async def test_cleanups_are_counted_against_their_limit(tmp_path: Path) -> None:
 
 
 async def test_every_state_of_a_task_is_explained(node: Client) -> None:
-    """Each has one reason; what time ends says when."""
+    """Each state has one reason, with its end if time ends it."""
     ready, behind = await node.create("tl-explain"), await node.create("tl-explain", priority=0)
     delayed = await node.create("tl-explain", delaySeconds=3600)
     dead, done = await died(node, "tl-explain-2"), await finished(node, "tl-explain-2")
@@ -277,7 +277,7 @@ async def test_every_state_of_a_task_is_explained(node: Client) -> None:
 
 
 async def test_any_token_of_the_tenant_may_ask_why(node: Client) -> None:
-    """A worker's as well; another tenant's not."""
+    """A worker of the tenant may ask too; another tenant may not."""
     task_id = await node.create("tl-asked")
     worker = await node.get(f"tasks/{task_id}/explain", token="narrow")
     stranger = await node.get(f"tasks/{task_id}/explain", token="other")
@@ -288,7 +288,7 @@ async def test_any_token_of_the_tenant_may_ask_why(node: Client) -> None:
 
 @pytest.mark.parametrize("task_id", [ID, "x" * 3000, "a%2Fb", "..", "%00", "%F0%9F%92%A9"])
 async def test_what_is_no_task_is_not_explained(node: Client, task_id: str) -> None:
-    """It is not found."""
+    """An unknown task is not found."""
     answer = await node.get(f"tasks/{task_id}/explain")
 
     assert (answer.status, answer.error) == (404, "task not found")

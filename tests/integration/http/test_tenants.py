@@ -1,7 +1,7 @@
-"""Tenants: nobody reaches what is another's, by any route there is.
+"""Tenants: no route reaches another tenant's data.
 
-The routes come from the route table: a new one that carries an id or a name, or that shows a list,
-is tried here without being told of.
+The routes come from the route table. So a new route with an id or a name, or with a list, is tested
+here without further work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 URL = "http://127.0.0.1:9/nobody"
 QUEUE = "shared-name"
-# The rest is the cluster's own and no tenant's.
+# The other routes belong to the cluster and to no tenant.
 OF_A_TENANT = [
     route
     for route in ROUTES
@@ -34,7 +34,7 @@ OF_A_TENANT = [
 ]
 NAMED = [route for route in OF_A_TENANT if "{" in route.path]
 LISTS = [route for route in OF_A_TENANT if route.method == "GET" and "{" not in route.path]
-# Bodies with which a route would act, were the thing the caller's; the rest takes an empty one.
+# Bodies with which a route would act on the caller's own target; other routes get an empty one.
 BODIES: dict[str, dict[str, object]] = {
     "/result": {"status": "FAILED", "error": "stolen"},
     "/topics/{name}": {"maxAttempts": 1},
@@ -43,7 +43,7 @@ QUERIES = {("DELETE", f"{BASE}/admin/topics/{{name}}"): "?deletionPolicy=Delete"
 
 
 class Owned:
-    """What one tenant has: a task in every place, and one of everything beside tasks."""
+    """The property of a tenant: a task in every state, and one of everything else."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -51,7 +51,7 @@ class Owned:
         self.others: dict[str, str] = {}
 
     async def make(self) -> None:
-        """Make it all."""
+        """Create it all."""
         client = self.client
         await client.send("PUT", f"admin/topics/{QUEUE}", b'{"maxAttempts":9,"weight":3}')
         self.tasks["dead"] = await died(client, QUEUE, webhook=URL)
@@ -66,11 +66,11 @@ class Owned:
 
     @property
     def ids(self) -> list[str]:
-        """Every id, of whatever."""
+        """All ids, of any kind."""
         return [*self.tasks.values(), *self.others.values()]
 
     async def seen(self) -> dict[str, Any]:
-        """Return all that its tenant can read of it, but for what time changes by itself."""
+        """Return all that the tenant can read of it, except for values that change with time."""
         client = self.client
         seen: dict[str, Any] = {}
         for task_id in self.tasks.values():
@@ -91,7 +91,7 @@ class Owned:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    """Run a node for this file alone: what a tenant sees is compared as a whole."""
+    """Run a node for this file alone: a tenant's view is compared as a whole."""
     directory = tmp_path_factory.mktemp("tenants")
     settings = replace(
         single(directory / "node", LimitSettings()),
@@ -105,14 +105,14 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def theirs(node: Client) -> Owned:
-    """Have a tenant own something of everything."""
+    """Create one of everything for a tenant."""
     owned = Owned(Client(node.port, "theirs"))
     await owned.make()
     return owned
 
 
 def _path(route: Route, **known: str) -> str:
-    """Fill in a route's path; what is not known of it is called `x`."""
+    """Fill in a route's path, with `x` for unknown parts."""
     return re.sub(r"{(\w+)}", lambda part: known.get(part[1], "x"), route.path)
 
 
@@ -127,7 +127,7 @@ async def _try(client: Client, route: Route, item_id: str) -> Answer:
 async def test_no_route_reaches_what_another_tenant_owns(
     node: Client, theirs: Owned, route: Route
 ) -> None:
-    """By its very id and name, with a token that may do everything among its own."""
+    """Exact ids and names do not help, with a token for everything in its own tenant."""
     stranger = Client(node.port, "mine")
     before = await theirs.seen()
     for item_id in theirs.ids if "{id}" in route.path else [""]:
@@ -149,7 +149,7 @@ async def test_no_route_reaches_what_another_tenant_owns(
 async def test_a_name_of_another_tenants_is_as_empty_as_any_other(
     node: Client, theirs: Owned, route: Route
 ) -> None:
-    """What is said of it is what is said of a name that nobody uses."""
+    """The answer is the same as for a name that nobody uses."""
     fresh = Client(node.port, "listed")
     query = QUERIES.get((route.method, route.path), "")
     body = b"{}" if route.unreadable else b""
@@ -168,7 +168,7 @@ async def test_a_name_of_another_tenants_is_as_empty_as_any_other(
 async def test_every_list_shows_a_tenant_its_own_alone(
     node: Client, theirs: Owned, route: Route
 ) -> None:
-    """To one that has nothing, nothing."""
+    """A tenant without any data gets empty lists."""
     empty = Client(node.port, "pauses")
     answer = await empty.send("GET", route.path, b"")
     theirs_shown = await theirs.client.send("GET", route.path, b"")
@@ -181,7 +181,7 @@ async def test_every_list_shows_a_tenant_its_own_alone(
 
 
 async def test_another_tenants_ids_select_nothing(node: Client, theirs: Owned) -> None:
-    """In a body, where a route takes several."""
+    """Ids in bodies are ignored too."""
     stranger = Client(node.port, "mine")
     before = await theirs.seen()
     ids = json.dumps({"ids": theirs.ids}).encode()
@@ -208,7 +208,7 @@ async def test_another_tenants_ids_select_nothing(node: Client, theirs: Owned) -
 
 
 async def test_a_pause_stops_its_own_tenant_alone(node: Client) -> None:
-    """Queues of one name are two queues."""
+    """Queues of the same name in two tenants are two queues."""
     one, two = Client(node.port, "topics"), Client(node.port, "audited")
     await one.post("admin/queues/pausable/pause")
     await one.create("pausable")

@@ -1,4 +1,4 @@
-"""Tenants apart: what a token does not name gives its bearer nothing."""
+"""Tenants apart: a token gives access to its own tenant only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_an_admin_sees_the_queues_of_its_tenant_alone(node: Client) -> Non
 
 
 async def test_a_worker_of_the_same_name_in_another_tenant_is_another(node: Client) -> None:
-    """Both tokens say `w`; neither can claim or end what the other has."""
+    """Both tokens have the subject `w`; neither can claim or end the other's tasks."""
     other = Client(node.port, "other")
     task_id = await node.create("namesake")
     nothing = await other.post("tasks/claim", {"commands": ["namesake"]})
@@ -47,13 +47,13 @@ async def test_a_worker_of_the_same_name_in_another_tenant_is_another(node: Clie
 
 
 async def test_a_cleanup_deletes_ended_tasks_of_its_tenant_alone(node: Client) -> None:
-    """Whoever asks: what lives stays, and another tenant's stays as it is."""
+    """Whoever asks, living tasks and another tenant's tasks stay."""
     other = Client(node.port, "other")
     ended = [await client.create("swept") for client in (node, other)]
     for client, task_id in zip((node, other), ended, strict=True):
         assert (await client.post(f"tasks/{task_id}/cancel")).status == 200
     alive = await node.create("swept")
-    # The instant of an end is in the past once a later request has been answered after it.
+    # The answer of a later request proves that the instant of the end has passed.
     said = str((await node.get(f"tasks/{ended[0]}")).json["updatedAt"])
     before = (datetime.fromisoformat(said) + timedelta(milliseconds=1)).isoformat()
     while True:
@@ -68,7 +68,7 @@ async def test_a_cleanup_deletes_ended_tasks_of_its_tenant_alone(node: Client) -
 
 
 async def test_what_a_tenant_has_beside_tasks_is_its_own(node: Client) -> None:
-    """Subscriptions, dead letters and pauses of another are neither seen nor touched."""
+    """Another tenant's subscriptions, dead letters and pauses are neither shown nor changed."""
     other = Client(node.port, "other")
     url = {"callbackUrl": "https://example.com/wake", "ttlSeconds": 600}
     made = (await other.post("workers/subscriptions", url)).json["subscriptionId"]
@@ -98,7 +98,7 @@ async def test_what_a_tenant_has_beside_tasks_is_its_own(node: Client) -> None:
 async def test_no_header_makes_anybody_more_than_the_token_says(
     node: Client, header: str, value: str
 ) -> None:
-    """Neither an admin, nor a caller at all, nor somebody of another tenant."""
+    """No header makes a caller an admin, authenticates one, or changes its tenant."""
     task_id = await node.create("secret")
     extra = {header: value}
     admin = await node.get("admin/queues", token="narrow", **extra)

@@ -1,4 +1,4 @@
-"""Three nodes on one loop, over real sockets: one of them has lost something, the others serve."""
+"""Three nodes on one loop, over real sockets: one has lost something, and the others serve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
 async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is_found(
     nodes: Nodes,
 ) -> None:
-    """By the members, which still know where it is; `/readyz` says for whom it waits meanwhile."""
+    """The members know its address; its `/readyz` names the nodes it waits for."""
     own = next(peer for peer in nodes.settings["n2"].peers if peer.id == "n2")
     gone = peers_at(dict(zip(("n8", "n9"), free_ports(2), strict=True)))
     for name in NAMES:
@@ -47,7 +47,7 @@ async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is
 
 
 async def test_a_node_whose_replicas_are_out_sends_callers_to_who_leads(nodes: Nodes) -> None:
-    """It has no room, says so once, serves nothing itself, and what is waited for comes."""
+    """A node without disk space says so once and serves nothing; waits are still answered."""
     await nodes.stop("n2")
     store = replace(nodes.settings["n2"].store, min_free_bytes=2**60)
     client = await nodes.start("n2", store=store)
@@ -76,7 +76,7 @@ async def test_a_node_whose_replicas_are_out_sends_callers_to_who_leads(nodes: N
 
 
 async def by_a_leader(ask: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Ask, and ask again while nobody leads: a busy machine may have held up a leader."""
+    """Repeat a request while there is no leader: a busy machine may delay one."""
     async with asyncio.timeout(PATIENCE_S):
         while (answer := await ask()).status == 503:
             assert (answer.json["code"], answer.json["retryable"]) == ("no-leader", True)
@@ -86,7 +86,7 @@ async def by_a_leader(ask: Callable[[], Awaitable[Answer]]) -> Answer:
 async def test_a_node_whose_replicas_are_out_waits_no_longer_than_for_an_election(
     nodes: Nodes,
 ) -> None:
-    """Nobody leads: that is told within seconds, and that nothing was done."""
+    """Without a leader the answer comes within seconds, and says that nothing was done."""
     await nodes.stop("n2")
     store = replace(nodes.settings["n2"].store, min_free_bytes=2**60)
     client = await nodes.start("n2", store=store)
@@ -102,7 +102,7 @@ async def test_a_node_whose_replicas_are_out_waits_no_longer_than_for_an_electio
 
 
 async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Nodes) -> None:
-    """One peer is down, the other is back without its data: nothing but a recovery is left."""
+    """One peer is down, and the other has lost its data: only a recovery helps."""
     await nodes.stop("n2")
     await nodes.stop("n3")
     shutil.rmtree(nodes.settings["n2"].data_dir)
@@ -120,7 +120,7 @@ async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Node
 
 
 async def test_a_node_with_another_secret_says_what_to_compare(nodes: Nodes) -> None:
-    """On its data, and without: before it knows its cluster."""
+    """The node says so with its data, and without it, before it knows its cluster."""
     told = "n1 is not connected: compare the cluster secret of both nodes"
     await nodes.stop("n3")
     await nodes.start("n3", cluster_secret="w" * 32)
@@ -134,7 +134,7 @@ async def test_a_node_with_another_secret_says_what_to_compare(nodes: Nodes) -> 
 
 
 async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> None:
-    """A node was away for longer than the log; then one of the two others is lost."""
+    """A node was away for longer than the log; then one of the other two is lost."""
     slow = replace(nodes.settings["n1"].raft, log_bytes_max=2**17, snapshot_bytes_per_s=2**16)
     for name in NAMES:
         await nodes.stop(name)
@@ -142,7 +142,8 @@ async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> 
         await nodes.start(name, raft=slow)
     await nodes.ready(*NAMES)
     await nodes.stop("n3")
-    # A log is trimmed by four MiB at once; what comes of these takes minutes at that pace.
+    # A log is truncated by four MiB at once; at the usual pace, a snapshot of this would take
+    # minutes.
     for _ in range(24):
         await nodes.clients["n1"].create(payload=os.urandom(2**18).hex())
     await nodes.stop("n2")
@@ -155,7 +156,7 @@ async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> 
 async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_is_emptied(
     nodes: Nodes,
 ) -> None:
-    """It holds what was agreed on without the survivor; nobody says anything to it but that."""
+    """Its log has committed entries that the recovered cluster no longer has."""
     await nodes.stop("n1")
     await nodes.ready("n2", "n3")
     lost = [await nodes.clients["n2"].create("lost") for _ in range(20)]
@@ -187,5 +188,5 @@ async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_i
 
 
 def _says(missing: object, words: str) -> bool:
-    """Return whether a node says it of both shards: it gives up one after the other."""
+    """Return whether a node reports it for both shards, which fail one after the other."""
     return "shards 0, 1" in str(missing) and words in str(missing)

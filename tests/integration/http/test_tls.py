@@ -1,4 +1,4 @@
-"""HTTPS: what is served, what is refused, and certificates that change while it serves."""
+"""HTTPS: connections that are served or refused, and certificates replaced at run time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def serving(directory: Path, **limits: int) -> AsyncIterator[Served]:
 
 
 async def shown(node: Client) -> int:
-    """Return the serial number that a new connection is shown."""
+    """Return the serial number of the certificate that a new connection gets."""
     _, writer = await node.connect()
     serial = writer.get_extra_info("peercert")["serialNumber"]
     writer.close()
@@ -84,7 +84,7 @@ async def metric(node: Client, name: str) -> float:
 
 
 async def test_a_task_goes_its_way_over_https(tmp_path: Path) -> None:
-    """Create, claim and result, and the certificate's end is among the metrics."""
+    """Create, claim and result work, and a metric has the certificate's end."""
     async with serving(tmp_path) as served:
         task_id = await served.node.create("c", payload={"text": "x" * 200_000})
         claimed = await served.node.claim("c")
@@ -100,7 +100,7 @@ async def test_a_task_goes_its_way_over_https(tmp_path: Path) -> None:
 
 
 def test_https_works_on_the_loop_of_production(tmp_path: Path) -> None:
-    """Requests behind each other, one sent with the handshake's last bytes, and a clean stop."""
+    """Pipelined requests work, one with the handshake's last bytes, and the stop is clean."""
 
     async def story() -> None:
         async with serving(tmp_path) as served:
@@ -116,7 +116,7 @@ def test_https_works_on_the_loop_of_production(tmp_path: Path) -> None:
 
 
 async def test_a_request_may_come_with_the_last_bytes_of_the_handshake(tmp_path: Path) -> None:
-    """Nothing said early is lost."""
+    """Early bytes are not lost."""
     async with serving(tmp_path) as served:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = served.node.trust.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")  # type: ignore[union-attr]
@@ -141,7 +141,7 @@ async def test_a_request_may_come_with_the_last_bytes_of_the_handshake(tmp_path:
 
 
 async def test_plain_http_is_refused(tmp_path: Path) -> None:
-    """A client that speaks no TLS is closed without an answer to its request, and counted."""
+    """A client without TLS is disconnected without an answer, and counted."""
     async with serving(tmp_path) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.node.port)
         served.node.open.append(writer)
@@ -156,7 +156,7 @@ async def test_plain_http_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_client_that_does_not_know_the_authority_refuses(tmp_path: Path) -> None:
-    """And a version of TLS before 1.2 is refused by the node."""
+    """The node refuses versions of TLS before 1.2."""
     async with serving(tmp_path) as served:
         stranger = Client(served.node.port, trust=trusting(STRANGE))
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -176,7 +176,7 @@ async def test_a_client_that_does_not_know_the_authority_refuses(tmp_path: Path)
 
 
 async def test_a_changed_certificate_is_shown_to_new_connections_alone(tmp_path: Path) -> None:
-    """A connection kept alive goes on over the change."""
+    """A kept-alive connection survives the change."""
     async with serving(tmp_path) as served:
         reader, writer = await served.node.connect()
         writer.write(ASK)
@@ -203,7 +203,7 @@ async def test_a_changed_certificate_is_shown_to_new_connections_alone(tmp_path:
 async def test_a_broken_certificate_leaves_the_one_before_in_use(
     tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is an error in the log and a level among the metrics, and a repair ends it."""
+    """It is logged as an error and shown as a metric until it is mended."""
     stale = 'codeq_tls_certificate_stale{use="http"}'
     async with serving(tmp_path) as served:
         before = await shown(served.node)
@@ -238,7 +238,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
 
 
 async def test_who_stalls_in_the_handshake_loses_its_connection(tmp_path: Path) -> None:
-    """In time, whatever part of the handshake came."""
+    """The part of the handshake that came does not matter."""
     # Longer than the handshakes of the good clients take on a busy machine.
     async with serving(tmp_path, header_timeout_ms=3000) as served:
         stalled = []
@@ -255,8 +255,8 @@ async def test_who_stalls_in_the_handshake_loses_its_connection(tmp_path: Path) 
 
 
 async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
-    """They take places; beyond the last one a connection is closed, and places come back."""
-    # Longer than it takes to find all places taken, and to be served, on a busy machine.
+    """They use places; connections beyond the bound are closed, and places become free again."""
+    # Longer than it takes to use up all places, and to be served, on a busy machine.
     async with serving(tmp_path, connections_max=3, header_timeout_ms=3000) as served:
 
         def dial() -> socket.socket:
@@ -288,14 +288,14 @@ async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
 
 
 async def test_a_stop_does_not_wait_for_a_goodbye(tmp_path: Path) -> None:
-    """Clients that keep their connection, or are in the handshake, do not hold the node up."""
+    """Clients that keep their connection, or are in the handshake, do not delay the node."""
     async with serving(tmp_path) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.node.port)
         served.node.open.append(writer)
         kept, keeper = await served.node.connect()
         keeper.write(ASK)
         await asyncio.wait_for(read_answer(kept), DEADLINE_S)
-        served.node.open.clear()  # They are the stop's to close.
+        served.node.open.clear()  # The stop must close them.
     for source, sink in ((reader, writer), (kept, keeper)):
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(source.read(), DEADLINE_S)
@@ -305,7 +305,7 @@ async def test_a_stop_does_not_wait_for_a_goodbye(tmp_path: Path) -> None:
 
 
 async def test_a_certificate_that_cannot_be_loaded_stops_the_start(tmp_path: Path) -> None:
-    """Before the data is touched, with a line that names the files."""
+    """The node stops before it opens its data, with a line that names the files."""
     certificate, key = tmp_path / "node.pem", tmp_path / "node.key"
     AUTHORITY.issue("127.0.0.1").write(certificate, key)
     key.write_bytes(AUTHORITY.issue("127.0.0.1").key)

@@ -1,4 +1,4 @@
-"""Topics: policies that are made, changed, read and deleted, and that hold."""
+"""Topics: policies of queues, created, changed, read, deleted and enforced."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def put(node: Client, name: str, body: object) -> Answer:
 
 
 async def test_a_topic_is_made_kept_and_changed(node: Client) -> None:
-    """The version counts real changes alone."""
+    """The version counts only real changes."""
     made = await put(node, "tp-life", FULL)
     replayed = await put(node, "tp-life", FULL | {"priorityTiers": [0, 5, 9]})
     changed = await put(node, "tp-life", FULL | {"maxAttempts": 4})
@@ -52,7 +52,7 @@ async def test_a_topic_is_made_kept_and_changed(node: Client) -> None:
 
 
 async def test_what_a_topic_does_not_name_is_the_brokers(node: Client) -> None:
-    """Null is absent, and a second version forgets what the first named."""
+    """Null counts as absent, and a second version does not keep fields of the first."""
     await put(node, "tp-absent", FULL)
     changed = await put(node, "tp-absent", {"maxAttempts": None, "MAXCONSUMERS": 2})
 
@@ -61,7 +61,7 @@ async def test_what_a_topic_does_not_name_is_the_brokers(node: Client) -> None:
 
 
 async def test_a_topic_governs_its_queue_from_its_answer_on(node: Client) -> None:
-    """Attempts and consumers, and not after its end."""
+    """Attempts and consumers are limited until the topic is deleted."""
     await put(node, "tp-governs", {"maxAttempts": 2, "maxConsumers": 1})
     task_id = await node.create("TP-governs")
     await node.create("tp-governs")
@@ -75,7 +75,7 @@ async def test_a_topic_governs_its_queue_from_its_answer_on(node: Client) -> Non
 
 
 async def test_tiers_govern_the_creates_of_their_queue(node: Client) -> None:
-    """Alone and in a batch, after they are moved into 0 to 9; a refusal names them."""
+    """Priorities are checked after they are clamped to 0 to 9; a refusal names the tiers."""
     await put(node, "tp-tiers", {"priorityTiers": [5, 1, 10]})
 
     async def made(**fields: object) -> Answer:
@@ -104,7 +104,7 @@ async def test_tiers_govern_the_creates_of_their_queue(node: Client) -> None:
 
 
 async def test_a_topic_is_deleted_only_by_who_says_so(node: Client) -> None:
-    """And as often as one likes."""
+    """A deletion must be explicit, and can be repeated."""
     await put(node, "tp-delete", {})
     unsaid = await delete(node, "admin/topics/tp-delete")
     otherwise = await delete(node, "admin/topics/tp-delete?deletionPolicy=delete")
@@ -122,7 +122,7 @@ async def test_a_topic_is_deleted_only_by_who_says_so(node: Client) -> None:
 
 
 async def test_topics_are_listed_page_by_page(node: Client) -> None:
-    """By name, each once, while others are made."""
+    """The list is sorted by name and has each topic once, while others are created."""
     lister = Client(node.port, "topics")
     names = ["a", "b.b", "C", "d:d", "e_e"]
     for name in names:
@@ -180,7 +180,7 @@ async def test_topics_are_listed_page_by_page(node: Client) -> None:
 async def test_a_policy_out_of_bounds_is_refused_by_its_field(
     node: Client, body: dict[str, object], field: str, message: str
 ) -> None:
-    """In the reference's words; nothing is made."""
+    """The refusal has the reference's words, and nothing is created."""
     answer = await put(node, "TP-bad", body)
 
     assert (answer.status, answer.error) == (422, f"invalid {field}: {message}")
@@ -201,7 +201,7 @@ async def test_a_policy_out_of_bounds_is_refused_by_its_field(
     ],
 )
 async def test_a_policy_at_its_bounds_is_taken(node: Client, body: dict[str, object]) -> None:
-    """Every bound is inside."""
+    """Every bound is inclusive."""
     assert (await put(node, "tp-edges", body)).status in (200, 201)
     await delete(node, "admin/topics/tp-edges?deletionPolicy=Delete")
 
@@ -215,7 +215,7 @@ async def test_a_policy_at_its_bounds_is_taken(node: Client, body: dict[str, obj
     ],
 )
 async def test_a_body_that_is_no_policy_is_refused(node: Client, body: bytes) -> None:
-    """Mandatory, an object, and of the right types."""
+    """The body must be an object with fields of the right types."""
     answer = await put(node, "tp-body", body)
 
     assert (answer.status, answer.error) == (400, "invalid request body")
@@ -223,7 +223,7 @@ async def test_a_body_that_is_no_policy_is_refused(node: Client, body: bytes) ->
 
 @pytest.mark.parametrize("name", ["a%2Fb", "a%20b", "%00", "x" * 129, "%F0%9F%92%A9"])
 async def test_what_is_no_command_has_no_topic(node: Client, name: str) -> None:
-    """Every route of the topic says so."""
+    """Every route of topics refuses it."""
     answers = [
         await put(node, name, {}),
         await node.get(f"admin/topics/{name}"),
@@ -235,7 +235,7 @@ async def test_what_is_no_command_has_no_topic(node: Client, name: str) -> None:
 
 
 async def test_a_tenant_has_so_many_topics_and_pauses_and_no_more(node: Client) -> None:
-    """Those there are can be changed; one that goes makes room; other tenants are not asked."""
+    """Existing ones can be changed, and a deletion makes room; each tenant has its own bound."""
 
     async def each_of(verb: str, path: str, numbers: range) -> list[Answer]:
         async def one(number: int) -> Answer:

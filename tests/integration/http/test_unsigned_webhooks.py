@@ -1,4 +1,4 @@
-"""Unsigned webhooks: what a node without a secret refuses, holds back and says of itself."""
+"""Unsigned webhooks: a node without a secret refuses them, holds them back and reports that."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ HOOK = "https://1.1.1.1/done"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def bare(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    """Run a node that nobody has told of webhooks."""
+    """Run a node without settings for webhooks."""
     directory = tmp_path_factory.mktemp("bare")
     async with running(directory, LimitSettings(), WebhookSettings()) as client:
         yield client
 
 
 async def test_a_create_with_a_webhook_is_refused_singly_and_in_a_batch(bare: Client) -> None:
-    """The text names the settings; tasks without one are taken beside it."""
+    """The text names the settings; tasks without a webhook are accepted."""
     plain = {"command": "hook", "payload": {}}
     single = await bare.post("tasks", plain | {"webhook": HOOK})
     private = await bare.post("tasks", plain | {"webhook": "http://10.0.0.1/"})
@@ -52,7 +52,7 @@ async def test_a_create_with_a_webhook_is_refused_singly_and_in_a_batch(bare: Cl
 
 
 async def test_a_subscription_is_refused(bare: Client) -> None:
-    """Also one that would go on."""
+    """Renewals are refused too."""
     made = await bare.post("workers/subscriptions", {"callbackUrl": HOOK})
     renewed = await bare.post(
         "workers/subscriptions/00000000-0000-4000-8000-000000000000/heartbeat"
@@ -63,7 +63,7 @@ async def test_a_subscription_is_refused(bare: Client) -> None:
 
 
 async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: Path) -> None:
-    """Nothing leaves unsigned: it waits for a secret for as long as a callback may wait."""
+    """Nothing is sent unsigned: it waits for a secret, within the age limit of callbacks."""
     async with listening() as target:
         async with running(tmp_path, LimitSettings(), SIGNED) as node:
             task_id = await node.create("kept-back", webhook=target.url)
@@ -93,14 +93,14 @@ async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: 
         (SIGNED, "webhooks are signed"),
         (WebhookSettings(unsigned=Unsigned.ALLOW), "webhooks are sent unsigned"),
         (WebhookSettings(), "webhooks and subscriptions are refused"),
-        # A secret is used where there is one.
+        # A secret is used if there is one.
         (WebhookSettings(hmac_secret=SECRET, unsigned=Unsigned.ALLOW), "webhooks are signed"),
     ],
 )
 async def test_the_log_of_the_start_says_which_it_is(
     webhooks: WebhookSettings, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And whether artifacts are taken."""
+    """The log also says whether artifacts are accepted."""
     with caplog.at_level(logging.INFO, "codeq_cluster.node.offers"):
         async with running(tmp_path, LimitSettings(), webhooks):
             pass

@@ -1,4 +1,4 @@
-"""Vanishing clients: who went away while waiting takes nothing, and nothing is lost."""
+"""Vanishing clients: a client that left while waiting gets no task, and no task is lost."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Waiter = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def waiting(node: Client, command: str, *, wait_s: int = 20) -> Waiter:
-    """Send a claim that has to wait, and return while it waits."""
+    """Send a claim that must wait, and return once it waits."""
     body = json.dumps({"commands": [command], "waitSeconds": wait_s}).encode()
     reader, writer = await node.connect()
     writer.write(node.head("POST", "tasks/claim", len(body)) + body)
     await writer.drain()
-    # A request sent later on another connection and answered: the claim has been read by then.
+    # A later request on another connection was answered, so the claim has been read.
     for _ in range(3):
         await node.depth(command)
     return reader, writer
 
 
 async def answer_of(waiter: Waiter) -> Answer:
-    """Return what a waiting claim is answered with."""
+    """Return the answer to a waiting claim."""
     return await asyncio.wait_for(read_answer(waiter[0]), DEADLINE_S)
 
 
 def reset(waiter: Waiter) -> None:
-    """Break the connection without a goodbye."""
+    """Reset the connection."""
     raw = waiter[1].get_extra_info("socket")
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     waiter[1].transport.abort()
@@ -42,7 +42,7 @@ def reset(waiter: Waiter) -> None:
 
 @pytest.mark.parametrize("politely", [True, False])
 async def test_the_task_goes_to_the_next_waiter(node: Client, politely: bool) -> None:
-    """The vanished client's place in the line is given up with its connection."""
+    """The vanished client's place in the queue of waiters ends with its connection."""
     command = f"next-{politely}".lower()
     gone = await waiting(node, command)
     stays = await waiting(node, command)
@@ -61,13 +61,13 @@ async def test_the_task_goes_to_the_next_waiter(node: Client, politely: bool) ->
 
 
 async def test_a_client_that_leaves_as_its_task_comes_loses_no_task(node: Client) -> None:
-    """Whichever comes first, the task can be had at once by the next."""
+    """Whichever comes first, the next client can have the task at once."""
     for round_ in range(20):
         command = f"race-{round_}"
         gone = await waiting(node, command, wait_s=20)
         create = asyncio.ensure_future(node.create(command))
         if round_ % 2:
-            # Half of the rounds let the create get under way first.
+            # In half of the rounds the create is sent first.
             await asyncio.sleep(0)
         reset(gone) if round_ % 4 < 2 else gone[1].close()
         task_id = await create
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_as_its_task_comes_loses_no_task(node: Client
 
 
 async def test_all_but_one_of_many_waiters_vanish(node: Client) -> None:
-    """The one that stays gets the task; nothing stays leased to the others."""
+    """The remaining client gets the task, and none stays leased to the others."""
     waiters = [await waiting(node, "crowd") for _ in range(8)]
     for waiter in waiters[:-1]:
         reset(waiter)
@@ -91,10 +91,10 @@ async def test_all_but_one_of_many_waiters_vanish(node: Client) -> None:
 
 
 async def test_a_wait_ends_before_the_clients_own_timeout(node: Client) -> None:
-    """A client that gives the wait as its timeout gets its 204."""
+    """A client whose timeout equals its wait gets its 204."""
     loop = asyncio.get_running_loop()
     took_s: list[float] = []
-    # A busy machine may be late, but not each time.
+    # A busy machine may be late, but not every time.
     async with asyncio.timeout(PATIENCE_S):
         while not took_s or min(took_s) >= 1.0:
             started_s = loop.time()

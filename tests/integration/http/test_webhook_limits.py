@@ -1,4 +1,4 @@
-"""Webhook limits: what becomes of calls beyond a tenant's rate, from a real node."""
+"""Webhook limits: calls beyond a tenant's rate, from a real node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 BURST = 2
 PER_MINUTE = 240
 CALLBACKS = 12
-# Nothing comes back while a test runs, so what is beyond the burst is beyond the limit.
+# Nothing is refilled during a test, so every call beyond the burst is beyond the limit.
 RARE = TenantRateLimit(tenant="other", scope="webhook", requests_per_minute=1, burst_size=BURST)
 LIMITS = RateLimitSettings(
     webhook=RateSettings(requests_per_minute=PER_MINUTE, burst_size=BURST), tenants=(RARE,)
@@ -31,18 +31,18 @@ DELIVERIES = "codeq_webhook_deliveries_total"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    """Run a node that limits the calls made for a tenant."""
+    """Run a node that limits the calls of a tenant."""
     settings = single(tmp_path_factory.mktemp("limited"), LimitSettings())
     async with serving(replace(settings, rate_limit=LIMITS)) as client:
         yield client
 
 
 async def test_callbacks_beyond_the_limit_are_put_off_and_all_arrive(node: Client) -> None:
-    """No faster than the rate brings calls; none is lost, made twice or counted as failed."""
+    """Callbacks are sent at the rate; none is lost, doubled or counted as failed."""
     async with listening() as target:
         ids = [await node.create("limited", webhook=target.url) for _ in range(CALLBACKS)]
         begun_s = time.monotonic()
-        # At once: one by one, a busy machine may be as slow as the limit.
+        # At once: if sent one by one, a busy machine could be as slow as the limit.
         await asyncio.gather(*(node.post(f"tasks/{task_id}/cancel") for task_id in ids))
         waiting: list[tuple[object, object]] = []
         while pending := (await node.get("admin/deliveries")).json["deliveries"]:
@@ -61,7 +61,7 @@ async def test_callbacks_beyond_the_limit_are_put_off_and_all_arrive(node: Clien
 
 
 async def test_notices_beyond_the_limit_are_dropped_and_counted(node: Client) -> None:
-    """They are not repeated: subscribers look by themselves. Another tenant's limit is its own."""
+    """They are not repeated, since subscribers poll too. Each tenant has its own limit."""
     queues = [f"noticed-{number}" for number in range(5)]
     own = replace(node, token="other")
     async with listening() as target:
@@ -83,7 +83,7 @@ async def test_notices_beyond_the_limit_are_dropped_and_counted(node: Client) ->
 
 
 async def counted(node: Client, name: str, **labels: str) -> dict[tuple[str, ...], float]:
-    """Return a counter's samples with these labels, by the values of its others in order."""
+    """Return a counter's samples with these labels, by the values of its other labels."""
     text = (await node.get("/metrics")).body.decode()
     return {
         tuple(value for label, value in sorted(each.labels.items()) if label not in labels): (

@@ -1,4 +1,4 @@
-"""Webhook targets: what a create refuses where private targets are not allowed."""
+"""Webhook targets: refusals of creates where private targets are not allowed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_private_target_is_refused_singly_and_in_a_batch(strict: Client,
 
 
 async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
-    """It is checked again when it is sent to; RFC 6761 keeps `invalid` free of hosts."""
+    """It is checked again before the call; RFC 6761 guarantees that `invalid` has no hosts."""
     answer = await strict.post(
         "tasks", {"command": "hook", "payload": {}, "webhook": "https://hooks.invalid/done"}
     )
@@ -64,7 +64,7 @@ async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
 
 
 async def test_a_private_target_is_told_after_the_faults_before_it(strict: Client) -> None:
-    """And before those that only we check."""
+    """It comes before the faults that only this broker checks."""
     task = {"command": "c", "payload": {}, "webhook": "http://10.0.0.1/", "ttlSeconds": -1}
 
     first = await strict.post("tasks", {**task, "command": "a b"})

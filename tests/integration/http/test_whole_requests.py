@@ -1,4 +1,4 @@
-"""Requests in one piece: answered as all others are, at the cost of one task and one write."""
+"""Requests in one piece: answered like all others, at the cost of one task and one write."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _IDLE = {"idle_timeout_ms": 2000}
 
 
 async def _kept(node: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return a connection that has had an answer: only there a request surely comes whole."""
+    """Return a connection that has had an answer: only there a request surely arrives whole."""
     reader, writer = await node.connect()
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
     assert (await read_answer(reader)).status == 200
@@ -65,12 +65,12 @@ def _told(answer: Read) -> tuple[int, dict[str, str], bytes]:
 @pytest.mark.parametrize("token", ["acme", "narrow", "nobody", ""])
 @pytest.mark.parametrize("name", _REQUESTS)
 async def test_an_answer_is_the_same_either_way(node: Client, name: str, token: str) -> None:
-    """Status, headers and body, whether a request is read here or by the library."""
+    """Status, headers and body do not depend on which parser reads the request."""
     path, body = _REQUESTS[name]
     head = node.head("POST", path, len(body), token=token, X_Request_Id="the-same")
     reader, writer = await _kept(node)
     answers = []
-    # A header twice is left to the library.
+    # A request with a repeated header is left to the library.
     for more in (b"", b"X-Twice: a\r\nX-Twice: b\r\n"):
         writer.write(head[:-2] + more + b"\r\n" + body)
         async with asyncio.timeout(DEADLINE_S):
@@ -82,7 +82,7 @@ async def test_an_answer_is_the_same_either_way(node: Client, name: str, token: 
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_cycle_on_one_connection(node: Client) -> None:
-    """Create, claim, heartbeat and result, each in one piece."""
+    """Create, claim, heartbeat and result each arrive in one piece."""
     reader, writer = await _kept(node)
 
     async def post(path: str, body: bytes) -> Read:
@@ -104,7 +104,7 @@ async def test_a_cycle_on_one_connection(node: Client) -> None:
 
 @pytest.mark.parametrize("asked", [1, 20], ids=["one", "more than is kept in memory"])
 async def test_what_comes_during_an_answer_is_answered_after_it(asked: int) -> None:
-    """In order, each in its own way; what is beyond a bound is not read meanwhile."""
+    """Requests are answered in order, and beyond a bound they are not read meanwhile."""
     async with _serving() as (server, served):
         reader, writer = await _connected(server, served)
         writer.write(_request(b"first"))
@@ -120,14 +120,14 @@ async def test_what_comes_during_an_answer_is_answered_after_it(asked: int) -> N
 
 
 async def test_the_next_request_of_a_connection_is_not_begun_during_an_answer() -> None:
-    """A client that sends a create and its claim at once gets them done in that order."""
+    """A client that sends a create and its claim together gets them done in that order."""
     async with _serving() as (server, served):
         reader, writer = await _connected(server, served)
         writer.write(_request(b"first"))
         await served.begun.wait()
         served.begun.clear()
         writer.write(_request(b"second"))
-        # What was sent before a connection was made and served has arrived.
+        # Bytes sent before another connection was made and served have arrived.
         await _connected(server, served)
         begun = served.begun.is_set()
         served.go_on.set()
@@ -153,13 +153,13 @@ async def test_a_client_that_goes_away_cancels_its_request() -> None:
 
 
 async def test_a_server_that_leaves_closes_the_connection_with_the_answer() -> None:
-    """The client reads that it is the last, and asks elsewhere."""
+    """The answer says that it is the last, so the client goes to another node."""
     async with _serving() as (server, served):
         reader, writer = await _connected(server, served)
         writer.write(_request(b"first"))
         await served.begun.wait()
         leaving = asyncio.create_task(server.leave())
-        await asyncio.sleep(0)  # Its first step: nobody is let in any more.
+        await asyncio.sleep(0)  # Its first step: new connections are refused.
         served.go_on.set()
         answer = await read_answer(reader)
         rest = await reader.read()
@@ -181,13 +181,13 @@ async def test_a_server_that_stops_cuts_off_who_is_still_being_answered() -> Non
 
 
 async def test_a_connection_whose_request_takes_long_is_not_idle() -> None:
-    """It is closed when it has been without one for the whole time, not before."""
+    """It is closed after a whole idle period, not before."""
     async with _serving(LimitSettings(**_IDLE)) as (server, served):
         reader, writer = await _connected(server, served)
         loop = asyncio.get_running_loop()
         writer.write(_request(b"first"))
         await served.begun.wait()
-        # The connection's time is over during the request.
+        # The idle period ends during the request.
         loop.call_later(1.5 * _IDLE["idle_timeout_ms"] / 1000, served.go_on.set)
         answer = await read_answer(reader)
         rest = await reader.read()
@@ -196,7 +196,7 @@ async def test_a_connection_whose_request_takes_long_is_not_idle() -> None:
 
 
 async def test_a_request_costs_one_task_and_one_write_and_no_timer() -> None:
-    """However many come on a connection: what is counted here is what each of them adds."""
+    """The test counts the additional cost of each further request on a connection."""
     async with _serving() as (server, served):
         served.go_on.set()
         reader, writer = await _connected(server, served)
@@ -232,7 +232,7 @@ class _Served:
 
 
 class _Watched:
-    """A transport that counts what is written."""
+    """A transport that counts writes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport

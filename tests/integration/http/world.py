@@ -31,20 +31,20 @@ from codeq_cluster.settings import (
 )
 from tests.integration.http.client import BASE, PATIENCE_S, Answer, Client, serving, single
 
-# The first tenant has what is asked for.
+# The first tenant owns the targets.
 TENANTS = ("acme", "other")
-# A worker `unscoped` may work, and has none of the scopes that any route asks for.
+# A worker `unscoped` has a worker's token, but none of the scopes that routes ask for.
 ROLES = ("producer", "unscoped", "worker", "admin", "operator")
 # Each is a token; the first has none.
 CALLERS = ("", *(f"{role}-of-{tenant}" for tenant in TENANTS for role in ROLES))
 
 NOBODY = "http://127.0.0.1:9/nobody"
-# Of a port of its own: one that fails too often is left alone for a while.
+# On its own port: a target that fails too often is skipped for a while.
 NOBODY_EITHER = "http://127.0.0.1:8/nobody"
 BACKUP = "20260131T123000000Z-5f0c4a2e"
 OUTSIDE_BASE = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs")
 
-# Routes are called by method and path, as far as it follows the base.
+# Routes are named by method and path, the latter relative to the base.
 BODIES: dict[str, dict[str, object] | bytes] = {
     "POST /tasks": {"command": "made", "payload": 1},
     "POST /tasks/batch": {"tasks": [{"command": "made", "payload": 1}]},
@@ -82,9 +82,9 @@ class World:
     """A node, and a tenant that has one of everything.
 
     Attributes:
-        app: What the node serves.
-        fixed: What no caller uses up.
-        numbers: What names are told apart by.
+        app: The node's application.
+        fixed: Objects that no caller uses up.
+        numbers: Makes names unique.
     """
 
     client: Client
@@ -94,7 +94,7 @@ class World:
     numbers: Iterator[int] = field(default_factory=count)
 
     async def call(self, caller: str, route: str) -> Answer:
-        """Send a route's request by a caller's token, to something that is there."""
+        """Send a route's request with a caller's token, to an existing target."""
         path = await self._path(route) + QUERIES.get(route, "")
         return await self._send(caller, route.partition(" ")[0], path, BODIES.get(route, b""))
 
@@ -107,7 +107,7 @@ class World:
                     return
 
     async def make_fixed(self) -> None:
-        """Make what is fixed."""
+        """Create the fixed objects."""
         task_id = await self._leased("done")
         stored = await self._done("worker", "PUT", f"tasks/{task_id}/artifacts/a", b"content")
         result = {"status": "COMPLETED", "result": {}, "artifacts": [stored]}
@@ -126,17 +126,17 @@ class World:
         return answer.json if answer.body else {}
 
     async def _path(self, route: str) -> str:
-        """Return where a route finds something, a fresh one if a caller can use it up."""
+        """Return a route's path to an existing target, a fresh one if callers use it up."""
         path = route.partition(" ")[2]
         if "{upload}" in path:
             return self.fixed["artifact"]
-        # Nobody claims from the one that is paused.
+        # Nobody claims from the paused one.
         command = "paused" if path.endswith(("/pause", "/resume")) else "queue"
         known = {"command": command, "artifact": "a"}
         if "{id}" in path:
             known["id"] = await self._id(route, path)
         if "{name}" in path:
-            # Tests run in any order, and an admin of the other tenant may make one of that name.
+            # Tests run in any order, and an admin of the other tenant may create one of that name.
             known["name"] = f"topic-{next(self.numbers)}"
             await self._done("admin", "PUT", f"admin/topics/{known['name']}", {"maxAttempts": 3})
         if path.startswith("/tasks/claim"):
@@ -148,7 +148,7 @@ class World:
         if path.startswith("/admin/backup"):
             return self.fixed["backup"]
         if path.startswith("/admin/deliveries"):
-            # One for all callers: it is used up by the one who may, and unknown to the next.
+            # One for all callers: the allowed caller uses it up, and the next does not find it.
             if "delivery" not in self.fixed:
                 self.fixed["delivery"] = await self._undelivered()
             return self.fixed["delivery"]
@@ -187,7 +187,7 @@ class World:
 
 @contextlib.asynccontextmanager
 async def created(directory: Path) -> AsyncIterator[World]:
-    """Run a node below a directory until the end of the block, with hold of what it serves."""
+    """Run a node below a directory until the end of the block, with access to its application."""
     settings = replace(
         single(directory / "node", LimitSettings()),
         auth=AuthSettings(
