@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from codeq_cluster.codec import membership as codec
 from codeq_cluster.raft.announcer import CommitAnnouncer
 from codeq_cluster.raft.changes import Changes
 from codeq_cluster.raft.doubted_leader import DoubtedLeader
@@ -57,6 +58,7 @@ class Leader:
         self._journal = replica.journal
         self._engine = replica.engine
         self._machine = replica.machine
+        self._applier = replica.applier
         self._divergence = replica.divergence
         self._source = source
         self._read_index = read_index
@@ -85,13 +87,9 @@ class Leader:
             self.announcer.due,
         )
 
-    def turn(self, applied: int) -> None:
-        """Send the followers what they lack, answer proven reads, then transfer, promote and trim.
-
-        Args:
-            applied: Index of the last entry in the state.
-        """
-        engine, term = self._engine, self._engine.term()
+    def turn(self) -> None:
+        """Send the followers what they lack, answer proven reads, then transfer, promote, trim."""
+        engine, term, applied = self._engine, self._engine.term(), self._applier.index
         ready = engine.ready_index()
         settled = not self._divergence.open
         if self._term != term and ready is not None and applied >= ready and settled:
@@ -105,8 +103,8 @@ class Leader:
             self._read_index.release(applied)
         if self._read_index.wanted and self._term == term:
             self._again()
-        self.transfer.proceed(applied)
-        self._promote(applied)
+        self.transfer.proceed()
+        self._promote()
         if settled:
             # While states are in doubt, the next leader needs the log to prove which state is
             # right.
@@ -158,18 +156,30 @@ class Leader:
             and (self._voters.preferred or self._node_id) == self._node_id
         )
 
-    def is_full(self, applied: int) -> bool:
-        """Return whether so many entries are on their way that the source must wait."""
-        return self._journal.last - applied >= self._context.settings.entries_in_flight_max
+    # Proposals.
 
-    def may_propose(self, applied: int) -> bool:
-        """Return whether the source may be asked for an entry."""
-        return (
-            self._term == self._engine.term()
-            and self._handover.peer is None
-            and not self._divergence.open
-            and not self.is_full(applied)
-        )
+    def is_full(self) -> bool:
+        """Return whether so many entries are on their way that the source must wait."""
+        in_flight = self._journal.last - self._applier.index
+        return in_flight >= self._context.settings.entries_in_flight_max
+
+    def take(self) -> bytes | None:
+        """Return the source's next entry, or None while this leader may propose none."""
+        if (
+            self._term != self._engine.term()
+            or self._handover.peer is not None
+            or self._divergence.open
+            or self.is_full()
+        ):
+            return None
+        payload = self._source.take()
+        assert payload is None or len(payload) <= self._context.settings.entry_bytes_max
+        return payload
+
+    def take_members(self) -> bytes | None:
+        """Return the encoded membership to propose, or None."""
+        membership = self._changes.take(self._journal.last + 1)
+        return None if membership is None else codec.encode(membership)
 
     def out_of_reach(self, peer: str) -> bool:
         """Return whether a peer said lately that it needs a snapshot before it can go on."""
@@ -179,16 +189,16 @@ class Leader:
 
     # Members.
 
-    def may_change(self, applied: int) -> bool:
+    def may_change(self) -> bool:
         """Return whether a change of membership may begin now."""
         if not self.ready or self._handover.peer is not None:
             return False
-        open_change = self._changes.under_way or self._voters.index > applied
+        open_change = self._changes.under_way or self._voters.index > self._applier.index
         return not (open_change and self._context.rules.one_change_at_a_time)
 
-    def _promote(self, applied: int) -> None:
+    def _promote(self) -> None:
         """Promote a learner that has caught up to a voter."""
-        if not self._voters.learners or not self.may_change(applied):
+        if not self._voters.learners or not self.may_change():
             return
         engine, settings = self._engine, self._context.settings
         # Under load a learner is always a few entries behind.

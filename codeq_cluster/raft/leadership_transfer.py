@@ -32,6 +32,7 @@ class LeadershipTransfer:
         self._outbox = replica.outbox
         self._journal = replica.journal
         self._engine = replica.engine
+        self._applier = replica.applier
         self._divergence = replica.divergence
         self._again = again
         self.handover = Handover()
@@ -83,12 +84,8 @@ class LeadershipTransfer:
         """End the transfer under way: this leadership is over."""
         self.handover.end()
 
-    def proceed(self, applied: int) -> None:
-        """Begin a transfer to the preferred peer if one is due, and ask the peer or give it up.
-
-        Args:
-            applied: Index of the last entry in the state.
-        """
+    def proceed(self) -> None:
+        """Begin a transfer to the preferred peer if one is due, and ask the peer or give it up."""
         engine, handover, now = self._engine, self.handover, self._now()
         if handover.peer is not None and not self._voters.votes(handover.peer):
             handover.end()  # The peer was removed, or lost its data, during the transfer.
@@ -105,7 +102,7 @@ class LeadershipTransfer:
             self._again()
         elif (
             not handover.asked
-            and applied == self._journal.last
+            and self._applier.index == self._journal.last
             and engine.match_index(handover.peer) == self._journal.last
         ):
             handover.asked = True

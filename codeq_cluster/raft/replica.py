@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from codeq_cluster.raft.applier import Applier
 from codeq_cluster.raft.divergence import Divergence
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.links import Links
@@ -60,6 +61,7 @@ class Replica:
         journal: The log on this node's disk.
         engine: The library's Raft state on that log.
         machine: The state that the log drives.
+        applier: Brings entries from the log into the state.
         divergence: Which voters have another state.
     """
 
@@ -70,4 +72,5 @@ class Replica:
     journal: Journal
     engine: SafeSyncObj
     machine: StateMachine
+    applier: Applier
     divergence: Divergence

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol, Self
 
@@ -36,33 +37,32 @@ _WINDOW_MESSAGES = 64
 _WINDOW_BATCHES = 2
 
 
-class Host(Protocol):
-    """The group, as the library sees it."""
+class SendAppend(Protocol):
+    """Sends entries to a follower: see `AppendSender.send`."""
 
-    def send(self, peer: str, message: Mapping[str, object]) -> None:
-        """Send one of the library's own messages: a vote, a vote request, an answer."""
-
-    def append(
+    def __call__(
         self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry], quiet: bool
     ) -> None:
-        """Send the entries after `prev` to a follower; none for a heartbeat.
+        """Send the entries after `prev`; none for a heartbeat."""
 
-        Args:
-            peer: The follower.
-            prev: Index of the entry before the first.
-            prev_term: Its term.
-            entries: In order, without a gap.
-            quiet: Only a refusal needs an answer.
-        """
 
-    def apply(self, commit: int) -> int:
-        """Apply a bounded number of entries up to `commit`; return the applied index."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The parts of a group that the library calls.
 
-    def take(self) -> bytes | None:
-        """Return the next payload to propose, or None."""
+    Attributes:
+        send: Sends a peer one of the library's own messages: a vote, a vote request, an answer.
+        append: Sends a follower entries, or a heartbeat.
+        apply: Applies a bounded number of entries up to a commit index; returns the applied index.
+        take: Returns the next payload to propose, or None.
+        take_members: Returns the next membership to propose, encoded, or None.
+    """
 
-    def take_members(self) -> bytes | None:
-        """Return the next membership to propose, encoded, or None."""
+    send: Callable[[str, Mapping[str, object]], None]
+    append: SendAppend
+    apply: Callable[[int], int]
+    take: Callable[[], bytes | None]
+    take_members: Callable[[], bytes | None]
 
 
 class SafeSyncObj(SyncObj):
@@ -96,10 +96,20 @@ class SafeSyncObj(SyncObj):
         journal: Journal,
         applied: int,
         settings: RaftSettings,
-        host: Host,
         now: Callable[[], float],
     ) -> None:
-        self._host = host
+        """Read term, vote and commit index from the journal; `attach` must follow.
+
+        Args:
+            node_id: This node.
+            voters: The membership in force.
+            journal: The log, loaded.
+            applied: Index of the last entry in the state.
+            settings: Times and sizes.
+            now: Returns monotonic seconds.
+        """
+        self._host: Host
+        self._carrier = _Carrier()
         self._journal = journal
         self._settings = settings
         self._now = now
@@ -114,7 +124,7 @@ class SafeSyncObj(SyncObj):
             [],
             configuration(settings),
             nodeClass=_Member,
-            transport=_Carrier(host),
+            transport=self._carrier,
         )
         # The library made an empty log in memory; this is the real one.
         self._SyncObj__raftLog = journal
@@ -124,6 +134,11 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__raftLastApplied = applied
         self._poller = _NoPoller()
         self.adopt_members()
+
+    def attach(self, host: Host) -> None:
+        """Call these parts of the group from now on; nothing is called before."""
+        self._host = host
+        self._carrier.carry = host.send
 
     # Questions of the group.
 
@@ -471,14 +486,14 @@ class _Window:
 class _Carrier(Transport):  # type: ignore[misc, unused-ignore]
     """The library's way out; messages come in only through `SafeSyncObj.deliver`."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self) -> None:
         super().__init__(None, None, [])
-        self._host = host
+        self.carry: Callable[[str, Mapping[str, object]], None]
 
     ready = True  # A property in the library, which asks it twice a tick.
 
     def send(self, node: Node, message: Mapping[str, object]) -> bool:
-        self._host.send(node.id, message)
+        self.carry(node.id, message)
         return True
 
     def destroy(self) -> None:

@@ -310,7 +310,7 @@ def voting_as_it_comes(rules: SafetySwitches = ALL_RULES) -> SimCluster:
     stand = {"t": VOTE_REQUEST, "i": 1, "s": 10**6, "e": 9, "l": 10**6, "lt": 8, "x": True}
     cluster.network.deliver(("C", "B"), stand)
     cluster.run(0.01)
-    assert cluster.nodes["B"].group._flushing
+    assert cluster.nodes["B"].group._schedule.flushing
     return cluster
 
 

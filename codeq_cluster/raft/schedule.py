@@ -1,0 +1,109 @@
+"""Schedule: when a group takes its next turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from codeq_cluster.raft.ports import Handle, Timers
+
+
+class Schedule:
+    """The turns of one group, one after another.
+
+    At most one turn is scheduled. None begins while a flush is in progress: a turn that is wanted
+    meanwhile follows the flush. Between turns one timer is set, for the next deadline or earlier.
+
+    Args:
+        timers: Time and the loop.
+        turn_s: Seconds from one turn to the next while operations wait.
+        turn: Takes one turn.
+        due: Returns when the next turn is due at the latest, in monotonic seconds.
+
+    Attributes:
+        running: Turns are taken: the group has been started and is not paused.
+        flushing: The journal's changes are being written.
+        wanted: Another turn follows this one.
+        queued: Operations wait for the entry under way.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        *,
+        turn_s: float,
+        turn: Callable[[], None],
+        due: Callable[[], float],
+    ) -> None:
+        self._timers = timers
+        self._turn_s = turn_s
+        self._turn = turn
+        self._due = due
+        self._turned_at = float("-inf")
+        self._soon: Handle | None = None
+        self._timer: Handle | None = None
+        self._timer_at = float("inf")
+        self.running = self.flushing = self.wanted = self.queued = False
+
+    def start(self) -> None:
+        """Take turns from now on; the store has just been read, so no flush is under way."""
+        self.running = True
+        self.flushing = self.wanted = False
+
+    def stop(self) -> None:
+        """Take no more turns."""
+        self.running = False
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._timer = None
+
+    def want(self) -> None:
+        """Take a turn soon."""
+        if not self.running:
+            return
+        if self.flushing:
+            self.wanted = True
+        elif self._soon is None:
+            # Space turns apart under load, so that each entry carries more operations. Without
+            # load, a turn starts at once.
+            left_s = self._turned_at + self._turn_s - self._timers.now() if self.queued else 0.0
+            if left_s > 0:
+                self._soon = self._timers.call_later(left_s, self._begin)
+            else:
+                self._soon = self._timers.call_soon(self._begin)
+
+    def want_another(self) -> None:
+        """Take another turn after the present one."""
+        self.wanted = True
+
+    def arm(self) -> None:
+        """Set the timer for the next deadline."""
+        due = self._due()
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return  # It fires early and is set again, which is cheaper than a timer a message.
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._timers.call_later(max(0.0, due - self._timers.now()), self._fired)
+
+    def _begin(self) -> None:
+        self._soon = None
+        if not self.running:
+            return
+        if self.flushing:
+            self.wanted = True
+            return
+        self._turned_at = self._timers.now()
+        self.wanted = self.queued = False
+        self._turn()
+
+    def _fired(self) -> None:
+        self._timer = None
+        if not self.running:
+            return
+        if self.flushing:
+            self.wanted = True
+        elif self._timers.now() >= self._due():
+            self.want()
+        else:
+            self.arm()
