@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.config.keys import KEYS, SettingKey
+from codeq_cluster.config.keys import KEYS
 from codeq_cluster.config.reference import FOREIGN
-from codeq_cluster.config.shown import default_of
+from docs.tools.configuration import COMING, row
 from tests.codeq import configurations
 
 _ROOT = Path(__file__).resolve().parents[3]
-_CONFIGURATION, _COMING = (
-    (_ROOT / "docs" / "configuration.md").read_text().split("## Coming from codeQ's configuration")
-)
+_CONFIGURATION, _COMING = (_ROOT / "docs" / "configuration.md").read_text().split(COMING)
 _PACKAGE = _ROOT / "codeq_cluster"
 _DESIGNS = sorted(_PACKAGE.rglob("DESIGN.md"))
 _DEPENDENCIES = (_ROOT / "docs" / "dependencies.md").read_text()
@@ -29,17 +27,9 @@ _IMPORTED = {"PyJWT": "jwt", "PyYAML": "yaml", "opentelemetry-api": "opentelemet
 _NO_LIBRARIES = {*sys.stdlib_module_names, "codeq_cluster", "_typeshed"}
 
 
-def _row(key: SettingKey) -> str:
-    """Return the table row of a key."""
-    default = default_of(key)
-    env = f"`{key.env}`" + (", `…_FILE`" if key.secret else "")
-    shown = f"`{default}`" if default else ""
-    return f"| `{key.name}` | {env} | {shown} | {key.kind.allowed} | {key.meaning} |"
-
-
 def test_the_documentation_has_every_key_as_it_is() -> None:
     """Name, variable, default, bounds and meaning of each key stand in docs/configuration.md."""
-    missing = [row for row in map(_row, KEYS) if row not in _CONFIGURATION]
+    missing = [row for row in map(row, KEYS) if row not in _CONFIGURATION]
 
     assert not missing, "docs/configuration.md lacks:\n" + "\n".join(missing)
 
@@ -49,7 +39,7 @@ def test_the_documentation_has_no_key_that_is_not() -> None:
     rows = re.findall(r"^\| `[^|]*\| `[A-Z0-9_]+`.*$", _CONFIGURATION, re.MULTILINE)
 
     assert len(rows) == len(KEYS)
-    assert set(rows) == set(map(_row, KEYS))
+    assert set(rows) == set(map(row, KEYS))
 
 
 def test_the_documentation_says_what_becomes_of_each_key_of_codeq() -> None:
