@@ -15,8 +15,10 @@ from codeq_cluster.storage.wal_writer import Executor, WalWriter
 
 log = logging.getLogger(__name__)
 
-# Rows of tasks that live less long than this are written once or not at all.
-SPILL_S = 0.25
+# Each shard is spilled this often. A task that lives less long is written once, in its last state.
+SPILL_S = 1.0
+# Shards take turns, a quarter of them at a time, so that the loop is not held up by all at once.
+_TURNS = 4
 # A spill comes earlier at this size: a batch that the database takes in some milliseconds.
 SPILL_BYTES = 4 * 2**20
 # Bound on a shard's rows in memory while its database takes no writes; beyond it, the shard's log
@@ -86,6 +88,7 @@ class Spiller:
         self._stalls: dict[int, _Stall] = {}
         self._failed: set[int] = set()
         self._renewed: set[int] = set()  # Reopened since the present trim of the log began.
+        self._turn = 0
         self._armed = False
         self._releasing = False
         self._stopped = False
@@ -99,7 +102,7 @@ class Spiller:
         if self._shards and self._shards[shard].size >= self._early_bytes:
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
-        self._arm(SPILL_S)
+        self._arm(SPILL_S / _TURNS)
 
     def reopened(self, shard: int) -> None:
         """Note that a shard continues with another database, or with its own reopened."""
@@ -125,12 +128,16 @@ class Spiller:
         self._armed = False
         if self._stopped:
             return
-        self.spill_all()
+        for shard in sorted({*range(self._turn, len(self._shards), _TURNS), *self._stalls}):
+            self._spill(shard)
+        self._turn = (self._turn + 1) % _TURNS
         if self._wal.releasable and not self._releasing:
             self._release()
         if self._stalls:
             next_at = min(stall.retry_at for stall in list(self._stalls.values()))
             self._arm(max(_STALLED_S, next_at - self._timers.now()))
+        elif any(shard.size for shard in self._shards):
+            self._arm(SPILL_S / _TURNS)
 
     def _spill(self, shard: int, *, seq: int = 0) -> bool:
         """Spill one shard, unless its database has just refused; return whether all is written."""

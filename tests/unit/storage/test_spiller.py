@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from codeq_cluster.storage.spiller import SPILL_S
 from tests.unit.storage.sim_node import SimNode
 
 ROW = (b"log/1", b"x" * 1000)
@@ -30,17 +31,32 @@ def stored(node: SimNode, shard: int) -> set[bytes]:
 
 
 def test_rows_reach_the_database_soon_and_unasked() -> None:
-    """Acknowledged rows wait in memory for a quarter of a second."""
+    """Acknowledged rows wait in memory for a second at most."""
     node = started()
-    told = node.begin(0, ROW)
-    node.run(0.01)
-    assert told() == [None]
-    assert stored(node, 0) == set()
+    for shard in (0, 1):
+        told = node.begin(shard, ROW)
+        node.run(0.01)
+        assert told() == [None]
+        assert stored(node, shard) == set()
 
-    node.run(0.3)
+    node.run(SPILL_S + 0.1)
 
-    assert stored(node, 0) == {b"log/1"}
-    assert node.shard(0).size == 0
+    assert stored(node, 0) == stored(node, 1) == {b"log/1"}
+    assert node.shard(0).size == node.shard(1).size == 0
+
+
+def test_shards_are_spilled_in_turn() -> None:
+    """The loop writes one part of the shards at a time, so that a request waits for less."""
+    node = started()
+    node.begin(0, ROW)
+    node.begin(1, ROW)
+    spilled: list[int] = []
+    for _ in range(10):
+        before = sum(bool(stored(node, shard)) for shard in (0, 1))
+        node.run(SPILL_S / 10)
+        spilled.append(sum(bool(stored(node, shard)) for shard in (0, 1)) - before)
+
+    assert sorted(spilled) == [0] * 8 + [1, 1]
 
 
 def test_log_and_state_are_spilled_as_of_one_moment() -> None:
