@@ -21,9 +21,8 @@ _ALGORITHMS = (
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
 
-# In codeQ's notation: Go's durations, in nanoseconds.
+# The longest of each duration, in seconds. A configuration gives them as Go does, in nanoseconds.
 _DURATIONS = {"clockSkew": 3600, "httpTimeout": 60}
-"""The longest of each, in seconds."""
 _SECOND_NS = 10**9
 
 _FIELDS = {

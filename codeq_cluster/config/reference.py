@@ -90,5 +90,5 @@ _IGNORED = (
     _variable("CODEQ_PPROF_ADDR", "there is no Go profiler here"),
 )
 
+# codeQ's keys by name.
 FOREIGN: dict[str, ForeignKey] = {each.name: each for each in (*_ADOPTED, *_IGNORED)}
-"""By name."""

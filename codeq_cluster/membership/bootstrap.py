@@ -30,8 +30,8 @@ _TELL_EVERY = 50  # Log a waiting node's reason once in this number of rounds.
 
 log = logging.getLogger(__name__)
 
+# Applied index and digest of a shard.
 State = tuple[int, bytes]
-"""Applied index and digest of a shard."""
 
 
 class BootstrapStanding(Struct, frozen=True, array_like=True, kw_only=True):

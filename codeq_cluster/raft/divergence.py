@@ -14,8 +14,8 @@ from codeq_cluster.raft.voters import Voters
 
 _log = logging.getLogger(__name__)
 
+# A peer and the identity of its data: a peer whose data was replaced has another state.
 _Who = tuple[str, int]
-"""A peer and the data it runs on: on other data it has another state."""
 
 
 class Divergence:

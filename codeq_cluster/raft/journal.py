@@ -27,11 +27,11 @@ from codeq_cluster.raft.memberships import Memberships, Named
 from codeq_cluster.raft.messages import MEMBERS, NO_OP
 from codeq_cluster.raft.ports import LogStore
 
+# The library's triple: command, index, term.
 Entry = tuple[bytes, int, int]
-"""The library's triple: command, index, term."""
 
+# The rows to put, and the half-open ranges of keys to delete before them.
 Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]
-"""Puts, and the half-open key ranges that are deleted before them."""
 
 FIRST_INDEX = 1
 

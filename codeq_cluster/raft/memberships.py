@@ -8,8 +8,8 @@ from __future__ import annotations
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Membership
 
+# The index of the entry that holds a membership, and the membership.
 Named = tuple[int, Membership]
-"""The index of the entry that names it, and the membership."""
 
 
 class Memberships:

@@ -38,8 +38,8 @@ from codeq_cluster.storage.swap import exchange, finish, incoming_path
 
 Get = Callable[[bytes], bytes | None]
 Rows = Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]]
+# Returns the term of the entry at an index of a log, and the row with the group's membership there.
 LogAt = Callable[[Get, Rows, int], tuple[int | None, bytes]]
-"""Finds the term of an entry, and the row that says who forms the group there, in a log."""
 
 _STATE = "state"
 _LOG = "raft"

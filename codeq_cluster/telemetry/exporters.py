@@ -12,11 +12,11 @@ from opentelemetry.sdk.trace.export import SpanExporter
 from codeq_cluster.settings import OtlpProtocol, TracingSettings
 
 EXPORT_S = 5.0  # Of one export, its retries included.
+# The loggers on which the exporters report that the collector cannot be reached.
 LOGS = {
     OtlpProtocol.HTTP: "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     OtlpProtocol.GRPC: "opentelemetry.exporter.otlp.proto.grpc.exporter",
 }
-"""Where an exporter says that the collector is away."""
 
 
 def exporter_of(settings: TracingSettings) -> SpanExporter:

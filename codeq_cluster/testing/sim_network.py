@@ -10,8 +10,8 @@ from random import Random
 from codeq_cluster.testing.sim_clock import SimClock
 
 Receive = Callable[[str, Mapping[str, object]], None]
+# A directed link: the sender, the receiver.
 Wire = tuple[str, str]
-"""A directed link: from, to."""
 
 _SENT_AGAIN_S = 0.2  # TCP's shortest wait before it resends a packet.
 

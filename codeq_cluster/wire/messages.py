@@ -99,14 +99,14 @@ _ANSWER: Final = _Kind.ANSWER.value
 _FAILURE: Final = _Kind.FAILURE.value
 _PACKED: Final = (_RAFT, _REQUEST, _ANSWER)  # The last part of these is packed.
 
+# Returns a value as MessagePack; takes plain values and structs of them.
 pack: Final = msgspec.msgpack.Encoder().encode
-"""Return a value packed, as MessagePack: plain values and structs of them."""
 
+# Returns the plain values in a MessagePack text; raises msgspec.DecodeError.
 unpack: Final = msgspec.msgpack.Decoder().decode
-"""Return the plain values that were packed; raises msgspec.DecodeError."""
 
+# Returns the body of a frame from its items, in order; a ping has none.
 bundle: Final = msgspec.msgpack.Encoder().encode
-"""Return the body of a frame that carries items, in order; none of them for a sign of life."""
 
 _decode_bundle: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
 

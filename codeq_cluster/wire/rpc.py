@@ -38,8 +38,8 @@ from codeq_cluster.wire.messages import (
 log = logging.getLogger(__name__)
 
 Serve = Callable[[str, str, object, float], Awaitable[object]]
+# Sends an item of that many packed bytes, or drops it if its connection is closed.
 Reply = Callable[[list[object], int], None]
-"""Sends an item that packs so many bytes, or drops it when its connection is gone."""
 
 # One timer serves all calls, so a call may wait up to this much longer than its timeout.
 _SWEEP_S: Final = 0.05
@@ -178,8 +178,8 @@ class Slot:
             self._owner.failed_quickly(self._number, self._method, error, self._reply)
 
 
+# Starts to answer a packed body and takes care that the slot is filled, or raises.
 Quick = Callable[[bytes, Slot], None]
-"""Begins to answer a packed body, and sees to it that the slot is filled; may raise instead."""
 
 
 class Handlers:

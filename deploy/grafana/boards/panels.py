@@ -44,8 +44,8 @@ _WIDTH = 24  # Of a row, in Grafana's columns.
 _GRAPH_HEIGHT = 8
 _NUMBER_HEIGHT = 4
 
+# An expression, and the legend of its series.
 Query = tuple[str, str]
-"""An expression, and the legend of its series."""
 
 
 class Board:
