@@ -117,7 +117,11 @@ class NodeMembers:
             return True
         return self._mesh is None or self._mesh.data_at(peer) not in known
 
-    def called(self, peer: str, address: str) -> None:
+    def welcomes(self) -> bool:
+        """Return whether nodes that are no peers may connect: this one does not know its peers."""
+        return not self.founded
+
+    def on_stranger(self, peer: str, address: str) -> None:
         """Record a node that has proved to be of the cluster, and its address.
 
         If a node's configuration names only nodes that are gone, these calls are its only way to

@@ -39,6 +39,7 @@ from codeq_cluster.node.disk_guard import out_of_room
 from codeq_cluster.node.drain import Drain
 from codeq_cluster.node.metrics import register_gauges, register_log_sync, register_tls
 from codeq_cluster.node.offers import tell_offers
+from codeq_cluster.node.peer_handler import PeerHandler
 from codeq_cluster.node.readiness import Readiness
 from codeq_cluster.node.recovery import Recovery
 from codeq_cluster.node.report import Reporter
@@ -67,7 +68,7 @@ from codeq_cluster.webhooks.dns import DnsResolver
 from codeq_cluster.webhooks.ssrf_guard.targets import Targets
 from codeq_cluster.wire import Mesh, http_certificates, link_certificates
 from codeq_cluster.wire.certificates import Certificates
-from codeq_cluster.wire.rpc import Slot
+from codeq_cluster.wire.handshake import LinkIdentity
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +191,7 @@ class Node:
             settings, directory, groups=self._groups, replicas=self._engines
         )
         mesh = self._make_mesh(directory)
-        self._forwarder = forwarder = Router(
+        forwarder = Router(
             node_id=settings.node_id,
             engines=self._engines,
             calls=mesh,
@@ -199,7 +200,7 @@ class Node:
             is_out=lambda shard: shard in self._upkeep.outages.out,
             peers=self._members.connected,
         )
-        transfers = self._serve_peers(mesh, forwarder)
+        transfers = self._serve_peers(mesh)
         gathering = AskAll(node_id=settings.node_id, peers=self._members.connected, calls=mesh)
         self._served[GATHER] = gathering.serve
 
@@ -223,7 +224,10 @@ class Node:
             engine.on_reload(catalogue.reload)
             engine.on_reload(waiters.all)
         self._served |= self._members.attach(mesh)
-        await mesh.start()
+        handler = PeerHandler(
+            self._groups, forwarder, methods=self._served, traced=self._tracing is not None
+        )
+        await mesh.start(handler, self._members)
         stack.push_async_callback(mesh.stop)
         watching.spawn(self._members.take_part())
 
@@ -555,50 +559,22 @@ class Node:
 
     def _make_mesh(self, directory: DataDirectory) -> Mesh:
         settings = self.settings
-
-        def on_raft(peer: str, group: int, message: bytes) -> None:
-            if 0 <= group < len(self._groups):
-                self._groups[group].receive(peer, message)
-
-        def on_up(peer: str) -> None:
-            for group in self._groups:
-                group.peer_up(peer)
-
-        def on_down(peer: str, refused: bool) -> None:
-            for group in self._groups:
-                group.peer_down(peer, refused=refused)
-
-        def serve_operate(body: bytes, slot: Slot) -> None:
-            self._forwarder.serve_operate(body, slot)
-
-        async def serve(peer: str, method: str, body: object, timeout_s: float) -> object:
-            serve = self._served.get(method, self._serve)
-            return await serve(peer, method, body, timeout_s)
-
         return Mesh(
-            node_id=settings.node_id,
-            cluster_id=settings.cluster_id,
-            secret=settings.cluster_secret,
+            LinkIdentity(
+                node_id=settings.node_id,
+                cluster_id=settings.cluster_id,
+                incarnation=directory.incarnation,
+                secret=settings.cluster_secret.encode(),
+                address=self._members.me.link,
+            ),
             peers=self._members.links(),
             host=settings.link_host,
             port=settings.link_port,
             settings=settings.link,
-            incarnation=directory.incarnation,
-            address=self._members.me.link,
-            recognises=self._members.recognises,
-            is_past=self._members.is_past,
-            welcomes=lambda: not self._members.founded,
-            on_stranger=self._members.called,
             certificates=self._link_tls,
-            on_raft=on_raft,
-            on_up=on_up,
-            on_down=on_down,
-            serve=serve,
-            # Spans need a task of their own around each call.
-            quick={} if self._tracing is not None else {"operate": serve_operate},
         )
 
-    def _serve_peers(self, mesh: Mesh, forwarder: Router) -> LeadershipTransfers:
+    def _serve_peers(self, mesh: Mesh) -> LeadershipTransfers:
         """Make the parts that answer the other nodes' calls."""
         settings = self.settings
         self._quotas = RateLimiter(
@@ -617,7 +593,6 @@ class Node:
             begin=lambda shard, peer: self._groups[shard].transfer(peer),
             calls=mesh,
         )
-        self._serve = forwarder.serve
         self._served = {BORROW: self._quotas.serve, TRANSFER: transfers.serve}
         return transfers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -16,6 +16,7 @@ from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
 from codeq_cluster.wire.handshake import Dialling, LinkIdentity, LinkSession
 from codeq_cluster.wire.messages import unpack
+from codeq_cluster.wire.rpc import Quick
 
 SECRET = b"the cluster's secret"
 
@@ -51,14 +52,14 @@ async def refuse_calls(peer: str, method: str, body: object, timeout_s: float) -
 
 @dataclass
 class Node:
-    """A mesh and its events for its owner."""
+    """A mesh, and its owner: records events, and answers as its fields say."""
 
     id: str
     port: int
     peers: dict[str, str] = field(default_factory=dict)
     settings: LinkSettings = SETTINGS
     cluster_id: str = "c"
-    secret: bytes | str = SECRET
+    secret: bytes = SECRET
     incarnation: int = 1
     serve: Callable[[str, str, object, float], Awaitable[object]] = refuse_calls
     recognises: Callable[[str, int], bool] = lambda peer, incarnation: True
@@ -69,35 +70,43 @@ class Node:
     received: list[tuple[str, int, dict[str, object]]] = field(default_factory=list)
     events: list[tuple[str, ...]] = field(default_factory=list)
     mesh: Mesh | None = None
+    quick: Mapping[str, Quick] = field(default_factory=dict)
 
     async def start(self) -> Mesh:
         """Start a process of this node."""
-        self.mesh = Mesh(
+        identity = LinkIdentity(
             node_id=self.id,
             cluster_id=self.cluster_id,
+            incarnation=self.incarnation,
             secret=self.secret,
+            address=self.address,
+        )
+        self.mesh = Mesh(
+            identity,
             peers=self.peers,
             host="127.0.0.1",
             port=self.port,
             settings=self.settings,
-            incarnation=self.incarnation,
-            on_raft=lambda peer, group, message: self.received.append(
-                (peer, group, unpack(message))
-            ),
-            on_up=lambda peer: self.events.append(("up", peer)),
-            on_down=lambda peer, refused: self.events.append(
-                ("down", peer, "refused" if refused else "lost")
-            ),
-            serve=self.serve,
-            address=self.address,
-            recognises=self.recognises,
-            is_past=self.is_past,
-            welcomes=self.welcomes,
-            on_stranger=self.on_stranger,
             certificates=self.certificates,
         )
-        await self.mesh.start()
+        await self.mesh.start(self, self)
         return self.mesh
+
+    def on_raft(self, peer: str, group: int, message: bytes) -> None:
+        """Record it."""
+        self.received.append((peer, group, unpack(message)))
+
+    def on_up(self, peer: str) -> None:
+        """Record it."""
+        self.events.append(("up", peer))
+
+    def on_down(self, peer: str, *, refused: bool) -> None:
+        """Record it."""
+        self.events.append(("down", peer, "refused" if refused else "lost"))
+
+    async def on_call(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Serve it."""
+        return await self.serve(peer, method, body, timeout_s)
 
     @property
     def running(self) -> Mesh:

@@ -4,35 +4,67 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
+from typing import ClassVar
 
 import uvloop
 
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire import Mesh
+from codeq_cluster.wire.handshake import LinkIdentity
+from codeq_cluster.wire.rpc import Quick
 
 
-async def refuse(peer: str, method: str, body: object, timeout_s: float) -> object:
-    """Refuse every call."""
-    raise AssertionError((peer, method, body, timeout_s))
+class Silent:
+    """A node that does nothing about its peers, and lets each of them connect."""
+
+    quick: ClassVar[Mapping[str, Quick]] = {}
+
+    def on_raft(self, peer: str, group: int, message: bytes) -> None:
+        """Drop it."""
+
+    def on_up(self, peer: str) -> None:
+        """Do nothing."""
+
+    def on_down(self, peer: str, *, refused: bool) -> None:
+        """Do nothing."""
+
+    async def on_call(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Refuse every call."""
+        raise AssertionError((peer, method, body, timeout_s))
+
+    def welcomes(self) -> bool:
+        """Return whether strangers may connect."""
+        return False
+
+    def recognises(self, peer: str, incarnation: int) -> bool:
+        """Return whether a peer may connect."""
+        return bool(peer and incarnation)
+
+    def is_past(self, incarnation: int) -> bool:
+        """Return whether the data is a recovered cluster's past."""
+        return incarnation == 0
+
+    def on_stranger(self, peer: str, address: str) -> None:
+        """Do nothing."""
 
 
 async def run(port: int, peer: str, incarnation: int) -> None:
     """Run the node."""
+    node = Silent()
     mesh = Mesh(
-        node_id="n2",
-        cluster_id="c",
-        secret="the cluster's secret",
+        LinkIdentity(
+            node_id="n2",
+            cluster_id="c",
+            incarnation=incarnation,
+            secret=b"the cluster's secret",
+        ),
         peers={"n1": peer},
         host="127.0.0.1",
         port=port,
         settings=LinkSettings(),
-        incarnation=incarnation,
-        on_raft=lambda *_: None,
-        on_up=lambda _: None,
-        on_down=lambda *_: None,
-        serve=refuse,
     )
-    await mesh.start()
+    await mesh.start(node, node)
     await asyncio.Event().wait()
 
 

@@ -98,7 +98,7 @@ async def test_made_up_greetings_are_refused_and_counted(
         await stranger.close()
         await still_heard(two, good, number)
 
-    await eventually(lambda: not two.running._unknown)
+    await eventually(lambda: len(two.running._open) == 1)
     assert {"n3"} == set(two.running._inbound)
 
 

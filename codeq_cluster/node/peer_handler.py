@@ -1,0 +1,60 @@
+"""Peer handler: what this node does about its peers: each message and call goes to its part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.routing.router import Router
+from codeq_cluster.wire.rpc import Quick
+
+Method = Callable[[str, str, object, float], Coroutine[None, None, object]]
+"""Answers (peer, method, body, timeout_s)."""
+
+
+class PeerHandler:
+    """Serves the peers.
+
+    Args:
+        groups: Of this node, in the order of shards.
+        router: Answers the calls about shards, and the ones that nobody knows.
+        methods: Answer all other calls, by name.
+        traced: Whether calls have spans.
+
+    Attributes:
+        quick: The methods that are answered without a task of their own.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[RaftGroup],
+        router: Router,
+        *,
+        methods: Mapping[str, Method],
+        traced: bool,
+    ) -> None:
+        self._groups = groups
+        self._router = router
+        self._methods = methods
+        # Spans need a task of their own around each call.
+        self.quick: Mapping[str, Quick] = {} if traced else {"operate": router.serve_operate}
+
+    def on_raft(self, peer: str, group: int, message: bytes) -> None:
+        """Deliver a Raft message to its group; drop one of a group that is not here."""
+        if 0 <= group < len(self._groups):
+            self._groups[group].receive(peer, message)
+
+    def on_up(self, peer: str) -> None:
+        """Tell every group that a peer can be reached."""
+        for group in self._groups:
+            group.peer_up(peer)
+
+    def on_down(self, peer: str, *, refused: bool) -> None:
+        """Tell every group that a peer cannot be reached, and whether its process has ended."""
+        for group in self._groups:
+            group.peer_down(peer, refused=refused)
+
+    async def on_call(self, peer: str, method: str, body: object, timeout_s: float) -> object:
+        """Answer a call."""
+        serve = self._methods.get(method, self._router.serve)
+        return await serve(peer, method, body, timeout_s)
