@@ -1,4 +1,4 @@
-"""Acceptance: real processes, one cluster a module, every fault undone after each test."""
+"""Acceptance: real processes, one cluster per module, every fault undone after each test."""
 
 from __future__ import annotations
 

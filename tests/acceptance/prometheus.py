@@ -1,7 +1,6 @@
-"""Prometheus: Debian's own, which scrapes a cluster of a test by the rules of deploy/prometheus.
+"""Prometheus: Debian's own, which scrapes a test's cluster with the rules of deploy/prometheus.
 
-Whatever the rules say of minutes is said of seconds here: durations are a hundred and twentieth,
-within bounds that a scrape a second can meet.
+Durations in the rules are divided by 120, within bounds that a scrape per second can meet.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ import yaml
 from codeq_cluster.testing.cluster import ClusterError, LocalCluster, free_ports, until
 
 JOB = "codeq-cluster"
-RANGE_S = 5  # Of a rate: it holds some scrapes even when a machine is busy.
+RANGE_S = 5  # Of a rate: it must contain some scrapes even on a busy machine.
 
 _RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules"
 _HASTE = 120
-_FOR_S_MIN = 2  # One scrape that a busy machine is late for is no fault.
+_FOR_S_MIN = 2  # A single late scrape on a busy machine is no fault.
 _STARTED_WITHIN_S = 30.0
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 
 class Prometheus:
-    """A running one."""
+    """A running Prometheus."""
 
     def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
         self._url = url
         self._http = http
 
     async def query(self, expression: str) -> list[Mapping[str, Any]]:
-        """Return the series of an expression as of now, each with `metric` and `value`."""
+        """Return the current series of an expression, each with `metric` and `value`."""
         answer = await self._get("query", query=expression)
         assert answer["data"]["resultType"] == "vector", expression
         result: list[Mapping[str, Any]] = answer["data"]["result"]
@@ -48,10 +47,10 @@ class Prometheus:
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
     async def wait_firing(self, *names: str, within_s: float) -> set[str]:
-        """Wait until each of these alerts has fired; return all that have meanwhile.
+        """Wait until each of these alerts has fired; return all that have fired meanwhile.
 
         Raises:
-            ClusterError: One has not in time.
+            ClusterError: One has not fired in time.
         """
         fired: set[str] = set()
 
@@ -81,7 +80,7 @@ class Prometheus:
 
 
 def hastened(rules: str) -> str:
-    """Return rules whose durations are short: those of `for` and those in brackets."""
+    """Return rules with shortened durations: those of `for` and those in brackets."""
 
     def shorter(found: re.Match[str]) -> str:
         seconds = int(found["count"]) * _UNITS_S[found["unit"]] // _HASTE
@@ -98,7 +97,7 @@ def hastened(rules: str) -> str:
 
 @asynccontextmanager
 async def scraping(cluster: LocalCluster, directory: Path) -> AsyncIterator[Prometheus]:
-    """Run Prometheus on the nodes of a cluster of TLS, every second."""
+    """Run Prometheus on the nodes of a cluster with TLS, with a scrape per second."""
     first = next(iter(cluster.nodes.values()))
     job = {
         "job_name": JOB,

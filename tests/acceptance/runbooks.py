@@ -1,4 +1,4 @@
-"""Runbooks: their commands as an operator runs them, against nodes of this machine."""
+"""Runbooks: their commands run as by an operator, against nodes on this machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _AGAIN_WITHIN_S = 60.0
 _FENCE = re.compile(r"^```(\S*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 
-# What docs/runbooks/README.md asks an operator for, for nodes that are children of a test. Its
-# functions ask the test, which started the nodes and is told how they end.
+# The functions that docs/runbooks/README.md asks an operator to define. Here they ask the test,
+# which started the nodes and must know how they end.
 PRELUDE = """
 NODES=(--url "$N1" --url "$N2" --url "$N3")
 stop_node() { curl -fsS "$CONTROL/stop/$1"; }
@@ -37,7 +37,7 @@ on_node() {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block: the section it stands in, its language, and the marks behind that."""
+    """A fenced block: its section, its language, and the marks after the language."""
 
     section: str
     language: str
@@ -50,9 +50,9 @@ class Step:
     """A block of commands.
 
     Attributes:
-        again: It is repeated until it ends and shows as it should.
-        exit_code: How it ends.
-        shows: What its output must have, a line each; `…` is anything, one blank as good as many.
+        again: It is repeated until it ends and prints as expected.
+        exit_code: The expected exit code.
+        shows: Expected lines of its output; `…` matches anything, one blank any number of them.
     """
 
     section: str
@@ -63,16 +63,16 @@ class Step:
 
 
 class Runbook:
-    """One file of docs/runbooks, run section by section in the order an operator meets them."""
+    """One file of docs/runbooks, run section by section in the order an operator reads them."""
 
     def __init__(self, name: str, cluster: LocalCluster, *, control: str, ca: Path | None) -> None:
         """Read it.
 
         Args:
             name: Of the file.
-            cluster: Of the nodes n1 to n3.
-            control: Base URL of what stops and starts them.
-            ca: Who signed the certificates of the nodes' HTTP ports.
+            cluster: With the nodes n1 to n3.
+            control: Base URL of the server that stops and starts them.
+            ca: The authority of the nodes' certificates for HTTP.
         """
         self._steps = steps((DIRECTORY / name).read_text())
         directory = next(iter(cluster.nodes.values())).directory.parent
@@ -108,7 +108,7 @@ class Runbook:
         async def ends() -> bool:
             nonlocal said
             code, said = await self._bash(step.script)
-            # What is asked again and again is asked until it shows what it should, too.
+            # A step marked `again` must also print as expected before it counts as done.
             return code == step.exit_code and (not step.again or not lacking(said))
 
         def lacking(said: str) -> list[str]:
@@ -134,10 +134,10 @@ class Runbook:
 
 
 def steps(text: str) -> list[Step]:
-    """Read the blocks of a runbook.
+    """Return the blocks of a runbook.
 
     Raises:
-        AssertionError: A block is marked in a way nobody knows, so nobody would run it.
+        AssertionError: A block has an unknown mark, so it would not be run.
     """
     found: list[Step] = []
     for block in blocks(text):
@@ -162,7 +162,7 @@ def steps(text: str) -> list[Step]:
 
 
 def blocks(text: str) -> list[Block]:
-    """Return the fenced blocks of a page, in their order."""
+    """Return the fenced blocks of a page, in order."""
     found = []
     for fenced in _FENCE.finditer(text):
         language, marks, body = fenced.groups()
@@ -182,12 +182,12 @@ async def controlled(
     stop: Callable[[str], Awaitable[object]] | None = None,
     start: Callable[[str], Awaitable[object]] | None = None,
 ) -> AsyncIterator[str]:
-    """Stop and start nodes for whoever asks at the URL this yields.
+    """Serve requests to stop and start nodes, at the URL this yields.
 
     Args:
-        cluster: Of the nodes.
-        stop: In place of stopping the node, which must end with 0.
-        start: In place of starting it.
+        cluster: With the nodes.
+        stop: Replaces stopping the node, which must end with 0.
+        start: Replaces starting it.
     """
 
     async def stopped(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Any node: whichever is asked, it answers itself, with what was true when it was asked."""
+"""Any node: every node answers every request itself, and reads are not stale."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ FINISHED: tuple[Step, ...] = (
 async def test_what_was_answered_is_read_on_every_node_at_once(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """A task made on one node is nowhere unknown, and its end nowhere in the future."""
+    """Every node knows a task once its create is answered, and its end once that is answered."""
     command = f"read-{time.time_ns()}"
     for number in range(ROUNDS):
         at, then, last = (NODES[(number + step) % 3] for step in range(3))
@@ -86,7 +86,7 @@ async def test_what_was_answered_is_read_on_every_node_at_once(
 
 
 async def test_no_node_sends_a_caller_to_another(cluster: LocalCluster) -> None:
-    """A client that follows no redirect has every route on every node, leader or not."""
+    """A client that follows no redirect can use every route on every node, leader or not."""
     command = f"routed-{time.time_ns()}"
     async with aiohttp.ClientSession() as session:
 
@@ -118,7 +118,7 @@ async def test_no_node_sends_a_caller_to_another(cluster: LocalCluster) -> None:
 async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Put through one node, they are obeyed through each, on every shard, and no longer than so."""
+    """After a put through one node, all nodes obey them on every shard, and forget them as soon."""
     command = f"tiered-{time.time_ns()}"
     topic = f"/admin/topics/{command}"
     made: list[int] = []
@@ -139,7 +139,7 @@ async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
 async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Each task is counted where its shard is led, so a sum over nodes counts it once."""
+    """Only a shard's leader counts its tasks, so a sum over nodes counts each task once."""
     command = f"gauged-{time.time_ns()}"
     items = [{"command": command, "payload": number} for number in range(60)]
     made = await client.call("POST", "n1", "/tasks/batch", PRODUCER_TOKEN, {"tasks": items})

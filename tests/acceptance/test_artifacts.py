@@ -1,4 +1,4 @@
-"""Artifacts: kept in one place for all nodes, and right whatever becomes of the node in between."""
+"""Artifacts: one store for all nodes, which stays right when a node dies half-way."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class Shared:
         self.root = root
 
     def kept(self) -> set[str]:
-        """Return what is stored, half-written or not."""
-        # A walk passes over what is deleted meanwhile.
+        """Return the stored files, complete or not."""
+        # A walk skips files that are deleted meanwhile.
         return {
             str(Path(place, name).relative_to(self.root))
             for place, _, names in os.walk(self.root)
             for name in names
-            if Path(place) != self.root  # There a node tries at its start whether it can write.
+            if Path(place) != self.root  # At its start, a node tests there whether it can write.
         }
 
     def forget(self) -> None:
-        """Delete what is stored."""
+        """Delete all stored files."""
         for path in self.kept():
             (self.root / path).unlink(missing_ok=True)
 
@@ -100,7 +100,7 @@ class Shared:
     async def served(
         self, url: str, headers: dict[str, str]
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        """Read an artifact, over an election if need be; return the answer and what is in it."""
+        """Read an artifact, over an election if necessary; return the answer and its content."""
 
         async def answered() -> tuple[aiohttp.ClientResponse, bytes] | None:
             async with self.http.get(url, headers=headers) as answer:
@@ -110,7 +110,7 @@ class Shared:
         return await until(answered, within_s=WITHIN_S, what=f"an answer from {url}")
 
     async def cancel(self, node: str, task: dict[str, Any]) -> None:
-        """Cancel a task, over an election if need be."""
+        """Cancel a task, waiting for an election if necessary."""
 
         async def cancelled() -> bool:
             path = f"/tasks/{task['id']}/cancel"
@@ -122,7 +122,7 @@ class Shared:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shared]:
-    """Run three nodes; uploads have ended, and so are swept, 8 s after their task's end."""
+    """Run three nodes; 8 s after a task's end its uploads have ended and are swept."""
     root = tmp_path_factory.mktemp("artifacts")
     settings = {
         "artifacts": {"provider": "local", "directory": str(root), "timeoutMs": 4000},
@@ -135,19 +135,19 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sha
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def shared(running: Shared) -> AsyncIterator[Shared]:
-    """Lend the module's cluster, with nothing stored and every node running."""
+    """Yield the module's cluster, with nothing stored and every node running."""
     running.forget()
     yield running
     await running.cluster.restore()
 
 
 def inline(name: str, content: bytes) -> dict[str, str]:
-    """Return an artifact that comes with its content."""
+    """Return an artifact with inline content."""
     return {"name": name, "contentBase64": base64.b64encode(content).decode()}
 
 
 async def test_what_one_node_stored_another_serves_after_its_death(shared: Shared) -> None:
-    """Whole, in part, and to nobody without a token."""
+    """A range of it can be read as well, and nothing without a token."""
     task = await shared.leased("n1", "serve")
     content = bytes(range(256)) * 1024
     status, done = await shared.finish("n1", task, inline("dir/a.bin", content))
@@ -167,11 +167,11 @@ async def test_what_one_node_stored_another_serves_after_its_death(shared: Share
 
 
 async def test_a_node_killed_while_it_stores_leaves_nothing_in_the_end(shared: Shared) -> None:
-    """The result is submitted again elsewhere: its files stay, the first ones go."""
+    """The result is submitted again elsewhere: its new files stay, the first ones are deleted."""
     artifacts = [inline(f"{number}", bytes([number]) * MIB) for number in range(FILES)]
 
     async def killed_meanwhile() -> tuple[dict[str, Any], set[str]] | None:
-        """Kill it; None when it had answered before, that all is stored or takes too long."""
+        """Kill it; return None if it had answered, had stored everything, or was too slow."""
         shared.forget()
         await shared.cluster.restore()
         task = await shared.leased("n1", "kill-in-put")
@@ -205,7 +205,7 @@ async def test_a_node_killed_while_it_stores_leaves_nothing_in_the_end(shared: S
 async def test_an_upload_whose_node_dies_goes_with_the_tasks_end(
     shared: Shared, whole: bool
 ) -> None:
-    """Half of it stored, or all of it and no result that names it."""
+    """Both a partial upload and a complete one without a result are deleted."""
     task = await shared.leased("n1", "kill-in-upload")
     url = f"{shared.cluster.urls['n1']}/v1/codeq/tasks/{task['id']}/artifacts/a"
     stalled = asyncio.Event()
@@ -231,7 +231,7 @@ async def test_an_upload_whose_node_dies_goes_with_the_tasks_end(
 
 
 async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Shared) -> None:
-    """Whichever node has stored them."""
+    """The node that stored them does not matter."""
     topic = {"retentionSeconds": 1}
     made = await shared.client.call("PUT", "n2", "/admin/topics/brief", ADMIN_TOKEN, topic)
     answers = []
@@ -248,7 +248,7 @@ async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Sha
 
 
 async def _status(http: aiohttp.ClientSession, url: str, content: AsyncIterator[bytes]) -> int:
-    """Return the status of a PUT, 0 when its connection broke."""
+    """Return the status of a PUT, 0 if its connection broke."""
     headers = {"Authorization": f"Bearer {WORKER}"}
     try:
         async with http.put(url, headers=headers, data=content) as answer:

@@ -1,4 +1,4 @@
-"""Backups: a cluster that serves is backed up, and goes on elsewhere under other names."""
+"""Backups: a running cluster is backed up, and restored elsewhere under other names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from codeq_cluster.testing.cluster import (
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
-BEFORE = 120  # Tasks acknowledged before the backup is asked for.
+BEFORE = 120  # Tasks acknowledged before the backup is requested.
 NAMES = ("berta", "carla", "doris")
 WITHIN_S = 60.0
 
@@ -59,7 +59,7 @@ async def told(*arguments: object) -> Any:
 
 
 def shards_of(home: Path) -> list[str]:
-    """Name the shards of a data directory."""
+    """Return the paths of the shards in a data directory."""
     return sorted(each.name for each in home.glob("shard-*"))
 
 
@@ -73,12 +73,12 @@ async def old(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCl
 
 
 def backups_of(cluster: LocalCluster) -> Path:
-    """Return where the cluster's backups are."""
+    """Return the directory of the cluster's backups."""
     return cluster.nodes["n1"].directory.parent / "backups"
 
 
 async def load(client: RecordingClient, node: str, name: str, stop: asyncio.Event) -> None:
-    """Create and finish tasks through a node until it is enough."""
+    """Create and finish tasks through a node until told to stop."""
     while not stop.is_set():
         await client.create(node, PRODUCER_TOKEN, name)
         claimed = await client.claim(node, WORKER, [name])
@@ -110,7 +110,7 @@ async def listed(client: RecordingClient, node: str, queue: str, status: str) ->
 async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
     old: LocalCluster, tmp_path: Path
 ) -> None:
-    """What was acknowledged before the backup is there, once, and can be finished."""
+    """Every task acknowledged before the backup exists once and can be finished."""
     async with RecordingClient(old.urls, trust=old.trust) as client:
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -164,7 +164,7 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
         assert again.replayed
         assert again.body["id"] in created
 
-        # What the counters say is what the lists hold.
+        # The counters agree with the lists.
         for queue, depth in (await depths(client, NAMES[2])).items():
             waiting = await listed(client, NAMES[1], queue, "PENDING")
             leased = await listed(client, NAMES[1], queue, "IN_PROGRESS")
@@ -174,7 +174,7 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
             )
         assert await listed(client, NAMES[0], "kept", "IN_PROGRESS") == [held.body["id"]]
 
-        # The lease goes on with its token; all that waits is delivered, once.
+        # The lease continues with its token; all waiting tasks are delivered, once.
         ended = await client.finish(NAMES[0], WORKER, held.body, {"of": "held"})
         assert ended.outcome is RecordedOutcome.OK, ended
         rest = set(created) - {held.body["id"], finished.body["id"]}
@@ -199,7 +199,7 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
 
 
 async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path) -> None:
-    """Their digests differ, so they begin no cluster, and the log says why."""
+    """Their digests differ, so they do not form a cluster, and the log says why."""
     backups = tmp_path / "backups"
     settings = {"backup": {"directory": str(backups)}}
     async with (
@@ -224,7 +224,7 @@ async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path)
     async def told_why() -> bool:
         return log.is_file() and "hold different data" in log.read_text()
 
-    # Entering waits for nodes that are ready, and they never are.
+    # Entering waits until all nodes are ready, which they never are.
     entering = asyncio.create_task(new.__aenter__())
     try:
         await until(told_why, within_s=WITHIN_S, what="the reason in the log of the first node")
@@ -236,7 +236,7 @@ async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path)
 
 
 async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> None:
-    """And once it runs again, the next one is whole."""
+    """After a restart, the node's next backup is complete."""
     settings = {"backup": {"directory": str(tmp_path / "backups"), "bytesPerSecond": 65_536}}
     place = BackupDirectory(tmp_path / "backups")
     async with (
@@ -276,14 +276,14 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
 
 
 async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
-    """Tasks, counters, rows and log are shown as they are stored; nothing is while it runs."""
+    """Stored tasks, counters, rows and log are shown; while the node runs, nothing is."""
     async with LocalCluster(tmp_path, nodes=1, shards=2) as cluster:
         data = cluster.nodes["n1"].data_path
         async with RecordingClient(cluster.urls) as client:
             ids: set[str] = set()
-            # On each shard at least one.
+            # At least one on each shard.
             while len(ids) < 6 or {shard_of(each, 2) for each in ids} != {0, 1}:
-                # A key has a shard of its own; tasks without one stay together for a while.
+                # A key decides the shard of its task; tasks without one stay together for a while.
                 key = f"k{len(ids)}"
                 made = await client.create(
                     "n1", PRODUCER_TOKEN, "c", payload={"n": len(ids)}, idempotencyKey=key

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
 TASKS = 24
-TENANT = ""  # The default one.
+TENANT = ""  # The default of the setting.
 SUBSCRIBER_TOKEN = "acceptance-subscriber"
 _SCOPES = ["codeq:claim", "codeq:result", "codeq:subscribe"]
 _WORKERS = [
@@ -65,7 +65,7 @@ async def cluster(calling_cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
 async def test_no_callback_is_lost_with_the_leader_that_was_making_it(
     cluster: LocalCluster, client: RecordingClient, round_number: int
 ) -> None:
-    """Killed between the end of the task and the answer of its target: the next leader calls."""
+    """The leader dies between the task's end and the target's answer; the next leader calls."""
     shard = round_number
     nodes = itertools.cycle(cluster.nodes)
     ended: set[str] = set()
@@ -73,7 +73,8 @@ async def test_no_callback_is_lost_with_the_leader_that_was_making_it(
 
     async def serve(request: web.Request) -> web.StreamResponse:
         if not dead.is_set():
-            # Heard and not answered: whoever calls is killed meanwhile, or sees the call fail.
+            # The call is received and not answered: the caller is killed meanwhile, or sees it
+            # fail.
             await dead.wait()
             if request.transport is not None:
                 request.transport.abort()
@@ -114,7 +115,7 @@ async def test_no_callback_is_lost_with_the_leader_that_was_making_it(
 async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Every create on every node is answered though the calls to it are answered after them all."""
+    """All creates on all nodes are answered before the hanging calls to it end."""
     let_go = asyncio.Event()
 
     async def hang(request: web.Request) -> web.StreamResponse:
@@ -146,7 +147,7 @@ async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
 async def test_a_queue_filled_while_nobody_spoke_for_its_tenant_is_told_of(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """The next leader of the tenant's home shard tells, whichever shard the task is on."""
+    """The next leader of the tenant's home shard sends it, whichever shard the task is on."""
     victim = await cluster.leader_of(home_shard(TENANT, cluster.shards))
     survivors = [node for node in cluster.nodes if node != victim]
     async with listening() as target:

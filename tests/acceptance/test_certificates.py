@@ -1,4 +1,4 @@
-"""A cluster whose nodes and clients know one another by certificates."""
+"""A cluster whose nodes and clients authenticate each other by certificates."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def _command(*arguments: str) -> tuple[int, str, str]:
 
 
 async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) -> None:
-    """A task's life over three nodes, a node's renewed certificate, and the commands with a CA."""
+    """Covers a task over three nodes, a node's renewed certificate, and the commands with --ca."""
     authority = Authority()
     async with (
         LocalCluster(tmp_path, authority=authority) as cluster,
         RecordingClient(cluster.urls, trust=cluster.trust) as client,
     ):
-        # As many tasks as it takes to meet every shard, each step on another node.
+        # Enough tasks to reach every shard, with each step on another node.
         for number in range(8):
             created = await client.create("n1", PRODUCER_TOKEN, "c", payload={"number": number})
             claimed = await client.claim("n2", WORKER_TOKENS["worker-0"], ["c"], waitSeconds=5)
@@ -48,7 +48,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
             assert (RecordedOutcome.OK,) * 3 == outcomes, (created, claimed, done)
         await cluster.wait_converged()
 
-        # A node renews its certificate, and finds its peers again with it after a restart.
+        # A node renews its certificate, and after a restart its peers accept the new one.
         node = cluster.nodes["n2"]
         renewed = authority.issue("n2", "127.0.0.1", days=90)
         renewed.write(node.directory / "node.pem", node.directory / "node.key")
@@ -62,7 +62,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         cluster.start("n2")
         await cluster.wait_ready()
 
-        # Another cluster's node, with this one's secret, is no peer.
+        # A node of another cluster is no peer, even with this cluster's secret.
         await cluster.stop("n3")
         Authority().issue("n3", "127.0.0.1").write(
             cluster.nodes["n3"].directory / "node.pem", cluster.nodes["n3"].directory / "node.key"
@@ -76,7 +76,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         created = await client.create("n1", PRODUCER_TOKEN, "c")
         assert RecordedOutcome.OK is created.outcome
 
-        # The commands believe the authority they are told of, and no other.
+        # The commands trust the authority they are given, and no other.
         ca = tmp_path / "n1" / "ca.pem"
         target = ("--url", node.url, "--token", ADMIN_TOKEN)
         code, out, _ = await _command("task", "get", created.body["id"], *target, "--ca", str(ca))
@@ -86,7 +86,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         assert "certificate" in err.lower()
 
         async def is_well() -> bool:
-            # It is not ready while a shard changes its leader.
+            # A node is not ready while a shard changes its leader.
             code, out, _ = await _command("status", *target, "--ca", str(ca), "--json")
             return (0, True) == (code, json.loads(out)["nodes"][0]["healthy"])
 

@@ -1,4 +1,4 @@
-"""Nodes that are started with the environment of a Raft cluster of codeQ."""
+"""Nodes started with the environment of a codeQ Raft cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKEN = "one-token"
 def _here(directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Return each node's environment and base URL, with this machine's ports and paths.
 
-    Nothing else is changed, and nothing added but the secret of the cluster.
+    Everything else stays the same; only the cluster's secret is added.
     """
     found = configurations.raft_environments()
     ports = iter(free_ports(2 * len(found)))
@@ -45,7 +45,7 @@ def _here(directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
 
 @asynccontextmanager
 async def _node(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
-    """Run a node of this environment alone; its log is in the file."""
+    """Run a node with only this environment; its log is in the file."""
     with log.open("wb") as file:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "codeq_cluster.cli.main", "node"),
@@ -65,7 +65,7 @@ async def _node(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
 
 
 async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_path: Path) -> None:
-    """They serve its tokens, keep its artifacts, and name once what means nothing here."""
+    """They accept its tokens, keep its artifacts, and log unused variables once."""
     variables, urls = _here(tmp_path)
     async with AsyncExitStack() as running, RecordingClient(urls) as client:
         for name, each in variables.items():
@@ -101,7 +101,7 @@ async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_p
 
 
 async def test_the_command_shows_what_a_node_makes_of_that_environment(tmp_path: Path) -> None:
-    """The effective values with their variables, and what becomes of the other ones."""
+    """It prints the effective values with their variables, and the fate of the other ones."""
     variables, _ = _here(tmp_path)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "codeq_cluster.cli.main", "config", "--json"),

@@ -1,4 +1,4 @@
-"""Commands: a development cluster as a newcomer meets it."""
+"""Commands: a development cluster, as a new user runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEV = [sys.executable, "-m", "codeq_cluster.cli.main", "dev"]
 
 
 def refused(*arguments: str) -> tuple[int, list[str]]:
-    """Run `dev`, expecting it to end by itself; return its exit code and what it said."""
+    """Run `dev`, expecting it to end by itself; return its exit code and its output."""
     ended = subprocess.run(
         [*DEV, *arguments], capture_output=True, text=True, timeout=READY_WITHIN_S, check=False
     )
@@ -37,7 +37,7 @@ def started(output: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def lives(pid: int) -> bool:
-    """Return whether there is such a process."""
+    """Return whether a process exists."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -45,7 +45,7 @@ def lives(pid: int) -> bool:
 async def running(
     directory: Path, *arguments: str
 ) -> AsyncIterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """Run `dev` until it says how to stop it; yields the process and a reader of its output."""
+    """Run `dev` until it prints how to stop it; yields the process and a reader of its output."""
     output = directory.with_suffix(".out")
     process = started(output, "--data", str(directory), *arguments)
 
@@ -95,7 +95,7 @@ def get(url: str, token: str) -> dict[str, object]:
 
 
 async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> None:
-    """The printed lines work as printed, Ctrl-C ends all, and the data is there next time."""
+    """Every printed command works, Ctrl-C ends everything, and the data is kept."""
     directory, base = tmp_path / "dev", str(free_port_base(3))
     async with running(directory, "--port-base", base) as (process, said):
         text = said()
@@ -131,7 +131,7 @@ async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> Non
 
 
 async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -> None:
-    """`--nodes 1` runs inside one process, and its printed lines work as well."""
+    """`--nodes 1` runs in a single process, and its printed commands work as well."""
     async with running(tmp_path / "dev", "--nodes", "1", "--port-base", str(free_port_base(3))) as (
         process,
         said,
@@ -145,7 +145,7 @@ async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -
 
 
 def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
-    """A port somebody listens on ends the start with 1 and names the port."""
+    """The start ends with 1 and names the port."""
     base = free_port_base(3)
     port = base + 1
     with socket.create_server(("127.0.0.1", port)):
@@ -156,7 +156,7 @@ def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_foreign_directory_is_said_in_one_line(tmp_path: Path) -> None:
-    """A directory with somebody's files in it ends the start with 1 and keeps them."""
+    """The start ends with 1 and leaves the files of others untouched."""
     precious = tmp_path / "thesis.txt"
     precious.write_text("finished at last")
     code, lines = refused("--data", str(tmp_path), "--port-base", str(free_port_base(3)))

@@ -1,4 +1,4 @@
-"""Damage: a node whose files are not what was written refuses to serve them, and says so."""
+"""Damage: a node with corrupt files refuses to serve them, and reports it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from codeq_cluster.testing.cluster import PRODUCER_TOKEN, LocalCluster, NodeProc
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WITHIN_S = 60.0
-# Incompressible, and so many that the state reaches the disk's files.
+# Incompressible, and so many that RocksDB writes table files.
 TASKS = 12
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def filled(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    """Run three nodes of one shard, of which n2 is stopped; `whole` beside its data is a copy."""
+    """Run three nodes of one shard and stop n2; a copy of its data is kept as `whole` beside it."""
     settings = {"store": {"memtableBytes": 2**20}}
     cluster = LocalCluster(tmp_path_factory.mktemp("damage"), shards=1, settings=settings)
     async with cluster:
         await fill(cluster)
-        # The tables are made when a node starts on what its log holds, its log after that.
+        # Tables are written when a node starts with entries in its write-ahead log.
         assert 0 == await cluster.stop("n2")
         cluster.start("n2")
         await cluster.wait_ready()
@@ -43,7 +43,7 @@ async def filled(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
 
 @pytest.fixture
 def node(filled: LocalCluster) -> NodeProcess:
-    """Return n2, stopped, its data as it left it."""
+    """Return n2, stopped, with its original data."""
     node = filled.nodes["n2"]
     shutil.rmtree(node.data_path)
     shutil.copytree(node.directory / "whole", node.data_path)
@@ -63,14 +63,14 @@ async def fill(cluster: LocalCluster) -> None:
 
 
 def flip(file: Path, place: float) -> None:
-    """Change a byte at a part of the file's length."""
+    """Change a byte at a fraction of the file's length."""
     content = bytearray(file.read_bytes())
     content[int(len(content) * place)] ^= 0x5A
     file.write_bytes(content)
 
 
 def change_log(data: Path, change: Callable[[bytearray, int], None]) -> None:
-    """Change the write-ahead log's segment; `change` takes it and how many of its bytes count."""
+    """Change the write-ahead log's segment; `change` gets it and the number of its used bytes."""
     [segment] = (data / "wal").glob("segment-*")
     content = bytearray(segment.read_bytes())
     change(content, len(content.rstrip(b"\x00")))
@@ -78,7 +78,7 @@ def change_log(data: Path, change: Callable[[bytearray, int], None]) -> None:
 
 
 def flip_log(data: Path) -> None:
-    """Change the middle of what the write-ahead log holds."""
+    """Change a byte in the middle of the write-ahead log."""
 
     def flip_middle(content: bytearray, used: int) -> None:
         content[used // 2] ^= 0x5A
@@ -87,7 +87,7 @@ def flip_log(data: Path) -> None:
 
 
 def tear_log(data: Path) -> None:
-    """Lose the last bytes of what the write-ahead log holds."""
+    """Cut off the last bytes of the write-ahead log."""
 
     def tear(content: bytearray, used: int) -> None:
         content[used - 3 : used] = bytes(3)
@@ -96,12 +96,12 @@ def tear_log(data: Path) -> None:
 
 
 def flip_manifest(data: Path) -> None:
-    """Change the list of files."""
+    """Change RocksDB's manifest."""
     flip(next((data / "shard-0").glob("MANIFEST-*")), 0.3)
 
 
 def flip_table(data: Path) -> None:
-    """Change the middle of every table: the log is in one of them."""
+    """Change the middle of every table: one of them holds the log."""
     tables = list((data / "shard-0").glob("*.sst"))
     assert tables
     for table in tables:
@@ -109,23 +109,23 @@ def flip_table(data: Path) -> None:
 
 
 def flip_identity(data: Path) -> None:
-    """Change the first byte of what says whose data this is."""
+    """Change the first byte of the file with the node's identity."""
     flip(data / "node.json", 0.0)
 
 
 def lose_the_state(data: Path) -> None:
-    """Delete all that a shard has: what would be made in its place has forgotten everything."""
+    """Delete all data of a shard: an empty replica would have forgotten its promises."""
     for file in (data / "shard-0").iterdir():
         file.unlink()
 
 
 def lose_what_is_current(data: Path) -> None:
-    """Delete the one file that says which list of files counts."""
+    """Delete the file that names the current manifest."""
     (data / "shard-0" / "CURRENT").unlink()
 
 
 def repair(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run the command."""
+    """Run `repair`."""
     return subprocess.run(
         [
             *(sys.executable, "-m", "codeq_cluster.cli.main", "repair"),
@@ -138,7 +138,7 @@ def repair(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def names(directory: Path) -> set[str]:
-    """Return what is in a directory."""
+    """Return the names in a directory."""
     return {file.name for file in directory.iterdir()}
 
 
@@ -156,7 +156,7 @@ def names(directory: Path) -> set[str]:
 async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
     filled: LocalCluster, node: NodeProcess, damage: Callable[[Path], None], named: str
 ) -> None:
-    """One line names what is damaged and the command, which moves it away and deletes nothing."""
+    """One line names the damage and the command that moves the data away without deleting it."""
     damage(node.data_path)
     before = names(node.data_path)
     filled.start("n2")
@@ -187,7 +187,7 @@ async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
 
 
 async def test_what_is_whole_is_left_where_it_is(node: NodeProcess) -> None:
-    """A node that is well has promised things that only its data knows."""
+    """Only a healthy node's own data knows what it has promised."""
     before = names(node.data_path)
 
     looked, refused = repair(node.data_path), repair(node.data_path, "--yes")
@@ -201,7 +201,7 @@ async def test_what_is_whole_is_left_where_it_is(node: NodeProcess) -> None:
 async def test_a_torn_tail_is_cut_and_the_node_starts(
     filled: LocalCluster, node: NodeProcess
 ) -> None:
-    """A crash tears the last record of the log: what follows comes from the peers."""
+    """A crash tears the last record of the log; the peers send the entries again."""
     tear_log(node.data_path)
     filled.start("n2")
     await filled.wait_ready()

@@ -1,4 +1,4 @@
-"""Divergence: a replica with another state than its log makes is found, outvoted and rebuilt."""
+"""Divergence: a replica whose state differs from its log's is detected, outvoted and rebuilt."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WITHIN_S = 60.0
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
-    """Run three nodes of two shards; n1 leads the first of them when it can."""
+    """Run three nodes of two shards; n1 is the preferred leader of the first."""
     async with LocalCluster(tmp_path, shards=2) as running:
         yield running
 
 
 def falsify(path: Path) -> int:
-    """Change a stopped node's first shard behind its back; return the entry it is at."""
+    """Change a stopped node's first shard on its disk; return its applied index."""
     settings = StoreSettings()
     shard = RocksShard(path / "shard-0", settings=settings, cache=new_cache(settings))
     index = shard.state.applied_index
@@ -54,7 +54,7 @@ async def metric(cluster: LocalCluster, node: str, name: str) -> str:
 async def test_a_replica_with_another_state_is_made_anew_under_load(
     cluster: LocalCluster, wrong: str
 ) -> None:
-    """The others go on, its log is kept, and what it held that no entry wrote is gone."""
+    """The others go on; the replica keeps its log and loses rows that no entry wrote."""
     async with Load(
         cluster.urls,
         producer_token=PRODUCER_TOKEN,

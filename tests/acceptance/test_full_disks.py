@@ -1,4 +1,4 @@
-"""Full disks: the node steps back, the others go on, and it returns once there is room."""
+"""Full disks: the node steps down, the others go on, and it returns once there is room."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SMALL = {"memtableBytes": 2**20, "minFreeBytes": 0}
 
 
 class Stage:
-    """A cluster whose node n2 has a small disk, and what n2 says of itself."""
+    """A cluster whose node n2 has a small disk, and n2's reports about itself."""
 
     def __init__(self, cluster: LocalCluster, disk: SmallDisk) -> None:
         self.cluster = cluster
         self.disk = disk
 
     def load(self, command: str) -> Load:
-        """Return a load over all nodes that leaves the machine some room."""
+        """Return a load over all nodes that leaves the machine some spare time."""
         return Load(
             self.cluster.urls,
             producer_token=PRODUCER_TOKEN,
@@ -57,7 +57,7 @@ class Stage:
             return answer.status, await answer.text()
 
     async def out(self, *words: str) -> str:
-        """Wait until n2 says that it is not ready, for all these reasons; return the text."""
+        """Wait until n2 reports that it is not ready, with all these reasons; return the text."""
 
         async def says() -> str | None:
             status, text = await self.said("/readyz")
@@ -71,7 +71,7 @@ class Stage:
         return shards is not None and any(each.is_leader for each in shards.values())
 
     async def leads_nothing(self) -> bool:
-        """Return whether n2 answers and leads no shard: one that did not fail goes a look later."""
+        """Return whether n2 answers and leads no shard."""
         shards = await self.cluster.status("n2")
         return shards is not None and not any(each.is_leader for each in shards.values())
 
@@ -99,7 +99,7 @@ async def stage(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 @pytest.mark.timeout(240)
 async def test_a_disk_that_fills_up_under_load_costs_no_task(stage: Stage) -> None:
-    """Writes fail for want of room; the process lives on, and serves again without a restart."""
+    """Writes fail for lack of space; the process goes on, and serves again without a restart."""
     cluster = stage.cluster
     pid = cluster.pid("n2")
     async with stage.load("fills-up") as load:
@@ -128,10 +128,10 @@ async def test_a_disk_that_fills_up_under_load_costs_no_task(stage: Stage) -> No
 
 @pytest.mark.parametrize("stage", [{"minFreeBytes": RESERVE}], indirect=True)
 async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
-    """Its leaderships are elsewhere before a write fails, and nobody notices."""
+    """It transfers its leaderships before a write fails, and no client notices."""
     cluster = stage.cluster
     if not stage.disk.real:
-        # Free space is the file system's own answer: here the reserve is all there is.
+        # This needs the file system's own figure for free space: here the reserve uses it all up.
         stage.disk.fill(leave_bytes=0)
         await stage.out("storage failed")
         return
@@ -153,7 +153,7 @@ async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
 
     told = re.search(r"(\d+) MiB are free", text)
     assert told is not None, text
-    # Of what was left, the node may have used some before it looked.
+    # The node may have used some of the remaining space before it checked.
     assert RESERVE // 2 < int(told[1]) * 2**20 < RESERVE, text
     assert 503 == still_out
     assert verdict.clean, str(verdict)

@@ -1,4 +1,4 @@
-"""Generated clients: what generators make of the API's description works off tasks.
+"""Generated clients: clients generated from the API's description process tasks.
 
 The programs are those of docs/clients.md; the generators' versions are pinned in `clients/`.
 """
@@ -24,19 +24,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 PROJECTS = Path(__file__).parent / "clients"
 TOKEN = "dev-token"
-# A generator in Go is compiled first, which takes a busy machine minutes where nothing is cached.
+# A generator in Go is compiled first, which takes minutes on a busy machine without a cache.
 ENDS_WITHIN_S = 900.0
 _SCOPES = (
     *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"),
     "codeq:admin",
 )
-# Every step of the story, by what it prints.
+# Every step of the program, by its output.
 TOLD = 'true COMPLETED {"width":320}\nno such picture\n1\nnot-in-progress false\n'
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def three(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    """Run three nodes that take the token of the page."""
+    """Run three nodes that accept the token on the page."""
     token = {"token": TOKEN, "subject": "dev", "scopes": list(_SCOPES), "eventTypes": ["*"]}
     provider = [{"kind": "static", "tokens": [token]}]
     auth = {"producer": provider, "worker": provider}
@@ -45,7 +45,7 @@ async def three(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Local
 
 
 def block(language: str, name: str) -> str:
-    """Return the page's block of this language and name."""
+    """Return the page's block with this language and name."""
     [found] = re.findall(rf"^```{language} {name}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(found)
 
@@ -72,12 +72,12 @@ async def run(directory: Path, script: str) -> str:
 
 
 def _inherited() -> Mapping[str, str]:
-    """Return what a registry's client may need of the environment, such as a proxy."""
+    """Return the environment that a registry's client may need, such as a proxy."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CODEQ")}
 
 
 async def _told(cluster: LocalCluster, directory: Path, language: str, *steps: str) -> str:
-    """Generate, build and run a program of the page; return what it printed."""
+    """Generate, build and run a program of the page; return its output."""
     for file in (PROJECTS / directory.name).iterdir():
         shutil.copy(file, directory)
     suffix = {"typescript": "ts", "go": "go"}[language]
@@ -92,11 +92,11 @@ async def _told(cluster: LocalCluster, directory: Path, language: str, *steps: s
 async def test_a_client_in_typescript_takes_a_task_through_its_life(
     three: LocalCluster, tmp_path: Path
 ) -> None:
-    """What it is made of passes the strictest checks of the compiler."""
+    """The generated code passes the compiler's strictest checks."""
     directory = tmp_path / "typescript"
     directory.mkdir()
     install = "npm ci --silent --no-audit --no-fund"
-    # The generators tell of what they do; the last step alone is the program's.
+    # The generators print progress; only the last step's output is the program's.
     steps = f"{{ {install}; {block('sh', 'typescript')} }} >&2"
 
     assert await _told(three, directory, "typescript", steps, "node built/story.js") == TOLD
@@ -106,7 +106,7 @@ async def test_a_client_in_typescript_takes_a_task_through_its_life(
 async def test_a_client_in_go_takes_a_task_through_its_life(
     three: LocalCluster, tmp_path: Path
 ) -> None:
-    """It is compiled from the description alone."""
+    """The program needs only the description to compile."""
     directory = tmp_path / "go"
     directory.mkdir()
     steps = f"{{ {block('sh', 'go')} }} >&2"

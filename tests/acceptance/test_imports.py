@@ -1,4 +1,4 @@
-"""Imports: a tenant moves into a cluster that serves, whatever dies on the way."""
+"""Imports: a tenant moves into a running cluster, whichever processes die meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DRAINED_WITHIN_S = 90.0
 
 @asynccontextmanager
 async def command(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a command of the program; it has ended after the block, at the latest."""
+    """Run a command of the program; it has ended after the block at the latest."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "codeq_cluster.cli.main", *map(str, arguments)),
         stdout=asyncio.subprocess.PIPE,
@@ -71,7 +71,7 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
     """Fill a cluster of one node and four shards, and export its tenant.
 
     Returns:
-        Where the export is, and the status of each task.
+        The directory of the export, and the status of each task.
     """
     settings = {"backup": {"directory": str(home / "backups")}}
     async with (
@@ -110,7 +110,7 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
 
 
 def two_tenants(**settings: object) -> dict[str, object]:
-    """Return settings with an admin and a worker of the tenant zeta beside the usual."""
+    """Return settings with an admin and a worker of the tenant zeta beside the usual ones."""
     admin = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "scopes": ["codeq:admin"]}
     work = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "eventTypes": ["*"]}
     scopes = ["codeq:claim", "codeq:result"]
@@ -125,7 +125,7 @@ def two_tenants(**settings: object) -> dict[str, object]:
 
 
 async def listed(client: RecordingClient, node: str) -> dict[str, str]:
-    """Return the status of every moved task, by walking the list; each is in it once."""
+    """Return the status of every imported task from the list, in which each appears once."""
     found: list[tuple[str, str]] = []
     cursor = ""
     while True:
@@ -141,7 +141,7 @@ async def listed(client: RecordingClient, node: str) -> dict[str, str]:
 
 @pytest.mark.timeout(280)
 async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None:
-    """Under load the import is killed, then a node is: in the end every task is there, once."""
+    """Under load the import is killed, then a node: in the end every task exists once."""
     exports, expected = await filled(tmp_path / "old")
     async with (
         LocalCluster(tmp_path / "new", shards=2) as new,
@@ -162,7 +162,7 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
 
         would = await told(*move, "--dry-run")
         assert await listed(client, "n1") == {}
-        # By way of this process: while that is busy elsewhere, the import does not run away.
+        # Routed through this process: when it is busy with something else, the import waits.
         relay = LinkProxies(
             {"import": 0} | {each.id: each.http_port for each in new.nodes.values()}
         )
@@ -216,14 +216,14 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
 
 
 async def ended(*arguments: object) -> tuple[int | None, str]:
-    """Run a command; return its exit code and all it says."""
+    """Run a command; return its exit code and all its output."""
     async with command(*arguments) as process:
         said, noted = await process.communicate()
         return process.returncode, f"{said.decode()}{noted.decode()}"
 
 
 async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: Path) -> None:
-    """What is left out is named and ends with 1; once there is room the rest comes."""
+    """Omitted tasks are named and the exit code is 1; once there is room they are imported."""
     backups = tmp_path / "backups"
     settings = two_tenants(backup={"directory": str(backups)})
     async with (

@@ -17,10 +17,10 @@ from jepsen_lite.workload import WORKLOADS
 
 FAULTS = ("kill", "power", "pause", "partition")
 SECONDS = 45.0
-# This machine runs other tests beside it; what is judged has bounds in seconds.
+# Other tests run on this machine at the same time, and the promises have bounds in seconds.
 CALM_P99_MS = 3000
-# One that says nothing, since the machine was too busy or a leader changed before the first fault,
-# is played again.
+# An unknown verdict is repeated: the machine was too busy, or a leader changed before the first
+# fault.
 RUNS_MAX = 3
 
 
@@ -28,9 +28,9 @@ RUNS_MAX = 3
 async def test_a_short_run_keeps_every_promise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Everything a task can live through, under each fault that this machine can inject.
+    """Tasks go through all their states, under each fault that this machine can inject.
 
-    Where CI is true that must be every one of them: a machine that lacks a tool fails the test.
+    If CI is true, all of these faults are required: a missing tool fails the test.
     """
     caplog.set_level(logging.INFO, logger="jepsen_lite")
     nemeses, _ = available(FAULTS, require=os.environ.get("CI") == "true")

@@ -1,4 +1,4 @@
-"""Leader kills: a crash of a leader costs time, and nothing else."""
+"""Leader kills: a leader's crash costs time and nothing else."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 KILLS = 6
 CYCLES_PER_S = 200.0
-# However busy the machine is, a load it must be.
+# The least load for the test to count, however busy the machine is.
 CREATES_MIN = 500
-# Functional bounds; how fast the repair is belongs to the benchmark.
+# Functional bounds; the benchmark measures the speed of recovery.
 REPAIRED_WITHIN_S = 10.0
 DRAINED_WITHIN_S = 90.0
 
@@ -25,7 +25,7 @@ DRAINED_WITHIN_S = 90.0
 async def test_killed_leaders_cost_no_request_and_no_task(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Under 200 cycles/s nothing fails, gets lost or is finished twice over six times kill -9."""
+    """Under 200 cycles/s, six kill -9 cause no failure, no loss and no second finish."""
     repairs: list[float] = []
     async with Load(
         cluster.urls,

@@ -1,4 +1,4 @@
-"""Membership: nodes lose their disks, come and go, while producers and workers go on."""
+"""Membership: nodes lose their disks, join and leave, while producers and workers go on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
 
 
 def under_load(cluster: LocalCluster) -> Load:
-    """Return producers and workers that ask every node that is there now."""
+    """Return producers and workers that ask every current node."""
     return Load(
         cluster.urls,
         producer_token=PRODUCER_TOKEN,
@@ -53,7 +53,7 @@ def under_load(cluster: LocalCluster) -> Load:
 async def administer(
     cluster: LocalCluster, node: str, path: str, body: dict[str, object] | None = None
 ) -> tuple[int, Any]:
-    """Ask a route of the cluster's operators of a node."""
+    """Send a request of the cluster's operators to a node."""
     url = f"{cluster.nodes[node].url}/v1/codeq/admin/{path}"
     headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
     async with aiohttp.ClientSession(headers=headers) as session:
@@ -65,7 +65,7 @@ async def administer(
 
 
 async def change(cluster: LocalCluster, node: str, path: str, body: dict[str, object]) -> None:
-    """Ask a node to change the membership, again as long as it says that this may help."""
+    """Ask a node to change the membership, repeated while the answer is retryable."""
 
     async def done() -> bool:
         status, answer = await administer(cluster, node, path, body)
@@ -76,7 +76,7 @@ async def change(cluster: LocalCluster, node: str, path: str, body: dict[str, ob
 
 
 async def voters(cluster: LocalCluster, node: str) -> list[set[str]]:
-    """Return who votes in each shard, as a node has it."""
+    """Return the voters of each shard, as a node has them."""
     _, seen = await administer(cluster, node, "cluster")
     own = next(each["id"] for each in seen["nodes"] if each["self"])
     votes = {each["id"] for each in seen["nodes"] if each["voter"]}
@@ -96,7 +96,7 @@ async def all_vote(cluster: LocalCluster, node: str, wanted: set[str]) -> None:
 
 
 async def tells_it_is_none(cluster: LocalCluster, node: str) -> bool:
-    """Return whether a node is out for the reason that it is no member, for every shard."""
+    """Return whether a node is not ready because it is no member, for every shard."""
     url = f"{cluster.nodes[node].url}/readyz"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         missing = (await answer.json()).get("missing", [])
@@ -106,7 +106,7 @@ async def tells_it_is_none(cluster: LocalCluster, node: str) -> bool:
 async def test_a_node_that_lost_its_disk_is_a_voter_again(
     cluster: LocalCluster,
 ) -> None:
-    """By itself, while it is under load; then the cluster outlives the loss of another disk."""
+    """It recovers by itself under load; then the cluster survives the loss of another disk."""
     async with under_load(cluster) as load:
         for lost in ("n2", "n3"):
             load.avoid(lost)
@@ -122,7 +122,7 @@ async def test_a_node_that_lost_its_disk_is_a_voter_again(
 
 
 async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> None:
-    """Two nodes come, the first two go, leaders among them: nothing is lost or done twice."""
+    """Two nodes join, then the first two leave, leaders among them: nothing is lost or doubled."""
     async with under_load(cluster) as load:
         for number in (4, 5):
             node = cluster.configure(f"n{number}")
@@ -145,7 +145,7 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
         assert await load.drain(within_s=SETTLES_S)
         verdict = audit(load.calls, await load.final_tasks())
     assert verdict.clean, verdict
-    # The newcomers hold everything: the last of the first three may go.
+    # The new nodes have all data, so the last of the first three may leave.
     await cluster.kill("n3")
     await cluster.leader_of(0, among=["n4", "n5"])
 
@@ -153,7 +153,7 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
 async def test_a_replacement_goes_on_whatever_dies_in_between(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newcomer, as a learner, and the leader that let it in; the command is given again."""
+    """The joining learner dies, then the leader that added it; the command is repeated."""
     async with under_load(cluster) as load:
         node = cluster.configure("n4")
         replace = ["cluster", "replace", "n3", "n4", "--url", cluster.nodes["n2"].url]
@@ -189,7 +189,7 @@ async def test_a_replacement_goes_on_whatever_dies_in_between(
 
 
 async def test_a_node_need_know_one_member_only(cluster: LocalCluster) -> None:
-    """One that leads nothing tells it of all others: those who lead give it their logs."""
+    """That member leads nothing but sends it the others' addresses; the leaders send their logs."""
     leaders = {await cluster.leader_of(shard) for shard in (0, 1)}
     told_of = min(cluster.nodes.keys() - leaders)
     node = cluster.configure("n4")
@@ -208,7 +208,7 @@ async def test_a_node_need_know_one_member_only(cluster: LocalCluster) -> None:
 
 
 async def test_an_identity_that_lives_is_not_taken_over(cluster: LocalCluster) -> None:
-    """A second process of the same id, on other data, is told so and gets nowhere."""
+    """A second process with the same id and other data is refused."""
     twin = cluster.configure("twin")
     config = yaml.safe_load(twin.config_path.read_text())
     config["raft"]["selfId"] = "n2"
@@ -231,7 +231,7 @@ async def test_an_identity_that_lives_is_not_taken_over(cluster: LocalCluster) -
 
 
 async def test_nodes_may_move(cluster: LocalCluster) -> None:
-    """One comes back at another address, then another one, which is told nothing of the first."""
+    """One node comes back at another address, then a second one that does not know the first's."""
     for node_id in ("n2", "n3"):
         await cluster.stop(node_id)
         port = free_ports(1)[0]
@@ -239,7 +239,7 @@ async def test_nodes_may_move(cluster: LocalCluster) -> None:
         cluster.start(node_id)
         await cluster.wait_ready([node_id], within_s=SETTLES_S)
         await on_record(cluster, "n1", port=port)
-    # They had to find each other: nobody else is left to lead them.
+    # They must have found each other: no other node is left to lead them.
     await cluster.kill("n1")
     await cluster.leader_of(0, among=["n2", "n3"])
 
@@ -252,7 +252,7 @@ def _say_in_its_own_configuration(cluster: LocalCluster, node_id: str, port: int
 
 
 async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster) -> None:
-    """Behind an address that is translated: its peers dial what it says, also after a restart."""
+    """Peers dial the address that it announces, as behind a NAT, also after a restart."""
     node, inside = cluster.nodes["n2"], free_ports(1)[0]
     translated = LinkProxies({"n2": inside, "peer": 0})
     await translated.start()
@@ -266,7 +266,7 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
         cluster.start("n2")
         await cluster.wait_ready(["n2"], within_s=SETTLES_S)
         await on_record(cluster, "n1", port=node.link_port)
-        # The node that must dial again: its configuration names an address that is gone.
+        # The node that must dial: its configuration has an address that no longer exists.
         await cluster.stop("n1")
         before = translated.dialled["peer", "n2"]
         cluster.start("n1")
@@ -283,7 +283,7 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
 async def test_what_cannot_be_rebalanced_is_named(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its preferred node is down: the others go on, the operator reads which shard and why."""
+    """The preferred node is down: the operator reads which shard did not move, and why."""
     await cluster.kill("n2")
     await cluster.leader_of(1, among=["n1", "n3"])
     url, token = cluster.nodes["n1"].url, OPERATOR_TOKEN
@@ -296,7 +296,7 @@ async def test_what_cannot_be_rebalanced_is_named(
 
 
 async def on_record(cluster: LocalCluster, asked: str, *, port: int) -> None:
-    """Wait until a node knows another one's link by that port."""
+    """Wait until a node has recorded another one's link at that port."""
 
     async def known() -> bool:
         _, seen = await administer(cluster, asked, "cluster")
@@ -306,7 +306,7 @@ async def on_record(cluster: LocalCluster, asked: str, *, port: int) -> None:
 
 
 async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
-    """With the reason, for every shard, and nothing is done; nor does a node remove itself."""
+    """Every shard refuses with the reason; a node does not remove itself either."""
     status, answer = await administer(cluster, "n1", "cluster/remove", {"nodeId": "n1"})
     assert (status, answer["code"]) == (409, "asked-itself"), answer
     await cluster.kill("n3")

@@ -45,7 +45,7 @@ SETTINGS = {
     "limits": {"requestTimeoutMs": 2000},
     "resultWebhookMaxAttempts": 2,
 }
-# The load below does these wrong on purpose.
+# The load below makes these mistakes on purpose.
 OF_THE_LOAD = {
     "CodeqDeadLettersGrow",
     "CodeqLeasesExpire",
@@ -54,23 +54,23 @@ OF_THE_LOAD = {
     "CodeqCertificateEnds",
     "CodeqCertificateStale",
 }
-# No load and no busy machine can cause these.
+# Neither load nor a busy machine can cause these.
 OF_THE_NODES = {
     "CodeqReplicaOut",
     "CodeqStateDiffered",
     "CodeqDiskFull",
 }
-# Nothing of it happens here, so its mean is that of nothing.
+# Such events do not happen here, so their mean has no value.
 NEVER = "codeq_raft_snapshot_seconds"
 
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """A cluster under load and under watch; n2 has a small disk.
+    """A cluster under load and monitoring; n2 has a small disk.
 
     Attributes:
-        unseen: Expressions that have returned no series while all was well.
-        fired: Alerts that have fired meanwhile.
+        unseen: Expressions that returned no series while all was well.
+        fired: Alerts that fired meanwhile.
     """
 
     cluster: LocalCluster
@@ -82,7 +82,7 @@ class Stage:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """Run cluster, load and Prometheus, and look first at a cluster without a fault."""
+    """Run cluster, load and Prometheus, and first observe a cluster without a fault."""
     directory = tmp_path_factory.mktemp("monitored")
     authority = Authority()
     cluster = LocalCluster(
@@ -109,18 +109,18 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 async def test_every_expression_of_rules_and_dashboards_returns_series(stage: Stage) -> None:
-    """Under a load of all there is, each panel and each recorded rule has something to show."""
+    """Under a load of all operations, each panel and each recorded rule has a series."""
     assert stage.unseen == []
 
 
 async def test_trouble_with_tasks_fires_its_alerts_and_no_others(stage: Stage) -> None:
-    """Tasks that die, wait or lose their leases, webhooks, certificates; and no fault of a node."""
+    """Tasks that die, wait or lose leases, webhooks, certificates; no alert about a node fires."""
     assert stage.fired >= OF_THE_LOAD
     assert not stage.fired & OF_THE_NODES
 
 
 async def test_each_fault_of_the_nodes_fires_its_alert(stage: Stage) -> None:
-    """A network cut, a full disk, a damaged one, a node killed, and then the majority."""
+    """A network cut, a full disk, a damaged one, a killed node and a lost majority."""
     cluster, prometheus = stage.cluster, stage.prometheus
 
     await prometheus.wait_silent("CodeqNodeCutOff", within_s=WITHIN_S)
@@ -130,7 +130,7 @@ async def test_each_fault_of_the_nodes_fires_its_alert(stage: Stage) -> None:
     await prometheus.wait_silent("CodeqNodeCutOff", within_s=WITHIN_S)
 
     stage.disk.fill(leave_bytes=2**18)
-    # Free space is the file system's own answer; without one only writes are refused.
+    # This needs the file system's own figure for free space; otherwise only writes are refused.
     full = ("CodeqDiskFull", "CodeqDiskFills") if stage.disk.real else ("CodeqDiskFull",)
     fired = await prometheus.wait_firing(*full, within_s=WITHIN_S)
     stage.disk.free()
@@ -143,7 +143,7 @@ async def test_each_fault_of_the_nodes_fires_its_alert(stage: Stage) -> None:
     await prometheus.wait_silent("CodeqNodeDown", within_s=WITHIN_S)
     await cluster.kill("n2")
     await prometheus.wait_firing("CodeqNodeDown", within_s=WITHIN_S)
-    # Two of three go on.
+    # Two of three nodes go on.
     await prometheus.wait_silent("CodeqShardWithoutLeader", "CodeqRequestsFail", within_s=WITHIN_S)
     await cluster.kill("n3")
     await prometheus.wait_firing("CodeqShardWithoutLeader", "CodeqRequestsFail", within_s=WITHIN_S)
@@ -152,7 +152,7 @@ async def test_each_fault_of_the_nodes_fires_its_alert(stage: Stage) -> None:
 
 
 async def _unseen(prometheus: Prometheus) -> list[str]:
-    """Return the expressions without a series; they are asked again until there are none."""
+    """Return the expressions without a series, after repeating them for a while."""
     left = list(_expressions())
     assert len(left) > 100
 
@@ -175,7 +175,7 @@ async def _shows(prometheus: Prometheus, expression: str) -> bool:
 
 
 def _expressions() -> Iterator[str]:
-    """Yield those of the panels and of the variables, and the recorded rules."""
+    """Yield the expressions of panels and variables, and the recorded rules."""
     for board in BOARDS:
         dashboard = board.dashboard.build()
         for panel in dashboard.panels or []:
@@ -196,7 +196,7 @@ def _filled(expression: str) -> str:
 
 
 async def _answer(request: web.Request) -> web.Response:
-    """Refuse what is sent to /deaf, take the rest."""
+    """Refuse requests to /deaf, accept others."""
     return web.Response(status=500 if request.path == "/deaf" else 200)
 
 
@@ -208,14 +208,14 @@ async def _subscribe(client: RecordingClient, url: str) -> None:
 
 
 def _spoil_certificates(cluster: LocalCluster, authority: Authority) -> None:
-    """Give n1 a certificate that ends soon, and n3 files that are none."""
+    """Give n1 a certificate that expires soon, and n3 invalid files."""
     near, broken = cluster.nodes["n1"].directory, cluster.nodes["n3"].directory
     authority.issue("n1", "127.0.0.1", days=7).write(near / "node.pem", near / "node.key")
     (broken / "node.pem").write_text("no certificate")
 
 
 def _damage(data: Path) -> None:
-    """Turn a byte in every part of every table."""
+    """Flip a byte in every part of every table."""
     for table in data.glob("shard-*/*.sst"):
         with table.open("r+b") as file:
             for place in range(100, table.stat().st_size, 1024):
@@ -226,12 +226,12 @@ def _damage(data: Path) -> None:
 
 
 async def _load(client: RecordingClient, url: str) -> None:
-    """Do a little of all there is, through every node, for ever."""
+    """Do a little of every operation through every node, without end."""
     begun_s = time.monotonic()
     for number in range(10**9):
         for node in client.urls:
             await _turn(client, node, url, number)
-        # However fast it is, about so many turns a second.
+        # At most about so many rounds per second, however fast the cluster is.
         ahead_s = begun_s + (number + 1) * PAUSE_S - time.monotonic()
         await asyncio.sleep(max(0.0, ahead_s))
 
@@ -249,7 +249,7 @@ async def _turn(client: RecordingClient, node: str, url: str, number: int) -> No
         if (task := await claim(command)) is not None:
             await client.finish(node, WORKER_TOKENS["worker-0"], task, {})
 
-    # Large enough for a memtable to be full after some dozen of them.
+    # So large that a few dozen fill a memtable.
     await create("steady", payload="x" * 50_000, webhook=f"{url}/keen")
     await finish("steady")
     await create("unheard", webhook=f"{url}/deaf")

@@ -1,4 +1,4 @@
-"""Operator commands: programs as workers, and what an operator does about what went wrong."""
+"""Operator commands: programs as workers, and operators' remedies for failed tasks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ran:
 
     @property
     def document(self) -> Any:
-        """What `--json` printed."""
+        """The output of `--json`."""
         return json.loads(self.out)
 
 
@@ -77,7 +77,7 @@ async def _created(cluster: LocalCluster, event: str, payload: str, *words: str)
 async def _worker(
     cluster: LocalCluster, event: str, handler: str, *words: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `worker start`; one that has not ended is killed."""
+    """Run `worker start`; kill it if it has not ended."""
     process = await asyncio.create_subprocess_exec(
         *(*COMMAND, "worker", "start", "--events", event, "--handler", handler, "--json"),
         *(*words, "--url", cluster.urls["n2"]),
@@ -94,7 +94,7 @@ async def _worker(
 
 
 async def _handled(cluster: LocalCluster, event: str, handler: str) -> Any:
-    """Let a program handle one task and return what the worker said of it."""
+    """Let a program handle one task and return the worker's output about it."""
     async with asyncio.timeout(ENDS_WITHIN_S), _worker(cluster, event, handler, "--once") as worker:
         out, _ = await worker.communicate()
         assert worker.returncode == 0
@@ -122,7 +122,7 @@ async def test_a_shell_script_works_off_a_task(cluster: LocalCluster, tmp_path: 
 
 
 async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_path: Path) -> None:
-    """It is no dead letter, and its error is what the program said."""
+    """It is no dead letter, and its error is the program's output."""
     task_id = await _created(cluster, "picky", "1")
     ended = await _handled(cluster, "picky", _script(tmp_path, "echo no cat >&2; exit 100"))
     found = await _ran(cluster, "task", "result", task_id, "--json")
@@ -136,7 +136,7 @@ async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_pa
 
 
 async def test_an_ending_is_told_once_and_its_reason_beside_it(cluster: LocalCluster) -> None:
-    """Standard output has a line of each task; standard error has the reason without the ending."""
+    """Standard output has a line per task; standard error has the reason without the ending."""
     task_id = await _created(cluster, "brief", "1", "--max-attempts", "1")
     asked = ("worker", "start", "--events", "brief", "--handler", "false", "--once")
     ran = await _ran(cluster, *asked, token=WORKER_TOKEN)
@@ -148,7 +148,7 @@ async def test_an_ending_is_told_once_and_its_reason_beside_it(cluster: LocalClu
 async def test_a_dead_letter_is_seen_requeued_and_finished(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """An operator sees why it died, needs to mean it, and the task then goes its way."""
+    """An operator sees why it died and confirms the requeue; then the task completes."""
     task_id = await _created(cluster, "broken", '"x"', "--max-attempts", "1")
     died = await _handled(cluster, "broken", _script(tmp_path, "echo disk full >&2; exit 7"))
     listed = await _ran(cluster, "dlq", "ls", "broken", "-q")
@@ -182,7 +182,7 @@ async def test_a_dead_letter_is_seen_requeued_and_finished(
 
 
 async def test_dead_letters_are_deleted_by_id(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Those named go and the others stay; a name that is none is told."""
+    """The named ones are deleted and the others stay; an id without a dead letter is reported."""
     handler = _script(tmp_path, "exit 1")
     ids = [await _created(cluster, "doomed", "1", "--max-attempts", "1") for _ in range(2)]
     for _ in ids:
@@ -201,7 +201,7 @@ async def test_dead_letters_are_deleted_by_id(cluster: LocalCluster, tmp_path: P
 async def test_a_paused_queue_says_so_and_goes_on_when_resumed(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """`explain` names the pause while it lasts, and a waiting worker is woken by its end."""
+    """`explain` names the pause while it lasts, and its end wakes a waiting worker."""
     task_id = await _created(cluster, "held", "1")
     paused = await _ran(cluster, "queue", "pause", "held")
     why = await _ran(cluster, "task", "explain", task_id, "--json", token=PRODUCER_TOKEN)
@@ -225,7 +225,7 @@ async def test_a_paused_queue_says_so_and_goes_on_when_resumed(
 async def test_a_cancelled_task_takes_its_program_along(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """The next heartbeat tells the worker; the program is ended and nothing is reported."""
+    """The next heartbeat tells the worker, which ends the program and reports nothing."""
     begun = tmp_path / "begun"
     handler = _script(tmp_path, f"echo $$ > {begun}; exec sleep 1000")
     task_id = await _created(cluster, "endless", "1")
@@ -248,7 +248,7 @@ async def test_a_cancelled_task_takes_its_program_along(
 
 
 async def test_a_stopped_worker_finishes_what_runs(cluster: LocalCluster, tmp_path: Path) -> None:
-    """After SIGTERM the program has its time, and the task its result."""
+    """After SIGTERM the program may finish, and the task gets its result."""
     begun, go_on = tmp_path / "begun", tmp_path / "go-on"
     handler = _script(
         tmp_path, f"touch {begun}; while ! test -e {go_on}; do sleep 0.02; done; echo done"
@@ -294,7 +294,7 @@ async def test_a_worker_without_time_left_gives_its_task_back(
 
 
 async def test_a_topic_is_put_read_and_deleted(cluster: LocalCluster) -> None:
-    """What is not named goes back to the broker, and a deletion needs to be meant."""
+    """Fields that are not given return to their defaults, and a deletion needs a confirmation."""
     put = await _ran(cluster, "topic", "put", "ruled", "--max-attempts", "3", "--priorities", "0,5")
     changed = await _ran(cluster, "topic", "put", "ruled", "--weight", "2", "--json")
     listed = await _ran(cluster, "topic", "ls", "-q")
@@ -318,13 +318,13 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     """`cluster status` then names the new leader."""
     before = await _ran(cluster, "cluster", "status", "--json", token=OPERATOR_TOKEN)
     (shard, *_) = before.document["shards"]
-    # Nor one that it would go to by itself.
+    # A target that is not the preferred leader, to which it would move by itself.
     to = next(node for node in cluster.nodes if node not in {shard["leader"], shard["preferred"]})
     refused = 0
 
     async def transferred() -> Ran | None:
         nonlocal refused
-        # A peer that is a moment behind is refused, which says to try again.
+        # A peer that is a moment behind causes a refusal that says to try again.
         there = ("cluster", "transfer", "--shard", "0", "--to", to, "--json")
         ran = await _ran(cluster, *there, token=OPERATOR_TOKEN)
         refused += ran.code != 0
@@ -336,7 +336,7 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     table = await _ran(cluster, "cluster", "status", token=OPERATOR_TOKEN)
 
     assert sent.document["leader"] == to
-    # What took longer than the command waits was done when it was asked again.
+    # If the first command timed out, the repetition finds the transfer done.
     assert sent.document["changed"] or refused
     assert nobody.code == 4
     assert "see codeq-cluster cluster status" in nobody.err
@@ -344,11 +344,11 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
 
 
 async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -> None:
-    """Every check of running nodes and of a configuration is a line; a bad token is found."""
+    """Every check of nodes and configuration prints a line, and a bad token is found."""
     config = str(cluster.nodes["n1"].config_path)
 
     async def finds_nothing() -> Ran | None:
-        # While a shard changes its leader no node is ready.
+        # No node is ready while a shard changes its leader.
         ran = await _ran(cluster, "doctor", "--config", config, "--json")
         return ran if ran.code == 0 else None
 
@@ -389,7 +389,7 @@ async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -
 async def test_exit_codes_tell_what_went_wrong(
     words: tuple[str, ...], token: str, code: int, cluster: LocalCluster
 ) -> None:
-    """A script can tell a wrong use from a wrong token from a refusal; errors are one line."""
+    """They tell wrong usage, a wrong token and a refusal apart; errors are one line."""
     ran = await _ran(cluster, *words, token=token)
 
     errors = [line for line in ran.err.splitlines() if line.startswith("codeq-cluster: ")]
@@ -398,7 +398,7 @@ async def test_exit_codes_tell_what_went_wrong(
 
 
 async def test_a_list_goes_on_where_it_ended(cluster: LocalCluster) -> None:
-    """A limit cuts it off, and the cursor on standard error leads on."""
+    """A limit cuts the list, and the cursor on standard error continues it."""
     ids = [await _created(cluster, "many", "1") for _ in range(3)]
     first = await _ran(cluster, "task", "list", "--event", "many", "-q", "--limit", "2")
     cursor = first.err.split()[-1]

@@ -1,4 +1,4 @@
-"""Partitions: a node cut off answers nothing it cannot know, and the others do not miss it."""
+"""Partitions: a node that is cut off returns nothing stale, and the others do not need it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from codeq_cluster.testing.load import Load, workers
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-31"]
-# Longer than an election after silence, so that leadership really moves while the cut lasts.
+# Longer than an election timeout, so that leadership really moves during the cut.
 CUT_S = 4.0
 REQUEST_S = LimitSettings().request_timeout_ms / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Whom to cut off, and which direction to leave open."""
+    """The node to cut off, and the direction to leave open."""
 
     leader: bool
     hears: bool = False
@@ -53,7 +53,7 @@ async def cut_client(cuttable_cluster: LocalCluster) -> AsyncIterator[RecordingC
 async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
     cuttable_cluster: LocalCluster, cut_client: RecordingClient, cut: Cut
 ) -> None:
-    """The majority serves on; the cut-off node refuses or tells the truth; healed, it agrees."""
+    """The majority keeps serving; the node refuses or answers correctly, and agrees once healed."""
     cluster, client = cuttable_cluster, cut_client
     command = f"cut-{time.time_ns()}"
     probe = await client.create("n1", PRODUCER_TOKEN, f"{command}-probe")
@@ -96,7 +96,7 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
         verdict = audit(load.calls, await load.final_tasks())
 
     assert done.outcome is RecordedOutcome.OK, done
-    # With either direction closed no round trip to a majority is possible.
+    # With either direction closed, no round trip to a majority is possible.
     assert all(answer.outcome is not RecordedOutcome.OK for answer in answers_during_cut)
     assert told.outcome is not RecordedOutcome.OK or told.body["status"] == "COMPLETED", told
     assert verdict.clean, str(verdict)
@@ -112,7 +112,7 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
 async def test_a_node_without_peers_says_so_in_time(
     cuttable_cluster: LocalCluster, cut_client: RecordingClient
 ) -> None:
-    """A write and a read at a cut-off node end in a retryable 503, never in a hang."""
+    """A write and a read at a cut-off node end in a retryable 503 and do not hang."""
     task = await cut_client.create("n1", PRODUCER_TOKEN, "no-quorum")
     cuttable_cluster.cut("n3")
     begun_s = time.monotonic()
@@ -129,7 +129,7 @@ async def test_a_node_without_peers_says_so_in_time(
 
 
 async def test_a_follower_that_hears_no_leader_is_not_ready(cuttable_cluster: LocalCluster) -> None:
-    """Readiness ends with the silence of the leaders, so that no balancer sends requests here."""
+    """Readiness ends when it hears no leaders, so that load balancers avoid the node."""
     leaders = {await cuttable_cluster.leader_of(shard) for shard in range(cuttable_cluster.shards)}
     follower = next(node for node in cuttable_cluster.nodes if node not in leaders)
     cuttable_cluster.cut(follower)

@@ -1,4 +1,4 @@
-"""Pauses: a leader that freezes and wakes up neither blocks the others nor lives in the past."""
+"""Pauses: a leader that freezes and resumes neither blocks the others nor serves stale state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKER = WORKER_TOKENS["worker-31"]
 async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """The others go on, and the frozen leader wakes up without an old answer or a second one."""
+    """The others go on, and the resumed leader gives no stale answer and no second one."""
     async with Load(
         cluster.urls,
         producer_token=PRODUCER_TOKEN,
@@ -36,8 +36,8 @@ async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
         load.avoid(frozen)
         mark, struck_s = len(load.calls), time.monotonic()
         cluster.pause(frozen)
-        # These wait in the frozen node's sockets and are the first things it sees on waking,
-        # when it still believes that it leads.
+        # These wait in the frozen node's sockets, and it reads them first on resuming, while it
+        # still believes that it leads.
         read = asyncio.create_task(client.task(frozen, PRODUCER_TOKEN, task_id))
         claim = asyncio.create_task(client.claim(frozen, WORKER, ["pause-probe"]))
 

@@ -1,4 +1,4 @@
-"""Planned stops: nodes are restarted in turn, and nobody who knows another node notices."""
+"""Planned stops: nodes restart in turn, unnoticed by clients that know another node."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from codeq_cluster.testing.load import Load, workers
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# A pace that leaves the machine room for a node that starts; bench/rolling_restart.py is faster.
+# A rate that leaves the machine time for a starting node; bench/rolling_restart.py is faster.
 CYCLES_PER_S = 50.0
-# However busy the machine is, a load it must be.
+# The least load for the test to count, however busy the machine is.
 CREATES_MIN = 300
 DRAINED_WITHIN_S = 90.0
 LED_WITHIN_S = 20.0
 SPREAD_WITHIN_S = 60.0
-# The only way a node turns a client away: nobody listens, so nothing was sent.
+# The only way a node turns a client away: a refused connection, so nothing was sent.
 REFUSED = "ClientConnectorError("
 
 
 async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalCluster) -> None:
-    """Of clients that are told nothing: one whose connection is refused asks the next node.
+    """Clients get no notice; one whose connection is refused asks the next node.
 
-    Leaderships are handed over before a node ends, and are evenly spread in the end.
+    A node transfers its leaderships before it ends, and in the end they are evenly spread.
     """
     await _evenly_led(cluster)
     async with Load(
@@ -40,7 +40,7 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
         for node in cluster.nodes:
             assert await cluster.stop(node) == 0
             handed = _last(cluster.nodes[node].log_path.read_text(), "leaderships handed over")
-            # Before it ended, so nobody had to find out that it is gone.
+            # Before it ended, so no peer had to detect its absence.
             assert handed["kept"] == 0
             await _led_without(cluster, node)
             cluster.start(node)
@@ -61,7 +61,7 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
 
 
 async def _evenly_led(cluster: LocalCluster) -> None:
-    """Wait until the shards are led by the nodes in turn."""
+    """Wait until the nodes lead the shards in turn."""
     nodes = list(cluster.nodes)
     wanted = {shard: nodes[shard % len(nodes)] for shard in range(cluster.shards)}
 
@@ -76,7 +76,7 @@ async def _evenly_led(cluster: LocalCluster) -> None:
 
 
 async def _led_without(cluster: LocalCluster, gone: str) -> None:
-    """Wait until another node says that every shard is led, and not by the one that is gone."""
+    """Wait until another node reports that every shard has a leader other than the stopped node."""
     asked = next(name for name in cluster.nodes if name != gone)
 
     async def led() -> bool:

@@ -1,4 +1,4 @@
-"""Power loss: all nodes die at once, and everything acknowledged is there when they are back."""
+"""Power loss: all nodes die at once, and everything acknowledged exists when they are back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORKER = WORKER_TOKENS["worker-0"]
 async def test_every_acknowledged_state_survives_the_death_of_all_nodes(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Ready, delayed, leased and finished tasks are read back as they were acknowledged."""
+    """Ready, delayed, leased and finished tasks are read back as acknowledged."""
     nodes = list(cluster.nodes)
     expected: dict[str, tuple[str, str]] = {}
 
@@ -73,7 +73,7 @@ async def test_every_acknowledged_state_survives_the_death_of_all_nodes(
 
 
 async def test_a_load_goes_on_where_the_power_loss_cut_it_off(cluster: LocalCluster) -> None:
-    """Nothing acknowledged before the death of all nodes is lost or done again after it."""
+    """After the death of all nodes nothing acknowledged before is lost or done twice."""
     async with Load(
         cluster.urls,
         producer_token=PRODUCER_TOKEN,

@@ -1,4 +1,4 @@
-"""Rate limits of a real cluster: a tenant's, whichever nodes it asks and whichever of them live."""
+"""Rate limits of a real cluster: per tenant, over all its nodes, whichever of them live."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SHARDS = 4
 BURST = 20
-# One token a minute: what the rate brings while a test runs is none or one.
+# One token a minute: during a test the bucket gains at most one.
 LIMIT = {"requestsPerMinute": 1, "burstSize": BURST}
-# Each story is told of tenants of its own, and again of others when it was disturbed.
+# Each scenario has its own tenants, and is repeated with others if it was disturbed.
 TENANTS = [f"tenant-{number}" for number in range(200)]
 UNDISTURBED_WITHIN_S = 120.0
 FREE = "unlimited"
@@ -68,7 +68,7 @@ async def cluster(limited_cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
 
 
 class Timed(RecordingClient):
-    """A client that remembers how long its slowest call has taken."""
+    """A client that records the duration of its slowest call."""
 
     slowest_s = 0.0
 
@@ -96,21 +96,21 @@ async def client(cluster: LocalCluster) -> AsyncIterator[Timed]:
 
 @pytest.fixture(scope="module")
 def tenants() -> Iterator[str]:
-    """Return tenants that have asked for nothing yet."""
+    """Return tenants that have made no requests yet."""
     return iter(TENANTS)
 
 
 async def undisturbed(
     cluster: LocalCluster, client: Timed, tell: Callable[[], Awaitable[T]]
 ) -> tuple[T, float]:
-    """Tell a story, again until no node had a reason to count by itself, and return its end.
+    """Run a scenario, repeated until no node had to count by itself, and return its result.
 
-    A node that waits in vain for whoever counts gives out its own share, for a while, and a new
-    leader begins with full buckets. Neither was so where every call was answered sooner, nobody was
-    elected, and whatever was before is that while ago.
+    A node that cannot reach the counting leader uses its own share for a while, and a new leader
+    starts with full buckets. Neither happened if every call was answered sooner than that, no
+    leader was elected, and anything before is long enough ago.
 
     Returns:
-        What the story has returned, and how many tokens the rate may have brought meanwhile.
+        The scenario's result, and how many tokens the buckets may have gained meanwhile.
     """
 
     async def terms() -> list[list[int]]:
@@ -134,14 +134,14 @@ async def undisturbed(
 
 
 async def created(client: RecordingClient, tenant: str, asks: int) -> int:
-    """Create through the nodes in turn; return how many were let by."""
+    """Create through the nodes in turn; return how many were allowed."""
     nodes = itertools.cycle(client.urls)
     answers = [await client.create(next(nodes), tenant, "limited") for _ in range(asks)]
     return sum(answer.status == 202 for answer in answers)
 
 
 async def hits(cluster: LocalCluster) -> float:
-    """Return the refusals of creates that the nodes have counted."""
+    """Return the refused creates that the nodes have counted."""
     name = 'codeq_rate_limit_hits_total{operation="create_task",scope="producer"} '
     total = 0.0
     async with aiohttp.ClientSession() as session:
@@ -157,7 +157,7 @@ async def hits(cluster: LocalCluster) -> float:
 async def test_a_tenant_gets_its_burst_over_all_nodes_together(
     cluster: LocalCluster, client: Timed, tenants: Iterator[str]
 ) -> None:
-    """Not once a node; and each refusal is counted."""
+    """The burst is not granted once per node; and each refusal is counted."""
 
     async def asked() -> tuple[int, float]:
         before = await hits(cluster)
@@ -173,7 +173,7 @@ async def test_a_tenant_gets_its_burst_over_all_nodes_together(
 async def test_a_tenant_beyond_its_limit_changes_nothing_for_another(
     cluster: LocalCluster, client: Timed, tenants: Iterator[str]
 ) -> None:
-    """Nor do its claims, which are counted apart."""
+    """Its own claims are not affected either, since they are counted separately."""
 
     async def asked() -> tuple[int, ClientAnswer]:
         beyond = next(tenants)
@@ -191,7 +191,7 @@ async def test_a_tenant_beyond_its_limit_changes_nothing_for_another(
 async def test_a_refusal_says_what_is_limited_and_until_when(
     cluster: LocalCluster, client: Timed, tenants: Iterator[str]
 ) -> None:
-    """In the words of the contract, on every node, with the header saying the same."""
+    """On every node it has the contract's words, and the header agrees with them."""
 
     async def asked() -> list[tuple[int, str, Any]]:
         tenant = next(tenants)
@@ -226,7 +226,7 @@ async def test_a_refusal_says_what_is_limited_and_until_when(
 async def test_claims_are_limited_a_request_and_batches_as_one(
     cluster: LocalCluster, client: Timed, tenants: Iterator[str]
 ) -> None:
-    """Whatever they find."""
+    """A claim counts as one whatever it returns."""
     batch = {"commands": ["nothing"], "count": 100}
 
     async def asked() -> tuple[set[int], list[ClientAnswer]]:
@@ -252,7 +252,7 @@ async def test_claims_are_limited_a_request_and_batches_as_one(
 async def test_a_batch_of_creates_counts_its_tasks_and_is_let_by_as_a_whole(
     cluster: LocalCluster, client: Timed, tenants: Iterator[str]
 ) -> None:
-    """One that could never be let by is no matter of waiting."""
+    """A batch that is larger than the bucket is refused for good."""
 
     async def asked() -> list[ClientAnswer]:
         tenant = next(tenants)
@@ -279,7 +279,7 @@ async def test_a_batch_of_creates_counts_its_tasks_and_is_let_by_as_a_whole(
 async def test_creates_go_on_when_the_node_that_counts_is_killed(
     cluster: LocalCluster, client: RecordingClient, tenants: Iterator[str]
 ) -> None:
-    """At once by the shares of the others; the next one starts with a full bucket."""
+    """The others' shares allow creates at once; the next counting leader has a full bucket."""
     tenant = next(tenants)
     home = home_shard(tenant, SHARDS)
     owner = await cluster.leader_of(home)
@@ -297,7 +297,7 @@ async def test_creates_go_on_when_the_node_that_counts_is_killed(
     assert new_owner != owner
 
     async def counted_anew() -> bool:
-        # It leads a moment before its own requests know that it does.
+        # It leads for a moment before its own requests know that.
         return (await client.create(new_owner, tenant, "limited")).status == 202
 
     await until(counted_anew, within_s=20, what="a create that the new owner has counted")

@@ -1,4 +1,4 @@
-"""The README and the five minutes: every command does what it says, to a real cluster."""
+"""The README and the five minutes: every command does what it says, on a real cluster."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ START = (ROOT / "docs" / "start.md").read_text()
 READY = "Stop with Ctrl-C"
 TOKEN = "dev-token"
 RUN_WITHIN_S = 120.0
-# Nothing of the `make` that runs this test.
+# No variables of the `make` that runs this test.
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
-# A clone is what the test has already; its commands begin with the next line.
+# The test has a clone already; its commands begin with the next line.
 CLONE = "git clone REPOSITORY codeq-cluster && cd codeq-cluster\n"
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:\w+=\S+ )?(?:make|docker|curl|\S*codeq-cluster|\.ci/run)\b")
-# Code within a line that is a command; capitals stand for what a reader fills in.
+# Inline code that is a command; capitals stand for values that a reader fills in.
 INLINE = [
     code
     for code in re.findall(r"`([^`\n]+)`", _FENCED.sub("", TEXT + START))
     if _COMMAND.match(code)
 ]
 UPS = sorted({code for code in INLINE if "make up" in code} - {"make up"})
-# Cut short, where the whole takes minutes: the program and its flags are the ones that `make` runs.
+# Shortened, where the whole takes minutes; program and flags are those that `make` runs.
 SHORTENED = {
     "make explore": "ARGS=--help",
     "make simulate": "SEEDS=1",
     "make jepsen": "ARGS=--help",
     "make bench": "ARGS=--help",
 }
-# These say what they would do: the first two run this test, the last needs other brokers.
+# Only printed by make: the first two run this test, the last needs other brokers.
 TOLD = {"make check": "lint-imports", "make test": "pytest -n", "make bench-peers": "bench.peers"}
-# Run by others, which say so: `docker compose` is not everywhere, and is another program there.
+# Other tests run these: `docker compose` is not available everywhere.
 ELSEWHERE = {
     "docker compose up -d --build": ("deploy/verify-compose.sh", ["docker build ", "run up -d "]),
     ".ci/run": (".ci/run", ["exec make test "]),
@@ -59,15 +59,15 @@ ELSEWHERE = {
 
 
 class Checkout:
-    """A directory that looks like a fresh clone, whose clusters have ports of their own."""
+    """A directory that looks like a fresh clone, whose clusters have their own ports."""
 
     def __init__(self, directory: Path) -> None:
-        """Make it; what is installed is this test's own environment."""
+        """Create it; the installed packages are those of this test's environment."""
         self._directory = directory
         self._base = free_port_base(3)
         (directory / "jepsen-lite").mkdir(parents=True)
         for name in ("Makefile", "pyproject.toml", "jepsen-lite/pyproject.toml"):
-            # With its time: `make` installs again what is older than it.
+            # With its modification time: `make` reinstalls when it is older.
             shutil.copy2(ROOT / name, directory / name)
         (directory / ".venv").symlink_to(sys.prefix)
 
@@ -76,12 +76,12 @@ class Checkout:
         return f"http://127.0.0.1:{self._base + node - 1}"
 
     def nodes(self) -> dict[str, dict[str, object]]:
-        """Return what the running cluster says of its nodes, by id."""
+        """Return the running cluster's report of its nodes, by id."""
         text = (self._directory / ".data" / "dev" / "cluster.json").read_text()
         return {node["id"]: node for node in json.loads(text)["nodes"]}
 
     async def run(self, script: str, *, exit_code: int = 0) -> str:
-        """Run a block to its end and return what it printed."""
+        """Run a block to its end and return its output."""
         process = await self._started(script, asyncio.subprocess.PIPE)
         said = await _said(process)
         assert process.returncode == exit_code, f"{script}\n{said}"
@@ -89,14 +89,14 @@ class Checkout:
 
     @asynccontextmanager
     async def serving(self, script: str, *, until_it_says: str = "") -> AsyncIterator[Path]:
-        """Run a block in a terminal of its own until the end of this one, then press Ctrl-C.
+        """Run a block in its own terminal until the end of this one, then press Ctrl-C.
 
         Args:
             script: The block.
-            until_it_says: What it has printed when this begins.
+            until_it_says: Printed before this begins.
 
         Yields:
-            The file it prints into.
+            The file with its output.
         """
         printed = self._directory / f"terminal-{len(list(self._directory.glob('terminal-*')))}"
         with printed.open("wb") as output:
@@ -128,7 +128,7 @@ class Checkout:
 
 
 async def _said(process: asyncio.subprocess.Process) -> str:
-    """Return what a process prints until its end, which comes in time."""
+    """Return the output of a process until its end, within a time limit."""
     try:
         output, _ = await asyncio.wait_for(process.communicate(), RUN_WITHIN_S)
     except TimeoutError:
@@ -138,7 +138,7 @@ async def _said(process: asyncio.subprocess.Process) -> str:
 
 
 async def _interrupt(process: asyncio.subprocess.Process) -> None:
-    """Press Ctrl-C in the terminal of a process, and see it end."""
+    """Press Ctrl-C in the terminal of a process, and wait for its end."""
     if process.returncode is not None:
         return
     os.killpg(process.pid, signal.SIGINT)
@@ -150,7 +150,7 @@ async def _interrupt(process: asyncio.subprocess.Process) -> None:
 
 
 class Reader:
-    """Somebody who takes a page's blocks in their order and leaves none out."""
+    """Reads a page's blocks in order, without skipping any."""
 
     def __init__(self, text: str) -> None:
         self._blocks = [block for block in blocks(text) if block.marks not in ("", "make")]
@@ -163,17 +163,17 @@ class Reader:
         return block.body
 
     def shown(self, section: str) -> list[str]:
-        """Return the lines of the next block, which must be what the one before it prints."""
+        """Return the lines of the next block, the expected output of the one before."""
         return self.next(section, "text", "shows").splitlines()
 
     @property
     def left(self) -> list[Block]:
-        """What was not read."""
+        """The blocks that were not read."""
         return self._blocks
 
 
 async def result_of(checkout: Checkout, *, node: int) -> object:
-    """Give the cluster a task and return the result that some worker makes of it."""
+    """Create a task and return the result of a worker."""
     client = ".venv/bin/codeq-cluster task"
     payload = shlex.quote('{"name":"world"}')
     task_id = await checkout.run(f"{client} create --event greet --payload {payload} --quiet")
@@ -185,7 +185,7 @@ async def result_of(checkout: Checkout, *, node: int) -> object:
 
 
 async def leaders(checkout: Checkout) -> set[object]:
-    """Return who leads, by the word of the first node."""
+    """Return the leaders, as the first node reports them."""
     told = await asyncio.to_thread(get, f"{checkout.url(1)}/v1/codeq/raft/status", TOKEN)
     groups = told["groups"]
     assert isinstance(groups, list)
@@ -194,7 +194,7 @@ async def leaders(checkout: Checkout) -> set[object]:
 
 @pytest.mark.timeout(600)
 async def test_the_readme_and_the_five_minutes_work_as_they_are_written(tmp_path: Path) -> None:
-    """From the first start over work of all kinds to a killed node that comes back."""
+    """From the first start, over all kinds of work, to a killed node that comes back."""
     checkout, readme, start = Checkout(tmp_path / "clone"), Reader(TEXT), Reader(START)
     up = readme.next("Start", "sh", "serve").removeprefix(CLONE)
     async with checkout.serving(up, until_it_says=READY):
@@ -214,14 +214,14 @@ async def test_the_readme_and_the_five_minutes_work_as_they_are_written(tmp_path
 
 
 def _answers(script: str) -> list[str]:
-    """Return the answers that stand in a script as comments, below the requests."""
+    """Return the answers that a script has as comments below its requests."""
     return [line.removeprefix("# ") for line in script.splitlines() if line.startswith("# {")]
 
 
 async def _five_minutes(
     checkout: Checkout, start: Reader, program: str
 ) -> list[tuple[list[str], str]]:
-    """Take the page up to the killed node; return what it shows and what was printed."""
+    """Run the page up to the killed node; return the shown and the printed output."""
     assert start.next("Start three nodes", "sh", "serve") == start.first
     printed = []
     for section in ("A first task", "A task that fails"):
@@ -237,7 +237,7 @@ async def _five_minutes(
 
 
 async def _killed_and_back(checkout: Checkout, start: Reader) -> None:
-    """Kill n2 as the page does, see the others lead, and bring it back."""
+    """Kill n2 as the page does, wait for other leaders, and bring it back."""
     await checkout.run(start.next("Kill a node", "sh", "run"))
     status = start.next("Kill a node", "sh", "run again exit=1")
 
@@ -258,7 +258,7 @@ async def _killed_and_back(checkout: Checkout, start: Reader) -> None:
 
 @pytest.mark.parametrize("command", UPS)
 async def test_make_up_takes_what_the_readme_says(command: str, tmp_path: Path) -> None:
-    """Other ports, one node, or nodes that start again by themselves."""
+    """Other ports, one node, and nodes that restart by themselves work as described."""
     checkout = Checkout(tmp_path / "clone")
     async with checkout.serving(command, until_it_says=READY):
         nodes = checkout.nodes()
@@ -278,7 +278,7 @@ async def test_make_up_takes_what_the_readme_says(command: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("command", sorted(SHORTENED))
 async def test_a_target_runs_what_it_is_said_to(command: str) -> None:
-    """Cut short by an argument that the README's reader may give as well."""
+    """An argument shortens the run, as the README's reader may do too."""
     process = await asyncio.create_subprocess_exec(
         *shlex.split(f"{command} {SHORTENED[command]}"),
         cwd=ROOT,
@@ -297,14 +297,14 @@ async def test_a_target_runs_what_it_is_said_to(command: str) -> None:
 async def test_a_target_that_cannot_run_here_names_what_it_runs(
     command: str, tmp_path: Path
 ) -> None:
-    """It is there, and `make` finds all that it depends on."""
+    """The script exists, and `make` finds all its prerequisites."""
     told = await Checkout(tmp_path / "clone").run(f"{command} --dry-run")
 
     assert TOLD[command] in told
 
 
 def test_every_command_of_the_readme_is_run_by_a_test() -> None:
-    """One that is added is to be run as well."""
+    """A new command needs a test."""
     marked = [*blocks(TEXT), *blocks(START)]
     listed = {
         line.partition("#")[0].strip()

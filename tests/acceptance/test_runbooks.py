@@ -1,4 +1,4 @@
-"""Runbooks: every command of docs/runbooks does what the page says, to real nodes."""
+"""Runbooks: every command of docs/runbooks does what the page says, on real nodes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.integration.webhooks.target import listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# A pace that leaves the machine room for a node that starts.
+# A rate that leaves the machine time for a starting node.
 CYCLES_PER_S = 50.0
-# However busy the machine is, a load it must be.
+# The least load for the test to count, however busy the machine is.
 CREATES_MIN = 300
 DRAINED_WITHIN_S = 90.0
 
@@ -41,7 +41,7 @@ DRAINED_WITHIN_S = 90.0
 async def opened(
     name: str, cluster: LocalCluster, *, ca: Path | None = None
 ) -> AsyncIterator[Runbook]:
-    """Yield a runbook for this cluster; all of it must have been run in the end."""
+    """Yield a runbook for this cluster; in the end all of it must have been run."""
     async with controlled(cluster) as control:
         book = Runbook(name, cluster, control=control, ca=ca)
         yield book
@@ -49,7 +49,7 @@ async def opened(
 
 
 async def test_a_lost_disk_a_lost_node_and_another_in_its_place(tmp_path: Path) -> None:
-    """Two pages of one cluster: n2 loses its data under load, then its process, then its place."""
+    """Two pages on one cluster: n2 loses its data under load, then its process, then its place."""
     async with LocalCluster(tmp_path, shards=2) as cluster:
         async with Load(
             cluster.urls,
@@ -76,7 +76,7 @@ async def test_a_lost_disk_a_lost_node_and_another_in_its_place(tmp_path: Path) 
             await book.run("Bring it back")
             await book.run("It is over")
             await book.run("Or replace it")
-        # The newcomer and one of the first are a majority now.
+        # The new node and one of the first form a majority now.
         await cluster.kill("n1")
         led_by = await cluster.leader_of(0, among=["n3", "n4"])
 
@@ -86,7 +86,7 @@ async def test_a_lost_disk_a_lost_node_and_another_in_its_place(tmp_path: Path) 
 
 
 def damage(data: Path) -> None:
-    """Turn some bits of what a stopped node keeps."""
+    """Flip some bits in a stopped node's data."""
     manifest = next((data / "shard-0").glob("MANIFEST-*"))
     content = bytearray(manifest.read_bytes())
     content[len(content) // 3] ^= 0x5A
@@ -96,8 +96,8 @@ def damage(data: Path) -> None:
 async def test_a_majority_comes_back_and_when_it_cannot_one_node_goes_on(tmp_path: Path) -> None:
     """The page of a lost quorum: two nodes killed at once, brought back, then lost for good.
 
-    What was acknowledged and had reached the survivor is on every node in the end, and is worked
-    on; the nodes that came later are a majority without it.
+    Acknowledged tasks that had reached the survivor exist on every node in the end and are
+    processed. The later nodes form a majority without the survivor.
     """
     async with LocalCluster(tmp_path, shards=2) as cluster, RecordingClient(cluster.urls) as client:
         created = [await client.create(node, PRODUCER_TOKEN, "before") for node in cluster.urls]
@@ -127,7 +127,7 @@ async def test_a_majority_comes_back_and_when_it_cannot_one_node_goes_on(tmp_pat
 
 
 async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
-    """The page of a full disk: a node without room steps back and returns, and nothing is lost."""
+    """The page of a full disk: a node without space steps down and returns; nothing is lost."""
     cluster = LocalCluster(
         tmp_path, settings={"store": {"memtableBytes": 2**20, "minFreeBytes": 0}}
     )
@@ -161,13 +161,13 @@ async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
 
 
 async def test_a_slow_disk_is_found_and_passed_by(cluster: LocalCluster) -> None:
-    """The page of a slow disk: the figures are there, leaderships move, the node can go."""
+    """The page of a slow disk: figures are shown, leaderships move, and the node can be removed."""
     async with opened("slow-disk.md", cluster) as book:
         await until(
             lambda: _leads(cluster, "n2"), within_s=60, what="n2 leading the shard it prefers"
         )
         await book.run("See which")
-        # Looked at meanwhile: it takes back what it prefers, some seconds later.
+        # Read at once: some seconds later the node takes its preferred shards back.
         async with asyncio.TaskGroup() as looking:
             looking.create_task(
                 until(lambda: _leads_nothing(cluster, "n2"), within_s=90, what="n2 leading nothing")
@@ -188,7 +188,7 @@ async def _leads_nothing(cluster: LocalCluster, node: str) -> bool:
 
 
 async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None:
-    """The page of an upgrade under a load that goes by readiness: not one call is in vain."""
+    """The page of an upgrade, under a load that follows readiness: not one call fails."""
     async with Load(
         cluster.urls,
         producer_token=PRODUCER_TOKEN,
@@ -217,7 +217,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
             book.assert_done()
         drained = await load.drain(within_s=DRAINED_WITHIN_S)
         verdict = audit(load.calls, await load.final_tasks())
-    # Those under way at a stop too, which the audit would excuse.
+    # Calls in flight at a stop count too, which the audit would excuse.
     failed = [call for call in load.calls if call.outcome is not RecordedOutcome.OK]
 
     assert stopped == ["n1", "n2", "n3"]
@@ -228,7 +228,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
 
 
 async def test_a_backup_brings_everything_back(tmp_path: Path) -> None:
-    """The page of backup and restore: what was there at the backup is, what came later is not."""
+    """The page of backup and restore: data of the backup exists, later data does not."""
     settings = {"backup": {"directory": str(tmp_path / "n1" / "backup")}}
     async with (
         LocalCluster(tmp_path, settings=settings) as cluster,
@@ -254,7 +254,7 @@ async def test_a_backup_brings_everything_back(tmp_path: Path) -> None:
 
 
 async def test_certificates_and_their_authority_are_replaced(tmp_path: Path) -> None:
-    """The page of certificates, without a stop but the one that shows the new ones at work."""
+    """The page of certificates: the only stop is the one that shows the new ones in use."""
     old, new = Authority("old"), Authority("new")
     believed = tmp_path / "believed.pem"
     believed.write_bytes(old.pem + new.pem)
@@ -274,7 +274,7 @@ async def test_certificates_and_their_authority_are_replaced(tmp_path: Path) -> 
 
 
 async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> None:
-    """Four pages of one cluster: dead letters, waiting tasks, callbacks, and requests at last."""
+    """Four pages on one cluster: dead letters, waiting tasks, callbacks, and failing requests."""
     settings = {"resultWebhookMaxAttempts": 1, "limits": {"requestTimeoutMs": 3000}}
     async with (
         LocalCluster(tmp_path, shards=2, settings=settings) as cluster,
@@ -322,7 +322,7 @@ async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> N
 
 
 async def _die(client: RecordingClient) -> None:
-    """Let three tasks run out of attempts, for one reason."""
+    """Let three tasks run out of attempts, for the same reason."""
     for _ in range(3):
         await client.create("n1", PRODUCER_TOKEN, "reports", maxAttempts=1)
         task = await _claimed(client)
@@ -359,14 +359,14 @@ async def _claimed(client: RecordingClient, **fields: object) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Receiver:
-    """A receiver of webhooks, and the status it answers with from now on."""
+    """A receiver of webhooks that answers with a set status."""
 
     url: str = ""
     status: int = 200
     answered: list[int] = field(default_factory=list)
 
     async def hear(self, _request: web.Request) -> web.Response:
-        """Answer one."""
+        """Answer a call."""
         self.answered.append(self.status)
         return web.Response(status=self.status)
 

@@ -1,4 +1,4 @@
-"""SDK: producers and workers live through what happens to nodes."""
+"""SDK: producers and workers survive the failures of nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def _learned(connection: Client, cluster: LocalCluster) -> None:
 
 
 async def test_a_client_of_one_node_goes_on_when_that_is_killed(cluster: LocalCluster) -> None:
-    """It has learned the others; every call is answered, and no task is made twice."""
+    """It has learned the other nodes: every call is answered, and no task is created twice."""
     async with Client([cluster.urls["n1"]], token=PRODUCER_TOKEN) as client:
         await client.create("sdk-killed", 0)
         await _learned(client, cluster)
@@ -65,7 +65,7 @@ async def test_a_client_of_one_node_goes_on_when_that_is_killed(cluster: LocalCl
 
 
 async def test_a_worker_goes_on_when_its_node_is_killed(cluster: LocalCluster) -> None:
-    """It reports what it had in hand, claims from the others, and each task ends once."""
+    """It reports its tasks, claims from the other nodes, and each task ends once."""
     begun = asyncio.Event()
     ended: Counter[int] = Counter()
     worker = Worker([cluster.urls["n3"]], token=WORKER_TOKEN, concurrency=4, lease_s=30, wait_s=2)
@@ -90,12 +90,12 @@ async def test_a_worker_goes_on_when_its_node_is_killed(cluster: LocalCluster) -
             await serving
 
     assert [result.value for result in results] == list(range(60))
-    # A claim or a report whose answer was lost is the one thing that brings a task twice.
+    # Only a claim or a report whose answer was lost delivers a task twice.
     assert sum(ended.values()) <= 60 + 2 * 4
 
 
 async def test_a_program_without_a_loop_goes_on_as_well(cluster: LocalCluster) -> None:
-    """The sync face is the same client."""
+    """The synchronous interface is the same client."""
 
     def produce() -> list[TaskRecord]:
         with SyncClient(Client([cluster.urls["n2"]], token=PRODUCER_TOKEN)) as client:
@@ -110,7 +110,7 @@ async def test_a_program_without_a_loop_goes_on_as_well(cluster: LocalCluster) -
 
 
 async def test_a_client_believes_the_authority_it_was_given_on_every_node(tmp_path: Path) -> None:
-    """The nodes it learns are asked over TLS as well; without the authority nothing is sent."""
+    """Learned nodes are asked over TLS as well; without the authority nothing is sent."""
     async with LocalCluster(tmp_path, authority=Authority(), shards=1) as secure:
         node = secure.nodes["n1"]
         async with Client([node.url], token=PRODUCER_TOKEN) as mistrustful:

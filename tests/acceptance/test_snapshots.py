@@ -1,4 +1,4 @@
-"""Snapshots: a node that was away for longer than the log is kept comes back all the same."""
+"""Snapshots: a node that was away for longer than its peers keep their logs still comes back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
 PAYLOAD = "x" * 200_000
-TASKS = 40  # 8 MB: the log keeps 1 MiB, and is trimmed by 4 MiB at least.
+TASKS = 40  # 8 MB: the log keeps 1 MiB, and is truncated by at least 4 MiB.
 PACE = 8 * 2**20
-# A minute for a snapshot of so many: whoever looks late is still in time to kill one.
+# At this pace a snapshot takes a minute, so that even a slow test can kill a node meanwhile.
 SLOW_PACE = 2**17
 
 
@@ -39,7 +39,7 @@ async def _create(client: RecordingClient, node: str, n: int) -> str:
 
 
 def _fetches(cluster: LocalCluster, node: str, *, pace: int) -> None:
-    """Have a node fetch at a pace from its next start on."""
+    """Limit the pace of a node's fetches from its next start on."""
     path = cluster.nodes[node].config_path
     config = yaml.safe_load(path.read_text())
     config["raft"]["snapshotBytesPerSecond"] = pace
@@ -49,7 +49,7 @@ def _fetches(cluster: LocalCluster, node: str, *, pace: int) -> None:
 async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """It holds what the others hold, votes, and the cluster outlives the loss of another node."""
+    """It has the others' state, votes, and the cluster survives the loss of another node."""
     leader = await cluster.leader_of(0)
     away, other = (node for node in cluster.nodes if node != leader)
     early = await _create(client, leader, 0)
@@ -62,7 +62,7 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
 
     cluster.start(away)
     await cluster.wait_ready()
-    # Ready is who has caught up, and that took a snapshot.
+    # A ready node has caught up, which took a snapshot.
     assert "snapshot installed" in cluster.nodes[away].log_path.read_text()
     await cluster.wait_converged()
 
@@ -80,7 +80,7 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
 async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """After a kill at any point, the next start goes on or begins again."""
+    """After a kill at any point, the next start resumes or starts over."""
     leader = await cluster.leader_of(0)
     away = next(node for node in cluster.nodes if node != leader)
     await cluster.kill(away)
@@ -110,7 +110,7 @@ async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
 async def test_a_leader_killed_while_it_lends_a_snapshot_loses_nothing(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Who was fetching votes for the one that has everything, and fetches from that one."""
+    """The fetching node votes for the most complete one and fetches from it."""
     leader = await cluster.leader_of(0)
     away, other = (node for node in cluster.nodes if node != leader)
     await cluster.kill(away)

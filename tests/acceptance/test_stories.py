@@ -1,4 +1,4 @@
-"""Stories: what a producer and a worker rely on, across nodes and over a failover."""
+"""Stories: promises to producers and workers, across nodes and failovers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 FIRST, SECOND = WORKER_TOKENS["worker-0"], WORKER_TOKENS["worker-1"]
 NODES = ("n1", "n2", "n3")
 WAIT_S = 14  # Of a call that waits.
-# "At once" with room for a busy machine; the benchmark measures how fast it really is.
+# "At once", with room for a busy machine; the benchmark measures the real time.
 AT_ONCE_S = WAIT_S / 2
-# A lease, and a delay, that are not over before the next step on a busy machine either.
+# A lease or delay that lasts beyond the next step even on a busy machine.
 WHILE_S = 8
 
 
 def fresh(name: str) -> str:
-    """Return a command nobody has used before on this cluster."""
+    """Return a command that is new on this cluster."""
     return f"{name}-{time.time_ns()}"
 
 
@@ -64,11 +64,11 @@ async def another_leader(cluster: LocalCluster, shard: int, gone: str) -> str:
 async def test_a_waiting_claim_is_woken_by_a_create_on_another_node(
     cluster: LocalCluster, client: RecordingClient, at: str, made_on: str
 ) -> None:
-    """A worker that waits on one node has the task at once, whichever shard it falls on."""
+    """A worker that waits on one node gets the task at once, whichever shard it is on."""
     command = fresh("wake")
     for _ in range(2 * cluster.shards):
         waiting = asyncio.create_task(claimed(client, at, command, waitSeconds=WAIT_S))
-        # The answer to a request sent later says that the claim has reached its node.
+        # A later request has been answered, so the claim has reached its node.
         await client.depth(at, ADMIN_TOKEN, command)
         task = await created(client, made_on, command)
         begun_s = time.monotonic()
@@ -81,7 +81,7 @@ async def test_a_waiting_claim_is_woken_by_a_create_on_another_node(
 async def test_a_waiting_result_read_is_woken_from_another_node(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """A producer that waits for a result has it as soon as the worker submits elsewhere."""
+    """A waiting producer gets the result as soon as the worker submits it elsewhere."""
     command = fresh("answer")
     task = await created(client, "n1", command)
     waiting = asyncio.create_task(
@@ -101,7 +101,7 @@ async def test_a_waiting_result_read_is_woken_from_another_node(
 async def test_creates_with_one_key_through_all_nodes_at_once_make_one_task(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Concurrent creates share one id, all but one are replays, and one task is delivered."""
+    """Concurrent creates return one id, all but one are replays, and one task is delivered."""
     command = fresh("once")
     for n in range(8):
         key = f"{command}-{n}"
@@ -126,12 +126,12 @@ async def test_creates_with_one_key_through_all_nodes_at_once_make_one_task(
 async def test_creates_with_one_key_over_a_killed_leader_make_one_task(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Retries before, during and after a failover are answered with one and the same task."""
+    """Retries before, during and after a failover return the same task."""
     command = fresh("once-over-a-kill")
     probe = await created(client, "n1", fresh("probe"), idempotencyKey=command)
     victim = await cluster.leader_of(probe["shard"])
     survivors = [node for node in NODES if node != victim]
-    # The keys fall on every shard, those the victim leads among them.
+    # The keys are on every shard, including those that the victim leads.
     keys = [f"{command}-{n}" for n in range(16)]
 
     async def create(node: str, key: str) -> tuple[str, ClientAnswer]:
@@ -156,7 +156,7 @@ async def test_creates_with_one_key_over_a_killed_leader_make_one_task(
 async def test_an_expired_lease_goes_to_the_next_worker_and_fences_the_first(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """The second worker gets a higher lease token; the first one's result changes nothing."""
+    """The second worker gets a higher lease token, and the first one's result changes nothing."""
     command = fresh("expiry")
     await created(client, "n1", command)
     first = await claimed(client, "n2", command, leaseSeconds=1)
@@ -176,7 +176,7 @@ async def test_an_expired_lease_goes_to_the_next_worker_and_fences_the_first(
 async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """The extended lease is kept by the new leader past the end of the original one."""
+    """The new leader keeps the extended lease beyond the end of the original one."""
     command = fresh("heartbeat")
     await created(client, "n1", command)
     task = await claimed(client, "n1", command, leaseSeconds=WHILE_S)
@@ -190,7 +190,7 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
     original_end_s = datetime.fromisoformat(task["leaseUntil"]).timestamp()
 
     async def original_lease_is_over() -> bool:
-        # With the grace a new leader gives every lease it finds.
+        # Includes the grace that a new leader adds to every lease.
         return time.time() > original_end_s + 3.0
 
     await until(original_lease_is_over, within_s=30, what="the end of the original lease")
@@ -209,7 +209,7 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
 async def test_a_lease_of_a_dead_leader_still_expires(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """The new leader takes an abandoned lease back after its end."""
+    """The new leader ends the lease of a worker that has gone."""
     command = fresh("expiry-over-a-kill")
     await created(client, "n1", command)
     task = await claimed(client, "n1", command, leaseSeconds=2)
@@ -226,7 +226,7 @@ async def test_a_lease_of_a_dead_leader_still_expires(
 async def test_delayed_tasks_come_when_they_are_due_also_over_a_failover(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """A waiting worker has a delayed task not before its time, and at once after it."""
+    """A waiting worker gets a delayed task when it is due, and not before."""
     command = fresh("delayed")
     begun_s = time.time()
     tasks = [await created(client, node, command, delaySeconds=WHILE_S) for node in NODES]
@@ -245,7 +245,7 @@ async def test_delayed_tasks_come_when_they_are_due_also_over_a_failover(
 async def test_a_task_that_used_up_its_attempts_is_a_dead_letter_with_a_failed_result(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """After the last attempt the task is in the DLQ, counted there, and waiters are told."""
+    """After its last attempt the task is a dead letter, is counted, and waiters are answered."""
     command = fresh("dead")
     task = await created(client, "n1", command, maxAttempts=2)
     waiting = asyncio.create_task(
@@ -273,9 +273,9 @@ async def test_a_task_that_used_up_its_attempts_is_a_dead_letter_with_a_failed_r
 async def test_batches_through_every_node_reach_every_shard(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """One hundred creates, claims and results of a batch each, order kept, nothing left."""
+    """A hundred creates, claims and results per batch: in order, and nothing is left."""
     command = fresh("batch")
-    # Keys have shards of their own: without one, tasks that come together stay together.
+    # Keys decide the shards; tasks without keys created together stay together.
     items: list[dict[str, Any]] = [
         {"command": command, "payload": {"n": n}, "idempotencyKey": f"{command}-{n}"}
         for n in range(100)

@@ -30,12 +30,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CYCLES_PER_S = 20
 SETTLES_S = 60.0
 OLD_LEVEL = LEVEL - 1
-# Nobody listens at a node that is away, so nothing was sent.
+# Nobody listens at a node that is down, so nothing was sent.
 REFUSED = "ClientConnectorError("
 
 
 def under_load(cluster: LocalCluster) -> Load:
-    """Return what asks all nodes while they are changed."""
+    """Return producers and workers that ask all nodes during the changes."""
     return Load(
         cluster.urls,
         producer_token=PRODUCER_TOKEN,
@@ -46,7 +46,7 @@ def under_load(cluster: LocalCluster) -> Load:
 
 
 async def command(*arguments: str, release: Path | None = None) -> tuple[int, str, str]:
-    """Run the command of a release; return how it ended, and what it said on both its outputs."""
+    """Run the command of a release; return its exit code and both its outputs."""
     path = {} if release is None else {"PYTHONPATH": str(release)}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "codeq_cluster.cli.main", *arguments),
@@ -62,7 +62,7 @@ async def command(*arguments: str, release: Path | None = None) -> tuple[int, st
 
 
 async def entry_versions(cluster: LocalCluster, node: str, release: Path) -> set[int]:
-    """Return the versions of the entries in the log of a node that does not run."""
+    """Return the versions of the entries in the log of a stopped node."""
     data = str(cluster.nodes[node].data_path)
     asked = ("inspect", data, "--log", "--limit", "100000", "--json")
     code, said, complained = await command(*asked, release=release)
@@ -71,7 +71,7 @@ async def entry_versions(cluster: LocalCluster, node: str, release: Path) -> set
 
 
 async def all_know(cluster: LocalCluster, *wanted: int) -> None:
-    """Wait until the nodes, by their ids, are on record with these levels."""
+    """Wait until the nodes are recorded with these format versions, by their ids."""
 
     async def do() -> bool:
         shown = await answer(cluster, "cluster", "status")
@@ -88,20 +88,20 @@ async def answer(cluster: LocalCluster, *arguments: str) -> Any:
 
 
 async def move(cluster: LocalCluster, node: str, release: Path | None) -> None:
-    """Stop a node, of which nobody is told, and have it run a release from then on."""
+    """Stop a node without notice to clients, and start it with another release."""
     assert await cluster.stop(node) == 0
     await begin(cluster, node, release)
 
 
 async def begin(cluster: LocalCluster, node: str, release: Path | None) -> None:
-    """Start a node that does not run with a release."""
+    """Start a stopped node with a release."""
     cluster.nodes[node].release = release
     cluster.start(node)
     await cluster.wait_ready([node], within_s=SETTLES_S)
 
 
 async def refused(cluster: LocalCluster, node: str) -> str:
-    """Start a node that does not run with this release, which must end; return what it said."""
+    """Start a stopped node with this release, which must end; return its output."""
     log = cluster.nodes[node].log_path
     before = len(log.read_text())
     cluster.nodes[node].release = None
@@ -113,7 +113,7 @@ async def refused(cluster: LocalCluster, node: str) -> str:
 
 
 async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_path: Path) -> None:
-    """There and back and there again, node by node under load; after the upgrade no way back."""
+    """Upgrade, downgrade and upgrade, node by node under load; no downgrade after the switch."""
     (tmp_path / "next").mkdir()
     newer = next_release(tmp_path / "next")
     async with (
@@ -134,7 +134,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         await all_know(cluster, LEVEL, LEVEL, LEVEL)
         load.avoid("n3")
         assert await cluster.stop("n3") == 0
-        # Until an operator says so, nothing is written that the earlier release could not read.
+        # Until an operator enables the newer formats, the earlier release can read everything.
         assert await entry_versions(cluster, "n3", newer) == {OLD_LEVEL}
 
         code, _, complained = await command("cluster", "upgrade", *url)
@@ -145,7 +145,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         records = (await answer(cluster, "audit", "--token", ADMIN_TOKEN))["records"]
         assert records[0]["action"] == "cluster.upgrade"
 
-        # Its own log does not say so yet, but its leader does.
+        # Its own log may not have the change yet, but its leader's has.
         said = await refused(cluster, "n3")
         assert f"uses formats of level {LEVEL}, and this release knows those up to" in said
         await begin(cluster, "n3", newer)
@@ -173,7 +173,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
 
 
 async def raised(cluster: LocalCluster, node: str) -> int:
-    """Ask a node to let the newer formats be used; return the status of its answer."""
+    """Ask a node to enable the newer formats; return the status of its answer."""
     url = f"{cluster.urls[node]}/v1/codeq/admin/cluster/upgrade"
     headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
     async with (
@@ -186,7 +186,7 @@ async def raised(cluster: LocalCluster, node: str) -> int:
 async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(
     tmp_path: Path,
 ) -> None:
-    """Whatever became of the request: it is given again until it is done."""
+    """Whatever the outcome of the request, it is repeated until the change is done."""
     (tmp_path / "next").mkdir()
     newer = next_release(tmp_path / "next")
     cluster = LocalCluster(tmp_path, shards=2)

@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# Beside the repository in continuous integration: makes an engine out of a bare machine.
+# A script beside the repository in continuous integration, which installs an engine.
 _ENGINE_MAKER = ROOT.parent / "shared" / "tools" / "docker-here"
 
 
 def _engine() -> str | None:
-    """Return None when there is an engine, or else the reason why none can be had."""
+    """Return None if there is an engine, or else the reason why there is none."""
     if (
         shutil.which("docker")
         and subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
@@ -30,9 +30,9 @@ def _engine() -> str | None:
 @pytest.mark.docker
 @pytest.mark.timeout(900)
 def test_a_compose_cluster_serves_through_the_death_of_a_node() -> None:
-    """Tasks go through every published port, through the others after a kill, and again later.
+    """Tasks work through every published port, through the others after a kill, and again later.
 
-    A file that one node stored is read through another, and a callback's signature verifies.
+    One node serves a file that another stored, and a callback's signature is valid.
     """
     reason = _engine()
     if reason:

@@ -1,4 +1,4 @@
-"""Browser: a headless Chromium that nothing may go wrong in unnoticed."""
+"""Browser: a headless Chromium in which every error fails the test."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PAGE_TOKENS = {
 WORKER_SCOPES = ["codeq:claim", "codeq:nack", "codeq:result", "codeq:subscribe"]
 WORKER = "worker-0"
 HOSTILE_WORKER = "worker-1"
-# A subject may be any text; so may an error and a payload. None of it is markup.
+# Subjects, errors and payloads may be any text. None of it may be treated as markup.
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
-WAIT_MS = 15_000  # For what the page is to show: machines that run tests are busy.
+WAIT_MS = 15_000  # For a text to appear: machines that run tests are busy.
 WIDE = (1280, 860)
 NARROW = (390, 844)
 
-# What Chromium itself says of an answer that the page expects and shows in its own words.
+# Chromium's own messages about answers that the page expects and handles.
 _EXPECTED = ("Failed to load resource", "net::ERR_")
 
 
 def page_settings(backups: Path) -> dict[str, object]:
-    """Return what makes a cluster know the tokens of every role, a producer and two workers."""
+    """Return settings with tokens for every role, a producer and two workers."""
     tokens: list[dict[str, object]] = [
         {"token": name, "subject": f"the {name}", "scopes": scopes}
         for name, scopes in PAGE_TOKENS.items()
@@ -59,10 +59,10 @@ def page_settings(backups: Path) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Window:
-    """A page in a context of its own.
+    """A page in its own browser context.
 
     Attributes:
-        wrong: What the page or the browser has complained of.
+        wrong: Complaints of the page or the browser.
     """
 
     page: Page
@@ -70,7 +70,7 @@ class Window:
     wrong: list[str] = field(default_factory=list)
 
     async def log_in(self, token: str) -> None:
-        """Log in where the window is."""
+        """Log in at the current address."""
         await self.page.fill("#token", token)
         await self.page.click("button.primary")
         await self.page.wait_for_selector("#who", state="attached")
@@ -81,11 +81,11 @@ class Window:
         await self.page.wait_for_selector(ready)
 
     async def text(self, selector: str = "main") -> str:
-        """Return what can be read."""
+        """Return the visible text."""
         return await self.page.inner_text(selector)
 
     async def shows(self, text: str, *, within: str = "main") -> None:
-        """Wait until a text can be read."""
+        """Wait until a text is visible."""
         await self.page.locator(within).get_by_text(text).first.wait_for()
 
     async def click(self, name: str, *, within: str = "body") -> None:
@@ -93,7 +93,7 @@ class Window:
         await self.page.locator(within).get_by_role("button", name=name, exact=True).click()
 
     async def faults_of_access(self) -> list[str]:
-        """Return what keeps some people from using the view as it is now: axe's word."""
+        """Return accessibility faults of the current view, as axe reports them."""
         found = await Axe().run(self.page)
         return [
             f"{each['id']}: {each['nodes'][0]['html'][:200]}"
@@ -124,18 +124,18 @@ class Chromium:
         dark: bool = False,
         token: str = "",
     ) -> AsyncIterator[Window]:
-        """Open a window on the page of a node; at its end nothing may have gone wrong in it.
+        """Open a window on a node's page; at its end, any complaint fails the test.
 
         Args:
-            url: Of the node.
-            size: Of the window, pixels.
-            dark: The system's colours are.
-            token: Logged in with; empty to stay at the log-in form.
+            url: The node's URL.
+            size: Of the window, in pixels.
+            dark: Use the system's dark colours.
+            token: The token to log in with; empty to stay at the log-in form.
         """
         context = await self.browser.new_context(
             viewport={"width": size[0], "height": size[1]},
             color_scheme="dark" if dark else "light",
-            # What fades in has another contrast on its way.
+            # Elements that fade in have a lower contrast meanwhile.
             reduced_motion="reduce",
             accept_downloads=True,
         )
@@ -183,5 +183,5 @@ async def chromium() -> AsyncIterator[Chromium]:
 
 
 def url_of(cluster: LocalCluster, node: str = "n1") -> str:
-    """Return where a node's page is."""
+    """Return the URL of a node's page."""
     return cluster.urls[node]

@@ -1,4 +1,4 @@
-"""The page: one cluster a module, that knows tokens of every role, and one browser."""
+"""The page: one cluster per module, with tokens for every role, and one browser."""
 
 from __future__ import annotations
 

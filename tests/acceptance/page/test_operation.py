@@ -1,4 +1,4 @@
-"""What operators and admins do on the page, in a real browser on three real nodes."""
+"""Operators' and admins' actions on the page, in a real browser on three real nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from tests.acceptance.page.browser import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# The cluster itself takes a leadership back, after five seconds and after twice as many each time.
+# The cluster moves a leadership back by itself, after five seconds and after twice as long each
+# further time.
 TRIES = 4
 BEFORE_ITSELF_MS = 4000
 
@@ -40,7 +41,7 @@ async def undelivered(client: RecordingClient, command: str) -> None:
 async def test_a_task_is_created_as_it_was_typed_and_shown(
     admin: Window, client: RecordingClient
 ) -> None:
-    """What is wrong with it is said beside its field: by the page, and by the server."""
+    """The page and the server show an error beside the field it belongs to."""
     await admin.open("/tasks")
     await admin.click("New task")
     await admin.page.get_by_label("Command").fill("first task")
@@ -78,7 +79,7 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(
 
 
 async def test_a_double_click_creates_one_task(admin: Window, client: RecordingClient) -> None:
-    """In a queue's own view, which fills its name in."""
+    """A queue's own view fills in the queue's name."""
     await admin.open("/queues/clicked.twice", ready="main .figures")
     await admin.click("New task")
     await admin.page.get_by_label("Payload, JSON").fill("[]")
@@ -91,7 +92,7 @@ async def test_a_double_click_creates_one_task(admin: Window, client: RecordingC
 async def test_a_task_whose_answer_got_lost_is_not_created_again(
     admin: Window, client: RecordingClient
 ) -> None:
-    """The form is still there, and sends the same idempotency key."""
+    """The form stays open, and sends the same idempotency key."""
 
     async def lose(route: Route) -> None:
         await route.fetch()
@@ -113,7 +114,7 @@ async def test_a_task_whose_answer_got_lost_is_not_created_again(
 async def test_a_readers_place_in_the_problems_is_kept(
     admin: Window, client: RecordingClient
 ) -> None:
-    """When another one comes before it."""
+    """The place is kept when another problem is inserted before it."""
     await client.create("n1", "producer", "place.older")
     await admin.open()
     await client.create("n1", "producer", "place.kept")
@@ -130,7 +131,7 @@ async def test_a_readers_place_in_the_problems_is_kept(
 async def test_workers_are_shown_with_what_they_hold(
     admin: Window, client: RecordingClient
 ) -> None:
-    """Their names are text whatever they hold, and lead to the tasks."""
+    """Their names are shown as text whatever they contain, and lead to their tasks."""
     created = await client.create("n1", "producer", "workers.held")
     claimed = await client.claim("n2", HOSTILE_WORKER, ["workers.held"])
     assert claimed.body["id"] == created.body["id"]
@@ -144,7 +145,7 @@ async def test_workers_are_shown_with_what_they_hold(
 
 
 async def test_dead_callbacks_are_replayed(admin: Window, client: RecordingClient) -> None:
-    """Some, and all of them."""
+    """Single callbacks can be replayed, and all of them."""
     for command in ("hooks.one", "hooks.two"):
         await undelivered(client, command)
     await until_dead(client, "hooks.one", "hooks.two")
@@ -163,7 +164,7 @@ async def test_dead_callbacks_are_replayed(admin: Window, client: RecordingClien
 
 
 async def until_dead(client: RecordingClient, *commands: str) -> None:
-    """Wait until callbacks of these commands are given up."""
+    """Wait until callbacks of these commands are dead."""
 
     async def given_up() -> bool:
         answer = await client.call("GET", "n1", "/admin/deliveries?status=dead", "admin")
@@ -173,7 +174,7 @@ async def until_dead(client: RecordingClient, *commands: str) -> None:
 
 
 async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: RecordingClient) -> None:
-    """The broker's own words say what is wrong with one, beside the form."""
+    """The broker's own error is shown beside the form."""
     await admin.open("/topics")
     await admin.click("New policy")
     await admin.page.get_by_label("Queue", exact=True).fill("policy.made")
@@ -207,11 +208,11 @@ async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: Recor
 async def test_a_leadership_is_handed_over_and_all_are_rebalanced(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
-    """By an operator, who sees who leads and who should."""
+    """An operator sees each shard's leader and its preferred leader."""
     async with browser.window(url_of(cluster), token="operator") as window:
         await window.open("/cluster", ready="main .chip.lead")
         for _ in range(TRIES):
-            # Who led it before it was restarted may still do so for a moment.
+            # The leader before the restart may still lead for a moment.
             await window.page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
             await window.page.get_by_label("Transfer shard 1").click()
             await window.page.get_by_role("dialog").get_by_role("combobox").select_option("n3")
@@ -232,7 +233,7 @@ async def test_a_leadership_is_handed_over_and_all_are_rebalanced(
 
 
 async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: LocalCluster) -> None:
-    """An operator follows it to its end, and reads who took it."""
+    """An operator follows it to its end, and the audit names who took it."""
     async with browser.window(url_of(cluster), token="operator") as window:
         await window.open("/cluster")
         await window.click("Back up now")
@@ -248,7 +249,7 @@ async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: Local
 async def test_who_changed_a_queue_is_on_record_as_text(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Whatever the name of its admin holds; an operator of the cluster reads nothing of it."""
+    """An admin's name is text whatever it contains; a cluster's operator sees no record of it."""
     await client.call("POST", "n2", "/admin/queues/audit.me/pause", "hostile", {})
     async with browser.window(url_of(cluster), token="hostile") as window:
         await window.open("/audit")
@@ -267,7 +268,7 @@ async def test_who_changed_a_queue_is_on_record_as_text(
 async def test_a_viewer_is_offered_nothing_that_changes_anything(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """And sees of a callback's target where it is, not what may be secret in it."""
+    """Of a callback's target a viewer sees the host, without the part that may be secret."""
     await undelivered(client, "hooks.viewed")
     await until_dead(client, "hooks.viewed")
     async with browser.window(url_of(cluster), token="viewer") as window:
@@ -287,7 +288,7 @@ async def test_a_viewer_is_offered_nothing_that_changes_anything(
 async def test_another_site_changes_nothing_through_a_browser_that_is_logged_in(
     admin: Window, cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Not from another port of the same host either, whose requests carry the cookie."""
+    """Even requests from another port of the same host, which carry the cookie, are refused."""
     await client.create("n1", "producer", "forged")
     path = f"{url_of(cluster)}/ui/api/queues/forged/pause"
     await admin.page.route(
@@ -325,7 +326,7 @@ async def test_everybody_can_use_every_view(
     size: tuple[int, int],
     dark: bool,
 ) -> None:
-    """By keyboard, by screen reader, on a telephone, in the dark: axe finds nothing serious."""
+    """By keyboard, screen reader, phone and dark colours: axe finds nothing serious."""
     await client.call("PUT", "n1", "/admin/topics/every.topic", "admin", {"weight": 2})
     await client.claim("n1", WORKER, ["every.topic"])
     await undelivered(client, "every.hook")
@@ -355,7 +356,7 @@ async def test_everybody_can_use_every_view(
 async def test_a_node_without_the_majority_says_so_and_leads_to_the_others(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
-    """What it knew is shown on, and the line goes when the others are back."""
+    """The known data stays visible, and the warning goes when the others are back."""
     async with browser.window(url_of(cluster), token="both") as window:
         await window.open("/cluster", ready="main .chip.lead")
         await asyncio.gather(cluster.kill("n2"), cluster.kill("n3"))

@@ -1,4 +1,4 @@
-"""The admin page in a real browser, on three real nodes: what each role sees and can do."""
+"""The admin page in a real browser, on three real nodes: the views and actions of each role."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OF_TENANT = [
 async def test_a_wrong_token_is_refused_in_words_and_a_right_one_shows_the_overview(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
-    """The form stays, with what was wrong; the page never has the token after that."""
+    """The form stays and shows the error; after a log-in the page does not have the token."""
     async with browser.window(url_of(cluster)) as window:
         await window.page.fill("#token", "nonsense")
         await window.click("Log in")
@@ -60,7 +60,7 @@ async def test_a_wrong_token_is_refused_in_words_and_a_right_one_shows_the_overv
 async def test_each_role_is_offered_its_own_views(
     browser: Chromium, cluster: LocalCluster, token: str, views: list[str]
 ) -> None:
-    """The server refuses the others, whatever is offered."""
+    """The server refuses the other views, whatever the page offers."""
     async with browser.window(url_of(cluster), token=token) as window:
         offered = await window.page.locator("#nav a").all_inner_texts()
 
@@ -68,7 +68,7 @@ async def test_each_role_is_offered_its_own_views(
 
 
 async def test_the_session_is_good_on_every_node(browser: Chromium, cluster: LocalCluster) -> None:
-    """Whichever node is opened, no second log-in is asked for."""
+    """No node asks for a second log-in."""
     async with browser.window(url_of(cluster, "n1"), token="viewer") as window:
         for node in ("n2", "n3"):
             await window.page.goto(f"{cluster.urls[node]}/ui/queues")
@@ -76,7 +76,7 @@ async def test_the_session_is_good_on_every_node(browser: Chromium, cluster: Loc
 
 
 async def test_the_overview_follows_what_happens(admin: Window, client: RecordingClient) -> None:
-    """Tasks that come are counted, and their flow is drawn, without a reload."""
+    """New tasks are counted, and their flow is drawn, without a reload."""
     queues = (await client.call("GET", "n1", "/admin/queues", "admin")).body
     ready = sum(each["ready"] for each in queues) + 3
     await admin.open()
@@ -92,7 +92,7 @@ async def test_the_overview_follows_what_happens(admin: Window, client: Recordin
 async def test_without_a_stream_the_page_asks_now_and_then(
     admin: Window, client: RecordingClient
 ) -> None:
-    """It says so, and shows what happens all the same."""
+    """The page says that it polls, and still shows changes."""
     await admin.page.route("**/ui/api/live**", lambda route: route.abort())
     await admin.open("/queues/asked.for", ready="main .figures")
     await admin.page.wait_for_selector("#liveness:has-text('n1 · polling')")
@@ -102,7 +102,7 @@ async def test_without_a_stream_the_page_asks_now_and_then(
 
 
 async def test_a_queue_is_found_paused_and_resumed(admin: Window, client: RecordingClient) -> None:
-    """Its own view says who paused it; nobody can claim from it meanwhile."""
+    """The queue's view says who paused it; nobody can claim from it meanwhile."""
     await client.create("n1", "producer", "pause.me")
     await admin.open("/queues")
     await admin.page.fill("input[aria-label='Filter by name']", "PAUSE.M")
@@ -122,7 +122,7 @@ async def test_a_queue_is_found_paused_and_resumed(admin: Window, client: Record
 async def test_a_viewer_is_shown_no_button_that_changes_a_queue(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Nor does the request behind it do anything."""
+    """The request behind the button is refused as well."""
     await client.create("n1", "producer", "look.only")
     async with browser.window(url_of(cluster), token="viewer") as window:
         await window.open("/queues/look.only", ready="main .figures")
@@ -142,7 +142,7 @@ async def test_a_viewer_is_shown_no_button_that_changes_a_queue(
 async def test_a_workers_name_is_text_whatever_it_holds(
     admin: Window, client: RecordingClient
 ) -> None:
-    """The page shows it as it is, and runs nothing of it."""
+    """The page shows the name unchanged and runs nothing in it."""
     claimed = await client.claim("n1", HOSTILE_WORKER, ["hostile.name"])
     assert claimed.status == 204
     await admin.open("/queues/hostile.name", ready="main .figures")
@@ -154,7 +154,7 @@ async def test_a_workers_name_is_text_whatever_it_holds(
 async def test_a_task_is_searched_shown_and_cancelled(
     admin: Window, client: RecordingClient
 ) -> None:
-    """Its payload digit by digit, its result, its attempts, and why it is where it is."""
+    """It shows payload and result digit by digit, the attempts and the reason for its state."""
     payload = {"html": HOSTILE, "big": 12345678901234567890}
     created = await client.create("n1", "producer", "task.shown", payload=payload)
     task_id = created.body["id"]
@@ -185,7 +185,7 @@ async def test_a_task_is_searched_shown_and_cancelled(
 async def test_a_result_and_its_task_are_opened_by_the_id(
     admin: Window, client: RecordingClient
 ) -> None:
-    """From the search that every view has; `/` leads there."""
+    """Every view has the search, and `/` focuses it."""
     created = await client.create("n1", "producer", "task.done")
     claimed = await client.claim("n1", WORKER, ["task.done"])
     await client.finish("n2", WORKER, claimed.body, {"page": HOSTILE})
@@ -204,7 +204,7 @@ async def test_a_result_and_its_task_are_opened_by_the_id(
 async def test_a_viewer_sees_a_task_without_what_it_carries(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """And no button that would change it."""
+    """There is no button that would change the task."""
     payload = {"card": "4000 1234"}
     created = await client.create("n1", "producer", "task.hidden", payload=payload)
     async with browser.window(url_of(cluster), token="viewer") as window:
@@ -218,7 +218,7 @@ async def test_a_viewer_sees_a_task_without_what_it_carries(
 async def test_delayed_tasks_are_listed_by_when_they_are_due(
     admin: Window, client: RecordingClient
 ) -> None:
-    """And can be cancelled from there."""
+    """A delayed task can be cancelled in the list."""
     for delay_s, command in ((7200, "delayed.b"), (3600, "delayed.a")):
         await client.create("n1", "producer", command, delaySeconds=delay_s)
     await admin.open("/delayed", ready="tbody tr[data-key]:nth-child(2)")
@@ -233,7 +233,7 @@ async def test_delayed_tasks_are_listed_by_when_they_are_due(
 
 
 async def die(client: RecordingClient, queue: str, *errors: str, payload: object = None) -> None:
-    """Have a task die of each error."""
+    """Make a task die of each error."""
     for error in errors:
         body = {"payload": payload or {"n": 1}, "maxAttempts": 1}
         await client.create("n1", "producer", queue, **body)
@@ -245,7 +245,7 @@ async def die(client: RecordingClient, queue: str, *errors: str, payload: object
 async def test_dead_letters_of_a_kind_are_requeued_with_a_patch(
     admin: Window, client: RecordingClient
 ) -> None:
-    """After a look at how many they are, and at what the patch makes of one."""
+    """Before that, the page shows how many they are, and the patch's effect on one."""
     await die(client, "dead.kinds", "after 1 ms", "after 23 ms", HOSTILE)
     await admin.open("/dead-letters")
     await admin.page.get_by_role("link", name="dead.kinds").click()
@@ -285,7 +285,7 @@ async def test_a_requeue_is_undone_for_those_nobody_has_claimed(
 async def test_a_deletion_can_be_called_off_and_done_at_once(
     admin: Window, client: RecordingClient
 ) -> None:
-    """Nothing is deleted before it; all of a queue only by typing its name."""
+    """Nothing is deleted during the delay; deleting all needs the queue's name typed."""
     await die(client, "dead.delete", "a", "b")
     await admin.open("/dead-letters/dead.delete", ready="tbody input[type=checkbox]")
     await admin.click("Delete all")
@@ -309,7 +309,7 @@ async def test_a_deletion_can_be_called_off_and_done_at_once(
 async def test_a_dead_letter_is_requeued_from_its_own_view(
     admin: Window, client: RecordingClient
 ) -> None:
-    """With a payload that was mended; its error and its attempts are there to judge it by."""
+    """It gets a corrected payload; its error and its attempts are shown beside."""
     await die(client, "dead.one", "lost its way")
     await admin.open("/dead-letters/dead.one", ready="tbody a")
     await admin.page.locator("tbody a").first.click()
@@ -330,7 +330,7 @@ async def test_a_dead_letter_is_requeued_from_its_own_view(
 async def test_a_dead_letter_is_deleted_from_its_own_view(
     admin: Window, client: RecordingClient
 ) -> None:
-    """The view says that there is no such task any more."""
+    """The view then says that the task no longer exists."""
     await die(client, "dead.gone", "for good")
     await admin.open("/dead-letters/dead.gone", ready="tbody a")
     await admin.page.locator("tbody a").first.click()
@@ -345,7 +345,7 @@ async def test_a_dead_letter_is_deleted_from_its_own_view(
 async def test_a_queue_is_purged_by_who_types_its_name(
     admin: Window, client: RecordingClient
 ) -> None:
-    """After the count of what would be cancelled."""
+    """The page first shows how many tasks would be cancelled."""
     for delay_s in (0, 0, 600):
         await client.create("n1", "producer", "purge.me", delaySeconds=delay_s)
     await admin.open("/queues/purge.me", ready="main .figures")
@@ -369,7 +369,7 @@ async def test_everybody_can_use_every_view(
     size: tuple[int, int],
     dark: bool,
 ) -> None:
-    """By keyboard, by screen reader, on a telephone, in the dark: axe finds nothing serious."""
+    """By keyboard, screen reader, phone and dark colours: axe finds nothing serious."""
     task = await client.create("n1", "producer", "every.view", payload={"a": [1, "b", None]})
     await client.create("n1", "producer", "every.view", delaySeconds=600)
     await die(client, "every.death", "after 1 ms")
@@ -399,7 +399,7 @@ async def test_everybody_can_use_every_view(
 async def test_the_page_is_seen_at_once_and_nothing_moves_afterwards(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
-    """First paint within 200 ms, and no layout shift that a person would notice."""
+    """The first paint comes within 200 ms, and no layout shift is noticeable."""
     async with browser.window(url_of(cluster), token="both") as window:
         painted = []
         for _ in range(5):
@@ -426,7 +426,7 @@ async def test_the_page_is_seen_at_once_and_nothing_moves_afterwards(
 async def test_a_killed_node_is_told_of_and_another_goes_on(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
-    """The page keeps what it has, says since when, and leads to a node that answers."""
+    """The page keeps its data, shows since when it is stale, and links to a node that answers."""
     async with browser.window(url_of(cluster, "n2"), token="admin") as window:
         await window.open("/queues/pause.me", ready="main .figures")
         await cluster.kill("n2")
@@ -445,7 +445,7 @@ async def test_a_killed_node_is_told_of_and_another_goes_on(
 async def test_a_page_goes_on_when_its_node_is_back(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
-    """Without a reload, and without a second log-in."""
+    """It needs no reload and no second log-in."""
     async with browser.window(url_of(cluster, "n3"), token="admin") as window:
         await window.open(ready="main .figures")
         await cluster.kill("n3")
