@@ -93,7 +93,7 @@ async def test_an_answer_is_recorded_with_what_it_told(tmp_path: Path) -> None:
     invoked, answered = recorder.events
     assert (Type.INVOKE, Type.OK) == (invoked.type, answered.type)
     assert ("t", 1, 202) == (answered.out.task, answered.out.shard, answered.out.http)
-    assert process.p == "p"
+    assert "p" == process.p
 
 
 async def test_a_refused_connection_is_a_fail(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_a_connection_that_breaks_is_unknown_and_ends_the_process(tmp_path
         recorder, process = await create(url, tmp_path / "h")
 
     assert recorder.events[1].type is Type.INFO
-    assert process.p == "p.1"
+    assert "p.1" == process.p
 
 
 async def test_an_answer_that_is_no_json_is_unknown(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_a_call_that_times_out_is_unknown(
         silence.set()
 
     assert (Type.INFO, "timeout") == (recorder.events[1].type, recorder.events[1].out.code)
-    assert process.p == "p.1"
+    assert "p.1" == process.p
 
 
 async def test_a_requeue_that_found_no_dead_letter_did_nothing(tmp_path: Path) -> None:

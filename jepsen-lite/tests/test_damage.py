@@ -27,9 +27,9 @@ def test_a_page_of_zeros_keeps_the_length() -> None:
     content = b"x" * 10_000
     after = _damaged(content, "zero", 0.5)
 
-    assert len(after) == len(content)
-    assert after.count(0) == 4096
-    assert after[:4096] == content[:4096]
+    assert len(content) == len(after)
+    assert 4096 == after.count(0)
+    assert content[:4096] == after[:4096]
 
 
 def test_one_file_is_struck(tmp_path: Path) -> None:
@@ -39,9 +39,9 @@ def test_one_file_is_struck(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"content")
 
     assert damage(tmp_path, Damage(kind="flip", of="*.sst", draw=0.9))
-    assert (tmp_path / "shard-0/1.sst").read_bytes() == b"content"
+    assert b"content" == (tmp_path / "shard-0/1.sst").read_bytes()
     assert (tmp_path / "shard-0/2.sst").read_bytes() != b"content"
-    assert (tmp_path / "shard-0/3.log").read_bytes() == b"content"
+    assert b"content" == (tmp_path / "shard-0/3.log").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["LOCK", "LOG", "empty.sst"])
@@ -58,5 +58,5 @@ def test_a_file_can_be_gone(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"content")
 
     assert damage(tmp_path, Damage(kind="gone", of="CURRENT", draw=0.5))
-    assert [each.name for each in tmp_path.iterdir()] == ["1.sst"]
+    assert ["1.sst"] == [each.name for each in tmp_path.iterdir()]
     assert not damage(tmp_path, Damage(kind="gone", of="CURRENT", draw=0.5))

@@ -18,7 +18,7 @@ def test_a_lost_disk_leaves_nothing_for_a_power_cut_to_bring_back(tmp_path: Path
     disk.wipe()
     disk.cut_power()
 
-    assert list((tmp_path / "data").iterdir()) == []
+    assert [] == list((tmp_path / "data").iterdir())
     assert (tmp_path / "disk" / "image").is_dir()
 
 
@@ -28,4 +28,4 @@ def test_a_disk_refuses_when_writes_fail(tmp_path: Path, fault: DiskFault) -> No
     disk = Disk(tmp_path / "data", tmp_path / "disk")
     disk.fault(fault)
 
-    assert disk.refuses == (fault in {DiskFault.FULL, DiskFault.ERROR})
+    assert (fault in {DiskFault.FULL, DiskFault.ERROR}) == disk.refuses

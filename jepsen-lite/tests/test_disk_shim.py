@@ -35,7 +35,7 @@ class Written:
 
     def append(self, line: str) -> None:
         """Make it write a line without a sync."""
-        assert self._answer("+" + line) == "written"
+        assert "written" == self._answer("+" + line)
 
     def sync(self, line: str = "") -> tuple[int, int]:
         """Make it write a line and sync; return the error, 0 for none, and the loop's turns."""
@@ -99,20 +99,20 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]
 def test_a_power_cut_takes_what_was_not_synced(written: Written) -> None:
     """A power cut takes only unsynced lines, and the shim saw every sync."""
     before = written.disk.syncs
-    assert written.sync("two")[0] == 0
+    assert 0 == written.sync("two")[0]
     written.append("three")
 
-    assert written.disk.syncs == before + 1
-    assert written.lose_power() == "head\none\ntwo\n"
+    assert before + 1 == written.disk.syncs
+    assert "head\none\ntwo\n" == written.lose_power()
 
 
 def test_a_disk_that_lies_loses_what_it_said_was_synced(written: Written) -> None:
     """After a power cut, the lines that a lying disk confirmed are gone."""
     written.disk.fault(DiskFault.LIE)
-    assert written.sync("two")[0] == 0
+    assert 0 == written.sync("two")[0]
 
-    assert written.disk.struck == 1
-    assert written.lose_power() == "head\none\n"
+    assert 1 == written.disk.struck
+    assert "head\none\n" == written.lose_power()
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_a_disk_that_refuses_a_sync_is_heard_of(
     refused, _ = written.sync()
     written.disk.fault(DiskFault.NONE)
 
-    assert refused == code
-    assert written.disk.struck == 1
-    assert written.lose_power() == "head\none\n"
+    assert code == refused
+    assert 1 == written.disk.struck
+    assert "head\none\n" == written.lose_power()
 
 
 def test_a_slow_disk_holds_up_nobody_but_who_waits_for_it(written: Written) -> None:
@@ -137,7 +137,7 @@ def test_a_slow_disk_holds_up_nobody_but_who_waits_for_it(written: Written) -> N
     written.disk.fault(DiskFault.SLOW, delay_ms=500)
     error, turns = written.sync("two")
 
-    assert error == 0
+    assert 0 == error
     assert turns > 2
-    assert written.disk.struck == 1
-    assert written.end() == 0
+    assert 1 == written.disk.struck
+    assert 0 == written.end()

@@ -47,8 +47,8 @@ def test_a_kind_without_its_tool_is_left_out(kind: str, package: str) -> None:
     there, lacking = available(["kill", kind], require=False)
     unprivileged = kind == "partition" and os.geteuid() != 0
 
-    assert there == ("kill",)
-    assert [kind] == list(lacking)
+    assert ("kill",) == there
+    assert list(lacking) == [kind]
     assert ("run as root" if unprivileged else f"apt install {package}") in lacking[kind]
 
 
@@ -60,8 +60,8 @@ def test_resets_without_nft_are_left_out_and_partitions_stay(bare: Path) -> None
     there, lacking = available(["kill", "partition", "reset"], require=False)
     cuttable = not namespaces_work()
 
-    assert there == (("kill", "partition") if cuttable else ("kill",))
-    assert ("no nft: apt install nftables" == lacking["reset"]) == cuttable
+    assert (("kill", "partition") if cuttable else ("kill",)) == there
+    assert cuttable == ("no nft: apt install nftables" == lacking["reset"])
 
 
 @pytest.mark.usefixtures("bare")
@@ -75,8 +75,8 @@ def test_links_of_loopback_cannot_be_cut_whatever_the_machine_has() -> None:
     """A run on loopback leaves partitions out, and says why."""
     there, lacking = available(["kill", "partition"], require=False, loopback=True)
 
-    assert there == ("kill",)
-    assert lacking == {"partition": "no link of loopback can be cut"}
+    assert ("kill",) == there
+    assert {"partition": "no link of loopback can be cut"} == lacking
 
 
 @pytest.mark.usefixtures("bare")
@@ -87,7 +87,7 @@ def test_a_machine_without_a_compiler_runs_what_needs_none(
     given = _parser().parse_args(["run", "--loopback", "-n", "kill,power,pause"])
     options = _options(given, "lease", given.nemeses, seed=1)
 
-    assert options.nemeses == ("kill", "pause")
+    assert ("kill", "pause") == options.nemeses
     assert not options.shimmed
     assert "left out: power (no gcc: apt install gcc libc6-dev)" in capsys.readouterr().out
 
@@ -109,7 +109,7 @@ def test_what_is_required_and_missing_is_an_error_before_anything_starts(command
         check=False,
     )
 
-    assert done.returncode == Exit.BROKEN
+    assert Exit.BROKEN == done.returncode
     for kind in ("power", "disk-full", "drift"):
         assert f"  {kind}: no gcc: apt install gcc libc6-dev" in done.stderr.splitlines()
     assert not list(RUNS.glob(f"*-{SEED}"))

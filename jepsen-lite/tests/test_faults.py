@@ -34,7 +34,7 @@ def test_in_a_ring_everybody_hears_another_majority(count: int, seed: int) -> No
     circles = heard("ring", nodes, seed)
 
     assert {count // 2 + 1} == {len(circle) for circle in circles.values()}
-    assert len({frozenset(circle) for circle in circles.values()}) == count
+    assert count == len({frozenset(circle) for circle in circles.values()})
     assert all(node in circle for node, circle in circles.items())
 
 
@@ -50,7 +50,7 @@ def test_a_bridge_hears_everybody() -> None:
     """The nodes on either side hear their own side and the bridge."""
     circles = heard("bridge", NODES, 1)
 
-    assert circles["n1"] == set(NODES)
+    assert set(NODES) == circles["n1"]
     assert {3} == {len(circle) for node, circle in circles.items() if node != "n1"}
 
 
@@ -77,7 +77,7 @@ def test_every_shard_has_a_key_of_every_stem(stem: str, shards: int, data: st.Da
     shard = data.draw(st.integers(0, shards - 1))
     key = key_on(shard, stem, shards)
 
-    assert shard_of_key(key, shards) == shard
+    assert shard == shard_of_key(key, shards)
     assert int(key.rpartition("/")[2]) < 1000
 
 
@@ -90,7 +90,7 @@ def test_every_kind_of_fault_has_a_workload_that_it_strikes(name: str) -> None:
 def test_every_fault_has_a_colour() -> None:
     """A report that shades two kinds alike would not show which one struck."""
     assert set(KINDS) - {"idle"} == set(_FAULTS)
-    assert len(set(_FAULTS.values())) == len(_FAULTS)
+    assert len(_FAULTS) == len(set(_FAULTS.values()))
 
 
 def test_the_design_s_twelve_workloads_are_there() -> None:

@@ -92,7 +92,7 @@ def test_calm_is_what_no_fault_touches() -> None:
     told = story.history()
 
     assert [(0, SECOND), (4 * SECOND, 9 * SECOND)] == told.calm
-    assert told.calm_since(5 * SECOND, 8 * SECOND) == 4 * SECOND
+    assert 4 * SECOND == told.calm_since(5 * SECOND, 8 * SECOND)
     assert told.calm_since(SECOND // 2, 2 * SECOND) is None
 
 

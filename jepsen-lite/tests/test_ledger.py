@@ -61,8 +61,8 @@ def test_a_tree_is_the_product_s_alone(repository: Path) -> None:
     after = checkout_of(repository)
 
     assert first.exact
-    assert first.tree == git(repository, "rev-parse", f"HEAD~2:{PRODUCT}")
-    assert len({first.commit, beside.commit, after.commit}) == 3
+    assert git(repository, "rev-parse", f"HEAD~2:{PRODUCT}") == first.tree
+    assert 3 == len({first.commit, beside.commit, after.commit})
     assert first.tree == beside.tree != after.tree
 
 
@@ -76,15 +76,15 @@ def test_files_that_no_commit_has_are_told(repository: Path) -> None:
     enter(line(mutant, checkout.tree, violated=("G7",)), ledger)
 
     assert not checkout.exact
-    assert (checkout.commit, checkout.tree) == (before.commit + CHANGED, before.tree + CHANGED)
-    assert entered(mutant, checkout, ledger) == []
+    assert (before.commit + CHANGED, before.tree + CHANGED) == (checkout.commit, checkout.tree)
+    assert [] == entered(mutant, checkout, ledger)
 
 
 def test_a_directory_outside_of_git_is_unknown(tmp_path: Path) -> None:
     """Outside of git the commit is `unknown` rather than something that looks like a commit."""
     checkout = checkout_of(tmp_path)
 
-    assert (checkout.commit, checkout.tree) == ("unknown", "")
+    assert ("unknown", "") == (checkout.commit, checkout.tree)
     assert not checkout.exact
 
 
@@ -104,9 +104,9 @@ def test_a_hunt_is_resumed_by_the_same_patch_on_the_same_tree(repository: Path) 
     enter(missed, ledger)
     noticed = hunted(mutant, entered(mutant, checkout, ledger))
 
-    assert (unnoticed.caught, unnoticed.runs) == (False, 2)
-    assert (noticed.caught, noticed.runs, noticed.seconds) == (True, 3, 90.0)
-    assert noticed.violated == ("G14", "G7")
+    assert (False, 2) == (unnoticed.caught, unnoticed.runs)
+    assert (True, 3, 90.0) == (noticed.caught, noticed.runs, noticed.seconds)
+    assert ("G14", "G7") == noticed.violated
 
 
 def test_a_mutant_that_was_never_run_is_neither_noticed_nor_missed() -> None:

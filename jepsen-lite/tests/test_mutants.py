@@ -38,7 +38,7 @@ def test_only_a_copy_is_broken() -> None:
         ]
         compile(changed.read_text(), str(changed), "exec")
 
-    assert changed.name == "decide.py"
+    assert "decide.py" == changed.name
 
 
 def test_a_mutant_nobody_knows_is_refused() -> None:
@@ -57,6 +57,6 @@ def test_a_mutant_that_no_run_shows_fails_the_test_it_names(mutant: Mutant, tmp_
     [line] = read(ledger)
 
     assert found.caught
-    assert (line.mutant, line.test, line.verdict) == (mutant.name, mutant.test, "violation")
+    assert (mutant.name, mutant.test, "violation") == (line.mutant, line.test, line.verdict)
     assert line.commit
     assert line.tree

@@ -603,7 +603,7 @@ def test_the_repaired_twin_breaks_nothing(guarantee: str, plot: Plot) -> None:
     found = verdicts(story.history())
 
     assert found[guarantee].valid is True, found[guarantee]
-    assert [v for v in found.values() if v.valid is False] == []
+    assert [] == [v for v in found.values() if v.valid is False]
 
 
 def test_every_guarantee_has_a_planted_violation() -> None:
@@ -615,7 +615,7 @@ def test_an_empty_history_proves_nothing() -> None:
     """Not a single guarantee is reported as kept."""
     found = verdicts(Story().history())
 
-    assert {verdict.valid for verdict in found.values()} == {None}
+    assert {None} == {verdict.valid for verdict in found.values()}
 
 
 def test_a_violation_of_a_register_shows_its_shortest_beginning() -> None:
@@ -633,4 +633,4 @@ def test_a_violation_of_a_register_shows_its_shortest_beginning() -> None:
         key=lambda v: len(v.events),
     )
 
-    assert {history.events[i].f for i in shown.events} == {F.CREATE, F.CLAIM, F.ABANDON, F.RESULT}
+    assert {F.CREATE, F.CLAIM, F.ABANDON, F.RESULT} == {history.events[i].f for i in shown.events}

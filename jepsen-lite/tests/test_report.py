@@ -73,8 +73,8 @@ def test_a_run_that_is_judged_again_gets_the_same_verdicts(
     status = main(["check", str(recorded(tmp_path, flaw=Flaw.LOSES))])
     written = json.loads((tmp_path / "results.json").read_text())
 
-    assert status == 1
-    assert written["exit"] == "violation"
+    assert 1 == status
+    assert "violation" == written["exit"]
     assert "G1" in {v["guarantee"] for v in written["verdicts"] if v["valid"] is False}
     assert "was acknowledged and is gone" in capsys.readouterr().out
 
@@ -86,13 +86,13 @@ def test_the_ledger_has_a_line_a_run(tmp_path: Path) -> None:
         enter(line_of(directory, check(directory)), tmp_path / "ledger.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
 
-    assert len(lines) == 2
-    assert lines[0]["seed"] == 3
-    assert (lines[0]["commit"], lines[0]["tree"]) == ("0" * 12, "1" * 40)
-    assert lines[0]["verdict"] == "violation"
+    assert 2 == len(lines)
+    assert 3 == lines[0]["seed"]
+    assert ("0" * 12, "1" * 40) == (lines[0]["commit"], lines[0]["tree"])
+    assert "violation" == lines[0]["verdict"]
     assert lines[0]["acknowledged"] > 80
 
 
 def test_a_crash_of_the_harness_is_no_violation(tmp_path: Path) -> None:
     """A crash has its own exit status."""
-    assert main(["check", str(tmp_path / "nothing")]) == 3
+    assert 3 == main(["check", str(tmp_path / "nothing")])

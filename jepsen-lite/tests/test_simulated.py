@@ -38,8 +38,8 @@ def test_a_perfect_broker_breaks_no_promise(seed: int) -> None:
     """Every guarantee that a run without faults touches is judged and kept."""
     found = verdicts(History(history(seed, creates=150)))
 
-    assert [v for v in found.values() if v.valid is False] == []
-    assert [name for name in JUDGED if found[name].valid is not True] == []
+    assert [] == [v for v in found.values() if v.valid is False]
+    assert [] == [name for name in JUDGED if found[name].valid is not True]
 
 
 @pytest.mark.parametrize("flaw", Flaw, ids=lambda flaw: flaw.name.lower())
@@ -52,4 +52,4 @@ def test_every_flaw_is_found(flaw: Flaw) -> None:
 
 def test_every_flaw_has_its_guarantee() -> None:
     """No flaw is without its guarantee."""
-    assert set(BREAKS) == set(Flaw)
+    assert set(Flaw) == set(BREAKS)

@@ -58,8 +58,8 @@ async def test_a_sink_fails_as_it_is_told(
         await sink.end()
         after = await call(sink)
 
-        assert (during, told, sink.struck) == (seen, set(), struck)
-        assert (after, sink.told) == ("200", {"t"})
+        assert (seen, set(), struck) == (during, told, sink.struck)
+        assert ("200", {"t"}) == (after, sink.told)
 
 
 async def test_a_sink_that_hangs_answers_nobody(tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ async def test_a_sink_that_hangs_answers_nobody(tmp_path: Path) -> None:
         assert not calling.done()
         await sink.end()
 
-        assert await calling == "no answer"
+        assert "no answer" == await calling
         assert not sink.told

@@ -37,7 +37,7 @@ class Prometheus:
     async def query(self, expression: str) -> list[Mapping[str, Any]]:
         """Return the current series of an expression, each with `metric` and `value`."""
         answer = await self._get("query", query=expression)
-        assert answer["data"]["resultType"] == "vector", expression
+        assert "vector" == answer["data"]["resultType"], expression
         result: list[Mapping[str, Any]] = answer["data"]["result"]
         return result
 
@@ -75,7 +75,7 @@ class Prometheus:
     async def _get(self, what: str, **parameters: str) -> Mapping[str, Any]:
         async with self._http.get(f"{self._url}/api/v1/{what}", params=parameters) as answer:
             text: Mapping[str, Any] = await answer.json()
-        assert answer.status == 200, (parameters, text)
+        assert 200 == answer.status, (parameters, text)
         return text
 
 

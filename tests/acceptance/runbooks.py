@@ -94,7 +94,7 @@ class Runbook:
     async def run(self, section: str) -> None:
         """Run the steps of the next section that has any, which must be this one."""
         assert self._steps, f"nothing is left of the runbook, {section} least of all"
-        assert self._steps[0].section == section
+        assert section == self._steps[0].section
         while self._steps and self._steps[0].section == section:
             await self._run(self._steps.pop(0))
 
@@ -147,7 +147,7 @@ def steps(text: str) -> list[Step]:
             found.append(replace(last, shows=tuple(block.body.splitlines())))
             continue
         marked = re.fullmatch(r"run( again)?(?: exit=(\d+))?", block.marks)
-        assert block.language == "sh", block
+        assert "sh" == block.language, block
         assert marked, block
         found.append(
             Step(
@@ -195,7 +195,7 @@ async def controlled(
         if stop is not None:
             await stop(node)
         elif cluster.nodes[node].running:
-            assert await cluster.stop(node) == 0
+            assert 0 == await cluster.stop(node)
         return web.Response()
 
     async def started(request: web.Request) -> web.Response:

@@ -107,7 +107,7 @@ async def test_no_node_sends_a_caller_to_another(cluster: LocalCluster) -> None:
             for steps in (GIVEN_BACK, FINISHED):
                 create = {"command": command, "payload": 1}
                 status, task = await ask(node, "POST", "/tasks", PRODUCER_TOKEN, create)
-                assert status == 202
+                assert 202 == status
                 for method, path, token, body in steps:
                     at = path.format(id=task["id"], command=command)
                     said.append(await ask(node, method, at, token, body(command)))
@@ -133,7 +133,7 @@ async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
             taken = await client.call("POST", node, "/tasks", PRODUCER_TOKEN, wanted)
             made += [refused.status, taken.status]
 
-    assert made == [400, 202] * 3 * (ROUNDS // 2)
+    assert [400, 202] * 3 * (ROUNDS // 2) == made
 
 
 async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
@@ -163,7 +163,7 @@ async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
     assert held.body
     with suppress(ClusterError):
         await until(add_up, within_s=20, what="gauges that add up")
-    assert found == wanted
+    assert wanted == found
 
 
 async def _scraped(url: str) -> dict[str, float]:

@@ -159,11 +159,11 @@ async def test_what_one_node_stored_another_serves_after_its_death(shared: Share
     part, middle = await shared.served(url, headers | {"Range": "bytes=256-511"})
     refused, _ = await shared.served(url, {})
 
-    assert status == 200, done
-    assert (whole.status, body) == (200, content)
-    assert (part.status, middle) == (206, bytes(range(256)))
-    assert part.headers["ETag"] == whole.headers["ETag"]
-    assert refused.status == 401
+    assert 200 == status, done
+    assert (200, content) == (whole.status, body)
+    assert (206, bytes(range(256))) == (part.status, middle)
+    assert whole.headers["ETag"] == part.headers["ETag"]
+    assert 401 == refused.status
 
 
 async def test_a_node_killed_while_it_stores_leaves_nothing_in_the_end(shared: Shared) -> None:
@@ -196,9 +196,9 @@ async def test_a_node_killed_while_it_stores_leaves_nothing_in_the_end(shared: S
     left = await shared.until_kept(len(artifacts))
 
     assert torn
-    assert [each["name"] for each in done["artifacts"]] == [each["name"] for each in artifacts]
+    assert [each["name"] for each in artifacts] == [each["name"] for each in done["artifacts"]]
     named = {each["url"].split("/artifacts/")[1] for each in done["artifacts"]}
-    assert {"/".join(path.split("/")[2:]) for path in left} == named
+    assert named == {"/".join(path.split("/")[2:]) for path in left}
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -217,17 +217,17 @@ async def test_an_upload_whose_node_dies_goes_with_the_tasks_end(
 
     sending = asyncio.create_task(_status(shared.http, url, content()))
     if whole:
-        assert await sending == 201
+        assert 201 == await sending
     await shared.until_kept(1)
     await shared.cluster.kill("n1")
     stalled.set()
     if not whole:
-        assert await sending == 0
+        assert 0 == await sending
     stored = shared.kept()
     await shared.cancel("n3", task)
     await shared.until_kept(0)
 
-    assert len(stored) == 1
+    assert 1 == len(stored)
 
 
 async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Shared) -> None:
@@ -243,8 +243,8 @@ async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Sha
     gone = await shared.client.call("GET", "n1", url.removeprefix("/v1/codeq"), PRODUCER_TOKEN)
 
     assert made.outcome is RecordedOutcome.OK, made
-    assert [status for status, _ in answers] == [200] * 3
-    assert gone.status == 404
+    assert [200] * 3 == [status for status, _ in answers]
+    assert 404 == gone.status
 
 
 async def _status(http: aiohttp.ClientSession, url: str, content: AsyncIterator[bytes]) -> int:

@@ -54,7 +54,7 @@ async def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 async def told(*arguments: object) -> Any:
     """Run a command that succeeds, and return the JSON it prints."""
     done = await command(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
+    assert 0 == done.returncode, done.stderr
     return json.loads(done.stdout)
 
 
@@ -132,10 +132,10 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
             )
             stop.set()
         assert all(each.done() for each in loads)
-    assert (taken["status"], taken["node"]) == ("DONE", "n2")
+    assert ("DONE", "n2") == (taken["status"], taken["node"])
     place = backups_of(old)
     of_node = await told(*("backup", "ls", "--url", old.nodes["n3"].url, "--token", OPERATOR_TOKEN))
-    assert [each["id"] for each in of_node["backups"]] == [taken["id"]]
+    assert [taken["id"]] == [each["id"] for each in of_node["backups"]]
     assert (await told("backup", "verify", taken["id"], "--in", place))["tasks"] >= BEFORE
 
     new = LocalCluster(tmp_path, shards=2, names=NAMES, settings={"clusterId": "elsewhere"})
@@ -144,15 +144,15 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
             *("restore", "--from", place, "--into", node.data_path, "--shards", 2),
             *("--cluster-id", "elsewhere", "--node-id", name),
         )
-        assert (made["forgottenKeys"], made["shards"]) == (0, 2)
-        assert shards_of(node.data_path) == ["shard-0", "shard-1"]
+        assert (0, 2) == (made["forgottenKeys"], made["shards"])
+        assert ["shard-0", "shard-1"] == shards_of(node.data_path)
     async with new, RecordingClient(new.urls, trust=new.trust) as client:
         await new.wait_converged()
         for task_id, task in created.items():
             answer = await client.call("GET", NAMES[0], f"/tasks/{task_id}", PRODUCER_TOKEN)
             assert answer.outcome is RecordedOutcome.OK, answer
-            assert answer.body["payload"] == task["payload"]
-            assert answer.body["shard"] == shard_of(task_id, 2)
+            assert task["payload"] == answer.body["payload"]
+            assert shard_of(task_id, 2) == answer.body["shard"]
         again = await client.create(
             NAMES[1],
             PRODUCER_TOKEN,
@@ -168,11 +168,11 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
         for queue, depth in (await depths(client, NAMES[2])).items():
             waiting = await listed(client, NAMES[1], queue, "PENDING")
             leased = await listed(client, NAMES[1], queue, "IN_PROGRESS")
-            assert (depth["ready"] + depth["delayed"], depth["inProgress"]) == (
+            assert (
                 len(waiting),
                 len(leased),
-            )
-        assert await listed(client, NAMES[0], "kept", "IN_PROGRESS") == [held.body["id"]]
+            ) == (depth["ready"] + depth["delayed"], depth["inProgress"])
+        assert [held.body["id"]] == await listed(client, NAMES[0], "kept", "IN_PROGRESS")
 
         # The lease continues with its token; all waiting tasks are delivered, once.
         ended = await client.finish(NAMES[0], WORKER, held.body, {"of": "held"})
@@ -187,7 +187,7 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
         result = await client.call(
             "GET", NAMES[2], f"/tasks/{finished.body['id']}/result", PRODUCER_TOKEN
         )
-        assert result.body["result"]["result"] == {"of": "kept"}
+        assert {"of": "kept"} == result.body["result"]["result"]
 
         # A restored node that dies comes back, and the others go on meanwhile.
         await new.kill(NAMES[0])
@@ -247,7 +247,7 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
             made = await client.create("n1", PRODUCER_TOKEN, "c", payload="x" * 100_000)
             assert made.outcome is RecordedOutcome.OK, made
         begun = await client.call("POST", "n1", "/admin/backup", OPERATOR_TOKEN)
-        assert begun.status == 202, begun
+        assert 202 == begun.status, begun
 
         async def writing() -> bool:
             return bool(place.backups())
@@ -256,9 +256,9 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
         await cluster.kill("n1")
         left = found(place)
 
-        assert [(each.id, each.problem) for each in left] == [(begun.body["id"], "incomplete")]
+        assert [(begun.body["id"], "incomplete")] == [(each.id, each.problem) for each in left]
         verified = await command("backup", "verify", "--in", tmp_path / "backups")
-        assert verified.returncode == 1
+        assert 1 == verified.returncode
         assert "there is no complete backup" in verified.stderr
         cluster.nodes["n1"].config_path.write_text(
             cluster.nodes["n1"].config_path.read_text().replace("65536", "1073741824")
@@ -269,9 +269,9 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
         taken = await told(
             *("backup", "create", "--url", cluster.nodes["n1"].url, "--token", OPERATOR_TOKEN)
         )
-        assert (taken["status"], taken["tasks"]) == ("DONE", 30)
+        assert ("DONE", 30) == (taken["status"], taken["tasks"])
         kept = [each for each in found(place) if each.manifest is not None]
-        assert [each.id for each in kept] == [taken["id"]]
+        assert [taken["id"]] == [each.id for each in kept]
         assert MANIFEST in place.backups()[taken["id"]]
 
 
@@ -303,15 +303,15 @@ async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
         tables = await command("inspect", data)
         after = {each: each.stat().st_mtime_ns for each in data.rglob("*") if each.is_file()}
 
-    assert (running.returncode, "in use by another process" in running.stderr) == (1, True)
-    assert (summary["clusterId"], summary["nodeId"]) == ("acceptance", "n1")
-    assert [each["applied"] == each["log_last"] for each in summary["shards"]] == [True, True]
-    assert {(each["id"], each["state"]) for each in tasks} == {(each, "READY") for each in ids}
-    assert sum(each["ready"] for each in queues) == len(ids)
-    assert items == []
-    assert {each["kind"] for each in entries} == {"no-op", "batch"}
-    assert [each["index"] for each in entries] == list(range(1, len(entries) + 1))
+    assert (1, True) == (running.returncode, "in use by another process" in running.stderr)
+    assert ("acceptance", "n1") == (summary["clusterId"], summary["nodeId"])
+    assert [True, True] == [each["applied"] == each["log_last"] for each in summary["shards"]]
+    assert {(each, "READY") for each in ids} == {(each["id"], each["state"]) for each in tasks}
+    assert len(ids) == sum(each["ready"] for each in queues)
+    assert [] == items
+    assert {"no-op", "batch"} == {each["kind"] for each in entries}
+    assert list(range(1, len(entries) + 1)) == [each["index"] for each in entries]
     assert json.loads(row["value"])["n"] in range(len(ids))
-    assert nothing.returncode == 1
+    assert 1 == nothing.returncode
     assert "node n1 of cluster acceptance, 2 shards" in tables.stdout
     assert before == after

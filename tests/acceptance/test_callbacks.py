@@ -131,7 +131,7 @@ async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
                 SUBSCRIBER_TOKEN,
                 {"callbackUrl": hole.url, "deliveryMode": mode, "minIntervalSeconds": 0},
             )
-            assert answer.status == 200, answer
+            assert 200 == answer.status, answer
         await client.create("n2", PRODUCER_TOKEN, "holed-first")
         await hole.arrived(1)
         answers = [
@@ -141,7 +141,7 @@ async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
         ]
         let_go.set()
 
-    assert {answer.status for answer in answers} == {202}
+    assert {202} == {answer.status for answer in answers}
 
 
 async def test_a_queue_filled_while_nobody_spoke_for_its_tenant_is_told_of(
@@ -155,11 +155,11 @@ async def test_a_queue_filled_while_nobody_spoke_for_its_tenant_is_told_of(
         answer = await client.call(
             "POST", survivors[0], "/workers/subscriptions", SUBSCRIBER_TOKEN, body
         )
-        assert answer.status == 200, answer
+        assert 200 == answer.status, answer
         await cluster.kill(victim)
         for node in survivors:
             created = await client.create(node, PRODUCER_TOKEN, "orphaned")
-            assert created.status == 202, created
+            assert 202 == created.status, created
         await target.arrived(1)
 
     assert target.heard[0].headers["X-CodeQ-Delivery"]
@@ -169,7 +169,7 @@ async def finished(client: RecordingClient, node: str, *, webhook: str) -> str:
     """Create a task and complete it; return its id."""
     created = await client.create(node, PRODUCER_TOKEN, "called-back", webhook=webhook)
     claimed = await client.claim(node, WORKER, ["called-back"], waitSeconds=10)
-    assert claimed.status == 200, (created, claimed)
+    assert 200 == claimed.status, (created, claimed)
     done = await client.finish(node, WORKER, claimed.body, {"n": 1})
-    assert done.status == 200, done
+    assert 200 == done.status, done
     return str(claimed.body["id"])

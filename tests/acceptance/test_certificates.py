@@ -82,7 +82,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         code, out, _ = await _command("task", "get", created.body["id"], *target, "--ca", str(ca))
         assert (0, created.body["id"]) == (code, json.loads(out)["id"])
         code, _, err = await _command("task", "get", created.body["id"], *target)
-        assert code == 1
+        assert 1 == code
         assert "certificate" in err.lower()
 
         async def is_well() -> bool:

@@ -57,7 +57,7 @@ async def _node(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
         yield
         process.terminate()
         async with asyncio.timeout(STOP_WITHIN_S):
-            assert await process.wait() == 0
+            assert 0 == await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
@@ -88,15 +88,15 @@ async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_p
         read = await client.call("GET", "left", path, TOKEN)
 
     outcomes = [answer.outcome for answer in (created, claimed, finished, read)]
-    assert outcomes == [RecordedOutcome.OK] * 4, (created, claimed, finished, read)
-    assert claimed.body["tenantId"] == "shop"
-    assert claimed.body["maxAttempts"] == 4
-    assert [each["name"] for each in read.body["result"]["artifacts"]] == ["page.txt"]
+    assert [RecordedOutcome.OK] * 4 == outcomes, (created, claimed, finished, read)
+    assert "shop" == claimed.body["tenantId"]
+    assert 4 == claimed.body["maxAttempts"]
+    assert ["page.txt"] == [each["name"] for each in read.body["result"]["artifacts"]]
     assert list((tmp_path / "artifacts").rglob("page.txt"))
     for name in variables:
         lines = [json.loads(line) for line in (tmp_path / f"{name}.log").read_text().splitlines()]
         named = [line["key"] for line in lines if line["event"] == "setting of codeQ"]
-        assert sorted(named) == sorted(configurations.RAFT_NAMED)
+        assert sorted(configurations.RAFT_NAMED) == sorted(named)
         assert {line["level"] for line in lines} <= {"warning", "error"}
 
 
@@ -111,17 +111,17 @@ async def test_the_command_shows_what_a_node_makes_of_that_environment(tmp_path:
     output, _ = await process.communicate()
 
     rows = {row["key"]: (row["value"], row["source"]) for row in json.loads(output)}
-    assert process.returncode == 0
-    assert rows["raft.bindAddr"] == (
+    assert 0 == process.returncode
+    assert (
         variables["middle"]["RAFT_BIND_ADDR"],
         "environment RAFT_BIND_ADDR",
-    )
-    assert rows["logLevel"] == ("warning", "environment LOG_LEVEL")
-    assert rows["persistenceConfig.path"][0] == str(tmp_path / "middle")
-    assert rows["artifacts.provider"] == ("local", "environment LOCAL_ARTIFACTS_DIR")
-    assert rows["raft.muxEnabled"] == (
+    ) == rows["raft.bindAddr"]
+    assert ("warning", "environment LOG_LEVEL") == rows["logLevel"]
+    assert str(tmp_path / "middle") == rows["persistenceConfig.path"][0]
+    assert ("local", "environment LOCAL_ARTIFACTS_DIR") == rows["artifacts.provider"]
+    assert (
         "the shards always share one link; ignored",
         "environment RAFT_MUX_ENABLED",
-    )
+    ) == rows["raft.muxEnabled"]
     assert configurations.RAFT_NAMED <= rows.keys()
     assert TOKEN not in output.decode()

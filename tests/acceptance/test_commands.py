@@ -82,7 +82,7 @@ def bash(script: str) -> str:
         timeout=30,
         check=False,
     )
-    assert ended.returncode == 0, f"{script}\n{ended.stdout}{ended.stderr}"
+    assert 0 == ended.returncode, f"{script}\n{ended.stdout}{ended.stderr}"
     return ended.stdout
 
 
@@ -111,8 +111,8 @@ async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> Non
         stopping_s = time.monotonic() - begun_s
         text = said()
 
-    assert [f"http://127.0.0.1:{int(base) + n}" for n in range(3)] == urls
-    assert urls == [node["url"] for node in nodes]
+    assert urls == [f"http://127.0.0.1:{int(base) + n}" for n in range(3)]
+    assert [node["url"] for node in nodes] == urls
     assert (0, "stopped") == (code, text.strip().splitlines()[-1])
     assert stopping_s < STOPPED_WITHIN_S
     assert not any(lives(node["pid"]) for node in nodes)
@@ -120,13 +120,13 @@ async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> Non
         again = get(f"{urls[0]}/v1/codeq/tasks/{task_id}/result", token)
         locked = refused("--data", str(directory), "--port-base", str(free_port_base(3)))
 
-    assert told == again
-    assert locked[0] == 1
-    assert len(locked[1]) == 1
+    assert again == told
+    assert 1 == locked[0]
+    assert 1 == len(locked[1])
     assert "in use" in locked[1][0]
     other_shards = refused("--data", str(directory), "--port-base", base, "--shards", "7")
-    assert other_shards[0] == 1
-    assert len(other_shards[1]) == 1
+    assert 1 == other_shards[0]
+    assert 1 == len(other_shards[1])
     assert "shards" in other_shards[1][0]
 
 
@@ -141,7 +141,7 @@ async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -
         code = await interrupted(process)
 
     assert "hello world" in printed
-    assert code == 0
+    assert 0 == code
 
 
 def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ async def run(directory: Path, script: str) -> str:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, f"{script}\n{out.decode()}{err.decode()}"
+    assert 0 == process.returncode, f"{script}\n{out.decode()}{err.decode()}"
     return out.decode()
 
 
@@ -99,7 +99,7 @@ async def test_a_client_in_typescript_takes_a_task_through_its_life(
     # The generators print progress; only the last step's output is the program's.
     steps = f"{{ {install}; {block('sh', 'typescript')} }} >&2"
 
-    assert await _told(three, directory, "typescript", steps, "node built/story.js") == TOLD
+    assert TOLD == await _told(three, directory, "typescript", steps, "node built/story.js")
 
 
 @pytest.mark.timeout(1000)
@@ -111,4 +111,4 @@ async def test_a_client_in_go_takes_a_task_through_its_life(
     directory.mkdir()
     steps = f"{{ {block('sh', 'go')} }} >&2"
 
-    assert await _told(three, directory, "go", steps, "./story") == TOLD
+    assert TOLD == await _told(three, directory, "go", steps, "./story")

@@ -62,7 +62,7 @@ async def told(*arguments: object) -> dict[str, Any]:
     """Run a command that succeeds, and return the JSON it prints."""
     async with command(*arguments, "--json") as process:
         said, noted = await process.communicate()
-        assert process.returncode == 0, noted.decode()
+        assert 0 == process.returncode, noted.decode()
         answer: dict[str, Any] = json.loads(said)
         return answer
 
@@ -135,7 +135,7 @@ async def listed(client: RecordingClient, node: str) -> dict[str, str]:
         found += [(each["id"], each["status"]) for each in answer.body["tasks"]]
         cursor = answer.body.get("cursor", "")
         if not cursor:
-            assert len(dict(found)) == len(found)
+            assert len(found) == len(dict(found))
             return dict(found)
 
 
@@ -161,7 +161,7 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
             return (await client.depth("n1", ADMIN_TOKEN, "moved"))["ready"] >= count
 
         would = await told(*move, "--dry-run")
-        assert await listed(client, "n1") == {}
+        assert {} == await listed(client, "n1")
         # Routed through this process: when it is busy with something else, the import waits.
         relay = LinkProxies(
             {"import": 0} | {each.id: each.http_port for each in new.nodes.values()}
@@ -176,7 +176,7 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
         async with command(*by_relay) as process:
             await until(lambda: arrived(TASKS // 10), within_s=WITHIN_S, what="a part of it")
             process.kill()
-            assert await process.wait() == -9
+            assert -9 == await process.wait()
         await relay.stop()
         some = len(await listed(client, "n1"))
         async with command(*move, "--json") as process:
@@ -184,7 +184,7 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
             load.avoid("n3")
             await new.kill("n3")
             said, noted = await asyncio.wait_for(process.communicate(), WITHIN_S)
-            assert process.returncode == 0, noted.decode()
+            assert 0 == process.returncode, noted.decode()
         done = json.loads(said)
         new.start("n3")
         await new.wait_ready(["n3"])
@@ -202,13 +202,13 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
         await new.wait_converged()
 
     count = Counter(expected.values())
-    assert (would["imported"], would["dryRun"]) == (TASKS, True)
+    assert (TASKS, True) == (would["imported"], would["dryRun"])
     assert TASKS // 10 <= some < TASKS
-    assert done["imported"] + done["present"] == TASKS
-    assert (again["imported"], again["present"]) == (0, TASKS)
-    assert found == expected
-    assert (depth["ready"] + depth["delayed"], depth["inProgress"]) == (count["PENDING"], 1)
-    assert depth["delayed"] == TASKS // 50
+    assert TASKS == done["imported"] + done["present"]
+    assert (0, TASKS) == (again["imported"], again["present"])
+    assert expected == found
+    assert (count["PENDING"], 1) == (depth["ready"] + depth["delayed"], depth["inProgress"])
+    assert TASKS // 50 == depth["delayed"]
     assert replayed.replayed
     assert replayed.body["id"] in expected
     assert verdict.clean, str(verdict)
@@ -252,13 +252,13 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
         rest = await told(*move, *there)
         read = [await client.call("GET", "n1", f"/tasks/{each}", ZETA) for each in ids]
 
-    assert taken[0] == 1
-    assert set(json.loads(taken[1])["leftOut"]["idsTaken"]) == ids
-    assert (foreign[0], "not of the tenant" in foreign[1]) == (3, True)
-    assert (unknown[0], "holds nothing of a tenant nobody" in unknown[1]) == (1, True)
-    assert full[0] == 1
+    assert 1 == taken[0]
+    assert ids == set(json.loads(taken[1])["leftOut"]["idsTaken"])
+    assert (3, True) == (foreign[0], "not of the tenant" in foreign[1])
+    assert (1, True) == (unknown[0], "holds nothing of a tenant nobody" in unknown[1])
+    assert 1 == full[0]
     assert "budget readyTasks is used up" in full[1]
     assert re.search(r"^2 +tasks imported", full[1], re.MULTILINE)
     assert {each.body["id"] for each in claimed} < ids
-    assert (rest["imported"], rest["present"], rest["as"]) == (1, 2, "zeta")
-    assert {each.body["tenantId"] for each in read} == {"zeta"}
+    assert (1, 2, "zeta") == (rest["imported"], rest["present"], rest["as"])
+    assert {"zeta"} == {each.body["tenantId"] for each in read}

@@ -110,7 +110,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 async def test_every_expression_of_rules_and_dashboards_returns_series(stage: Stage) -> None:
     """Under a load of all operations, each panel and each recorded rule has a series."""
-    assert stage.unseen == []
+    assert [] == stage.unseen
 
 
 async def test_trouble_with_tasks_fires_its_alerts_and_no_others(stage: Stage) -> None:

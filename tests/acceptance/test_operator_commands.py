@@ -69,7 +69,7 @@ async def _ran(cluster: LocalCluster, *words: str, token: str = ADMIN_TOKEN) -> 
 async def _created(cluster: LocalCluster, event: str, payload: str, *words: str) -> str:
     asked = ("task", "create", "--event", event, "--payload", payload, "-q", *words)
     made = await _ran(cluster, *asked, token=PRODUCER_TOKEN)
-    assert made.code == 0, made.err
+    assert 0 == made.code, made.err
     return made.out.strip()
 
 
@@ -97,7 +97,7 @@ async def _handled(cluster: LocalCluster, event: str, handler: str) -> Any:
     """Let a program handle one task and return the worker's output about it."""
     async with asyncio.timeout(ENDS_WITHIN_S), _worker(cluster, event, handler, "--once") as worker:
         out, _ = await worker.communicate()
-        assert worker.returncode == 0
+        assert 0 == worker.returncode
     return json.loads(out)
 
 
@@ -115,10 +115,10 @@ async def test_a_shell_script_works_off_a_task(cluster: LocalCluster, tmp_path: 
     ended = await _handled(cluster, "echo", _script(tmp_path, "cat"))
     found = await _ran(cluster, "task", "result", task_id, "--json", token=PRODUCER_TOKEN)
 
-    assert (ended["id"], ended["ending"]) == (task_id, "completed")
+    assert (task_id, "completed") == (ended["id"], ended["ending"])
     assert payload in found.out
-    assert found.document["result"]["status"] == "COMPLETED"
-    assert found.document["task"]["history"][0]["worker"] == "worker-0"
+    assert "COMPLETED" == found.document["result"]["status"]
+    assert "worker-0" == found.document["task"]["history"][0]["worker"]
 
 
 async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_pa
     ended = await _handled(cluster, "picky", _script(tmp_path, "echo no cat >&2; exit 100"))
     found = await _ran(cluster, "task", "result", task_id, "--json")
 
-    assert ended["ending"] == "failed"
-    assert (found.document["result"]["status"], found.document["result"]["error"]) == (
+    assert "failed" == ended["ending"]
+    assert (
         "FAILED",
         "no cat",
-    )
-    assert found.document["task"]["lastKnownLocation"] == "NONE"
+    ) == (found.document["result"]["status"], found.document["result"]["error"])
+    assert "NONE" == found.document["task"]["lastKnownLocation"]
 
 
 async def test_an_ending_is_told_once_and_its_reason_beside_it(cluster: LocalCluster) -> None:
@@ -141,7 +141,7 @@ async def test_an_ending_is_told_once_and_its_reason_beside_it(cluster: LocalClu
     asked = ("worker", "start", "--events", "brief", "--handler", "false", "--once")
     ran = await _ran(cluster, *asked, token=WORKER_TOKEN)
 
-    assert (ran.code, ran.out) == (0, f"{task_id} dead\n")
+    assert (0, f"{task_id} dead\n") == (ran.code, ran.out)
     assert f"{task_id}: exit code 1" in ran.err.splitlines()
 
 
@@ -165,19 +165,19 @@ async def test_a_dead_letter_is_seen_requeued_and_finished(
     found = await _ran(cluster, "task", "result", task_id, "--json")
     audited = await _ran(cluster, "audit", "--json")
 
-    assert (died["ending"], died["note"]) == ("dead", "exit code 7: disk full")
+    assert ("dead", "exit code 7: disk full") == (died["ending"], died["note"])
     assert listed.out.split() == still.out.split() == [task_id]
     assert "exit code 7: disk full" in table.out
-    assert inspected.document["deadLetterErrors"] == [
-        {"error": "exit code 7: disk full", "count": 1}
+    assert [{"error": "exit code 7: disk full", "count": 1}] == inspected.document[
+        "deadLetterErrors"
     ]
-    assert (unsure.code, unsure.out.strip()) == (2, "1")
+    assert (2, "1") == (unsure.code, unsure.out.strip())
     assert "--yes" in unsure.err
-    assert (dry.code, dry.out.strip()) == (0, "1")
-    assert (other.code, other.document["requeued"]) == (0, 0)
-    assert (sure.code, sure.out.strip()) == (0, "1")
-    assert ended["ending"] == "completed"
-    assert found.document["result"]["result"] == "repaired"
+    assert (0, "1") == (dry.code, dry.out.strip())
+    assert (0, 0) == (other.code, other.document["requeued"])
+    assert (0, "1") == (sure.code, sure.out.strip())
+    assert "completed" == ended["ending"]
+    assert "repaired" == found.document["result"]["result"]
     assert "dlq.requeue" in {record["action"] for record in audited.document["records"]}
 
 
@@ -192,10 +192,10 @@ async def test_dead_letters_are_deleted_by_id(cluster: LocalCluster, tmp_path: P
     again = await _ran(cluster, "dlq", "delete", "doomed", "--id", ids[0], "--yes")
     gone = await _ran(cluster, "dlq", "show", "doomed", ids[0])
 
-    assert (deleted.code, deleted.out.strip()) == (0, "1")
-    assert left.out.split() == [ids[1]]
-    assert (again.code, again.out.strip()) == (4, "0")
-    assert gone.code == 4
+    assert (0, "1") == (deleted.code, deleted.out.strip())
+    assert [ids[1]] == left.out.split()
+    assert (4, "0") == (again.code, again.out.strip())
+    assert 4 == gone.code
 
 
 async def test_a_paused_queue_says_so_and_goes_on_when_resumed(
@@ -214,11 +214,11 @@ async def test_a_paused_queue_says_so_and_goes_on_when_resumed(
         out, _ = await worker.communicate()
     after = await _ran(cluster, "task", "explain", task_id, token=PRODUCER_TOKEN)
 
-    assert (paused.code, resumed.code) == (0, 0)
-    assert (why.document["reason"], why.document["waiting"]) == ("queue-paused", True)
+    assert (0, 0) == (paused.code, resumed.code)
+    assert ("queue-paused", True) == (why.document["reason"], why.document["waiting"])
     queues = {row["command"]: row for row in listed.document["queues"]}
-    assert (queues["held"]["paused"], queues["held"]["ready"]) == (True, 1)
-    assert json.loads(out)["ending"] == "completed"
+    assert (True, 1) == (queues["held"]["paused"], queues["held"]["ready"])
+    assert "completed" == json.loads(out)["ending"]
     assert after.out.startswith("completed:")
 
 
@@ -242,9 +242,9 @@ async def test_a_cancelled_task_takes_its_program_along(
         out, _ = await worker.communicate()
     again = await _ran(cluster, "task", "cancel", task_id, token=PRODUCER_TOKEN)
 
-    assert cancelled.document == {"status": "cancelled", "id": task_id}
-    assert json.loads(out)["ending"] == "lost"
-    assert again.code == 4
+    assert {"status": "cancelled", "id": task_id} == cancelled.document
+    assert "lost" == json.loads(out)["ending"]
+    assert 4 == again.code
 
 
 async def test_a_stopped_worker_finishes_what_runs(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -265,8 +265,8 @@ async def test_a_stopped_worker_finishes_what_runs(cluster: LocalCluster, tmp_pa
         out, _ = await worker.communicate()
     found = await _ran(cluster, "task", "result", task_id, "--json")
 
-    assert (worker.returncode, json.loads(out)["ending"]) == (0, "completed")
-    assert found.document["result"]["result"] == "done"
+    assert (0, "completed") == (worker.returncode, json.loads(out)["ending"])
+    assert "done" == found.document["result"]["result"]
 
 
 async def test_a_worker_without_time_left_gives_its_task_back(
@@ -289,8 +289,8 @@ async def test_a_worker_without_time_left_gives_its_task_back(
         out, _ = await worker.communicate()
     found = await _ran(cluster, "task", "get", task_id, "--json")
 
-    assert (worker.returncode, json.loads(out)["ending"]) == (0, "abandoned")
-    assert (found.document["status"], found.document["attempts"]) == ("PENDING", 1)
+    assert (0, "abandoned") == (worker.returncode, json.loads(out)["ending"])
+    assert ("PENDING", 1) == (found.document["status"], found.document["attempts"])
 
 
 async def test_a_topic_is_put_read_and_deleted(cluster: LocalCluster) -> None:
@@ -304,14 +304,14 @@ async def test_a_topic_is_put_read_and_deleted(cluster: LocalCluster) -> None:
     sure = await _ran(cluster, "topic", "delete", "ruled", "--yes")
     gone = await _ran(cluster, "topic", "get", "ruled")
 
-    assert put.code == 0
-    assert (changed.document["version"], changed.document.get("maxAttempts")) == (2, None)
+    assert 0 == put.code
+    assert (2, None) == (changed.document["version"], changed.document.get("maxAttempts"))
     assert "ruled" in listed.out.split()
-    assert (wrong.code, wrong.err.count("\n")) == (4, 1)
-    assert unsure.code == 2
-    assert still.document["weight"] == 2
-    assert (sure.code, sure.out.strip()) == (0, "ruled")
-    assert gone.code == 4
+    assert (4, 1) == (wrong.code, wrong.err.count("\n"))
+    assert 2 == unsure.code
+    assert 2 == still.document["weight"]
+    assert (0, "ruled") == (sure.code, sure.out.strip())
+    assert 4 == gone.code
 
 
 async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None:
@@ -335,10 +335,10 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     nobody = await _ran(cluster, *asked, token=OPERATOR_TOKEN)
     table = await _ran(cluster, "cluster", "status", token=OPERATOR_TOKEN)
 
-    assert sent.document["leader"] == to
+    assert to == sent.document["leader"]
     # If the first command timed out, the repetition finds the transfer done.
     assert sent.document["changed"] or refused
-    assert nobody.code == 4
+    assert 4 == nobody.code
     assert "see codeq-cluster cluster status" in nobody.err
     assert "LEADER" in table.out
 
@@ -357,13 +357,13 @@ async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -
     spoilt = await _ran(cluster, "doctor", "--config", config, "--set", "raft.selfId=n2")
 
     checks = {row["check"] for row in well.document["findings"]}
-    assert checks == {
+    assert {
         *("reachable", "ready", "version", "token", "clock", "artifacts", "webhooks"),
         *("config", "data", "disk", "durability", "operator"),
-    }
-    assert ill.code == 3
+    } == checks
+    assert 3 == ill.code
     assert "FAIL" in ill.out
-    assert spoilt.code == 1
+    assert 1 == spoilt.code
     assert "made for cluster acceptance, node n1" in spoilt.out
 
 
@@ -393,8 +393,8 @@ async def test_exit_codes_tell_what_went_wrong(
     ran = await _ran(cluster, *words, token=token)
 
     errors = [line for line in ran.err.splitlines() if line.startswith("codeq-cluster: ")]
-    assert ran.code == code, ran.err
-    assert len(errors) == (code != 0), ran.err
+    assert code == ran.code, ran.err
+    assert (code != 0) == len(errors), ran.err
 
 
 async def test_a_list_goes_on_where_it_ended(cluster: LocalCluster) -> None:
@@ -404,5 +404,5 @@ async def test_a_list_goes_on_where_it_ended(cluster: LocalCluster) -> None:
     cursor = first.err.split()[-1]
     rest = await _ran(cluster, "task", "list", "--event", "many", "-q", cursor)
 
-    assert len(first.out.split()) == 2
-    assert sorted(first.out.split() + rest.out.split()) == sorted(ids)
+    assert 2 == len(first.out.split())
+    assert sorted(ids) == sorted(first.out.split() + rest.out.split())

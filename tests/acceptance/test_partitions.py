@@ -124,7 +124,7 @@ async def test_a_node_without_peers_says_so_in_time(
 
     assert (503, True) == (write.status, write.body["retryable"]), write
     assert write.body["code"] in {"no-leader", "outcome-unknown"}
-    assert read.status == 503, read
+    assert 503 == read.status, read
     assert elapsed_s < REQUEST_S + 4
 
 

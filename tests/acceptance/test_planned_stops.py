@@ -38,10 +38,10 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
         cycles_per_s=CYCLES_PER_S,
     ) as load:
         for node in cluster.nodes:
-            assert await cluster.stop(node) == 0
+            assert 0 == await cluster.stop(node)
             handed = _last(cluster.nodes[node].log_path.read_text(), "leaderships handed over")
             # Before it ended, so no peer had to detect its absence.
-            assert handed["kept"] == 0
+            assert 0 == handed["kept"]
             await _led_without(cluster, node)
             cluster.start(node)
             await cluster.wait_ready([node])

@@ -167,7 +167,7 @@ async def test_a_tenant_gets_its_burst_over_all_nodes_together(
     (let_by, counted), brought = await undisturbed(cluster, client, asked)
 
     assert BURST <= let_by <= BURST + brought
-    assert counted == 2 * BURST - let_by
+    assert 2 * BURST - let_by == counted
 
 
 async def test_a_tenant_beyond_its_limit_changes_nothing_for_another(
@@ -183,9 +183,9 @@ async def test_a_tenant_beyond_its_limit_changes_nothing_for_another(
 
     (let_by, claimed), _ = await undisturbed(cluster, client, asked)
 
-    assert let_by == BURST
-    assert claimed.status == 200
-    assert await created(client, FREE, 2 * BURST) == 2 * BURST
+    assert BURST == let_by
+    assert 200 == claimed.status
+    assert 2 * BURST == await created(client, FREE, 2 * BURST)
 
 
 async def test_a_refusal_says_what_is_limited_and_until_when(
@@ -210,9 +210,9 @@ async def test_a_refusal_says_what_is_limited_and_until_when(
     said, _ = await undisturbed(cluster, client, asked)
 
     for status, after, body in said:
-        assert status == 429
+        assert 429 == status
         assert 1 <= int(after) <= 60
-        assert body == {
+        assert {
             "error": "rate limit exceeded",
             "code": "rate-limited",
             "retryable": True,
@@ -220,7 +220,7 @@ async def test_a_refusal_says_what_is_limited_and_until_when(
             "scope": "producer",
             "operation": "create_task",
             "retryAfterSeconds": int(after),
-        }
+        } == body
 
 
 async def test_claims_are_limited_a_request_and_batches_as_one(
@@ -242,11 +242,11 @@ async def test_claims_are_limited_a_request_and_batches_as_one(
 
     (claims, batches), _ = await undisturbed(cluster, client, asked)
 
-    assert claims == {204}
-    assert batches[0].status == 204
-    assert [answer.status for answer in batches[2:]] == [429, 429]
-    assert batches[3].body["scope"] == "worker"
-    assert batches[3].body["operation"] == "claim"
+    assert {204} == claims
+    assert 204 == batches[0].status
+    assert [429, 429] == [answer.status for answer in batches[2:]]
+    assert "worker" == batches[3].body["scope"]
+    assert "claim" == batches[3].body["operation"]
 
 
 async def test_a_batch_of_creates_counts_its_tasks_and_is_let_by_as_a_whole(
@@ -271,9 +271,9 @@ async def test_a_batch_of_creates_counts_its_tasks_and_is_let_by_as_a_whole(
 
     (too_large, *answers), _ = await undisturbed(cluster, client, asked)
 
-    assert (too_large.status, too_large.detail) == (400, "batch-too-large")
-    assert too_large.body["error"] == f"batch size exceeds maximum of {BURST}"
-    assert [answer.status for answer in answers] == [200, 429, 200, 429]
+    assert (400, "batch-too-large") == (too_large.status, too_large.detail)
+    assert f"batch size exceeds maximum of {BURST}" == too_large.body["error"]
+    assert [200, 429, 200, 429] == [answer.status for answer in answers]
 
 
 async def test_creates_go_on_when_the_node_that_counts_is_killed(
@@ -304,4 +304,4 @@ async def test_creates_go_on_when_the_node_that_counts_is_killed(
     statuses = [
         (await client.create(new_owner, tenant, "limited")).status for _ in range(3 * BURST)
     ]
-    assert statuses[-1] == 429
+    assert 429 == statuses[-1]

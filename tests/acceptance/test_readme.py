@@ -84,7 +84,7 @@ class Checkout:
         """Run a block to its end and return its output."""
         process = await self._started(script, asyncio.subprocess.PIPE)
         said = await _said(process)
-        assert process.returncode == exit_code, f"{script}\n{said}"
+        assert exit_code == process.returncode, f"{script}\n{said}"
         return said
 
     @asynccontextmanager
@@ -206,10 +206,10 @@ async def test_the_readme_and_the_five_minutes_work_as_they_are_written(tmp_path
         printed = await _five_minutes(checkout, start, program)
         await _killed_and_back(checkout, start)
 
-    assert up == start.first
-    assert differing(_answers(lived), answered) == []
-    assert greeted == {"greeting": "hello world"}
-    assert [differing(shown, said) for shown, said in printed] == [[]] * len(printed)
+    assert start.first == up
+    assert [] == differing(_answers(lived), answered)
+    assert {"greeting": "hello world"} == greeted
+    assert [[]] * len(printed) == [differing(shown, said) for shown, said in printed]
     assert readme.left == start.left == []
 
 
@@ -222,7 +222,7 @@ async def _five_minutes(
     checkout: Checkout, start: Reader, program: str
 ) -> list[tuple[list[str], str]]:
     """Run the page up to the killed node; return the shown and the printed output."""
-    assert start.next("Start three nodes", "sh", "serve") == start.first
+    assert start.first == start.next("Start three nodes", "sh", "serve")
     printed = []
     for section in ("A first task", "A task that fails"):
         said = await checkout.run(start.next(section, "sh", "run"))
@@ -273,7 +273,7 @@ async def test_make_up_takes_what_the_readme_says(command: str, tmp_path: Path) 
 
             await until(back, within_s=READY_WITHIN_S, what="n2 started again")
 
-    assert urls == [checkout.url(n + 1) for n in range(1 if "--nodes 1" in command else 3)]
+    assert [checkout.url(n + 1) for n in range(1 if "--nodes 1" in command else 3)] == urls
 
 
 @pytest.mark.parametrize("command", sorted(SHORTENED))
@@ -289,7 +289,7 @@ async def test_a_target_runs_what_it_is_said_to(command: str) -> None:
     )
     said = await _said(process)
 
-    assert process.returncode == 0, said
+    assert 0 == process.returncode, said
     assert "0 of 1 seeds failed" in said or "usage: " in said
 
 
@@ -320,8 +320,8 @@ def test_every_command_of_the_readme_is_run_by_a_test() -> None:
         and not re.search(re.sub(r"[A-Z]{2,}", r"\\S+", re.escape(code)), shown)
     ]
 
-    assert listed == SHORTENED.keys() | TOLD.keys()
-    assert unrun == []
+    assert SHORTENED.keys() | TOLD.keys() == listed
+    assert [] == unrun
     assert {block.language for block in marked if not block.marks} <= {""}
     for path, lines in ELSEWHERE.values():
         assert all(line in (ROOT / path).read_text() for line in lines), path

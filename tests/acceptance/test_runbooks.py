@@ -201,7 +201,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
         async def stop(node: str) -> None:
             stopped.append(node)
             load.avoid(node)
-            assert await cluster.stop(node) == 0
+            assert 0 == await cluster.stop(node)
 
         async def start(node: str) -> None:
             cluster.start(node)
@@ -220,7 +220,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
     # Calls in flight at a stop count too, which the audit would excuse.
     failed = [call for call in load.calls if call.outcome is not RecordedOutcome.OK]
 
-    assert stopped == ["n1", "n2", "n3"]
+    assert ["n1", "n2", "n3"] == stopped
     assert verdict.clean, str(verdict)
     assert not failed
     assert drained
@@ -248,9 +248,9 @@ async def test_a_backup_brings_everything_back(tmp_path: Path) -> None:
         claimed = await client.claim("n1", WORKER_TOKENS["worker-0"], ["orders"], waitSeconds=5)
         await cluster.wait_converged()
 
-    assert (before.outcome, after.outcome) == (RecordedOutcome.OK, RecordedOutcome.OK)
-    assert (kept.outcome, gone.status) == (RecordedOutcome.OK, 404)
-    assert (later.outcome, claimed.outcome) == (RecordedOutcome.OK, RecordedOutcome.OK)
+    assert (RecordedOutcome.OK, RecordedOutcome.OK) == (before.outcome, after.outcome)
+    assert (RecordedOutcome.OK, 404) == (kept.outcome, gone.status)
+    assert (RecordedOutcome.OK, RecordedOutcome.OK) == (later.outcome, claimed.outcome)
 
 
 async def test_certificates_and_their_authority_are_replaced(tmp_path: Path) -> None:

@@ -59,9 +59,9 @@ async def test_a_client_of_one_node_goes_on_when_that_is_killed(cluster: LocalCl
             await worker.serve(tasks_max=1 + 80 + 150)
         ended = [await client.task(task.id) for task in made]
 
-    assert {task.state for task in ended} == {State.DONE}
+    assert {State.DONE} == {task.state for task in ended}
     payloads = [0, *range(1000, 1150), *(100 * n + m for n in range(1, 5) for m in range(20))]
-    assert Counter(seen) == Counter(payloads)
+    assert Counter(payloads) == Counter(seen)
 
 
 async def test_a_worker_goes_on_when_its_node_is_killed(cluster: LocalCluster) -> None:
@@ -89,7 +89,7 @@ async def test_a_worker_goes_on_when_its_node_is_killed(cluster: LocalCluster) -
             worker.stop()
             await serving
 
-    assert [result.value for result in results] == list(range(60))
+    assert list(range(60)) == [result.value for result in results]
     # Only a claim or a report whose answer was lost delivers a task twice.
     assert sum(ended.values()) <= 60 + 2 * 4
 
@@ -106,7 +106,7 @@ async def test_a_program_without_a_loop_goes_on_as_well(cluster: LocalCluster) -
         await cluster.kill("n1")
         made = await asyncio.to_thread(produce)
 
-    assert [task.payload for task in made] == [str(n) for n in range(20)]
+    assert [str(n) for n in range(20)] == [task.payload for task in made]
 
 
 async def test_a_client_believes_the_authority_it_was_given_on_every_node(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
         read = await client.task(away, PRODUCER_TOKEN, task_id)
         assert read.outcome is RecordedOutcome.OK, read
         assert read.body["payload"].endswith('x"}')
-    assert claimed.body["id"] == early
-    assert (await client.task(away, PRODUCER_TOKEN, early)).body["status"] == "COMPLETED"
+    assert early == claimed.body["id"]
+    assert "COMPLETED" == (await client.task(away, PRODUCER_TOKEN, early)).body["status"]
 
 
 async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(

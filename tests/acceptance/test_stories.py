@@ -113,12 +113,12 @@ async def test_creates_with_one_key_through_all_nodes_at_once_make_one_task(
         )
 
         assert all(answer.status == 202 for answer in answers), answers
-        assert len({answer.body["id"] for answer in answers}) == 1
-        assert sum(not answer.replayed for answer in answers) == 1
+        assert 1 == len({answer.body["id"] for answer in answers})
+        assert 1 == sum(not answer.replayed for answer in answers)
         other = await client.create(
             "n1", PRODUCER_TOKEN, command, payload={"n": -1}, idempotencyKey=key
         )
-        assert other.status == 409, other
+        assert 409 == other.status, other
     depth = await client.depth("n2", ADMIN_TOKEN, command)
     assert (8, 0, 0, 0) == tuple(depth.values())
 
@@ -202,7 +202,7 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
         read.body["status"],
         read.body["leaseUntil"],
     )
-    assert other.status == 204, other
+    assert 204 == other.status, other
     assert done.outcome is RecordedOutcome.OK, done
 
 
@@ -237,7 +237,7 @@ async def test_delayed_tasks_come_when_they_are_due_also_over_a_failover(
     got = [await claimed(client, survivors[0], command, waitSeconds=WAIT_S) for _ in tasks]
     taken_s = time.time() - begun_s
 
-    assert early.status == 204, early
+    assert 204 == early.status, early
     assert {task["id"] for task in tasks} == {task["id"] for task in got}
     assert WHILE_S <= taken_s < WHILE_S + 2 * AT_ONCE_S
 
@@ -328,7 +328,7 @@ async def test_a_node_that_was_stopped_cleanly_catches_up(
         *(client.task("n3", PRODUCER_TOKEN, task["id"], stale=True) for task in tasks)
     )
 
-    assert status == 0
+    assert 0 == status
     assert all(read.outcome is RecordedOutcome.OK for read in reads)
 
 

@@ -66,7 +66,7 @@ async def entry_versions(cluster: LocalCluster, node: str, release: Path) -> set
     data = str(cluster.nodes[node].data_path)
     asked = ("inspect", data, "--log", "--limit", "100000", "--json")
     code, said, complained = await command(*asked, release=release)
-    assert code == 0, complained
+    assert 0 == code, complained
     return {entry["version"] for entry in json.loads(said)["log"] if entry["kind"] == "batch"}
 
 
@@ -83,13 +83,13 @@ async def all_know(cluster: LocalCluster, *wanted: int) -> None:
 async def answer(cluster: LocalCluster, *arguments: str) -> Any:
     """Return the JSON of a command that the first node answers."""
     code, said, complained = await command(*arguments, "--url", cluster.urls["n1"], "--json")
-    assert code == 0, complained
+    assert 0 == code, complained
     return json.loads(said)
 
 
 async def move(cluster: LocalCluster, node: str, release: Path | None) -> None:
     """Stop a node without notice to clients, and start it with another release."""
-    assert await cluster.stop(node) == 0
+    assert 0 == await cluster.stop(node)
     await begin(cluster, node, release)
 
 
@@ -108,7 +108,7 @@ async def refused(cluster: LocalCluster, node: str) -> str:
     cluster.start(node)
     process = cluster.nodes[node].process
     assert process is not None
-    assert await asyncio.to_thread(process.wait, SETTLES_S) == 1
+    assert 1 == await asyncio.to_thread(process.wait, SETTLES_S)
     return log.read_text()[before:]
 
 
@@ -125,7 +125,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
             await move(cluster, node, newer)
         await all_know(cluster, LEVEL, LEVEL, OLD_LEVEL)
         code, _, complained = await command("cluster", "upgrade", *url)
-        assert code == 4, complained
+        assert 4 == code, complained
         assert f"formats of level {LEVEL}: n3 (level {OLD_LEVEL}); start each" in complained
         await move(cluster, "n3", newer)
         for release in (None, newer):
@@ -133,17 +133,17 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
                 await move(cluster, node, release)
         await all_know(cluster, LEVEL, LEVEL, LEVEL)
         load.avoid("n3")
-        assert await cluster.stop("n3") == 0
+        assert 0 == await cluster.stop("n3")
         # Until an operator enables the newer formats, the earlier release can read everything.
-        assert await entry_versions(cluster, "n3", newer) == {OLD_LEVEL}
+        assert {OLD_LEVEL} == await entry_versions(cluster, "n3", newer)
 
         code, _, complained = await command("cluster", "upgrade", *url)
-        assert code == 0, complained
+        assert 0 == code, complained
         shown = await answer(cluster, "cluster", "status")
-        assert shown["level"] == LEVEL
-        assert [shard["level"] for shard in shown["shards"]] == [LEVEL, LEVEL]
+        assert LEVEL == shown["level"]
+        assert [LEVEL, LEVEL] == [shard["level"] for shard in shown["shards"]]
         records = (await answer(cluster, "audit", "--token", ADMIN_TOKEN))["records"]
-        assert records[0]["action"] == "cluster.upgrade"
+        assert "cluster.upgrade" == records[0]["action"]
 
         # Its own log may not have the change yet, but its leader's has.
         said = await refused(cluster, "n3")
@@ -153,7 +153,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         assert await load.drain(within_s=SETTLES_S)
         verdict = audit(load.calls, await load.final_tasks())
         await cluster.wait_converged()
-        assert await cluster.stop("n3") == 0
+        assert 0 == await cluster.stop("n3")
 
         assert ENTRY_VERSION in await entry_versions(cluster, "n3", newer)
         said = await refused(cluster, "n3")
@@ -215,5 +215,5 @@ async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(
         shown = await answer(cluster, "cluster", "status")
 
     assert first in (200, 503), first
-    assert [shard["level"] for shard in shown["shards"]] == [LEVEL, LEVEL]
+    assert [LEVEL, LEVEL] == [shard["level"] for shard in shown["shards"]]
     assert verdict.clean, str(verdict)

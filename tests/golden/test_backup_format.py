@@ -45,7 +45,7 @@ def test_an_earlier_backup_is_read_and_restored(place: BackupDirectory, tmp_path
     done = restore([source], wanted, into=tmp_path / "data", node_id="a")
 
     assert done.tasks == manifest.tasks == TASKS
-    assert (manifest.format_version, manifest.shards) == (1, 2)
+    assert (1, 2) == (manifest.format_version, manifest.shards)
 
 
 def test_the_format_is_written_as_it_was(place: BackupDirectory) -> None:
@@ -53,11 +53,11 @@ def test_the_format_is_written_as_it_was(place: BackupDirectory) -> None:
     manifest = chosen(place)
     [stored] = [each for each in (KEPT / manifest.id).iterdir() if each.suffix == ".json"]
 
-    assert manifests.encode(manifest) == stored.read_bytes()
+    assert stored.read_bytes() == manifests.encode(manifest)
     for part in manifest.parts:
         rows = [row for chunk in rows_of(place, manifest, part) for row in chunk]
         [(head, again)] = [(piece[:4], piece) for piece in list(encoded(rows))[1:-1]]
         before = (KEPT / manifest.id / part.file).read_bytes()
         assert before.startswith(b"CODEQBK1")
-        assert before[12:16] == again[4:8]  # How many bytes the rows are.
-        assert int.from_bytes(head) == len(again) - 24
+        assert again[4:8] == before[12:16]  # How many bytes the rows are.
+        assert len(again) - 24 == int.from_bytes(head)

@@ -73,7 +73,7 @@ def test_bytes_are_what_they_were() -> None:
     if os.environ.get("GOLDEN_REWRITE"):
         path.write_text(text)
 
-    assert path.read_text() == text
+    assert text == path.read_text()
 
 
 def test_what_was_written_down_reads_back() -> None:
@@ -93,13 +93,13 @@ def test_what_was_written_down_reads_back() -> None:
     journal = Journal(disk, cache_bytes_max=2**16)
     journal.load(applied=1)
 
-    assert membership.decode(golden["membership"]) == TWO
-    assert membership.decode(golden["nobody"]) == Membership()
-    assert membership.decode(golden["recovered"]) == RECOVERED
-    assert manifest.decode(cbor2.loads(golden["manifest"])) == MANIFEST
-    assert (journal.term, journal.voted_for, journal.last) == (5, "n1", 3)
-    assert journal.read(2, count=1, bytes_max=100)[0] == (PAYLOAD + b"batch", 2, 5)
-    assert journal.memberships.newest == (3, TWO)
+    assert TWO == membership.decode(golden["membership"])
+    assert Membership() == membership.decode(golden["nobody"])
+    assert RECOVERED == membership.decode(golden["recovered"])
+    assert MANIFEST == manifest.decode(cbor2.loads(golden["manifest"]))
+    assert (5, "n1", 3) == (journal.term, journal.voted_for, journal.last)
+    assert (PAYLOAD + b"batch", 2, 5) == journal.read(2, count=1, bytes_max=100)[0]
+    assert (3, TWO) == journal.memberships.newest
 
 
 def test_a_manifest_of_before_there_were_levels_is_of_the_first() -> None:
@@ -107,7 +107,7 @@ def test_a_manifest_of_before_there_were_levels_is_of_the_first() -> None:
     said = manifest.encode(MANIFEST)
     assert isinstance(said, list)
 
-    assert manifest.decode(said[:-1]) == MANIFEST
+    assert MANIFEST == manifest.decode(said[:-1])
 
 
 @pytest.mark.parametrize("later", [[], ["what a later release adds"]], ids=["now", "later"])
@@ -116,8 +116,8 @@ def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> No
     me = LinkIdentity(node_id="n1", cluster_id="c", incarnation=7, secret=b"s")
     dialling = Dialling(me, "n2", session=3)
     greeting = ["codeq-link", 1, 1, "c", "n1", "n2", b"n" * 32, 7, 3, "10.0.0.1:7000", *later]
-    assert [type(each) for each in cbor2.loads(dialling.hello())] == [
-        type(each) for each in greeting[:10]
+    assert [type(each) for each in greeting[:10]] == [
+        type(each) for each in cbor2.loads(dialling.hello())
     ]
     dialling._hello = cbor2.dumps(greeting)
     accepting = Accepting(
@@ -133,10 +133,10 @@ def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> No
     assert isinstance(dialled, LinkSession)
     assert accepted is not None
 
-    assert cbor2.loads(challenge)[::2] == ["challenge", 1]
-    assert (dialled.version, accepted.version) == (1, 1)
-    assert (accepted.peer, accepted.address) == ("n1", "10.0.0.1:7000")
-    assert accepted.receive_key == dialled.send_key
+    assert ["challenge", 1] == cbor2.loads(challenge)[::2]
+    assert (1, 1) == (dialled.version, accepted.version)
+    assert ("n1", "10.0.0.1:7000") == (accepted.peer, accepted.address)
+    assert dialled.send_key == accepted.receive_key
 
 
 def test_a_directory_of_the_first_release_is_opened(tmp_path: Path) -> None:
@@ -149,4 +149,4 @@ def test_a_directory_of_the_first_release_is_opened(tmp_path: Path) -> None:
     assert first.keys() < known.keys()
     file.write_bytes(msgspec.json.encode(first | {"opened": 4}))
     with open_directory(tmp_path / "d", cluster_id="c", node_id="n1", shards=1) as again:
-        assert (again.data, again.incarnation & 0xFFFFFFFF) == (9, 5)
+        assert (9, 5) == (again.data, again.incarnation & 0xFFFFFFFF)

@@ -279,24 +279,24 @@ def test_bytes_are_what_they_were(family: str) -> None:
     if os.environ.get("GOLDEN_REWRITE"):
         path.write_text(text)
 
-    assert path.read_text() == text
+    assert text == path.read_text()
 
 
 def test_records_written_down_read_back() -> None:
     """The golden bytes decode to the values they were made of."""
     golden = _golden("records")
 
-    assert records.decode_task(golden["minimal task"]) == MINIMAL
-    assert records.decode_task(golden["full task"]) == FULL
-    assert records.decode_result(golden["result"]) == RESULT
-    assert {name: records.decode_item(golden[name]) for name in ITEMS} == ITEMS
+    assert MINIMAL == records.decode_task(golden["minimal task"])
+    assert FULL == records.decode_task(golden["full task"])
+    assert RESULT == records.decode_result(golden["result"])
+    assert ITEMS == {name: records.decode_item(golden[name]) for name in ITEMS}
     for level in range(1, LEVEL + 1):
-        assert entries.decode(_golden("entries")[f"full of level {level}"]) == ENTRY
+        assert ENTRY == entries.decode(_golden("entries")[f"full of level {level}"])
 
 
 def test_every_kind_of_item_is_written_down() -> None:
     """A new kind is not forgotten here."""
-    assert {KIND_OF[type(item)] for item in ITEMS.values()} == set(ItemKind)
+    assert set(ItemKind) == {KIND_OF[type(item)] for item in ITEMS.values()}
 
 
 def _golden(family: str) -> dict[str, bytes]:

@@ -148,7 +148,7 @@ def explained(view: DictView, task: Task, rules: LifetimeRules, *, ahead: int) -
     assert reason.waiting == (not task.state.terminal and not held)
     assert explanation.until_ms == 0 or explanation.until_ms > view.now_ms
     if reason is Reason.NO_CLAIM:
-        assert _claimed(view, task, rules) == [task.id]
+        assert [task.id] == _claimed(view, task, rules)
     elif reason in _CLOSED:
         assert task.id not in _claimed(view, task, rules)
     return reason

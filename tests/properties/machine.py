@@ -173,9 +173,9 @@ class Machine(RuleBasedStateMachine):
         assert {name: asdict(item) for name, item in self.view.items.items()} == {
             (ItemKind(kind), *name): item for kind in kinds for name, item in kinds[kind].items()
         }
-        assert {name: asdict(body) for name, body in self.view.bodies.items()} == (
-            self.model.beside.bodies
-        )
+        assert (self.model.beside.bodies) == {
+            name: asdict(body) for name, body in self.view.bodies.items()
+        }
 
     @invariant()
     def no_pending_callback_is_looked_at_after_its_end(self) -> None:
@@ -303,7 +303,7 @@ class Machine(RuleBasedStateMachine):
             operation = replace(operation, retry=True)
         again = decide(self.view, operation, RULES)
 
-        assert again.changes == ()
+        assert () == again.changes
         if isinstance(operation, FORGOTTEN):
             return
         if isinstance(operation, Abandon) and operation.undelivered:

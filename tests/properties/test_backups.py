@@ -84,9 +84,9 @@ def test_no_row_is_forgotten_and_none_is_new(tmp_path: Path) -> None:
             )
             found = restored_rows(into, after)
 
-            assert compared(world.rows()) == compared(found)
-            assert done.tasks == len(world.tasks())
-            assert done.forgotten_keys == 0
+            assert compared(found) == compared(world.rows())
+            assert len(world.tasks()) == done.tasks
+            assert 0 == done.forgotten_keys
             check_places(found)
 
     check()
@@ -120,15 +120,15 @@ def test_more_shards_keep_every_task_and_every_key_that_can_be(tmp_path: Path) -
             done = restore([source], wanted, into=into, node_id="a")
             found = restored_rows(into, after)
 
-            assert done.forgotten_keys == len(apart)
+            assert len(apart) == done.forgotten_keys
             check_places(found)
             expected = {
                 task.id: replace(task, idempotency_key="") if task.id in apart else task
                 for task in world.tasks().values()
             }
-            assert {task.id: task for task in tasks_of(found)} == expected
+            assert expected == {task.id: task for task in tasks_of(found)}
             keys = sum(keyspace.family(key) is Family.IDEMPOTENCY for rows in found for key in rows)
-            assert keys == sum(bool(task.idempotency_key) for task in expected.values())
+            assert sum(bool(task.idempotency_key) for task in expected.values()) == keys
 
     check()
 
@@ -148,17 +148,17 @@ def test_every_node_gets_the_same_and_none_what_another_command_makes(tmp_path: 
         for shard in range(done_shards := int(str(given["shards"]))):
             with StoredShard(into / f"shard-{shard}") as stored:
                 shards.append((stored.index, stored.digest))
-        assert len(set(shards)) == done_shards
+        assert done_shards == len(set(shards))
         rows = restored_rows(into, done_shards)
         return done, [(*place, rows[n]) for n, place in enumerate(shards)]
 
     first, second = made("a"), made("b")
 
-    assert first == second
+    assert second == first
     assert first[0].index > max(part.index for part in source.manifest.parts)
-    assert first[0].term == 4
+    assert 4 == first[0].term
     forgetful = made("a", forget_keys=True)
-    assert [rows for *_, rows in forgetful[1]] == [rows for *_, rows in first[1]]
+    assert [rows for *_, rows in first[1]] == [rows for *_, rows in forgetful[1]]
     assert {digest for _, digest, _ in forgetful[1]}.isdisjoint(d for _, d, _ in first[1])
 
 
@@ -181,12 +181,12 @@ def test_a_node_takes_what_was_restored(tmp_path: Path) -> None:
             journal.load(applied=store.state.applied_index)
             store.close()
 
-            assert (journal.first, journal.last, journal.last_term) == (
+            assert (
                 done.index,
                 done.index,
                 done.term,
-            )
-            assert (journal.term, journal.voted_for) == (done.term, None)
+            ) == (journal.first, journal.last, journal.last_term)
+            assert (done.term, None) == (journal.term, journal.voted_for)
     with pytest.raises(DataDirectoryRefused, match="a node's already"):
         restore([source], Wanted(cluster_id="new", shards=2), into=into, node_id="n7")
 
@@ -217,11 +217,11 @@ def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, t
 
     own = [task for task in world.tasks().values() if task.tenant == tenant]
     assert own
-    assert sorted(task.id for task in tasks_of(restored_rows(alone, 4))) == sorted(
-        task.id for task in own
+    assert sorted(task.id for task in own) == sorted(
+        task.id for task in tasks_of(restored_rows(alone, 4))
     )
-    assert restored_rows(alone, 4) == restored_rows(filtered, 4)
-    assert compared(restored_rows(together, 4)) == compared(world.rows())
+    assert restored_rows(filtered, 4) == restored_rows(alone, 4)
+    assert compared(world.rows()) == compared(restored_rows(together, 4))
     both = [
         RestoreSource(place=place, manifest=manifest),
         RestoreSource(place=exports, manifest=one),
@@ -245,7 +245,7 @@ def test_what_a_later_version_wrote_is_kept_and_not_guessed(tmp_path: Path) -> N
         restore([source], wanted, into=tmp_path / "data", node_id="a")
     with pytest.raises(BackupFailed, match="use the newest release"):
         export(place, manifest, tenant="acme", into=place, now_ms=NOW_MS)
-    assert [each.manifest for each in found(place) if each.manifest is not None] == [manifest]
+    assert [manifest] == [each.manifest for each in found(place) if each.manifest is not None]
 
 
 def test_a_backup_of_newer_formats_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_a_backup_of_newer_formats_is_refused_before_a_row_is_read(tmp_path: Pat
     with pytest.raises(BackupFailed, match=says):
         export(place, manifest, tenant="acme", into=place, now_ms=NOW_MS)
     assert not (tmp_path / "data").exists()
-    assert [each.manifest for each in found(place) if each.manifest is not None] == [manifest]
+    assert [manifest] == [each.manifest for each in found(place) if each.manifest is not None]
 
 
 def world_items(world: World) -> int:
@@ -291,17 +291,17 @@ def check_places(found: list[Rows]) -> None:
         for key, value in rows.items():
             match keyspace.family(key):
                 case Family.TASK | Family.PAYLOAD | Family.RESULT:
-                    assert shard_of(key.decode().rsplit("/", 1)[1], count) == shard
+                    assert shard == shard_of(key.decode().rsplit("/", 1)[1], count)
                 case Family.IDEMPOTENCY:
                     tenant, name = key.decode().removeprefix("codeq/idempo/").split("/", 1)
-                    assert shard_of(f"{'' if tenant == '_' else tenant}/{name}", count) == shard
+                    assert shard == shard_of(f"{'' if tenant == '_' else tenant}/{name}", count)
                     assert keyspace.task(records.decode_key_row(value).task_id) in rows
                 case Family.ITEM:
                     kind, tenant, item_id = keyspace.item_parts(key)
                     if kind in ("topic", "pause", "sub"):
-                        assert home_shard(tenant, count) == shard
+                        assert shard == home_shard(tenant, count)
                     elif kind != "audit":
-                        assert shard_of(item_id.split(".")[0], count) == shard
+                        assert shard == shard_of(item_id.split(".")[0], count)
                 case Family.BODY:
                     delivery = keyspace.dead_delivery_id(key)
-                    assert shard_of(delivery.split(".")[0], count) == shard
+                    assert shard == shard_of(delivery.split(".")[0], count)

@@ -167,7 +167,7 @@ def test_a_heavy_queue_is_served_in_proportion() -> None:
         for _ in range(16 // most):
             shard.claim(Step(arrivals=[], most=most, named=True))
 
-        assert Counter(shard.served) == {"a": 12, "b": 4}
+        assert {"a": 12, "b": 4} == Counter(shard.served)
 
 
 def test_a_queue_that_was_idle_saves_up_no_turns() -> None:
@@ -179,4 +179,4 @@ def test_a_queue_that_was_idle_saves_up_no_turns() -> None:
     shard.arrive("b", 10)
     shard.claim(Step(arrivals=[], most=6, named=True))
 
-    assert shard.served[20:] == ["b", "b", "a", "b", "a", "b"]
+    assert ["b", "b", "a", "b", "a", "b"] == shard.served[20:]

@@ -68,7 +68,7 @@ class Target(World):
     def assert_exact(self) -> None:
         """Assert that the rows are exactly those of the tasks and items, recounted."""
         for view, rows in zip(self.views, self.kept, strict=True):
-            assert rows == recomputed(view)
+            assert recomputed(view) == rows
 
 
 def _keyed(arrival: Arrival) -> Arrival:
@@ -85,9 +85,9 @@ def carried(world: World, home: Path, tenant: str) -> Arrivals:
         tuple(task for part in parts for task in tenant_reader.tasks(part)),
         tuple(item for part in parts for item in tenant_reader.governing(part)),
     )
-    assert [fault(each) for each in arrivals.tasks if fault(each)] == []
-    assert [item_fault(each) for each in arrivals.items if item_fault(each)] == []
-    assert decode_arrivals(encode_arrivals(arrivals)) == arrivals
+    assert [] == [fault(each) for each in arrivals.tasks if fault(each)]
+    assert [] == [item_fault(each) for each in arrivals.items if item_fault(each)]
+    assert arrivals == decode_arrivals(encode_arrivals(arrivals))
     return arrivals
 
 
@@ -138,28 +138,28 @@ def test_every_count_is_exact_and_a_second_time_changes_nothing(tmp_path: Path) 
             target.assert_exact()
 
             came = {each.task.id: each.task for each in arrivals.tasks}
-            assert set(came) == {t for view in source.views for t in own_tasks(view, tenant)}
+            assert {t for view in source.views for t in own_tasks(view, tenant)} == set(came)
             found = {t.id: t for view in target.views for t in own_tasks(view, tenant).values()}
-            assert done["imported"] + done["ended"] == len(came)
-            assert len(found) == len(had) + done["imported"]
-            assert {task_id: found[task_id] for task_id in had} == had
+            assert len(came) == done["imported"] + done["ended"]
+            assert len(had) + done["imported"] == len(found)
+            assert had == {task_id: found[task_id] for task_id in had}
             for task_id in set(found) - set(had):
                 expected = came[task_id]
                 if not found[task_id].idempotency_key:
                     expected = replace(expected, idempotency_key="")
-                assert replace(found[task_id], seq=0) == replace(expected, seq=0)
+                assert replace(expected, seq=0) == replace(found[task_id], seq=0)
                 assert found[task_id].seq <= expected.seq or not expected.seq
-            assert sum(bool(task.idempotency_key) for task in came.values()) == (
+            assert (
                 done["forgotten_keys"]
                 + sum(bool(found[each].idempotency_key) for each in set(found) & set(came))
                 + sum(bool(came[each].idempotency_key) for each in set(came) - set(found))
-            )
+            ) == sum(bool(task.idempotency_key) for task in came.values())
             there, here = callbacks(source, tenant), callbacks(target, tenant)
-            assert {name: there[name] for name in there if there[name].task_id in found} == {
-                name: here[name] for name in here if here[name].task_id in came
+            assert {name: here[name] for name in here if here[name].task_id in came} == {
+                name: there[name] for name in there if there[name].task_id in found
             }
             assert all(decision.changes == () for decision in again)
-            assert outcome_of(again)["present"] == done["imported"]
+            assert done["imported"] == outcome_of(again)["present"]
 
     check()
 
@@ -206,5 +206,5 @@ def test_a_dry_run_tells_what_would_be_and_changes_nothing(tmp_path: Path) -> No
     assert all(decision.changes == () for decision in told)
     target.assert_exact()
 
-    assert outcome_of(told) == outcome_of(target.take(arrivals, "acme"))
+    assert outcome_of(target.take(arrivals, "acme")) == outcome_of(told)
     assert outcome_of(told)["imported"] > 0

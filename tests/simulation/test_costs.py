@@ -36,7 +36,7 @@ def brokers() -> Iterator[SimBrokers]:
         brokers.start(node_id)
     assert brokers.run_until(brokers.converged, seconds=5)
     brokers.run(1.0)
-    assert brokers.leader(0) == "A"
+    assert "A" == brokers.leader(0)
     yield brokers
     brokers.close()
 

@@ -45,7 +45,7 @@ def test_every_node_goes_by_the_level_that_was_raised() -> None:
         cluster.start(node_id)
     cluster.run(0.5)
 
-    assert [node.group.level for node in cluster.nodes.values()] == [NEXT] * 3
+    assert [NEXT] * 3 == [node.group.level for node in cluster.nodes.values()]
 
 
 def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
@@ -58,7 +58,7 @@ def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
     cluster.run(0.5)
 
     assert not cluster.use(NEXT)
-    assert cluster.members().level == LEVEL
+    assert LEVEL == cluster.members().level
 
 
 def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None:
@@ -74,7 +74,7 @@ def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None
         with pytest.raises(ValueError, match=reason):
             group.change(wanted, lambda _done: None)
 
-    assert cluster.members().level == NEXT
+    assert NEXT == cluster.members().level
 
 
 @pytest.mark.parametrize("persisted", [False, True], ids=["from its leader", "from its own log"])
@@ -104,4 +104,4 @@ def test_a_node_of_an_earlier_release_stops_before_it_could_misread(persisted: b
     assert f"formats of level {NEXT}, and this release knows those up to level {LEVEL}" in str(
         fatal
     )
-    assert len(cluster.values("A")) == applied + 10
+    assert applied + 10 == len(cluster.values("A"))

@@ -100,7 +100,7 @@ def test_a_node_that_lost_its_disk_does_not_stand_by_what_its_new_log_says_of_th
     cluster.run_until(lambda: cluster.leader() is not None)
     propose(cluster, 3, prefix="again")
     cluster.run(1.0)
-    assert len(cluster.values("A")) == 48
+    assert 48 == len(cluster.values("A"))
 
 
 def test_a_node_that_lost_its_disk_comes_back_as_a_learner() -> None:
@@ -134,10 +134,10 @@ def test_a_node_that_lost_its_disk_gets_a_snapshot_with_the_members_in_it() -> N
     cluster.run_until(lambda: "C" in cluster.nodes["C"].group.membership.voters)
 
     assert cluster.snapshots >= 1
-    assert set(cluster.nodes["C"].group.membership.voters) == set("ABCD")
+    assert set("ABCD") == set(cluster.nodes["C"].group.membership.voters)
     cluster.crash("C")
     cluster.start("C")
-    assert set(cluster.nodes["C"].group.membership.voters) == set("ABCD")
+    assert set("ABCD") == set(cluster.nodes["C"].group.membership.voters)
     cluster.run(1.0)
     cluster.check_converged()
 
@@ -171,7 +171,7 @@ def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
     cluster.crash("B", refused=False)
     cluster.replace_disk("B")
     cluster.start("B")
-    assert cluster.leader() == "A"
+    assert "A" == cluster.leader()
 
     assert not cluster.knock("B")
     cluster.crash("B")

@@ -103,4 +103,4 @@ def test_a_policy_is_answered_when_every_leader_goes_by_it(
     assert not answered_early
     assert len(before.result().tasks) > 1
     assert changing.result() is not None
-    assert after.result().tasks == ()
+    assert () == after.result().tasks

@@ -21,7 +21,7 @@ def test_a_scenario_ends_as_it_is_written(path: Path) -> None:
     if _REWRITE:
         path.write_text(played)
 
-    assert played == path.read_text()
+    assert path.read_text() == played
 
 
 def test_an_output_that_differs_is_shown() -> None:
@@ -30,7 +30,7 @@ def test_an_output_that_differs_is_shown() -> None:
 
     played = render(play(parse(text), Scenario().run))
 
-    assert text.replace("B leads term 9", "A leads term 1") == played
+    assert played == text.replace("B leads term 9", "A leads term 1")
 
 
 def test_a_command_that_is_not_there_is_refused() -> None:
@@ -49,4 +49,4 @@ def test_an_output_has_no_empty_line() -> None:
     """It would end the block: the rest of the output would be taken for commands."""
     played = play(parse("say\n----\n"), lambda _command: "one\n\ntwo\n")
 
-    assert parse(render(played)) == played
+    assert played == parse(render(played))

@@ -34,8 +34,8 @@ def test_nothing_in_the_tables_is_no_row() -> None:
     lines = [line for line in _TEXT.splitlines() if line.startswith("|")]
     heads = [line for line in lines if line.startswith(("| no. |", "|---"))]
 
-    assert len(lines) == len(heads) + len(_ROWS)
-    assert len(heads) == 2 * len(_WEAKNESSES)
+    assert len(heads) + len(_ROWS) == len(lines)
+    assert 2 * len(_WEAKNESSES) == len(heads)
 
 
 @pytest.mark.parametrize("shown_by", _SHOWN_BY)
@@ -45,7 +45,7 @@ def test_what_a_row_names_is_there(shown_by: str) -> None:
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif words[0] == "python":
-        assert words[1] == "-m"
+        assert "-m" == words[1]
         assert (ROOT / (words[2].replace(".", "/") + ".py")).is_file()
     else:
         path, _, name = shown_by.partition("::")

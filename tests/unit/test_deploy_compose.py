@@ -106,14 +106,14 @@ def test_compose_knows_every_word_of_the_file(file: Path) -> None:
         check=False,
     )
 
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
 
 
 def test_every_file_is_looked_at() -> None:
     """One that is added has its test."""
     files = {file.stem for file in _SHIPPED.glob("*.yml")}
 
-    assert files == {*_NODES, "node"}
+    assert {*_NODES, "node"} == files
 
 
 @pytest.mark.parametrize("name", _NODES)
@@ -127,9 +127,9 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         scheme = "https" if secure else "http"
 
         assert node_id == settings.node_id
-        assert [peer.id for peer in settings.peers] == list(services)
-        assert [peer.link for peer in settings.peers] == [f"{each}:18080" for each in services]
-        assert [peer.http for peer in settings.peers] == [f"{scheme}://{n}:8080" for n in services]
+        assert list(services) == [peer.id for peer in settings.peers]
+        assert [f"{each}:18080" for each in services] == [peer.link for peer in settings.peers]
+        assert [f"{scheme}://{n}:8080" for n in services] == [peer.http for peer in settings.peers]
         assert secure == (settings.tls.cert_file is not None)
         assert secure == (settings.link_tls.ca_file is not None)
         # What is no volume of a node's cannot be written, and is gone with its container.
@@ -137,10 +137,10 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         # Of all nodes, or a file that one of them stored is not found by the others.
         assert settings.artifacts.provider is ArtifactProvider.LOCAL
         assert f"artifacts:{settings.artifacts.directory}" in service["volumes"]
-        assert settings.webhooks.hmac_secret == _VARIABLES["WEBHOOK_HMAC_SECRET"]
+        assert _VARIABLES["WEBHOOK_HMAC_SECRET"] == settings.webhooks.hmac_secret
         assert not settings.webhooks.allow_private
-        assert operators(settings) == [("operator", "operators")]
-    assert len(services) == _NODES[name]
+        assert [("operator", "operators")] == operators(settings)
+    assert _NODES[name] == len(services)
 
 
 @pytest.mark.parametrize("name", _NODES)
@@ -151,8 +151,8 @@ def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
     sources = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
     sources -= {"backups", "artifacts"}
 
-    assert len(ports) == _NODES[name]
-    assert len(sources) == _NODES[name] * (2 if name.endswith("-tls") else 1)
+    assert _NODES[name] == len(ports)
+    assert _NODES[name] * (2 if name.endswith("-tls") else 1) == len(sources)
 
 
 def test_every_place_to_write_belongs_to_the_user_of_the_image() -> None:
@@ -164,7 +164,7 @@ def test_every_place_to_write_belongs_to_the_user_of_the_image() -> None:
         for volume in service["volumes"]
     }
 
-    assert mounted - {"/certificates"} | _CODEQ_VOLUMES == image_directories()
+    assert image_directories() == mounted - {"/certificates"} | _CODEQ_VOLUMES
 
 
 def test_a_container_keeps_its_data_where_the_environment_of_codeq_says() -> None:
@@ -173,9 +173,9 @@ def test_a_container_keeps_its_data_where_the_environment_of_codeq_says() -> Non
         environment = image_variables() | variables | configurations.CLUSTER_SECRET
         settings = load(file=None, environment=environment, flags={}).settings
 
-        assert {str(settings.data_dir), str(settings.artifacts.directory)} == _CODEQ_VOLUMES
-        assert settings.host == "0.0.0.0"
-    assert load(environment=image_variables() | _ALONE).settings.data_dir == Path("/data")
+        assert _CODEQ_VOLUMES == {str(settings.data_dir), str(settings.artifacts.directory)}
+        assert "0.0.0.0" == settings.host
+    assert Path("/data") == load(environment=image_variables() | _ALONE).settings.data_dir
 
 
 def test_the_example_asks_for_every_secret_and_sets_the_rest() -> None:
@@ -189,8 +189,8 @@ def test_the_example_asks_for_every_secret_and_sets_the_rest() -> None:
 
     filled = _services(_ROOT / "docker-compose.yml", {**example, **_VARIABLES})
 
-    assert {name for name, value in example.items() if not value} == asked
-    assert filled == _services(_ROOT / "docker-compose.yml")
+    assert asked == {name for name, value in example.items() if not value}
+    assert _services(_ROOT / "docker-compose.yml") == filled
 
 
 def test_three_nodes_are_those_of_the_file_at_the_root() -> None:
@@ -198,7 +198,7 @@ def test_three_nodes_are_those_of_the_file_at_the_root() -> None:
     services = _services(_ROOT / "docker-compose.yml")
     always = {name: service for name, service in services.items() if "profiles" not in service}
 
-    assert always == _services(_SHIPPED / "three.yml")
+    assert _services(_SHIPPED / "three.yml") == always
 
 
 def test_what_watches_the_nodes_is_there_when_it_is_asked_for() -> None:
@@ -212,9 +212,9 @@ def test_what_watches_the_nodes_is_there_when_it_is_asked_for() -> None:
         if source.startswith("./")
     }
 
-    assert set(watching) == {"prometheus", "grafana"}
+    assert {"prometheus", "grafana"} == set(watching)
     for each in watching.values():
-        assert [port.split(":")[0] for port in each["ports"]] == ["127.0.0.1"]
+        assert ["127.0.0.1"] == [port.split(":")[0] for port in each["ports"]]
     assert all(source.is_dir() for source in mounts.values())
     home = watching["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     directory, _, file = home.rpartition("/")
@@ -237,14 +237,14 @@ def test_what_watches_the_nodes_finds_them_and_each_other() -> None:
     pins = (_ROOT / "pyproject.toml").read_text()
     version = re.findall(r'"grafana-foundation-sdk==\d+!([\d.]+)"', pins)
 
-    assert job["static_configs"][0]["targets"] == [f"{node}:8080" for node in nodes]
-    assert source["url"] == "http://prometheus:9090"
-    assert source["jsonData"]["timeInterval"] == prometheus["global"]["scrape_interval"]
+    assert [f"{node}:8080" for node in nodes] == job["static_configs"][0]["targets"]
+    assert "http://prometheus:9090" == source["url"]
+    assert prometheus["global"]["scrape_interval"] == source["jsonData"]["timeInterval"]
     assert any(
         volume.split(":")[1] == provider["options"]["path"]
         for volume in services["grafana"]["volumes"]
     )
-    assert services["grafana"]["image"] == f"grafana/grafana:{version[0]}"
+    assert f"grafana/grafana:{version[0]}" == services["grafana"]["image"]
 
 
 @pytest.mark.parametrize("missing", _VARIABLES)
@@ -272,6 +272,6 @@ async def test_the_health_check_finds_a_node_over_tls(tmp_path: Path) -> None:
         found = await checked(cluster.nodes["n1"].http_port)
         missed = await checked(nobodys)
 
-    assert (kind, program) == ("CMD", "python3")
-    assert found == 0
+    assert ("CMD", "python3") == (kind, program)
+    assert 0 == found
     assert missed != 0

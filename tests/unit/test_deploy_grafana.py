@@ -40,7 +40,7 @@ def test_every_dashboard_is_the_one_of_its_source() -> None:
     """`make dashboards` has been run, and no file is left over."""
     kept = {file.stem: file.read_text() for file in (_SHIPPED / "dashboards").glob("*.json")}
 
-    assert {board.name: written(board) for board in BOARDS} == kept
+    assert kept == {board.name: written(board) for board in BOARDS}
 
 
 @every_board
@@ -84,7 +84,7 @@ def test_prometheus_takes_every_expression(board: Board, tmp_path: Path) -> None
         check=False,
     )
 
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
     assert f"{len(filled)} rules found" in checked.stdout
 
 
@@ -95,7 +95,7 @@ def test_a_dashboard_uses_the_choices_it_offers(board: Board) -> None:
     expressions = list(_expressions(board))
     used = {name for each in expressions for name in re.findall(r"\$(\w+)", each)}
 
-    assert used - {"__rate_interval"} == offered - {"datasource"}
+    assert offered - {"datasource"} == used - {"__rate_interval"}
     assert all('job="$job"' in each for each in expressions)
 
 
@@ -113,6 +113,6 @@ def test_no_panel_hides_another(board: Board) -> None:
         and other.y < one.y + one.h
     ]
 
-    assert len({panel.id_val for panel in panels}) == len(panels)
-    assert hidden == []
+    assert len(panels) == len({panel.id_val for panel in panels})
+    assert [] == hidden
     assert all(place.x + place.w <= 24 for place in places)

@@ -95,7 +95,7 @@ def _one(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str
         for each in objects
         if each["kind"] == kind and str(each["metadata"]["name"]).endswith(suffix)
     ]
-    assert len(found) == 1, f"{len(found)} objects {kind} *{suffix}"
+    assert 1 == len(found), f"{len(found)} objects {kind} *{suffix}"
     return found[0]
 
 
@@ -121,7 +121,7 @@ def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> N
     for each in _container(objects)["env"]:
         value = each.get("value", "").replace("/run/codeq/secret", str(directory))
         if "valueFrom" in each:
-            assert each["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+            assert {"fieldRef": {"fieldPath": "metadata.name"}} == each["valueFrom"]
             value = f"{_one(objects, 'StatefulSet')['metadata']['name']}-{ordinal}"
         variables[each["name"]] = value
     return load(file=file, environment=variables, flags={}).settings
@@ -156,18 +156,18 @@ def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
     nodes_service = _one(objects, "Service", "-nodes")["metadata"]["name"]
     domain = f"{nodes_service}.brokers.svc.k8s.example"
 
-    assert [node.node_id for node in nodes] == [peer.id for peer in first.peers]
-    assert [f"broker-{n}.{domain}:18080" for n in range(5)] == [peer.link for peer in first.peers]
-    assert first.peers[4].http == f"https://broker-4.{domain}:8080"
-    assert (first.cluster_id, first.shards) == ("orders", 16)
-    assert first.raft.heartbeat_ms == 200
-    assert first.tls.cert_file == Path("/run/codeq/tls/tls.crt")
-    assert first.link_tls.ca_file == Path("/run/codeq/link-tls/ca.crt")
-    assert first.webhooks.hmac_secret == "signs-what-is-sent"
-    assert (first.artifacts.s3.bucket, first.artifacts.s3.secret_access_key) == (
+    assert [peer.id for peer in first.peers] == [node.node_id for node in nodes]
+    assert [peer.link for peer in first.peers] == [f"broker-{n}.{domain}:18080" for n in range(5)]
+    assert f"https://broker-4.{domain}:8080" == first.peers[4].http
+    assert ("orders", 16) == (first.cluster_id, first.shards)
+    assert 200 == first.raft.heartbeat_ms
+    assert Path("/run/codeq/tls/tls.crt") == first.tls.cert_file
+    assert Path("/run/codeq/link-tls/ca.crt") == first.link_tls.ca_file
+    assert "signs-what-is-sent" == first.webhooks.hmac_secret
+    assert (
         "files",
         "the key of the bucket",
-    )
+    ) == (first.artifacts.s3.bucket, first.artifacts.s3.secret_access_key)
 
 
 def test_the_example_of_tokens_has_an_operator(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_the_example_of_tokens_has_an_operator(tmp_path: Path) -> None:
     values = {**_LEAST, "secret": {**_LEAST["secret"], "producerAuth": example}}
     settings = _settings(_rendered(values), 0, tmp_path)
 
-    assert operators(settings) == [("operator", "operators")]
+    assert [("operator", "operators")] == operators(settings)
 
 
 def test_the_page_installs_and_grows_a_release() -> None:
@@ -197,12 +197,12 @@ def test_the_page_installs_and_grows_a_release() -> None:
     pod, *words = shlex.split(joining.replace("\\\n", " "))
     joined, flags = words[words.index("join") + 1], words[words.index("join") + 2 :]
 
-    assert install == "orders deploy/helm/codeq-cluster --namespace brokers --values values.yaml"
-    assert (pod, joined) == (f"{stateful}-0", f"{stateful}-3")
-    assert flags == [
+    assert "orders deploy/helm/codeq-cluster --namespace brokers --values values.yaml" == install
+    assert (f"{stateful}-0", f"{stateful}-3") == (pod, joined)
+    assert [
         *("--addr", raft["peers"][joined]),
         *("--http", raft["peerHTTPAddrs"][joined]),
-    ]
+    ] == flags
 
 
 def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None:
@@ -212,11 +212,11 @@ def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None
     affinity = _pod(objects)["affinity"]["podAntiAffinity"]
     (rule,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
 
-    assert settings.node_id == settings.peers[2].id
-    assert len(settings.peers) == 3
+    assert settings.peers[2].id == settings.node_id
+    assert 3 == len(settings.peers)
     assert settings.tls.cert_file is None
     assert settings.webhooks.signing is Signing.SIGNED
-    assert rule["topologyKey"] == "kubernetes.io/hostname"
+    assert "kubernetes.io/hostname" == rule["topologyKey"]
     assert {"NetworkPolicy", "ServiceMonitor"}.isdisjoint(each["kind"] for each in objects)
 
 
@@ -229,12 +229,12 @@ def test_every_mounted_file_has_its_volume(name: str) -> None:
     volumes = {each["name"] for each in _pod(objects)["volumes"]} | {claim["metadata"]["name"]}
     mounts = {each["name"]: each for each in _container(objects)["volumeMounts"]}
 
-    assert volumes == set(mounts)
+    assert set(mounts) == volumes
     assert (
-        mounts["data"]["mountPath"] == json.loads(image_variables()["PERSISTENCE_CONFIG"])["path"]
+        json.loads(image_variables()["PERSISTENCE_CONFIG"])["path"] == mounts["data"]["mountPath"]
     )
     assert all(each.get("readOnly") for name, each in mounts.items() if name != "data")
-    assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+    assert {"Retain"} == set(spec["persistentVolumeClaimRetentionPolicy"].values())
 
 
 @pytest.mark.parametrize("name", _SETS)
@@ -248,7 +248,7 @@ def test_a_pod_may_do_as_little_as_can_be(name: str) -> None:
         (_ROOT / "Dockerfile").read_text()
     )
     assert own["readOnlyRootFilesystem"]
-    assert own["capabilities"] == {"drop": ["ALL"]}
+    assert {"drop": ["ALL"]} == own["capabilities"]
     assert own["allowPrivilegeEscalation"] is False
     assert pod["automountServiceAccountToken"] is False
 
@@ -261,7 +261,7 @@ def test_a_stop_gives_clients_and_node_their_time() -> None:
     (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
 
     assert pause_s > 0
-    assert _pod(objects)["terminationGracePeriodSeconds"] == pause_s + int(stop_s)
+    assert pause_s + int(stop_s) == _pod(objects)["terminationGracePeriodSeconds"]
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("least", "HTTP"), ("most", "HTTPS")])
@@ -272,12 +272,12 @@ def test_kubernetes_asks_what_the_node_answers(name: str, scheme: str) -> None:
         kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")
     }
 
-    assert {each["scheme"] for each in probes.values()} == {scheme}
-    assert {kind: each["path"] for kind, each in probes.items()} == {
+    assert {scheme} == {each["scheme"] for each in probes.values()}
+    assert {
         "startup": "/healthz",
         "liveness": "/healthz",
         "readiness": "/readyz",
-    }
+    } == {kind: each["path"] for kind, each in probes.items()}
 
 
 def test_one_node_is_away_at_a_time() -> None:
@@ -286,9 +286,9 @@ def test_one_node_is_away_at_a_time() -> None:
     budget = _one(objects, "PodDisruptionBudget")["spec"]
     spec = _one(objects, "StatefulSet")["spec"]
 
-    assert budget["maxUnavailable"] == 1
-    assert budget["selector"] == spec["selector"]
-    assert spec["podManagementPolicy"] == "Parallel"
+    assert 1 == budget["maxUnavailable"]
+    assert spec["selector"] == budget["selector"]
+    assert "Parallel" == spec["podManagementPolicy"]
 
 
 @pytest.mark.parametrize("name", _SETS)
@@ -301,9 +301,9 @@ def test_every_selector_finds_the_pods(name: str) -> None:
     services = [each["spec"]["selector"] for each in objects if each["kind"] == "Service"]
 
     assert wanted.items() <= labels.items()
-    assert services == [wanted, wanted]
+    assert [wanted, wanted] == services
     assert _one(objects, "Service", "-nodes")["spec"]["publishNotReadyAddresses"]
-    assert spec["serviceName"] == _one(objects, "Service", "-nodes")["metadata"]["name"]
+    assert _one(objects, "Service", "-nodes")["metadata"]["name"] == spec["serviceName"]
 
 
 def test_the_link_is_open_to_the_nodes_alone() -> None:
@@ -312,7 +312,7 @@ def test_the_link_is_open_to_the_nodes_alone() -> None:
     by_port = {rule["ports"][0]["port"]: rule["from"] for rule in rules}
     own = _one(_rendered(_MOST), "StatefulSet")["spec"]["selector"]
 
-    assert by_port == {"link": [{"podSelector": own}], "http": [{"podSelector": {}}]}
+    assert {"link": [{"podSelector": own}], "http": [{"podSelector": {}}]} == by_port
 
 
 def test_prometheus_is_led_to_each_node_once() -> None:
@@ -327,8 +327,8 @@ def test_prometheus_is_led_to_each_node_once() -> None:
     ]
     (endpoint,) = monitor["endpoints"]
 
-    assert found == [_one(objects, "Service", "-nodes")["metadata"]["name"]]
-    assert (endpoint["path"], endpoint["scheme"]) == ("/metrics", "https")
+    assert [_one(objects, "Service", "-nodes")["metadata"]["name"]] == found
+    assert ("/metrics", "https") == (endpoint["path"], endpoint["scheme"])
 
 
 @pytest.mark.parametrize(
@@ -375,9 +375,9 @@ def test_an_upgrade_takes_no_member_away(tmp_path: Path) -> None:
     fewer = _rendered({**_LEAST, "removed": both}, chart)
     more = [_rendered({**_LEAST, "replicas": number}, chart) for number in (5, 7)]
 
-    assert replaced == 1
-    assert _one(fewer, "StatefulSet")["spec"]["replicas"] == 3
-    assert [_one(each, "StatefulSet")["spec"]["replicas"] for each in more] == [5, 7]
+    assert 1 == replaced
+    assert 3 == _one(fewer, "StatefulSet")["spec"]["replicas"]
+    assert [5, 7] == [_one(each, "StatefulSet")["spec"]["replicas"] for each in more]
 
 
 def test_a_changed_configuration_starts_the_pods_again() -> None:
@@ -392,7 +392,7 @@ def test_a_changed_configuration_starts_the_pods_again() -> None:
     after = noted({**_LEAST, "config": {"logLevel": "debug"}})
 
     assert before["checksum/config"] != after["checksum/config"]
-    assert before["checksum/secret"] == after["checksum/secret"]
+    assert after["checksum/secret"] == before["checksum/secret"]
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_every_value_is_bounded_and_described() -> None:
         if re.match(r"[a-z]\w*:", line) and not before
     ]
 
-    assert set(_SCHEMA["properties"]) == {*defaults, "global"}
+    assert {*defaults, "global"} == set(_SCHEMA["properties"])
     # Sections whose keys say what they are for, and words of Kubernetes' own.
     assert {line.split(":")[0] for line in bare} <= {
         *("image", "secret", "service", "storage", "resources", "nodeSelector"),

@@ -37,7 +37,7 @@ def test_prometheus_takes_the_configuration_and_the_rules() -> None:
     """The configuration names the rules, so that all of them are read."""
     checked = _promtool("check", "config", _SHIPPED / "prometheus.yml")
 
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
     assert all(file.name in checked.stdout for file in _RULE_FILES)
 
 
@@ -45,7 +45,7 @@ def test_the_rules_do_what_their_tests_say() -> None:
     """Alerts fire when they should and not before, with these words."""
     tested = _promtool("test", "rules", _TESTS)
 
-    assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert 0 == tested.returncode, tested.stdout + tested.stderr
 
 
 def test_a_rule_that_is_wrong_fails_its_test(tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_the_page_says_how_alerts_lead_to_runbooks_kept_elsewhere(tmp_path: Path
         if "alert" in rule
     ]
 
-    assert len(urls) == len(_ALERTS)
+    assert len(_ALERTS) == len(urls)
     assert all(url.startswith("https://wiki.example/codeq-cluster/docs/") for url in urls)
-    assert _promtool("check", "rules", rules).returncode == 0
+    assert 0 == _promtool("check", "rules", rules).returncode
 
 
 def test_the_rules_name_no_metric_that_is_not() -> None:

@@ -20,7 +20,7 @@ def test_every_page_is_run_by_a_test() -> None:
     text = _TESTS.read_text()
     listed = re.findall(r"\(([\w-]+\.md)\)", (DIRECTORY / "README.md").read_text())
 
-    assert set(listed) == set(_PAGES)
+    assert set(_PAGES) == set(listed)
     assert all(text.count(f'"{name}"') == 1 for name in _PAGES)
     assert all(steps((DIRECTORY / name).read_text()) for name in _PAGES)
 
@@ -37,7 +37,7 @@ def test_every_command_that_a_page_names_is_there() -> None:
     for words in named:
         with pytest.raises(SystemExit) as ended:
             main([*words, "--help"])
-        assert ended.value.code == 0, words
+        assert 0 == ended.value.code, words
 
     assert {("cluster", "join"), ("cluster", "replace"), ("cluster", "recover")} <= named
 
@@ -49,12 +49,12 @@ def test_every_deployment_has_the_functions_that_runbooks_call() -> None:
     table = set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))
     text = "".join((DIRECTORY / name).read_text() for name in _PAGES)
 
-    assert len(deployments) == 2
+    assert 2 == len(deployments)
     for defining in (*deployments, PRELUDE):
         ran = _bash(f"N1=; N2=; N3=\n{defining}\ndeclare -F")
-        assert {line.split()[-1] for line in ran.splitlines()} == table
+        assert table == {line.split()[-1] for line in ran.splitlines()}
     assert all(name in text for name in table)
-    assert len(_bash(variables + '\nprintf "%s\\n" "${NODES[@]}"').splitlines()) == 6
+    assert 6 == len(_bash(variables + '\nprintf "%s\\n" "${NODES[@]}"').splitlines())
 
 
 def _bash(script: str) -> str:

@@ -68,13 +68,13 @@ def test_the_unit_is_confined(installed: Path) -> None:
         installed,
     )
 
-    assert judged.returncode == 0, judged.stdout
+    assert 0 == judged.returncode, judged.stdout
 
 
 def test_what_needs_a_person_is_not_started_again() -> None:
     """The codes of a wrong use and of a node that stopped itself; the others are tried again."""
-    assert _directives("RestartPreventExitStatus") == [f"{int(Exit.USAGE)} {EXIT_UNSAFE}"]
-    assert _directives("Restart") == ["on-failure"]
+    assert [f"{int(Exit.USAGE)} {EXIT_UNSAFE}"] == _directives("RestartPreventExitStatus")
+    assert ["on-failure"] == _directives("Restart")
     assert _directives("StartLimitBurst")
 
 
@@ -99,7 +99,7 @@ def test_the_user_is_made_that_the_unit_names() -> None:
     made = _ran("systemd-sysusers", "--dry-run", _SHIPPED / "codeq-cluster.sysusers.conf")
     text = (_SHIPPED / "codeq-cluster.sysusers.conf").read_text()
 
-    assert made.returncode == 0, made.stderr
+    assert 0 == made.returncode, made.stderr
     assert re.search(rf"^u {user} ", text, re.MULTILINE)
 
 
@@ -117,8 +117,8 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
     }
 
     assert (0, "") == (made.returncode, made.stderr)
-    assert set(modes.values()) == {0o750}, modes
-    assert (tmp_path / "var/backups/codeq-cluster").stat().st_mode & 0o777 == 0o700
+    assert {0o750} == set(modes.values()), modes
+    assert 0o700 == (tmp_path / "var/backups/codeq-cluster").stat().st_mode & 0o777
 
 
 def test_the_page_installs_what_systemd_needs(tmp_path: Path) -> None:
@@ -144,15 +144,15 @@ def test_the_page_installs_what_systemd_needs(tmp_path: Path) -> None:
     (command,) = _directives("ExecStart")
     (variables,) = _directives("EnvironmentFile")
 
-    assert ran.returncode == 0, ran.stderr
+    assert 0 == ran.returncode, ran.stderr
     assert "python3.11 -m venv /opt/codeq-cluster" in typed
     assert (
-        command == "/opt/codeq-cluster/bin/codeq-cluster node --config /etc/codeq-cluster/node.yaml"
+        "/opt/codeq-cluster/bin/codeq-cluster node --config /etc/codeq-cluster/node.yaml" == command
     )
-    assert variables.removeprefix("-") == "/etc/codeq-cluster/node.env"
+    assert "/etc/codeq-cluster/node.env" == variables.removeprefix("-")
     for name in ("node.yaml", "node.env"):
-        assert (installed / name).read_text() == (_SHIPPED / name).read_text()
-        assert (installed / name).stat().st_mode & 0o777 == 0o640
+        assert (_SHIPPED / name).read_text() == (installed / name).read_text()
+        assert 0o640 == (installed / name).stat().st_mode & 0o777
     assert (installed / "secrets").is_dir()
     assert enabled.is_symlink()
 
@@ -176,14 +176,14 @@ def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
     settings = load(file=file, environment=variables, flags={}).settings
     (shared,) = re.findall(r"provider: local, directory: ([^}]+)}", text)
 
-    assert settings.data_dir == Path("/var/lib") / _directives("StateDirectory")[0]
+    assert Path("/var/lib") / _directives("StateDirectory")[0] == settings.data_dir
     # All else is read-only for it; where nothing is kept the directories need not be there.
-    assert _directives("ReadWritePaths") == [f"-{settings.backup.directory} -{shared}"]
+    assert [f"-{settings.backup.directory} -{shared}"] == _directives("ReadWritePaths")
     assert settings.artifacts.provider is ArtifactProvider.NONE
     assert settings.webhooks.signing is Signing.SIGNED
-    assert {peer.id for peer in settings.peers} == {"n1", "n2", "n3"}
+    assert {"n1", "n2", "n3"} == {peer.id for peer in settings.peers}
     assert len(settings.auth.producer) == len(settings.auth.worker) == 1
-    assert operators(settings) == [("operator", "operators")]
+    assert [("operator", "operators")] == operators(settings)
 
 
 def _example_variables() -> dict[str, str]:

@@ -22,8 +22,8 @@ def test_every_hazard_has_one_row() -> None:
     hazards.insert(6, "H6b")
     rules = [f"D{number}" for number in range(6, 11)]
 
-    assert [row[0] for row in _ROWS] == [*hazards, *rules]
-    assert len([line for line in _TEXT.splitlines() if line.startswith("|")]) == len(_ROWS) + 2
+    assert [*hazards, *rules] == [row[0] for row in _ROWS]
+    assert len(_ROWS) + 2 == len([line for line in _TEXT.splitlines() if line.startswith("|")])
 
 
 @pytest.mark.parametrize("shown_by", _SHOWN_BY)
@@ -36,4 +36,4 @@ def test_what_a_row_names_is_there(shown_by: str) -> None:
 
 def test_no_row_is_without_a_test() -> None:
     """A hazard that nothing shows to be held is not held."""
-    assert [row[0] for row in _ROWS if "::" not in row[3]] == []
+    assert [] == [row[0] for row in _ROWS if "::" not in row[3]]

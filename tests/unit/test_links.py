@@ -42,7 +42,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
         if not target.exists() or not known:
             astray.append(link)
 
-    assert astray == []
+    assert [] == astray
 
 
 def test_the_index_names_every_page() -> None:

@@ -19,7 +19,7 @@ _REFERENCE = _WRITTEN["docs/http.md"]
 def test_every_written_page_is_the_one_of_its_source() -> None:
     """`make pages` has been run since routes, examples, lifecycle or measurements changed."""
     for name, text in _WRITTEN.items():
-        assert (ROOT / name).read_text() == text, f"{name}: run `make pages`"
+        assert text == (ROOT / name).read_text(), f"{name}: run `make pages`"
 
 
 def test_the_reference_has_every_route_once() -> None:
@@ -50,4 +50,4 @@ def test_the_diagram_has_every_arrow_of_the_table_and_no_other() -> None:
 def test_the_diagram_names_the_states_as_the_api_does() -> None:
     """By their status."""
     assert _STATUS == {state: place.status for state, place in _PLACES.items()}
-    assert _PLACES.keys() == set(State)
+    assert set(State) == _PLACES.keys()

@@ -46,4 +46,4 @@ def test_a_compose_cluster_serves_through_the_death_of_a_node() -> None:
         check=False,
     )
 
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert 0 == ran.returncode, ran.stdout + ran.stderr

@@ -149,7 +149,7 @@ class Chromium:
             yield window
         finally:
             await context.close()
-        assert window.wrong == [], f"the browser complains: {window.wrong}"
+        assert [] == window.wrong, f"the browser complains: {window.wrong}"
 
     async def _opened(self, context: BrowserContext, url: str) -> Window:
         window = Window(await context.new_page(), url)

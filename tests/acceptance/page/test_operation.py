@@ -35,7 +35,7 @@ async def undelivered(client: RecordingClient, command: str) -> None:
     webhook = f"http://127.0.0.1:9/{command}?key=secret"
     await client.create("n1", "producer", command, webhook=webhook)
     claimed = await client.claim("n1", WORKER, [command])
-    assert (await client.finish("n1", WORKER, claimed.body, {})).status == 200
+    assert 200 == (await client.finish("n1", WORKER, claimed.body, {})).status
 
 
 async def test_a_task_is_created_as_it_was_typed_and_shown(
@@ -72,10 +72,10 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(
     await admin.shows("codeq-cluster worker start --events first.task --handler PROGRAM")
     claimed = await client.claim("n3", WORKER, ["first.task"])
 
-    assert (wrong, highest) == ("command", str(PRIORITY_MAX))
+    assert ("command", str(PRIORITY_MAX)) == (wrong, highest)
     assert claimed.body["id"] in shown
-    assert claimed.body["payload"] == '{"big": 12345678901234567890}'
-    assert (claimed.body["command"], claimed.body["priority"]) == ("first.TASK", 7)
+    assert '{"big": 12345678901234567890}' == claimed.body["payload"]
+    assert ("first.TASK", 7) == (claimed.body["command"], claimed.body["priority"])
 
 
 async def test_a_double_click_creates_one_task(admin: Window, client: RecordingClient) -> None:
@@ -86,7 +86,7 @@ async def test_a_double_click_creates_one_task(admin: Window, client: RecordingC
     await admin.page.get_by_role("button", name="Create", exact=True).dblclick()
     await admin.page.wait_for_selector("main .tag:has-text('Ready')")
 
-    assert (await client.depth("n1", "admin", "clicked.twice"))["ready"] == 1
+    assert 1 == (await client.depth("n1", "admin", "clicked.twice"))["ready"]
 
 
 async def test_a_task_whose_answer_got_lost_is_not_created_again(
@@ -108,7 +108,7 @@ async def test_a_task_whose_answer_got_lost_is_not_created_again(
     await admin.shows("There was a task with this idempotency key already", within="#toasts")
     await admin.page.wait_for_selector("main .tag:has-text('Ready')")
 
-    assert (await client.depth("n1", "admin", "answer.lost"))["ready"] == 1
+    assert 1 == (await client.depth("n1", "admin", "answer.lost"))["ready"]
 
 
 async def test_a_readers_place_in_the_problems_is_kept(
@@ -134,14 +134,14 @@ async def test_workers_are_shown_with_what_they_hold(
     """Their names are shown as text whatever they contain, and lead to their tasks."""
     created = await client.create("n1", "producer", "workers.held")
     claimed = await client.claim("n2", HOSTILE_WORKER, ["workers.held"])
-    assert claimed.body["id"] == created.body["id"]
+    assert created.body["id"] == claimed.body["id"]
     await admin.open("/workers")
     row = admin.page.locator("tr", has_text=HOSTILE)
     await row.get_by_role("link", name="1", exact=True).click()
     await admin.page.get_by_role("link", name=created.body["id"][:13]).wait_for()
 
     assert HOSTILE in await admin.text()
-    assert await admin.page.locator("main img").count() == 0
+    assert 0 == await admin.page.locator("main img").count()
 
 
 async def test_dead_callbacks_are_replayed(admin: Window, client: RecordingClient) -> None:
@@ -196,13 +196,13 @@ async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: Recor
     await admin.shows("no policy of its own any more", within="#toasts")
     gone = await client.call("GET", "n2", "/admin/topics/policy.made", "admin")
 
-    assert put["policy"] == {
+    assert {
         "priorityTiers": [1, 5],
         "maxAttempts": 3,
         "deadLetterTopicRef": "policy-dead",
         "weight": 1,
-    }
-    assert gone.status == 404
+    } == put["policy"]
+    assert 404 == gone.status
 
 
 async def test_a_leadership_is_handed_over_and_all_are_rebalanced(
@@ -257,7 +257,7 @@ async def test_who_changed_a_queue_is_on_record_as_text(
         shown = await window.text()
 
         assert HOSTILE in shown
-        assert await window.page.locator("img[src=x]").count() == 0
+        assert 0 == await window.page.locator("img[src=x]").count()
     async with browser.window(url_of(cluster), token="operator") as window:
         await window.open("/audit")
         await window.page.wait_for_selector("main .pager:not(:has(button))")
@@ -312,8 +312,8 @@ async def test_another_site_changes_nothing_through_a_browser_that_is_logged_in(
     await admin.page.wait_for_url(path)
     claimed = await client.claim("n2", WORKER, ["forged"])
 
-    assert answered == [403]
-    assert claimed.status == 200
+    assert [403] == answered
+    assert 200 == claimed.status
 
 
 @pytest.mark.parametrize(
@@ -369,5 +369,5 @@ async def test_a_node_without_the_majority_says_so_and_leads_to_the_others(
             cluster.start(node)
         await window.page.wait_for_selector("#notice:empty", state="attached", timeout=40_000)
 
-        assert offered == ["n2", "n3"]
+        assert ["n2", "n3"] == offered
         assert "away" in kept

@@ -64,7 +64,7 @@ async def test_each_role_is_offered_its_own_views(
     async with browser.window(url_of(cluster), token=token) as window:
         offered = await window.page.locator("#nav a").all_inner_texts()
 
-        assert [each.split("\n")[0] for each in offered] == views
+        assert views == [each.split("\n")[0] for each in offered]
 
 
 async def test_the_session_is_good_on_every_node(browser: Chromium, cluster: LocalCluster) -> None:
@@ -82,11 +82,11 @@ async def test_the_overview_follows_what_happens(admin: Window, client: Recordin
     await admin.open()
     for _ in range(3):
         created = await client.create("n2", "producer", "overview.flow")
-        assert created.status == 202
+        assert 202 == created.status
     await admin.page.wait_for_selector(f".figure:has-text('Ready') .value:text-is('{ready}')")
     await admin.page.wait_for_selector(".chart .line.created")
 
-    assert await admin.page.locator("#liveness").get_attribute("data-state") == "live"
+    assert "live" == await admin.page.locator("#liveness").get_attribute("data-state")
 
 
 async def test_without_a_stream_the_page_asks_now_and_then(
@@ -116,7 +116,7 @@ async def test_a_queue_is_found_paused_and_resumed(admin: Window, client: Record
     await admin.page.wait_for_selector("main .tag:has-text('paused')", state="detached")
     again = await client.claim("n3", WORKER, ["pause.me"])
 
-    assert (claimed.status, again.status) == (204, 200)
+    assert (204, 200) == (claimed.status, again.status)
 
 
 async def test_a_viewer_is_shown_no_button_that_changes_a_queue(
@@ -136,7 +136,7 @@ async def test_a_viewer_is_shown_no_button_that_changes_a_queue(
         )
 
         assert "Pause" not in buttons
-        assert status == 403
+        assert 403 == status
 
 
 async def test_a_workers_name_is_text_whatever_it_holds(
@@ -144,11 +144,11 @@ async def test_a_workers_name_is_text_whatever_it_holds(
 ) -> None:
     """The page shows the name unchanged and runs nothing in it."""
     claimed = await client.claim("n1", HOSTILE_WORKER, ["hostile.name"])
-    assert claimed.status == 204
+    assert 204 == claimed.status
     await admin.open("/queues/hostile.name", ready="main .figures")
     await admin.shows(HOSTILE)
 
-    assert await admin.page.locator("main img").count() == 0
+    assert 0 == await admin.page.locator("main img").count()
 
 
 async def test_a_task_is_searched_shown_and_cancelled(
@@ -177,9 +177,9 @@ async def test_a_task_is_searched_shown_and_cancelled(
     await admin.page.wait_for_selector("main .tag:has-text('Failed')")
 
     assert shown.count(HOSTILE) >= 1
-    assert json.loads(downloaded) == payload
-    assert await admin.page.locator("main img").count() == 0
-    assert (await client.task("n2", "producer", task_id)).body["error"] == "CANCELLED"
+    assert payload == json.loads(downloaded)
+    assert 0 == await admin.page.locator("main img").count()
+    assert "CANCELLED" == (await client.task("n2", "producer", task_id)).body["error"]
 
 
 async def test_a_result_and_its_task_are_opened_by_the_id(
@@ -198,7 +198,7 @@ async def test_a_result_and_its_task_are_opened_by_the_id(
 
     assert HOSTILE.replace('"', '\\"') in await admin.text()
     assert "It is finished." in await admin.text()
-    assert timeline == ["Created", "Completed"]
+    assert ["Created", "Completed"] == timeline
 
 
 async def test_a_viewer_sees_a_task_without_what_it_carries(
@@ -228,8 +228,8 @@ async def test_delayed_tasks_are_listed_by_when_they_are_due(
     await admin.click("Cancel the task", within="dialog")
     await admin.page.wait_for_selector("tr:has-text('delayed.b')", state="detached")
 
-    assert queues == ["delayed.a", "delayed.b"]
-    assert (await client.depth("n1", "admin", "delayed.b"))["delayed"] == 0
+    assert ["delayed.a", "delayed.b"] == queues
+    assert 0 == (await client.depth("n1", "admin", "delayed.b"))["delayed"]
 
 
 async def die(client: RecordingClient, queue: str, *errors: str, payload: object = None) -> None:
@@ -259,9 +259,9 @@ async def test_dead_letters_of_a_kind_are_requeued_with_a_patch(
     await admin.shows("2 dead letters requeued", within="#toasts")
     claimed = await client.claim("n3", WORKER, ["dead.kinds"])
 
-    assert claimed.body["payload"] == '{"fixed":12345678901234567890}'
-    assert (await client.depth("n2", "admin", "dead.kinds"))["dlq"] == 1
-    assert await admin.page.locator("main img").count() == 0
+    assert '{"fixed":12345678901234567890}' == claimed.body["payload"]
+    assert 1 == (await client.depth("n2", "admin", "dead.kinds"))["dlq"]
+    assert 0 == await admin.page.locator("main img").count()
 
 
 async def test_a_requeue_is_undone_for_those_nobody_has_claimed(
@@ -279,7 +279,7 @@ async def test_a_requeue_is_undone_for_those_nobody_has_claimed(
     await admin.shows("Taken back: 2; 1 had been claimed already", within="#toasts")
     depth = await client.depth("n1", "admin", "dead.undo")
 
-    assert (depth["ready"], depth["dlq"]) == (0, 2)
+    assert (0, 2) == (depth["ready"], depth["dlq"])
 
 
 async def test_a_deletion_can_be_called_off_and_done_at_once(
@@ -302,8 +302,8 @@ async def test_a_deletion_can_be_called_off_and_done_at_once(
     await admin.click("Now", within="#toasts")
     await admin.shows("1 dead letter deleted", within="#toasts")
 
-    assert before["dlq"] == 2
-    assert (await client.depth("n1", "admin", "dead.delete"))["dlq"] == 1
+    assert 2 == before["dlq"]
+    assert 1 == (await client.depth("n1", "admin", "dead.delete"))["dlq"]
 
 
 async def test_a_dead_letter_is_requeued_from_its_own_view(
@@ -324,7 +324,7 @@ async def test_a_dead_letter_is_requeued_from_its_own_view(
     await admin.page.wait_for_selector("main .tag:has-text('Ready')")
     claimed = await client.claim("n3", WORKER, ["dead.one"])
 
-    assert claimed.body["payload"] == "[1.50, 2]"
+    assert "[1.50, 2]" == claimed.body["payload"]
 
 
 async def test_a_dead_letter_is_deleted_from_its_own_view(
@@ -339,7 +339,7 @@ async def test_a_dead_letter_is_deleted_from_its_own_view(
     await admin.click("Now", within="#toasts")
     await admin.shows("There is no such task of this tenant")
 
-    assert (await client.depth("n1", "admin", "dead.gone"))["dlq"] == 0
+    assert 0 == (await client.depth("n1", "admin", "dead.gone"))["dlq"]
 
 
 async def test_a_queue_is_purged_by_who_types_its_name(
@@ -356,7 +356,7 @@ async def test_a_queue_is_purged_by_who_types_its_name(
     await admin.shows("3 tasks of purge.me cancelled", within="#toasts")
     depth = await client.depth("n2", "admin", "purge.me")
 
-    assert (depth["ready"], depth["delayed"]) == (0, 0)
+    assert (0, 0) == (depth["ready"], depth["delayed"])
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ async def test_a_killed_node_is_told_of_and_another_goes_on(
         await window.page.wait_for_selector("#liveness:has-text('n3 · live')")
 
         assert "pause.me" in kept
-        assert window.page.url == f"{cluster.urls['n3']}/ui/queues/pause.me"
+        assert f"{cluster.urls['n3']}/ui/queues/pause.me" == window.page.url
         cluster.start("n2")
         await window.page.goto(f"{cluster.urls['n3']}/ui")
         await until(lambda: cluster.ready("n2"), within_s=30, what="n2 is back")

@@ -265,5 +265,5 @@ async def test_a_tenant_whose_uploads_stall_leaves_room_for_another(place: Place
         under_way = slow.most
         go.set()
 
-    assert under_way == 2
+    assert 2 == under_way
     assert 7 == (await store.head(other)).size

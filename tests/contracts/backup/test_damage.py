@@ -50,7 +50,7 @@ def test_no_byte_changes_unnoticed(place: BackupDirectory, name: str) -> None:
     file.write_bytes(whole)
     verify(place, chosen(place, backup))
 
-    assert noticed == 3 * len(whole)
+    assert 3 * len(whole) == noticed
 
 
 @pytest.mark.parametrize("name", [MANIFEST, part_file(0)])
@@ -107,9 +107,9 @@ def test_chunks_keep_rows_of_any_size(tmp_path: Path) -> None:
     rows = [(b"k", b""), *((b"%d" % n, bytes(n)) for n in range(3000)), (b"z", bytes(5 * 2**20))]
     stream = b"".join(encoded(rows))
 
-    assert [row for chunk in decoded([stream]) for row in chunk] == rows
+    assert rows == [row for chunk in decoded([stream]) for row in chunk]
     cut = [stream[at : at + 1000] for at in range(0, len(stream), 1000)]
-    assert [row for chunk in decoded(cut) for row in chunk] == rows
+    assert rows == [row for chunk in decoded(cut) for row in chunk]
 
 
 def test_a_bomb_is_not_inflated() -> None:

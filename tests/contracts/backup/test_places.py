@@ -42,8 +42,8 @@ def test_what_is_written_is_read_back(place: BackupTarget, count: int) -> None:
     pieces = [bytes([n]) * MIB for n in range(count)]
     place.write(backup, "shard-0000.rows", iter(pieces))
 
-    assert b"".join(place.read(backup, "shard-0000.rows")) == b"".join(pieces)
-    assert place.backups() == {backup: frozenset({"shard-0000.rows"})}
+    assert b"".join(pieces) == b"".join(place.read(backup, "shard-0000.rows"))
+    assert {backup: frozenset({"shard-0000.rows"})} == place.backups()
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -54,7 +54,7 @@ def test_what_is_read_is_written_as_it_comes(place: BackupTarget, count: int) ->
     place.write(first, "shard-0000.rows", iter(pieces))
     place.write(second, "shard-0000.rows", place.read(first, "shard-0000.rows"))
 
-    assert b"".join(place.read(second, "shard-0000.rows")) == b"".join(pieces)
+    assert b"".join(pieces) == b"".join(place.read(second, "shard-0000.rows"))
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
@@ -78,14 +78,14 @@ def test_a_backup_is_deleted_whole_and_alone(place: BackupTarget) -> None:
     place.delete(first)
     place.delete(first)
 
-    assert place.backups() == {second: frozenset({MANIFEST, "shard-0000.rows"})}
+    assert {second: frozenset({MANIFEST, "shard-0000.rows"})} == place.backups()
 
 
 def test_what_is_no_backup_is_left_alone(place: BackupTarget) -> None:
     """Other files of the target are not listed."""
     place.write("notes", "readme", iter((b"x",)))
 
-    assert place.backups() == {}
+    assert {} == place.backups()
 
 
 def test_a_whole_backup_goes_there_and_comes_back(place: BackupTarget, tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_a_whole_backup_goes_there_and_comes_back(place: BackupTarget, tmp_path:
     wanted = Wanted(cluster_id="new", shards=3)
     restore([RestoreSource(place=place, manifest=manifest)], wanted, into=into, node_id="a")
 
-    assert [each.manifest for each in found_in(place)] == [manifest]
-    assert compared(restored_rows(into, 3)) == compared(world.rows())
+    assert [manifest] == [each.manifest for each in found_in(place)]
+    assert compared(world.rows()) == compared(restored_rows(into, 3))
 
 
 def test_retention_keeps_the_newest_and_what_may_be_under_way(
@@ -113,7 +113,7 @@ def test_retention_keeps_the_newest_and_what_may_be_under_way(
         place.write(backup, "shard-0000.rows", iter((b"x",)))
     going = [each.id for each in prunable(place, keep=2, now_ms=NOW_MS)]
 
-    assert going == sorted([old, min(kept)])
+    assert sorted([old, min(kept)]) == going
 
 
 def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None:
@@ -140,5 +140,5 @@ def test_a_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
     place.write(backup, MANIFEST, iter((b"x",)))
     home = tmp_path / "backups" / backup
 
-    assert home.stat().st_mode & 0o777 == 0o700
-    assert (home / MANIFEST).stat().st_mode & 0o777 == 0o600
+    assert 0o700 == home.stat().st_mode & 0o777
+    assert 0o600 == (home / MANIFEST).stat().st_mode & 0o777

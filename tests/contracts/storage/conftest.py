@@ -104,7 +104,7 @@ class _WaitedLog:
         told: list[BaseException | None] = []
         self._node.shard(0).log.write(puts, delete_ranges, told.append)
         self._node.run(self._then_s)
-        assert told == [None]
+        assert [None] == told
 
 
 class _WaitedState:
@@ -150,7 +150,7 @@ class WaitedShard:
     def spill(self) -> None:
         """Let everything reach the database."""
         self._node.run(_SPILLED_S)
-        assert self._node.shard(0).size == 0
+        assert 0 == self._node.shard(0).size
 
     def close(self) -> None:
         """Close the database."""

@@ -30,7 +30,7 @@ def test_every_opening_is_a_new_incarnation(tmp_path: Path) -> None:
     """Peers can distinguish a restarted node from its earlier self."""
     for incarnation in (1, 2, 3):
         with opened(tmp_path / "d") as directory:
-            assert incarnation == directory.incarnation & 0xFFFFFFFF
+            assert directory.incarnation & 0xFFFFFFFF == incarnation
 
 
 def test_every_shard_has_a_place_from_the_start(tmp_path: Path) -> None:
@@ -239,10 +239,10 @@ def test_who_founded_the_cluster_is_written_down(tmp_path: Path) -> None:
     with opened(tmp_path / "n1") as directory:
         assert directory.founding is None
         directory.found(founding)
-        assert directory.founding == founding
+        assert founding == directory.founding
 
     with opened(tmp_path / "n1") as directory:
-        assert directory.founding == founding
+        assert founding == directory.founding
 
 
 def test_data_of_a_later_release_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_data_of_a_later_release_is_refused_before_it_is_read(tmp_path: Path) ->
         directory.use(LEVEL + 1)
         directory.use(LEVEL)
     before = (tmp_path / "d" / "node.json").read_bytes()
-    assert json.loads(before)["level"] == LEVEL + 1
+    assert LEVEL + 1 == json.loads(before)["level"]
     told = f"formats of level {LEVEL + 1}, and this release knows those up to level {LEVEL}:"
     for _ in range(2):
         with pytest.raises(ReleaseTooOld, match=told):
@@ -271,4 +271,4 @@ def test_a_directory_without_a_level_is_of_the_first(tmp_path: Path) -> None:
     file.write_text(json.dumps(identity))
     opened(tmp_path / "d").close()
 
-    assert json.loads(file.read_bytes())["level"] == 1
+    assert 1 == json.loads(file.read_bytes())["level"]

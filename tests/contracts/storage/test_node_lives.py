@@ -47,7 +47,7 @@ def killed(path: Path, *, after: int, sync: LogSync) -> dict[int, int]:
             if count == after:
                 program.kill()
         # Lines printed before the kill count too.
-    assert program.returncode == -signal.SIGKILL
+    assert -signal.SIGKILL == program.returncode
     return acknowledged
 
 
@@ -65,15 +65,15 @@ async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
     # The syncer may change from start to start.
     for _, sync in zip(range(LIVES), cycle(LogSync), strict=False):
         acknowledged = killed(path, after=random.randint(1, 600), sync=sync)
-        assert format_of(path) == 2
+        assert 2 == format_of(path)
         async with storage_of(path, shards=SHARDS, planned=False) as storage:
             for shard in range(SHARDS):
                 rows, state = stored_rows(storage, shard), storage.shards[shard].state
                 numbers = [int.from_bytes(key[4:], "big") for key in rows]
 
                 assert max(numbers, default=1) >= acknowledged.get(shard, 1)
-                assert rows == dict(map(row_of, numbers))
-                assert numbers == list(range(min(numbers, default=0), max(numbers, default=-1) + 1))
+                assert dict(map(row_of, numbers)) == rows
+                assert list(range(min(numbers, default=0), max(numbers, default=-1) + 1)) == numbers
                 assert state.applied_index <= max(numbers, default=1)
                 assert min(numbers, default=2) <= state.applied_index + 1
 
@@ -89,11 +89,11 @@ async def test_a_planned_stop_leaves_what_an_older_release_reads(tmp_path: Path)
     path = tmp_path / "data"
     await filled(path, planned=True)
 
-    assert format_of(path) == 1
+    assert 1 == format_of(path)
     assert not list((path / "wal").glob("segment-*"))
     async with storage_of(path, shards=2, planned=False) as storage:
-        assert format_of(path) == 2
-        assert stored_rows(storage, 0) == dict([row_of(2)])
+        assert 2 == format_of(path)
+        assert dict([row_of(2)]) == stored_rows(storage, 0)
 
 
 @pytest.mark.parametrize("sync", LogSync)
@@ -111,10 +111,10 @@ async def test_a_stop_while_a_sync_is_under_way_is_a_planned_one(
         assert storage._writer.seq > storage._writer.completed
     await asyncio.sleep(0)
 
-    assert told == []
-    assert format_of(path) == 1
+    assert [] == told
+    assert 1 == format_of(path)
     async with storage_of(path, shards=2, planned=False, sync=sync) as storage:
-        assert stored_rows(storage, 0) == dict([row_of(2)])
+        assert dict([row_of(2)]) == stored_rows(storage, 0)
 
 
 async def test_a_stop_does_not_wait_for_ever_for_a_disk(
@@ -139,9 +139,9 @@ async def test_a_stop_does_not_wait_for_ever_for_a_disk(
         goes_on.set()
 
     assert "the disk does not answer" in caplog.text
-    assert format_of(path) == 2
+    assert 2 == format_of(path)
     async with storage_of(path, shards=2, planned=False) as storage:
-        assert stored_rows(storage, 0) == dict([row_of(2)])
+        assert dict([row_of(2)]) == stored_rows(storage, 0)
 
 
 async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path
     async with storage_of(path, shards=2, planned=False) as storage:
         await write(storage, 0, row_of(next_row(storage, 0)))
     async with storage_of(path, shards=2, planned=False) as storage:
-        assert stored_rows(storage, 0) == dict([row_of(2), row_of(3)])
+        assert dict([row_of(2), row_of(3)]) == stored_rows(storage, 0)
 
 
 @pytest.mark.parametrize("left", [1, 2])
@@ -173,7 +173,7 @@ async def test_a_planned_stop_that_was_cut_off_is_no_loss(tmp_path: Path, left: 
         (path / "node.json").write_text(identity)
 
     async with storage_of(path, shards=2, planned=False) as storage:
-        assert stored_rows(storage, 0) == dict([row_of(2)])
+        assert dict([row_of(2)]) == stored_rows(storage, 0)
         await write(storage, 1, row_of(2))
     async with storage_of(path, shards=2, planned=False) as storage:
         assert stored_rows(storage, 0) == stored_rows(storage, 1) == dict([row_of(2)])

@@ -173,7 +173,7 @@ def test_damage_in_a_table_is_told_whoever_reads(tmp_path: Path) -> None:
     with pytest.raises(StorageDamaged, match="Corruption") as raised:
         shard.log.scan(b"", b"\xff", limit=99, bytes_max=2**20)
 
-    assert [raised.value] == met
+    assert met == [raised.value]
     shard.close()
 
 

@@ -56,11 +56,11 @@ def test_each_level_has_the_files_and_bytes_that_it_has(shard: RocksShard) -> No
     levels = _state(shard).levels
     live = shard.state.family.live_files()  # Nothing was written to the other family.
 
-    assert {(level.family, level.level) for level in levels} == {("state", 0), ("state", BOTTOM)}
+    assert {("state", 0), ("state", BOTTOM)} == {(level.family, level.level) for level in levels}
     for level in levels:
         sizes = [file["size"] for file in live if file["level"] == level.level]
-        assert level.files == len(sizes)
-        assert level.size_bytes == pytest.approx(sum(sizes), rel=0.01)
+        assert len(sizes) == level.files
+        assert pytest.approx(sum(sizes), rel=0.01) == level.size_bytes
 
 
 def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -> None:
@@ -68,15 +68,15 @@ def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -
     files = shard.state.family.property_int_value("rocksdb.num-files-at-level0")
 
     assert files
-    assert _level(shard, 0).read_amplification == files
-    assert _level(shard, BOTTOM).read_amplification == 1
+    assert files == _level(shard, 0).read_amplification
+    assert 1 == _level(shard, BOTTOM).read_amplification
 
 
 def test_write_amplification_is_what_a_level_wrote_for_what_came_in(shard: RocksShard) -> None:
     """A flush writes each byte once; a compaction drops overwritten rows."""
     first, last = _level(shard, 0), _level(shard, BOTTOM)
 
-    assert first.write_amplification == 1.0
+    assert 1.0 == first.write_amplification
     assert 0 < last.write_amplification <= 1.0
 
 
@@ -101,15 +101,15 @@ def test_flushes_and_compactions_are_counted_with_their_bytes(shard: RocksShard)
     shard.state.family.compact_range(None, None)
     compacted = shard.counters()
 
-    assert flushed["flushes"] == before["flushes"] + 1
+    assert before["flushes"] + 1 == flushed["flushes"]
     assert flushed["flush_written_bytes"] > before["flush_written_bytes"]
     assert flushed["flush_seconds"] > before["flush_seconds"]
     assert flushed["written_bytes"] - before["written_bytes"] > 100 * 300
     assert flushed["wal_written_bytes"] > before["wal_written_bytes"]
-    assert compacted["compactions"] == flushed["compactions"] + 1
+    assert flushed["compactions"] + 1 == compacted["compactions"]
     assert compacted["compaction_read_bytes"] > flushed["compaction_read_bytes"]
     assert compacted["compaction_written_bytes"] > flushed["compaction_written_bytes"]
-    assert compacted["flushes"] == flushed["flushes"]
+    assert flushed["flushes"] == compacted["flushes"]
 
 
 def test_lookups_and_the_cache_are_counted(shard: RocksShard) -> None:
@@ -120,9 +120,9 @@ def test_lookups_and_the_cache_are_counted(shard: RocksShard) -> None:
     shard.state.get(key)
     after = shard.counters()
 
-    assert after["keys_read"] == before["keys_read"] + 1
+    assert before["keys_read"] + 1 == after["keys_read"]
     assert after["block_cache_hits"] > before["block_cache_hits"]
-    assert after["block_cache_misses"] == before["block_cache_misses"]
+    assert before["block_cache_misses"] == after["block_cache_misses"]
 
 
 def test_the_counts_begin_again_with_an_opening(shard: RocksShard) -> None:
@@ -133,8 +133,8 @@ def test_the_counts_begin_again_with_an_opening(shard: RocksShard) -> None:
     shard.reopen()
 
     assert flushes
-    assert closed == []
-    assert shard.counters()["flushes"] == 0
+    assert [] == closed
+    assert 0 == shard.counters()["flushes"]
     assert _level(shard, BOTTOM).files
 
 
@@ -145,4 +145,4 @@ def test_stalls_are_told_by_kind() -> None:
         "memtable-limit-delays: 1, memtable-limit-stops: 0, total-delays: 3, total-stops: 1\n"
     )
 
-    assert family_statistics(text, family="state").stalls == {"delay": 3, "stop": 1}
+    assert {"delay": 3, "stop": 1} == family_statistics(text, family="state").stalls

@@ -297,7 +297,7 @@ def test_no_more_is_read_than_was_announced(leader: Side) -> None:
 
     _, chunk = leader.snapshots.read(manifest, current, 0)
 
-    assert manifest.files[current].size == len(chunk)
+    assert len(chunk) == manifest.files[current].size
 
 
 def test_a_snapshot_that_is_gone_cannot_be_read(leader: Side) -> None:
@@ -378,7 +378,7 @@ def test_nothing_takes_the_place_of_a_state_but_what_was_fetched(
 
     assert before == (follower.rows(), follower.log_rows())
     follower.fill(11, 12)
-    assert follower.shard.state.applied_index == 12
+    assert 12 == follower.shard.state.applied_index
 
 
 def test_a_replica_that_cannot_exchange_says_so(leader: Side, follower: Side) -> None:

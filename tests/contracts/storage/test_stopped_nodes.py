@@ -24,13 +24,13 @@ def test_rows_that_are_in_the_write_ahead_log_alone_are_read(tmp_path: Path) -> 
     shard.checkpoint(tmp_path / "copy")
     shard.state.commit({b"a": None}, index=3, digest=b"e" * 16)
     with StoredShard(tmp_path / "copy") as stored:
-        assert (stored.index, stored.digest) == (2, b"d" * 16)
-        assert list(stored.rows(b"a", b"b")) == [(b"a", b"1")]
-        assert list(stored.rows(b"a", b"c")) == [(b"a", b"1"), (b"b", b"2")]
-        assert stored.get(b"b") == b"2"
+        assert (2, b"d" * 16) == (stored.index, stored.digest)
+        assert [(b"a", b"1")] == list(stored.rows(b"a", b"b"))
+        assert [(b"a", b"1"), (b"b", b"2")] == list(stored.rows(b"a", b"c"))
+        assert b"2" == stored.get(b"b")
         assert stored.get(b"c") is None
-        assert list(stored.log_rows(b"log/", b"log0")) == [(b"log/1", b"x")]
-        assert stored.log_get(b"vote") == b"v"
+        assert [(b"log/1", b"x")] == list(stored.log_rows(b"log/", b"log0"))
+        assert b"v" == stored.log_get(b"vote")
     shard.close()
 
 
@@ -46,14 +46,14 @@ def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
     """Entries follow it, also in the node that opens it next."""
     shard = open_rocks(tmp_path / "shard-0")
     shard.state.fill({b"a": b"1"})
-    assert shard.state.applied_index == 1
+    assert 1 == shard.state.applied_index
     shard.state.settle(index=40, digest=b"d" * 16)
     shard.state.commit({b"b": b"2"}, index=41, digest=b"e" * 16)
     shard.close()
     shard = open_rocks(tmp_path / "shard-0")
 
-    assert (shard.state.applied_index, shard.state.digest) == (41, b"e" * 16)
-    assert shard.state.scan(b"a", b"c", 9) == [(b"a", b"1"), (b"b", b"2")]
+    assert (41, b"e" * 16) == (shard.state.applied_index, shard.state.digest)
+    assert [(b"a", b"1"), (b"b", b"2")] == shard.state.scan(b"a", b"c", 9)
     shard.close()
 
 
@@ -94,7 +94,7 @@ def test_a_running_nodes_directory_is_not_looked_into(tmp_path: Path) -> None:
     ):
         pass
     with stopped_directory(path) as identity:
-        assert (identity.cluster_id, identity.node_id, identity.shards) == ("c", "n1", 1)
+        assert ("c", "n1", 1) == (identity.cluster_id, identity.node_id, identity.shards)
         with pytest.raises(DataDirectoryRefused, match="in use by another process"):
             open_directory(path, cluster_id="c", node_id="n1", shards=1)
     (tmp_path / "LOCK").touch()

@@ -19,7 +19,7 @@ def rows(*keys: bytes) -> list[tuple[bytes, bytes]]:
 def test_a_fresh_state_has_applied_the_first_entry_only(shard: Shard) -> None:
     """The log begins with an entry of its own at index 1."""
     assert 1 == shard.state.applied_index
-    assert bytes(16) == shard.state.digest
+    assert shard.state.digest == bytes(16)
     assert shard.state.get(b"a") is None
 
 

@@ -100,10 +100,10 @@ async def test_a_sync_is_told_of_once_and_never_at_once(way: Way) -> None:
         told = Told()
         way.file.write(10 * n, b"x" * 10)
         way.syncer.sync(way.file, told.done)
-        assert told.outcomes == []
+        assert [] == told.outcomes
         await way.wait(told)
 
-        assert told.outcomes == [None]
+        assert [None] == told.outcomes
 
 
 async def test_the_next_sync_may_be_asked_for_where_one_is_told_of(way: Way) -> None:
@@ -118,7 +118,7 @@ async def test_the_next_sync_may_be_asked_for_where_one_is_told_of(way: Way) -> 
     await way.wait(first)
     await way.wait(second)
 
-    assert (first.outcomes, second.outcomes) == ([None], [None])
+    assert ([None], [None]) == (first.outcomes, second.outcomes)
 
 
 async def test_nobody_is_told_after_a_stop(way: Way) -> None:
@@ -130,7 +130,7 @@ async def test_nobody_is_told_after_a_stop(way: Way) -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
-    assert told.outcomes == []
+    assert [] == told.outcomes
 
 
 async def test_a_thread_that_hangs_is_waited_for_as_long_as_was_said() -> None:
@@ -151,7 +151,7 @@ async def test_a_thread_that_hangs_is_waited_for_as_long_as_was_said() -> None:
     goes_on.set()
 
     assert disk.stop(PATIENCE_S)
-    assert done == ["work"]
+    assert ["work"] == done
 
 
 def no_such_machine(monkeypatch: pytest.MonkeyPatch, file: Path) -> OpenSegment:
@@ -191,5 +191,5 @@ async def test_what_the_kernel_refuses_the_thread_does_from_then_on(
     file.close()
 
     assert not syncer.by_kernel
-    assert [error.errno if isinstance(error, OSError) else error for error in told] == [code] * 3
-    assert caplog.text.count("the log is synced by a thread: the kernel refused") == 1
+    assert [code] * 3 == [error.errno if isinstance(error, OSError) else error for error in told]
+    assert 1 == caplog.text.count("the log is synced by a thread: the kernel refused")

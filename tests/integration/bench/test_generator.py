@@ -120,7 +120,7 @@ async def test_an_answer_that_never_comes_is_given_up() -> None:
             status, _ = await answers.get()
 
     assert kept
-    assert status == UNANSWERED
+    assert UNANSWERED == status
     assert connection.closed
 
 
@@ -139,7 +139,7 @@ def test_the_ledger_measures_a_node(
 
     told = capsys.readouterr().out
     (stored,) = (tmp_path / "results").iterdir()
-    assert status == 0
+    assert 0 == status
     assert "behind HTTP: one node, one shard" in told
     assert "raft_fsync" in told
     assert stored.name.endswith("-ledger.json")

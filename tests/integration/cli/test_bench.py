@@ -26,12 +26,12 @@ def test_what_is_created_is_completed_and_counted(
         queue = operator.queue(event)
         ended = operator.tasks(command=event, status="COMPLETED", limit=500)
 
-    assert (code, shown["failures"], shown["left"]) == (0, 0, 0)
+    assert (0, 0, 0) == (code, shown["failures"], shown["left"])
     assert shown["created"]["count"] == shown["completed"]["count"] > 0
-    assert shown["created"]["count"] % int(batch) == 0
+    assert 0 == shown["created"]["count"] % int(batch)
     assert 0 < shown["completed"]["p50Ms"] <= shown["completed"]["maxMs"]
-    assert (queue["ready"], queue["inProgress"]) == (0, 0)
-    assert len(ended.rows) == min(500, shown["created"]["count"])
+    assert (0, 0) == (queue["ready"], queue["inProgress"])
+    assert min(500, shown["created"]["count"]) == len(ended.rows)
 
 
 def test_a_table_says_how_it_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,8 +39,8 @@ def test_a_table_says_how_it_was_measured(capsys: pytest.CaptureFixture[str]) ->
     code = main(["bench", "--seconds", "1", "--in-flight", "1"])
 
     said = capsys.readouterr()
-    assert code == 0
-    assert [line.split()[0] for line in said.out.splitlines()] == ["TASKS", "created", "completed"]
+    assert 0 == code
+    assert ["TASKS", "created", "completed"] == [line.split()[0] for line in said.out.splitlines()]
     assert "1 in flight, 1 a create, 128 bytes each; durability: os" in said.err
 
 
@@ -56,9 +56,9 @@ def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, 
             code, shown = terminal.ended()
         queue = operator.queue("held")
 
-    assert code == 130
+    assert 130 == code
     assert "Traceback" not in shown
-    assert queue["ready"] == 0
+    assert 0 == queue["ready"]
 
 
 def test_a_worker_s_token_that_is_refused_is_told_in_one_line(
@@ -70,6 +70,6 @@ def test_a_worker_s_token_that_is_refused_is_told_in_one_line(
         queue = operator.queue("unclaimed")
 
     error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (3, 1)
+    assert (3, 1) == (code, error.count("\n"))
     assert "invalid token" in error
-    assert queue["ready"] == 0
+    assert 0 == queue["ready"]

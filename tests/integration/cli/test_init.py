@@ -40,9 +40,9 @@ async def test_init_asks_for_what_it_needs_and_shows_no_token(
     kept = profiles.read()
     profile = kept.get(kept.current)
 
-    assert code == 0
-    assert (profile.base_url, profile.token) == (broker.url, broker.token)
-    assert (profile.producer_token, profile.worker_token) == ("", "of-a-worker")
+    assert 0 == code
+    assert (broker.url, broker.token) == (profile.base_url, profile.token)
+    assert ("", "of-a-worker") == (profile.producer_token, profile.worker_token)
     assert "answers and takes the token" in " ".join(shown.split())
     assert broker.token not in shown
     assert "of-a-worker" not in shown

@@ -18,7 +18,7 @@ def test_an_id_can_be_copied_from_a_narrow_terminal(
     with run(*asked, environment=variables) as terminal:
         code, shown = terminal.ended()
 
-    assert code == 0
+    assert 0 == code
     assert max(len(line) for line in shown.splitlines()) <= 80 + len("\x1b[1m\x1b[0m")
     assert made.id in shown
     assert f"event {made.command}" in shown
@@ -29,6 +29,6 @@ def test_a_wrong_use_is_told_in_whole_words(variables: Mapping[str, str]) -> Non
     with run("queue", "destroy", environment=variables) as terminal:
         code, shown = terminal.ended()
 
-    assert code == 2
+    assert 2 == code
     assert max(len(line) for line in shown.splitlines()) <= 80
     assert "pause, resume; see codeq-cluster queue --help" in " ".join(shown.split())

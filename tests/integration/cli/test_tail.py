@@ -39,8 +39,8 @@ async def test_changes_and_dead_letters_are_told_until_ctrl_c(
             terminal.signal(signal.SIGINT)
             code, shown = terminal.ended()
 
-            assert (code, terminal.modes) == (130, terminal.modes_before)
-    assert shown.count("topic.put told-before") == 1
+            assert (130, terminal.modes_before) == (code, terminal.modes)
+    assert 1 == shown.count("topic.put told-before")
     assert "Traceback" not in shown
 
 
@@ -54,9 +54,9 @@ def test_lines_of_one_kind_are_had_alone(
     audit = capsys.readouterr().out
     main(["tail", "--seconds", "0.5", "--kind", "dead", "--kind", "leader"])
 
-    assert code == 0
+    assert 0 == code
     assert "topic.put told-alone" in audit
-    assert capsys.readouterr().out == ""
+    assert "" == capsys.readouterr().out
 
 
 def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +66,9 @@ def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture
     code = main(["tail", "--json", "--seconds", "0.5", "--lines", "1"])
 
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert code == 0
-    assert [row["text"] for row in rows if row["kind"] == "audit"] == [
-        "test topic.put told-as-json version 1"
+    assert 0 == code
+    assert ["test topic.put told-as-json version 1"] == [
+        row["text"] for row in rows if row["kind"] == "audit"
     ]
 
 
@@ -79,5 +79,5 @@ def test_what_is_out_of_bounds_is_a_wrong_use(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line says what is allowed."""
-    assert main(["tail", *flags]) == 2
+    assert 2 == main(["tail", *flags])
     assert "allowed is" in capsys.readouterr().err

@@ -40,9 +40,9 @@ def test_what_is_there_is_on_one_screen(capsys: pytest.CaptureFixture[str]) -> N
     code = main(["top"])
 
     printed = capsys.readouterr().out
-    assert code == 0
+    assert 0 == code
     assert "1 of 1 nodes connected with n1" in printed
-    assert [line.split()[1] for line in printed.splitlines() if "seen-by-top" in line] == ["3"]
+    assert ["3"] == [line.split()[1] for line in printed.splitlines() if "seen-by-top" in line]
 
 
 def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,23 +50,23 @@ def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> No
     code = main(["top", "--json"])
 
     shown = json.loads(capsys.readouterr().out)
-    assert code == 0
-    assert (shown["cluster"], shown["node"], shown["trouble"]) == ("test", "n1", None)
+    assert 0 == code
+    assert ("test", "n1", None) == (shown["cluster"], shown["node"], shown["trouble"])
     assert ("seen-by-top", 3) in {(row["command"], row["ready"]) for row in shown["waiting"]}
-    assert [shard["leaderId"] for shard in shown["shards"]] == ["n1"]
+    assert ["n1"] == [shard["leaderId"] for shard in shown["shards"]]
 
 
 def test_a_token_that_is_not_taken_ends_it_with_3(capsys: pytest.CaptureFixture[str]) -> None:
     """Before a screen is opened."""
     code = main(["top", "--token", "wrong"])
 
-    assert code == 3
+    assert 3 == code
     assert "codeq-cluster init" in capsys.readouterr().err
 
 
 def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     """A look costs the node something."""
-    assert main(["top", "--interval", "0.1"]) == 2
+    assert 2 == main(["top", "--interval", "0.1"])
     assert "allowed is 1 to 60" in capsys.readouterr().err
 
 
@@ -86,7 +86,7 @@ def test_the_terminal_is_as_it_was_whatever_ends_it(
             terminal.type(how)
         ended, shown = terminal.ended()
 
-        assert (ended, terminal.modes) == (code, terminal.modes_before)
+        assert (code, terminal.modes_before) == (ended, terminal.modes)
     assert quiet != terminal.modes_before
     assert 0 <= shown.index(ALTERNATE) < shown.index(BACK)
     assert "Traceback" not in shown

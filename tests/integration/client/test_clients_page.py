@@ -48,7 +48,7 @@ async def _ran(broker: LocalBroker, program: str) -> str:
     process = await _started(broker, program)
     async with asyncio.timeout(ENDS_WITHIN_S):
         said, _ = await process.communicate()
-    assert process.returncode == 0, said.decode()
+    assert 0 == process.returncode, said.decode()
     return said.decode()
 
 
@@ -67,9 +67,9 @@ async def test_producers_get_what_the_worker_returns(broker: LocalBroker, worker
             working.kill()
             await working.wait()
 
-    assert greeting == "hello world\n"
-    assert counted == "250 {'greeting': 'hello number 0'}\n"
-    assert working.returncode == 0, said.decode()
+    assert "hello world\n" == greeting
+    assert "250 {'greeting': 'hello number 0'}\n" == counted
+    assert 0 == working.returncode, said.decode()
 
 
 async def test_the_worker_of_the_page_fails_and_shouts_as_it_says(broker: LocalBroker) -> None:
@@ -83,8 +83,8 @@ async def test_the_worker_of_the_page_fails_and_shouts_as_it_says(broker: LocalB
         working.kill()
         await working.wait()
 
-    assert shouted.value == "WORLD! (attempt 1 of 5)"
-    assert (failed.ok, failed.error) == (False, "nobody to greet")
+    assert "WORLD! (attempt 1 of 5)" == shouted.value
+    assert (False, "nobody to greet") == (failed.ok, failed.error)
 
 
 async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
 
     await until(has_ended, within_s=ENDS_WITHIN_S, what="the tests")
 
-    assert process.returncode == 0, ended[0].decode()
+    assert 0 == process.returncode, ended[0].decode()
     assert b"1 passed" in ended[0]
 
 
 def test_every_program_of_the_page_is_run() -> None:
     """None is left out by its name."""
-    assert PROGRAMS.keys() == {"producer", "sync", "worker", "conftest", "tests"}
+    assert {"producer", "sync", "worker", "conftest", "tests"} == PROGRAMS.keys()

@@ -112,9 +112,9 @@ async def test_what_runs_is_finished(
         await asyncio.to_thread(client.cancel, later.id)
 
     assert b"nothing more is claimed" in told
-    assert (code, out, err) == (0, "ran to its end\n", "")
-    assert (after.state, after.attempts) == (State.DONE, 1)
-    assert (untouched.state, untouched.attempts) == (State.READY, 0)
+    assert (0, "ran to its end\n", "") == (code, out, err)
+    assert (State.DONE, 1) == (after.state, after.attempts)
+    assert (State.READY, 0) == (untouched.state, untouched.attempts)
 
 
 @pytest.mark.parametrize("command", ["coroutine", "thread"])
@@ -130,8 +130,8 @@ async def test_what_takes_too_long_is_given_back(
     with SyncClient(broker.client()) as client:
         await asyncio.to_thread(client.cancel, task.id)
 
-    assert (code, out) == (0, "ran to its end\n")
-    assert (after.state, after.history[0].outcome) == (State.READY, "ABANDONED")
+    assert (0, "ran to its end\n") == (code, out)
+    assert (State.READY, "ABANDONED") == (after.state, after.history[0].outcome)
 
 
 async def test_a_second_signal_does_not_wait(broker: LocalBroker, tmp_path: Path) -> None:
@@ -147,5 +147,5 @@ async def test_a_second_signal_does_not_wait(broker: LocalBroker, tmp_path: Path
     with SyncClient(broker.client()) as client:
         await asyncio.to_thread(client.cancel, task.id)
 
-    assert code == 0, err
+    assert 0 == code, err
     assert after.state is State.READY

@@ -51,7 +51,7 @@ def run(broker: LocalBroker, command: list[str], *, directory: Path, exit_code: 
         check=False,
     )
     said = ended.stdout.decode()
-    assert ended.returncode == exit_code, f"{command}\n{said}"
+    assert exit_code == ended.returncode, f"{command}\n{said}"
     return said
 
 

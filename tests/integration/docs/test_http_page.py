@@ -56,16 +56,16 @@ def test_every_request_of_the_page_succeeds(stage: Stage, tmp_path: Path) -> Non
         answered[name] = said.splitlines()[-1]
         expected = next(iter(operation["responses"]))
 
-        assert answered[name] == expected, f"{command}\n{said}"
+        assert expected == answered[name], f"{command}\n{said}"
 
-    assert len(answered) == len(_OPERATIONS)
+    assert len(_OPERATIONS) == len(answered)
 
 
 def test_every_request_of_the_page_is_run() -> None:
     """What is fenced on the page is what the test above runs, each once."""
     fenced = [block.body.rstrip("\n") for block in _BLOCKS if block.marks == "run"]
 
-    assert sorted(fenced) == sorted(command for command, _ in _OPERATIONS)
+    assert sorted(command for command, _ in _OPERATIONS) == sorted(fenced)
     assert EXAMPLES.keys() <= {operation["operationId"] for _, operation in _OPERATIONS}
-    assert len([block for block in _BLOCKS if block.marks not in {"run", "prelude"}]) == 0
+    assert 0 == len([block for block in _BLOCKS if block.marks not in {"run", "prelude"}])
     assert re.search(r"dev-token", _PRELUDE)

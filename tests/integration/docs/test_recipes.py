@@ -37,7 +37,7 @@ def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path:
     file = tmp_path / f"{program.marks}.py"
     file.write_text(addressed(broker, program.body))
 
-    assert run(broker, [sys.executable, str(file)], directory=tmp_path) == shown
+    assert shown == run(broker, [sys.executable, str(file)], directory=tmp_path)
 
 
 def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_path: Path) -> None:
@@ -49,18 +49,18 @@ def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_pat
     made = shell(broker, command, directory=tmp_path).strip()
     said = shell(broker, program.body, directory=tmp_path)
 
-    assert said == shown
+    assert shown == said
     assert re.fullmatch(r"[0-9a-f-]{36}", made)
     assert "codeq-cluster task create --event report --payload '{}'" in command
-    assert _words(command) == _words(program.body.splitlines()[0])
+    assert _words(program.body.splitlines()[0]) == _words(command)
 
 
 def test_every_block_of_the_page_is_run() -> None:
     """A recipe is a program and what it prints."""
     kinds = [_kind(block) for block in _BLOCKS]
 
-    assert set(kinds) == {"program", "shows", "cron", "run"}
-    assert kinds.count("program") == len(_PROGRAMS)
+    assert {"program", "shows", "cron", "run"} == set(kinds)
+    assert len(_PROGRAMS) == kinds.count("program")
     assert len(_SHOWN) == len({block.section for block in _BLOCKS})
 
 

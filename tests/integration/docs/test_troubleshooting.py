@@ -99,7 +99,7 @@ def test_a_trouble_shows_as_the_page_says(section: str, stage: Stage, tmp_path: 
         script = _PRELUDE + known + step.script
         said = shell(stage.broker, script, directory=tmp_path, exit_code=step.exit_code)
 
-        assert differing(step.shows, said) == []
+        assert [] == differing(step.shows, said)
 
 
 def test_every_trouble_that_is_made_is_on_the_page() -> None:

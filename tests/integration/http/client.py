@@ -159,13 +159,13 @@ class Client:
     async def create(self, command: str = "c", **fields: object) -> str:
         """Create a task and return its id."""
         answer = await self.post("tasks", {"command": command, "payload": {}, **fields})
-        assert answer.status == 202, answer.body
+        assert 202 == answer.status, answer.body
         return str(answer.json["id"])
 
     async def claim(self, command: str = "c", **fields: object) -> dict[str, object]:
         """Claim a task that must be there."""
         answer = await self.post("tasks/claim", {"commands": [command], **fields})
-        assert answer.status == 200, answer.body
+        assert 200 == answer.status, answer.body
         return answer.json
 
     async def depth(self, command: str) -> dict[str, object]:

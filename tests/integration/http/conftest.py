@@ -29,10 +29,10 @@ async def node(shared: Client) -> AsyncIterator[Client]:
     done = await shared.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
     depth = await shared.depth("healthy")
 
-    assert claimed["id"] == task_id
-    assert done.status == 200
-    assert (depth["ready"], depth["inProgress"]) == (0, 0)
-    assert (await shared.get("/readyz")).status == 200
+    assert task_id == claimed["id"]
+    assert 200 == done.status
+    assert (0, 0) == (depth["ready"], depth["inProgress"])
+    assert 200 == (await shared.get("/readyz")).status
 
 
 Running = Callable[..., contextlib.AbstractAsyncContextManager[Client]]

@@ -121,7 +121,7 @@ def the_request_is_named(ctx: CheckContext, response: Response, case: Case) -> b
     (request_id,) = response.headers["x-request-id"]
     assert request_id
     if response.status_code >= 400 and response.content:
-        assert response.json()["requestId"] == request_id
+        assert request_id == response.json()["requestId"]
     return None
 
 

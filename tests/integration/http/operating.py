@@ -13,9 +13,9 @@ async def died(node: Client, command: str, error: str = "e", **fields: object) -
     """Create a task and make it a dead letter; return its id."""
     task_id = await node.create(command, maxAttempts=1, **fields)
     claimed = await node.claim(command)
-    assert claimed["id"] == task_id
+    assert task_id == claimed["id"]
     nacked = await node.post(f"tasks/{task_id}/nack", {"reason": error})
-    assert nacked.json["status"] == "dlq", nacked.body
+    assert "dlq" == nacked.json["status"], nacked.body
     return task_id
 
 
@@ -24,7 +24,7 @@ async def finished(node: Client, command: str) -> str:
     task_id = await node.create(command)
     await node.claim(command)
     done = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
-    assert done.status == 200, done.body
+    assert 200 == done.status, done.body
     return task_id
 
 
@@ -32,7 +32,7 @@ async def pages(node: Client, path: str) -> AsyncIterator[dict[str, Any]]:
     """Yield the pages of a list from its start to its end."""
     answer = await node.get(path)
     while True:
-        assert answer.status == 200, answer.body
+        assert 200 == answer.status, answer.body
         page = answer.json
         yield page
         if "cursor" not in page:

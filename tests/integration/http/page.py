@@ -74,7 +74,7 @@ class Session:
     async def view(self, query: str) -> dict[str, Any]:
         """Return the answer of a view."""
         answer = await self.get(f"/now?view={query}")
-        assert answer.status == 200, answer.body
+        assert 200 == answer.status, answer.body
         shown: dict[str, Any] = json.loads(answer.body)
         return shown
 
@@ -89,7 +89,7 @@ async def try_to_log_in(client: Client, token: object, **headers: str) -> Answer
 async def logged_in(client: Client, token: str) -> Session:
     """Log in."""
     answer = await try_to_log_in(client, token)
-    assert answer.status == 200, answer.body
+    assert 200 == answer.status, answer.body
     return Session(client, cookie_of(answer), str(answer.json["csrf"]))
 
 

@@ -175,9 +175,9 @@ async def test_everything_below_cluster_and_backup_is_the_operators() -> None:
         if re.match(r"\w+ /admin/(cluster|backup)\b", route)
     ]
 
-    assert len(below) == 8
+    assert 8 == len(below)
     for statuses in below:
         nobody, own, others = statuses.split(" | ")
-        assert nobody == "401"
+        assert "401" == nobody
         assert own == others
         assert re.fullmatch("403 403 403 403 20[02]", own)

@@ -54,7 +54,7 @@ async def test_every_kind_of_answer_is_guarded(node: Client) -> None:
 
     assert {200, 204, 400, 401, 404, 405, 413, 417} == {each.status for each in answers.values()}
     for kind, answer in answers.items():
-        assert {name: answer.headers.get(name) for name in GUARDING} == GUARDING, kind
+        assert GUARDING == {name: answer.headers.get(name) for name in GUARDING}, kind
         assert answer.headers["x-request-id"], kind
         assert "aiohttp" not in str(answer.headers).lower(), kind
         assert "python" not in str(answer.headers).lower(), kind
@@ -67,11 +67,11 @@ async def test_a_connection_too_many_is_told_so_like_any_other(node_with: Runnin
         turned_away = await first_answer(node, b"")
         writer.close()
 
-    assert {name: turned_away.headers.get(name) for name in GUARDING} == GUARDING
-    assert len(turned_away.headers["x-request-id"]) == 32
-    assert turned_away.json == {
+    assert GUARDING == {name: turned_away.headers.get(name) for name in GUARDING}
+    assert 32 == len(turned_away.headers["x-request-id"])
+    assert {
         "error": "too many connections",
         "code": "overloaded",
         "retryable": True,
         "requestId": turned_away.headers["x-request-id"],
-    }
+    } == turned_away.json

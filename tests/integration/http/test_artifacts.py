@@ -48,26 +48,23 @@ async def test_artifacts_of_every_kind_keep_their_order_and_can_be_read(node: Ke
     whole = await node.client.get(first, token="mate")
     small = await node.client.get(third)
 
-    assert (sent.status, sent.json["size"], sent.json["name"]) == (201, len(large), "dir/large.bin")
-    assert sent.headers["location"] == sent.json["url"] == first
-    assert done.status == 200
-    assert [each["name"] for each in done.json["artifacts"]] == [  # type: ignore[attr-defined]
-        "dir/large.bin",
-        "there",
-        "a b/ü.txt",
+    assert (201, len(large), "dir/large.bin") == (sent.status, sent.json["size"], sent.json["name"])
+    assert first == sent.headers["location"] == sent.json["url"]
+    assert 200 == done.status
+    names = [each["name"] for each in done.json["artifacts"]]  # type: ignore[attr-defined]
+    assert ["dir/large.bin", "there", "a b/ü.txt"] == names
+    assert "https://example.com/x" == there
+    assert done.json == shown.json["result"]
+    assert (200, large, sent.json["etag"]) == (whole.status, whole.body, whole.headers["etag"])
+    assert "image/png" == whole.headers["content-type"]
+    assert (200, b"hello") == (small.status, small.body)
+    assert "text/plain; charset=utf-8" == small.headers["content-type"]
+    assert "nosniff" == small.headers["x-content-type-options"]
+    assert "sandbox; default-src 'none'" == small.headers["content-security-policy"]
+    assert ("attachment; filename=\"_.txt\"; filename*=UTF-8''%C3%BC.txt") == small.headers[
+        "content-disposition"
     ]
-    assert there == "https://example.com/x"
-    assert shown.json["result"] == done.json
-    assert (whole.status, whole.body, whole.headers["etag"]) == (200, large, sent.json["etag"])
-    assert whole.headers["content-type"] == "image/png"
-    assert (small.status, small.body) == (200, b"hello")
-    assert small.headers["content-type"] == "text/plain; charset=utf-8"
-    assert small.headers["x-content-type-options"] == "nosniff"
-    assert small.headers["content-security-policy"] == "sandbox; default-src 'none'"
-    assert small.headers["content-disposition"] == (
-        "attachment; filename=\"_.txt\"; filename*=UTF-8''%C3%BC.txt"
-    )
-    assert len(node.kept()) == 2
+    assert 2 == len(node.kept())
 
 
 async def test_an_artifact_is_read_in_part_and_under_conditions(node: Keeping) -> None:
@@ -85,15 +82,15 @@ async def test_an_artifact_is_read_in_part_and_under_conditions(node: Keeping) -
     writer.write(node.client.head("GET", url, 0, Range="bytes=-3"))
     tail = await read_answer(reader)
 
-    assert (part.status, part.body) == (206, b"234")
-    assert part.headers["content-range"] == "bytes 2-4/10"
-    assert (same.status, same.body) == (304, b"")
-    assert (other.status, other.json["code"]) == (412, "precondition-failed")
-    assert (beyond.status, beyond.json["code"]) == (416, "range-not-satisfiable")
-    assert beyond.headers["content-range"] == "bytes */10"
+    assert (206, b"234") == (part.status, part.body)
+    assert "bytes 2-4/10" == part.headers["content-range"]
+    assert (304, b"") == (same.status, same.body)
+    assert (412, "precondition-failed") == (other.status, other.json["code"])
+    assert (416, "range-not-satisfiable") == (beyond.status, beyond.json["code"])
+    assert "bytes */10" == beyond.headers["content-range"]
     assert head.startswith(b"HTTP/1.1 200 ")
     assert b"content-length: 10\r\n" in head.lower()
-    assert (tail.status, tail.body) == (206, b"789")
+    assert (206, b"789") == (tail.status, tail.body)
 
 
 async def test_an_artifact_is_its_tenants_alone_and_only_under_its_results_name(
@@ -113,9 +110,9 @@ async def test_an_artifact_is_its_tenants_alone_and_only_under_its_results_name(
     ):
         refused = await node.client.get(path, token=token)
 
-        assert (refused.status, refused.error) == (404, "artifact not found"), path
-    assert before.status == 404
-    assert (await node.client.get(url, token="")).status == 401
+        assert (404, "artifact not found") == (refused.status, refused.error), path
+    assert 404 == before.status
+    assert 401 == (await node.client.get(url, token="")).status
 
 
 async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Keeping) -> None:
@@ -133,10 +130,10 @@ async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Keeping
         await node.finish(task, inline("a", b"x"), sent.json, token="mate"),
     ]
 
-    assert (first.status, again.status) == (200, 200)
-    assert again.body == first.body
-    assert [each.error for each in other] == ["not-in-progress"] * 5
-    assert node.kept() == kept
+    assert (200, 200) == (first.status, again.status)
+    assert first.body == again.body
+    assert ["not-in-progress"] * 5 == [each.error for each in other]
+    assert kept == node.kept()
 
 
 @pytest.mark.parametrize(
@@ -158,8 +155,8 @@ async def test_base64_is_read_as_the_reference_reads_it(
     task = await node.leased()
     done = await node.finish(task, {"name": "a", "contentBase64": text})
 
-    assert done.status == 200, done.body
-    assert (await node.client.get(urls(done.json)[0])).body == content
+    assert 200 == done.status, done.body
+    assert content == (await node.client.get(urls(done.json)[0])).body
 
 
 @pytest.mark.parametrize(
@@ -187,9 +184,9 @@ async def test_a_result_with_an_artifact_that_cannot_be_taken_stores_nothing(
     task = await node.leased()
     refused = await node.finish(task, inline("ok", b"x"), artifact)
 
-    assert (refused.status, refused.json["code"]) == (status, code), refused.body
-    assert node.kept() == []
-    assert (await node.finish(task)).status == 200
+    assert (status, code) == (refused.status, refused.json["code"]), refused.body
+    assert [] == node.kept()
+    assert 200 == (await node.finish(task)).status
 
 
 async def test_what_the_result_itself_lacks_is_told_before_anything_is_stored(
@@ -200,8 +197,8 @@ async def test_what_the_result_itself_lacks_is_told_before_anything_is_stored(
     body = {"status": "COMPLETED", "artifacts": [inline("a", b"x")]}
     refused = await node.client.post(f"tasks/{task['id']}/result", body)
 
-    assert (refused.status, refused.json["code"]) == (400, "result-required")
-    assert node.kept() == []
+    assert (400, "result-required") == (refused.status, refused.json["code"])
+    assert [] == node.kept()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +213,7 @@ async def test_a_path_leads_nowhere_else(node: Keeping, path: str) -> None:
     for refused in (put, got):
         assert refused.status in {400, 404, 405}, refused.body
         assert refused.json["code"] in {"invalid-artifact-name", "not-found", "no-such-route"}
-    assert node.kept() == []
+    assert [] == node.kept()
 
 
 async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
@@ -242,11 +239,11 @@ async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
         (await node.put(task, "a", b"x", token="narrow"), 403, "forbidden"),
         (await node.put(task, "a", b"x", Content_Type="?"), 400, "invalid-artifact-content-type"),
     ):
-        assert (refused.status, refused.json["code"]) == (status, code)
-    assert node.kept() == []
+        assert (status, code) == (refused.status, refused.json["code"])
+    assert [] == node.kept()
     assert (
-        await node.put(task, "a", b"x", X_CodeQ_Lease_Token=str(task["leaseToken"]))
-    ).status == 201
+        201 == (await node.put(task, "a", b"x", X_CodeQ_Lease_Token=str(task["leaseToken"]))).status
+    )
 
 
 async def test_a_result_that_names_an_upload_nobody_made_is_refused(node: Keeping) -> None:
@@ -255,8 +252,8 @@ async def test_a_result_that_names_an_upload_nobody_made_is_refused(node: Keepin
     url = f"/v1/codeq/tasks/{task['id']}/artifacts/{'0' * 16}/a"
     refused = await node.finish(task, {"name": "a", "url": url})
 
-    assert (refused.status, refused.error) == (409, "lease-lost")
-    assert (await node.finish(task)).status == 200
+    assert (409, "lease-lost") == (refused.status, refused.error)
+    assert 200 == (await node.finish(task)).status
 
 
 async def test_each_item_of_a_batch_is_judged_on_its_own(node: Keeping) -> None:
@@ -281,17 +278,17 @@ async def test_each_item_of_a_batch_is_judged_on_its_own(node: Keeping) -> None:
     )
     items: Any = answer.json["results"]
 
-    assert [item.get("code") for item in items] == [
+    assert [
         None,
         "invalid-artifact-name",
         None,
         "lease-lost",
         None,
         "not-in-progress",
-    ]
-    assert [each["name"] for each in items[4]["result"]["artifacts"]] == ["b", "a"]
-    assert (await node.client.get(urls(items[4]["result"])[1])).body == b"44"
-    assert len(node.kept()) == 3
+    ] == [item.get("code") for item in items]
+    assert ["b", "a"] == [each["name"] for each in items[4]["result"]["artifacts"]]
+    assert b"44" == (await node.client.get(urls(items[4]["result"])[1])).body
+    assert 3 == len(node.kept())
 
 
 async def test_artifacts_have_a_limit_however_they_come(tmp_path: Path) -> None:
@@ -313,13 +310,13 @@ async def test_artifacts_have_a_limit_however_they_come(tmp_path: Path) -> None:
         text = await node.client.post(f"tasks/{task['id']}/heartbeat", b" " * 20_001)
         lines = base64.encodebytes(bytes(100_000)).decode()
 
-        assert [each.error for each in refused] == ["artifact exceeds 100000 bytes"] * 3
-        assert {each.status for each in refused} == {413}
-        assert (beyond.status, beyond.json["code"]) == (413, "body-too-large")
-        assert text.status == 413
-        assert node.kept() == []
-        assert (await node.put(task, "a", bytes(100_000))).status == 201
-        assert (await node.finish(task, {"name": "a", "contentBase64": lines})).status == 200
+        assert ["artifact exceeds 100000 bytes"] * 3 == [each.error for each in refused]
+        assert {413} == {each.status for each in refused}
+        assert (413, "body-too-large") == (beyond.status, beyond.json["code"])
+        assert 413 == text.status
+        assert [] == node.kept()
+        assert 201 == (await node.put(task, "a", bytes(100_000))).status
+        assert 200 == (await node.finish(task, {"name": "a", "contentBase64": lines})).status
 
 
 async def test_large_bodies_have_bounded_room(tmp_path: Path) -> None:
@@ -336,17 +333,17 @@ async def test_large_bodies_have_bounded_room(tmp_path: Path) -> None:
             holders.append(writer)
         async with asyncio.timeout(DEADLINE_S):
             while (answer := await node.client.post(path, bytes(size))).status != 503:
-                assert answer.json["code"] == "invalid-body"
+                assert "invalid-body" == answer.json["code"]
         small = await node.client.post(path, b"no json")
         for writer in holders:
             writer.close()
         async with asyncio.timeout(DEADLINE_S):
             while (later := await node.client.post(path, bytes(size))).status != 400:
-                assert later.status == 503
+                assert 503 == later.status
 
-        assert (answer.json["code"], answer.headers["x-outcome"]) == ("overloaded", "not-applied")
-        assert small.status == 400
-        assert later.json["code"] == "invalid-body"
+        assert ("overloaded", "not-applied") == (answer.json["code"], answer.headers["x-outcome"])
+        assert 400 == small.status
+        assert "invalid-body" == later.json["code"]
 
 
 async def test_without_a_provider_artifacts_are_refused_in_words_that_say_what_to_do(
@@ -364,12 +361,12 @@ async def test_without_a_provider_artifacts_are_refused_in_words_that_say_what_t
         large = await client.post(path, body | {"artifacts": [inline("a", bytes(10_000))]})
         done = await client.post(path, body | {"artifacts": [{"name": "a", "url": "s3://b/k"}]})
 
-        assert (refused.status, refused.json["code"]) == (400, "artifacts-not-configured")
+        assert (400, "artifacts-not-configured") == (refused.status, refused.json["code"])
         assert "artifacts.provider" in str(refused.error)
-        assert (put.status, put.error) == (400, refused.error)
-        assert (got.status, got.error) == (404, "artifact not found")
-        assert large.error == "request body exceeds 10000 bytes"
-        assert done.status == 200
+        assert (400, refused.error) == (put.status, put.error)
+        assert (404, "artifact not found") == (got.status, got.error)
+        assert "request body exceeds 10000 bytes" == large.error
+        assert 200 == done.status
 
 
 async def test_urls_are_absolute_when_the_nodes_have_a_public_one(tmp_path: Path) -> None:
@@ -384,7 +381,7 @@ async def test_urls_are_absolute_when_the_nodes_have_a_public_one(tmp_path: Path
         kept, stored = urls(done.json)
         prefix = f"https://codeq.example.com/q/v1/codeq/tasks/{task['id']}/artifacts/"
 
-        assert base == "https://codeq.example.com/q"
+        assert "https://codeq.example.com/q" == base
         assert stored.startswith(prefix)
-        assert (await node.client.get(kept)).body == b"1"
-        assert (await node.client.get(stored.removeprefix(base))).body == b"2"
+        assert b"1" == (await node.client.get(kept)).body
+        assert b"2" == (await node.client.get(stored.removeprefix(base))).body

@@ -45,23 +45,23 @@ async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, e
     stored = node.kept()
     match end:
         case "result":
-            assert (await node.finish(task, named, inline("inline", b"4"))).status == 200
+            assert 200 == (await node.finish(task, named, inline("inline", b"4"))).status
         case "failed":
             body = {"status": "FAILED", "error": "e", "artifacts": [named]}
-            assert (await node.client.post(f"{path}/result", body)).status == 200
+            assert 200 == (await node.client.post(f"{path}/result", body)).status
         case "cancelled":
-            assert (await node.client.post(f"{path}/cancel")).status == 200
+            assert 200 == (await node.client.post(f"{path}/cancel")).status
         case "abandoned":
-            assert (await node.client.post(f"{path}/abandon")).json["status"] == "dlq"
+            assert "dlq" == (await node.client.post(f"{path}/abandon")).json["status"]
         case "expired":
-            assert (await node.client.post(f"{path}/heartbeat", {"extendSeconds": 1})).status == 200
+            assert 200 == (await node.client.post(f"{path}/heartbeat", {"extendSeconds": 1})).status
     stays = {"result": 2, "failed": 1}.get(end, 0)
     left = await node.until_kept(lambda kept: len(kept) == stays)
 
-    assert len(stored) == 3
-    assert sorted(Path(each).name for each in left) == ["inline", "named"][2 - stays :]
+    assert 3 == len(stored)
+    assert ["inline", "named"][2 - stays :] == sorted(Path(each).name for each in left)
     for artifact in (await node.client.get(f"{path}/result")).json["result"].get("artifacts", ()):  # type: ignore[attr-defined]
-        assert (await node.client.get(artifact["url"])).status == 200
+        assert 200 == (await node.client.get(artifact["url"])).status
     async with asyncio.timeout(PATIENCE_S):
         while await swept(node) < 1:
             pass  # It is counted just after the deletion that was seen.
@@ -76,8 +76,8 @@ async def test_a_later_holder_may_name_what_an_earlier_one_has_uploaded(node: Ke
     again = await node.client.claim(waitSeconds=20)
     done = await node.finish(again, sent)
 
-    assert done.status == 200, done.body
-    assert (await node.client.get(str(sent["url"]))).body == b"1"
+    assert 200 == done.status, done.body
+    assert b"1" == (await node.client.get(str(sent["url"]))).body
 
 
 async def test_a_revived_task_does_not_keep_what_its_death_gave_up(node: Keeping) -> None:
@@ -91,10 +91,10 @@ async def test_a_revived_task_does_not_keep_what_its_death_gave_up(node: Keeping
     done = await node.finish(again, inline("second", b"2"))
     left = await node.until_kept(lambda kept: len(kept) == 1)
 
-    assert revived.status == 200, revived.body
-    assert (refused.status, refused.error) == (409, "lease-lost")
-    assert done.status == 200
-    assert Path(left[0]).name == "second"
+    assert 200 == revived.status, revived.body
+    assert (409, "lease-lost") == (refused.status, refused.error)
+    assert 200 == done.status
+    assert "second" == Path(left[0]).name
 
 
 async def test_an_upload_that_outlives_its_task_is_refused_and_gone(node: Keeping) -> None:
@@ -108,8 +108,8 @@ async def test_an_upload_that_outlives_its_task_is_refused_and_gone(node: Keepin
     writer.write(bytes(50_000))
     refused = await read_answer(reader)
 
-    assert (refused.status, refused.error) == (409, "lease-lost")
-    assert node.kept() == []
+    assert (409, "lease-lost") == (refused.status, refused.error)
+    assert [] == node.kept()
 
 
 async def test_a_client_that_goes_away_in_an_upload_leaves_nothing(node: Keeping) -> None:
@@ -122,7 +122,7 @@ async def test_a_client_that_goes_away_in_an_upload_leaves_nothing(node: Keeping
     writer.close()
     await node.until_kept(lambda kept: not kept)
 
-    assert (await node.finish(task, inline("a", b"x"))).status == 200
+    assert 200 == (await node.finish(task, inline("a", b"x"))).status
 
 
 async def test_a_client_that_stalls_in_an_upload_is_told_and_leaves_nothing(tmp_path: Path) -> None:
@@ -137,8 +137,8 @@ async def test_a_client_that_stalls_in_an_upload_is_told_and_leaves_nothing(tmp_
         answer = await read_answer(reader)
         kept = node.kept()
 
-        assert (answer.status, answer.json["code"]) == (408, "request-timeout")
-        assert kept == []
+        assert (408, "request-timeout") == (answer.status, answer.json["code"])
+        assert [] == kept
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
             events = await asyncio.to_thread(broken.poll, DEADLINE_S * 1000)
 
         assert events, "the connection still stands"
-        assert len((await node.client.get(str(sent["url"]))).body) == 2**24
+        assert 2**24 == len((await node.client.get(str(sent["url"]))).body)
 
 
 async def test_a_store_that_fails_leaves_nothing_and_the_task_unharmed(
@@ -192,19 +192,19 @@ async def test_a_store_that_fails_leaves_nothing_and_the_task_unharmed(
     root.unlink()
     done = await node.finish(task, inline("a", b"x"))
 
-    assert {(each.status, each.json["code"]) for each in answers} == {
-        (503, "artifact-store-failed")
+    assert {(503, "artifact-store-failed")} == {
+        (each.status, each.json["code"]) for each in answers
     }
     assert answers[0].json["retryable"] is True
-    assert answers[0].headers["x-outcome"] == "not-applied"
+    assert "not-applied" == answers[0].headers["x-outcome"]
     assert str(root) not in str(answers[0].body)
-    assert batch.json["results"][0]["code"] == "artifact-store-failed"  # type: ignore[index]
-    assert status == "IN_PROGRESS"
+    assert "artifact-store-failed" == batch.json["results"][0]["code"]  # type: ignore[index]
+    assert "IN_PROGRESS" == status
     # Failed tries outnumber the allowed uploads, so a failing store must not use any up.
-    assert done.status == 200, done.body
-    assert len(node.kept()) == 1
+    assert 200 == done.status, done.body
+    assert 1 == len(node.kept())
     told = [each for each in caplog.records if each.message == "artifacts cannot be stored"]
-    assert len(told) == 1
+    assert 1 == len(told)
 
 
 async def test_a_task_has_a_bounded_number_of_uploads(node: Keeping) -> None:
@@ -214,10 +214,10 @@ async def test_a_task_has_a_bounded_number_of_uploads(node: Keeping) -> None:
     beyond = [await node.put(task, "a", b"x"), await node.finish(task, inline("a", b"x"))]
     done = await node.finish(task, *(each.json for each in sent))
 
-    assert {each.status for each in sent} == {201}
-    assert [(each.status, each.json["code"]) for each in beyond] == [(409, "too-many")] * 2
-    assert done.status == 200
-    assert len(node.kept()) == 100
+    assert {201} == {each.status for each in sent}
+    assert [(409, "too-many")] * 2 == [(each.status, each.json["code"]) for each in beyond]
+    assert 200 == done.status
+    assert 100 == len(node.kept())
 
 
 async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
                 await node.client.get("/readyz")
         gone = await node.client.get(str(sent["url"]))
 
-        assert done.status == 200
-        assert gone.status == 404
+        assert 200 == done.status
+        assert 404 == gone.status
 
 
 async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_with(
@@ -259,7 +259,7 @@ async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_wit
             while await swept(node, "failure") < 1:
                 pass  # The request in the condition paces the loop; the deadline bounds it.
 
-        assert len(node.kept()) == 2
+        assert 2 == len(node.kept())
     told = [each for each in caplog.records if each.message == "unneeded artifacts stay for now"]
-    assert len(told) == 1
-    assert told[0].__dict__["error"] == "artifacts.provider is none"
+    assert 1 == len(told)
+    assert "artifacts.provider is none" == told[0].__dict__["error"]

@@ -36,18 +36,18 @@ async def test_every_change_of_an_operator_is_on_record(node: Client) -> None:
     records = await walked(audited, "admin/audit", "records")
     most = max(await _indexes(node))
 
-    assert [(each["action"], each["target"], each.get("detail")) for each in records] == [
+    assert [
         ("topic.delete", "au", None),
         ("dlq.delete", three, None),
         ("dlq.requeue", one, None),
         ("queue.resume", "au", None),
         ("queue.pause", "au", None),
         ("topic.put", "au", "version 1"),
-    ]
-    assert {each["actor"] for each in records} == {"s"}
+    ] == [(each["action"], each["target"], each.get("detail")) for each in records]
+    assert {"s"} == {each["actor"] for each in records}
     assert all(0 < each["index"] <= most for each in records)
     instants = [each["at"] for each in records]
-    assert instants == sorted(instants, reverse=True)
+    assert sorted(instants, reverse=True) == instants
 
 
 async def test_the_record_is_walked_newest_first_while_it_grows(node: Client) -> None:
@@ -64,7 +64,7 @@ async def test_the_record_is_walked_newest_first_while_it_grows(node: Client) ->
             await node.post("admin/queues/au-more/pause")
             await node.post("admin/queues/au-more/resume")
 
-    assert met == before
+    assert before == met
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ async def test_a_record_asked_for_wrongly_is_refused(node: Client, query: str, t
     """The refusal names the bounds."""
     answer = await node.get(f"admin/audit?{query}")
 
-    assert (answer.status, answer.error) == (400, text)
+    assert (400, text) == (answer.status, answer.error)

@@ -51,7 +51,7 @@ async def ended(client: Client, backup: str) -> dict[str, Any]:
 async def taken(client: Client) -> dict[str, Any]:
     """Take a backup as soon as no other one is running."""
     answer = await client.post("admin/backup", token=OPERATOR)
-    assert answer.status == 202, answer
+    assert 202 == answer.status, answer
     return await ended(client, str(answer.json["id"]))
 
 
@@ -63,7 +63,7 @@ async def test_a_node_without_a_place_takes_none(node: Client) -> None:
         await node.get("admin/backup/20260131T123000000Z-5f0c4a2e", token=OPERATOR),
     ]
 
-    assert [(each.status, each.json["code"]) for each in answers] == [(409, "no-backup-place")] * 3
+    assert [(409, "no-backup-place")] * 3 == [(each.status, each.json["code"]) for each in answers]
 
 
 async def test_a_backup_holds_what_was_acknowledged(client: Client, tmp_path: Path) -> None:
@@ -80,12 +80,12 @@ async def test_a_backup_holds_what_was_acknowledged(client: Client, tmp_path: Pa
         if keyspace.family(key) is Family.TASK
     }
 
-    assert (done["status"], done["shardsDone"], done["tasks"]) == ("DONE", 2, 20)
-    assert held == ids
+    assert ("DONE", 2, 20) == (done["status"], done["shardsDone"], done["tasks"])
+    assert ids == held
     [kept] = (await client.get("admin/backup", token=OPERATOR)).json["backups"]  # type: ignore[misc]
-    assert (kept["id"], kept["complete"], kept["tasks"]) == (done["id"], True, 20)
+    assert (done["id"], True, 20) == (kept["id"], kept["complete"], kept["tasks"])
     [record, *_] = await walked(client, "admin/audit?limit=500", "records")
-    assert (record["action"], record["target"]) == ("backup.create", done["id"])
+    assert ("backup.create", done["id"]) == (record["action"], record["target"])
     assert not (tmp_path / "node" / "backup").exists()
 
 
@@ -105,7 +105,7 @@ async def test_an_import_of_newer_formats_than_the_cluster_uses_is_refused(
     here = ["--url", f"http://127.0.0.1:{client.port}", "--token", "acme"]
     code = await asyncio.to_thread(main, [*move, *here])
 
-    assert code == 4
+    assert 4 == code
     assert f"the cluster uses those up to level {newer - 1}" in (said := capsys.readouterr().err)
     assert "have an operator let it use them first, by cluster upgrade" in said
 
@@ -117,10 +117,10 @@ async def test_only_one_is_taken_at_a_time(client: Client) -> None:
     )
     begun, refused = sorted((first, second), key=lambda each: each.status)
 
-    assert (begun.status, refused.status) == (202, 409)
-    assert (refused.json["code"], refused.json["retryable"]) == ("backup-running", True)
-    assert (await ended(client, str(begun.json["id"])))["status"] == "DONE"
-    assert (await taken(client))["status"] == "DONE"
+    assert (202, 409) == (begun.status, refused.status)
+    assert ("backup-running", True) == (refused.json["code"], refused.json["retryable"])
+    assert "DONE" == (await ended(client, str(begun.json["id"])))["status"]
+    assert "DONE" == (await taken(client))["status"]
 
 
 async def test_retention_deletes_the_oldest_and_no_more(client: Client, tmp_path: Path) -> None:
@@ -132,12 +132,12 @@ async def test_retention_deletes_the_oldest_and_no_more(client: Client, tmp_path
     later = [await taken(client) for _ in range(KEEP)]
     place = BackupDirectory(tmp_path / "backups")
 
-    assert [each["deleted"] for each in later] == [[], [first["id"]]]
-    assert set(place.backups()) == {damaged["id"], *(each["id"] for each in later)}
+    assert [[], [first["id"]]] == [each["deleted"] for each in later]
+    assert {damaged["id"], *(each["id"] for each in later)} == set(place.backups())
     verify(place, chosen(place))
     listed: Any = (await client.get("admin/backup", token=OPERATOR)).json["backups"]
     problems = {each["id"]: "problem" in each for each in listed}
-    assert problems == {damaged["id"]: True} | {each["id"]: False for each in later}
+    assert {damaged["id"]: True} | {each["id"]: False for each in later} == problems
 
 
 async def test_a_place_that_cannot_be_written_fails_the_backup(
@@ -149,10 +149,10 @@ async def test_a_place_that_cannot_be_written_fails_the_backup(
     listed = await client.get("admin/backup", token=OPERATOR)
     (tmp_path / "backups").unlink()
 
-    assert failed["status"] == "FAILED"
+    assert "FAILED" == failed["status"]
     assert "Not a directory" in failed["error"] or "File exists" in failed["error"]
-    assert (listed.status, listed.json["code"]) == (503, "backup-place-failed")
-    assert (await taken(client))["status"] == "DONE"
+    assert (503, "backup-place-failed") == (listed.status, listed.json["code"])
+    assert "DONE" == (await taken(client))["status"]
 
 
 async def test_an_unknown_backup_is_not_found(client: Client) -> None:
@@ -160,7 +160,7 @@ async def test_an_unknown_backup_is_not_found(client: Client) -> None:
     for name in ("20260131T123000000Z-5f0c4a2e", "..", "a%2Fb"):
         answer = await client.get(f"admin/backup/{name}", token=OPERATOR)
 
-        assert answer.status == 404
+        assert 404 == answer.status
 
 
 async def test_a_backup_of_an_earlier_run_is_known(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_a_backup_of_an_earlier_run_is_known(tmp_path: Path) -> None:
     async with serving(settings) as client:
         after = (await client.get(f"admin/backup/{before['id']}", token=OPERATOR)).json
 
-    assert (after["status"], after["tasks"], after["node"]) == ("DONE", 1, "n1")
+    assert ("DONE", 1, "n1") == (after["status"], after["tasks"], after["node"])
 
 
 async def test_a_stop_in_the_middle_leaves_no_backup(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_a_stop_in_the_middle_leaves_no_backup(tmp_path: Path) -> None:
     async with serving(settings) as client:
         await client.create(payload="x" * 1000)
         answer = await client.post("admin/backup", token=OPERATOR)
-        assert answer.status == 202
+        assert 202 == answer.status
     place = BackupDirectory(tmp_path / "backups")
 
-    assert place.backups() == {}
+    assert {} == place.backups()

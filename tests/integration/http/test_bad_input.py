@@ -111,7 +111,7 @@ async def test_what_is_no_json_object_is_refused(node: Client, route: str, body:
     """Whatever the bytes are, the answer is the route's own text."""
     answer = await node.post(route, body, token=may(route))
 
-    assert (answer.status, answer.error) == (400, ROUTES[route])
+    assert (400, ROUTES[route]) == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -121,8 +121,8 @@ async def test_bottomless_nesting_is_refused(node: Client, route: str) -> None:
     unused = await node.post(route, b'{"x":%b}' % deep, token=may(route))
     used = await node.post(route, b'{"command":"c","payload":%b}' % deep, token=may(route))
 
-    assert (unused.status, unused.error) == (400, ROUTES[route])
-    assert (used.status, used.error) == (400, ROUTES[route])
+    assert (400, ROUTES[route]) == (unused.status, unused.error)
+    assert (400, ROUTES[route]) == (used.status, used.error)
 
 
 async def test_a_payload_may_nest_as_deep_as_the_limit(node: Client) -> None:
@@ -134,8 +134,8 @@ async def test_a_payload_may_nest_as_deep_as_the_limit(node: Client) -> None:
     result = b'{"status":"COMPLETED","result":[%b]}' % most.encode()
     refused_result = await node.post(f"tasks/{task_id}/result", result)
 
-    assert (refused.status, refused.error) == (400, BODY)
-    assert (refused_result.status, refused_result.error) == (400, RESULT_BODY)
+    assert (400, BODY) == (refused.status, refused.error)
+    assert (400, RESULT_BODY) == (refused_result.status, refused_result.error)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ async def test_a_missing_body_is_refused(node: Client, route: str) -> None:
     """Routes that must be told what to do refuse a missing body."""
     answer = await node.post(route, token=may(route))
 
-    assert (answer.status, answer.error) == (400, ROUTES[route])
+    assert (400, ROUTES[route]) == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize("route", MISSING)
@@ -153,7 +153,7 @@ async def test_missing_fields_are_refused(node: Client, route: str) -> None:
     """An empty object lacks the fields that these routes require."""
     answer = await node.post(route, {}, token=may(route))
 
-    assert (answer.status, answer.error) == (400, BODY)
+    assert (400, BODY) == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ async def test_a_field_of_another_type_is_refused(
     """A number is not a text, and a fraction is not an integer."""
     answer = await node.post(route, body, token=may(route))
 
-    assert (answer.status, answer.error) == (400, ROUTES[route])
+    assert (400, ROUTES[route]) == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -208,7 +208,7 @@ async def test_a_task_that_is_not_the_callers_does_not_exist(
     for task_id in (ID, theirs, "x" * 3000, "a%2Fb", "..", "%00", "%F0%9F%92%A9", "a b%20c"[3:]):
         answer = await node.send(method, f"{BASE}/{path.format(id=task_id)}", raw)
 
-        assert (answer.status, answer.error, task_id) == (404, text, task_id)
+        assert (404, text, task_id) == (answer.status, answer.error, task_id)
 
 
 async def test_another_tenants_task_is_left_alone(node: Client) -> None:
@@ -224,11 +224,11 @@ async def test_another_tenants_task_is_left_alone(node: Client) -> None:
         ("cancel", {}),
     ):
         answer = await node.post(f"tasks/{task_id}/{verb}", body)
-        assert answer.status == 404
+        assert 404 == answer.status
 
     after = (await other.get(f"tasks/{task_id}")).json
-    assert after["status"] == "IN_PROGRESS"
-    assert after["leaseUntil"] == claimed["leaseUntil"]
+    assert "IN_PROGRESS" == after["status"]
+    assert claimed["leaseUntil"] == after["leaseUntil"]
 
 
 @pytest.mark.parametrize("in_header", [True, False])
@@ -249,15 +249,15 @@ async def test_a_stale_lease_token_is_refused_everywhere_and_changes_nothing(
         ("result", {"status": "COMPLETED", "result": {}}),
     ):
         answer = await node.post(f"tasks/{task_id}/{verb}", {**body, **token}, **headers)
-        assert (answer.status, answer.error) == (409, "lease-lost")
+        assert (409, "lease-lost") == (answer.status, answer.error)
 
     after = (await node.get(f"tasks/{task_id}")).json
-    assert (after["status"], after["leaseUntil"]) == ("IN_PROGRESS", fresh["leaseUntil"])
+    assert ("IN_PROGRESS", fresh["leaseUntil"]) == (after["status"], after["leaseUntil"])
     done = await node.post(
         f"tasks/{task_id}/result",
         {"status": "COMPLETED", "result": {}, "leaseToken": fresh["leaseToken"]},
     )
-    assert done.status == 200
+    assert 200 == done.status
 
 
 @pytest.mark.parametrize(
@@ -301,10 +301,10 @@ async def test_a_task_out_of_bounds_is_refused_singly_and_in_a_batch(
     batch = await node.post("tasks/batch", {"tasks": [good, bad, good]})
 
     results = batch.json["results"]
-    assert (single.status, single.error) == (400, text)
+    assert (400, text) == (single.status, single.error)
     assert isinstance(results, list)
-    assert [result.get("error") for result in results] == [None, text, None]
-    assert results[1]["code"] == single.json["code"]
+    assert [None, text, None] == [result.get("error") for result in results]
+    assert single.json["code"] == results[1]["code"]
 
 
 async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> None:
@@ -323,8 +323,8 @@ async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> N
         told.append((await node.post("tasks", body)).error)
         body[name] = mended[name]
 
-    assert told == [text for _, _, text in faults]
-    assert (await node.post("tasks", body)).status == 202
+    assert [text for _, _, text in faults] == told
+    assert 202 == (await node.post("tasks", body)).status
 
 
 @pytest.mark.parametrize(
@@ -350,8 +350,8 @@ async def test_a_task_at_its_bounds_is_taken(
     """Values at their bounds are taken, and clamped where the contract says so."""
     answer = await node.post("tasks", {"command": "edge", "payload": 0, **fields})
 
-    assert answer.status == 202
-    assert {name: answer.json.get(name) for name in shown} == shown
+    assert 202 == answer.status
+    assert shown == {name: answer.json.get(name) for name in shown}
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ async def test_a_request_out_of_bounds_is_told_its_bound(
     """The refusal names the bound, in the reference's words if it has any."""
     answer = await node.post(route, body, token=may(route))
 
-    assert (answer.status, answer.error) == (status, text)
+    assert (status, text) == (answer.status, answer.error)
 
 
 async def test_a_nack_waits_no_longer_than_the_back_off_may(node: Client) -> None:
@@ -400,7 +400,7 @@ async def test_a_nack_waits_no_longer_than_the_back_off_may(node: Client) -> Non
     await node.claim("nacked")
     answer = await node.post(f"tasks/{task_id}/nack", {"delaySeconds": 10**9, "reason": "r" * 9999})
 
-    assert answer.json == {"status": "requeued", "delaySeconds": 900}
+    assert {"status": "requeued", "delaySeconds": 900} == answer.json
 
 
 async def test_abandon_needs_no_body(node: Client) -> None:
@@ -411,8 +411,8 @@ async def test_abandon_needs_no_body(node: Client) -> None:
         answer = await node.post(f"tasks/{task_id}/abandon", body)
         await node.post(f"tasks/{task_id}/cancel")
 
-        assert claimed["id"] == task_id
-        assert (answer.status, answer.json) == (200, {"status": "requeued"})
+        assert task_id == claimed["id"]
+        assert (200, {"status": "requeued"}) == (answer.status, answer.json)
 
 
 async def test_a_worker_that_does_not_own_the_lease_is_refused(node: Client) -> None:
@@ -427,7 +427,7 @@ async def test_a_worker_that_does_not_own_the_lease_is_refused(node: Client) -> 
         ("result", {"status": "COMPLETED", "result": {}}),
     ):
         answer = await mate.post(f"tasks/{task_id}/{verb}", body)
-        assert (answer.status, answer.error) == (403, "not-owner")
+        assert (403, "not-owner") == (answer.status, answer.error)
 
 
 async def test_results_of_a_batch_are_judged_one_by_one(node: Client) -> None:
@@ -452,7 +452,7 @@ async def test_results_of_a_batch_are_judged_one_by_one(node: Client) -> None:
 
     results = answer.json["results"]
     assert isinstance(results, list)
-    assert [(result["taskId"], result.get("error")) for result in results] == [
+    assert [
         (ID, "task not found"),
         (task_id, "invalid status"),
         (task_id, None),
@@ -460,8 +460,8 @@ async def test_results_of_a_batch_are_judged_one_by_one(node: Client) -> None:
         ("", "task not found"),
         ("", RESULT_BODY),
         ("a/b", "task not found"),
-    ]
-    assert results[2]["result"]["result"] == {"n": 1}
+    ] == [(result["taskId"], result.get("error")) for result in results]
+    assert {"n": 1} == results[2]["result"]["result"]
 
 
 async def test_an_idempotency_key_replays_its_task_and_no_other(node: Client) -> None:
@@ -473,9 +473,9 @@ async def test_an_idempotency_key_replays_its_task_and_no_other(node: Client) ->
     elsewhere = await Client(node.port, "other").post("tasks", body)
 
     assert "x-codeq-idempotent-replay" not in first.headers
-    assert again.headers["x-codeq-idempotent-replay"] == "true"
-    assert (again.status, again.json["id"]) == (202, first.json["id"])
-    assert (other.status, other.error) == (409, "idempotency conflict")
+    assert "true" == again.headers["x-codeq-idempotent-replay"]
+    assert (202, first.json["id"]) == (again.status, again.json["id"])
+    assert (409, "idempotency conflict") == (other.status, other.error)
     assert elsewhere.json["id"] != first.json["id"]
 
 
@@ -487,11 +487,11 @@ async def test_no_route_answers_a_stale_read_with_another(node: Client, route: R
     refused = await node.send(route.method, f"{path}?consistency=odd", b"", token=token)
     stale = await node.send(route.method, f"{path}?consistency=stale", b"", token=token)
 
-    assert refused.status == 400
-    assert route.stale == (stale.status != 400)
+    assert 400 == refused.status
+    assert (stale.status != 400) == route.stale
     if route.method != "HEAD" and not route.stale:
         told = ("invalid 'consistency' (this route has no stale reads)", "invalid-consistency")
-        assert (stale.error, stale.json["code"]) == told
+        assert told == (stale.error, stale.json["code"])
 
 
 async def test_a_route_without_stale_reads_can_be_asked_for_what_it_has(node: Client) -> None:
@@ -521,7 +521,7 @@ async def test_a_query_that_says_nothing_sensible_is_refused(
     task_id = await node.create("queried")
     answer = await node.get(f"tasks/{task_id}/result?{query}")
 
-    assert (answer.status, answer.error) == (status, text)
+    assert (status, text) == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ async def test_a_caller_without_the_right_is_told_before_its_body_is_read(
     """The access is refused although the body is invalid: it is not read."""
     answer = await node.post(path, b"nonsense", token=token)
 
-    assert (answer.status, answer.error) == (status, text)
+    assert (status, text) == (answer.status, answer.error)
 
 
 async def test_reads_need_a_tenant_and_admin_routes_an_admin(node: Client) -> None:
@@ -550,9 +550,9 @@ async def test_reads_need_a_tenant_and_admin_routes_an_admin(node: Client) -> No
     narrow = await node.get("admin/queues", token="narrow")
     reader = await node.get("raft/status", token="narrow")
 
-    assert (homeless.status, homeless.error) == (403, "invalid tenant claims")
-    assert (narrow.status, narrow.error) == (401, "unauthorized. Admin only")
-    assert reader.status == 200
+    assert (403, "invalid tenant claims") == (homeless.status, homeless.error)
+    assert (401, "unauthorized. Admin only") == (narrow.status, narrow.error)
+    assert 200 == reader.status
 
 
 async def test_a_worker_claims_only_what_its_token_names(node: Client) -> None:
@@ -564,9 +564,9 @@ async def test_a_worker_claims_only_what_its_token_names(node: Client) -> None:
     claimed = await narrow.post("tasks/claim", {"commands": None, "workerId": "ignored"})
     nothing = await narrow.post("tasks/claim", {"commands": []})
 
-    assert (refused.status, refused.error) == (403, "event type not allowed")
-    assert (claimed.json["id"], claimed.json["workerId"]) == (task_id, "n")
-    assert (nothing.status, nothing.body) == (204, b"")
+    assert (403, "event type not allowed") == (refused.status, refused.error)
+    assert (task_id, "n") == (claimed.json["id"], claimed.json["workerId"])
+    assert (204, b"") == (nothing.status, nothing.body)
 
 
 @pytest.mark.parametrize(
@@ -585,7 +585,7 @@ async def test_an_unknown_path_or_method_gets_the_usual_envelope(
     """The error has the request id that was sent."""
     answer = await node.send(method, path, b"", X_Request_Id="mine-7")
 
-    assert (answer.status, answer.json["code"]) == (status, code)
+    assert (status, code) == (answer.status, answer.json["code"])
     assert answer.json["requestId"] == answer.headers["x-request-id"] == "mine-7"
 
 
@@ -608,8 +608,8 @@ async def test_what_is_no_http_gets_a_400_and_loses_its_connection(
     writer.write(raw)
     answer = await read_answer(reader)
 
-    assert (answer.status, answer.json["code"]) == (400, "bad-request")
-    assert await reader.read() == b""
+    assert (400, "bad-request") == (answer.status, answer.json["code"])
+    assert b"" == await reader.read()
 
 
 async def test_a_chunked_body_that_breaks_off_its_grammar_is_refused(node: Client) -> None:
@@ -622,7 +622,7 @@ async def test_a_chunked_body_that_breaks_off_its_grammar_is_refused(node: Clien
     writer.write(b"zz\r\nnonsense\r\n")
     answer = await read_answer(reader)
 
-    assert answer.status == 400
+    assert 400 == answer.status
 
 
 async def test_every_answer_names_its_request(node: Client) -> None:
@@ -630,6 +630,6 @@ async def test_every_answer_names_its_request(node: Client) -> None:
     echoed = await node.get("/healthz", X_Request_Id="abc")
     made = await node.get("/healthz", X_Request_Id="x" * 500)
 
-    assert echoed.headers["x-request-id"] == "abc"
-    assert len(made.headers["x-request-id"]) == 32
+    assert "abc" == echoed.headers["x-request-id"]
+    assert 32 == len(made.headers["x-request-id"])
     assert int(made.headers["x-request-id"], 16) >= 0

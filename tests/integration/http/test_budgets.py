@@ -50,9 +50,9 @@ async def test_a_tenant_has_so_many_tasks_waiting_and_no_more(tmp_path: Path) ->
         await node.claim("a")
         await node.create("d")
 
-        assert (refused.status, refused.json["code"]) == (429, "budget-exceeded")
-        assert refused.error == "tenant budget exceeded: readyTasks"
-        assert (await node.depth("d"))["ready"] == 1
+        assert (429, "budget-exceeded") == (refused.status, refused.json["code"])
+        assert "tenant budget exceeded: readyTasks" == refused.error
+        assert 1 == (await node.depth("d"))["ready"]
 
 
 async def test_a_tenant_has_so_many_tasks_in_progress_and_no_more(tmp_path: Path) -> None:
@@ -69,10 +69,10 @@ async def test_a_tenant_has_so_many_tasks_in_progress_and_no_more(tmp_path: Path
         await node.claim("busy")
         again = await node.post("tasks/claim", {"commands": ["busy"]})
 
-        assert (refused.status, refused.error) == (429, "tenant budget exceeded: inFlight")
+        assert (429, "tenant budget exceeded: inFlight") == (refused.status, refused.error)
         assert int(refused.headers["retry-after"]) >= 1
-        assert len({task["id"] for task in theirs}) == 4
-        assert again.status == 429
+        assert 4 == len({task["id"] for task in theirs})
+        assert 429 == again.status
 
 
 async def test_a_tenant_keeps_so_many_bytes_and_no_more(tmp_path: Path) -> None:
@@ -85,5 +85,5 @@ async def test_a_tenant_keeps_so_many_bytes_and_no_more(tmp_path: Path) -> None:
             f"tasks/{task_id}/result", {"status": "COMPLETED", "result": TEXT + TEXT}
         )
 
-        assert (refused.status, refused.error) == (429, "tenant budget exceeded: storedBytes")
-        assert done.status == 200
+        assert (429, "tenant budget exceeded: storedBytes") == (refused.status, refused.error)
+        assert 200 == done.status

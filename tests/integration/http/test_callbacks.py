@@ -45,40 +45,40 @@ async def complete(node: Client, command: str) -> None:
         b'{"status":"COMPLETED","result":{"n":123456789012345678901},'
         b'"artifacts":[{"name":"a.txt","url":"https://files.example/a.txt"}]}',
     )
-    assert answer.status == 200, answer.body
+    assert 200 == answer.status, answer.body
 
 
 async def fail(node: Client, command: str) -> None:
     """Fail the next task."""
     task = await node.claim(command)
     body = {"status": "FAILED", "error": "no paper"}
-    assert (await node.post(f"tasks/{task['id']}/result", body)).status == 200
+    assert 200 == (await node.post(f"tasks/{task['id']}/result", body)).status
 
 
 async def complete_in_a_batch(node: Client, command: str) -> None:
     """Complete it in a batch of results."""
     task = await node.claim(command)
     result = {"taskId": task["id"], "status": "COMPLETED", "result": {"batch": True}}
-    assert (await node.post("tasks/batch/results", {"results": [result]})).status == 200
+    assert 200 == (await node.post("tasks/batch/results", {"results": [result]})).status
 
 
 async def cancel(node: Client, command: str) -> None:
     """Cancel it while a worker holds it."""
     task = await node.claim(command)
-    assert (await node.post(f"tasks/{task['id']}/cancel")).status == 200
+    assert 200 == (await node.post(f"tasks/{task['id']}/cancel")).status
 
 
 async def nack(node: Client, command: str) -> None:
     """Nack its last attempt, with a reason."""
     task = await node.claim(command)
     answer = await node.post(f"tasks/{task['id']}/nack", {"reason": "jammed"})
-    assert answer.json["status"] == "dlq"
+    assert "dlq" == answer.json["status"]
 
 
 async def abandon(node: Client, command: str) -> None:
     """Abandon its last attempt, without a reason."""
     task = await node.claim(command)
-    assert (await node.post(f"tasks/{task['id']}/abandon")).json["status"] == "dlq"
+    assert "dlq" == (await node.post(f"tasks/{task['id']}/abandon")).json["status"]
 
 
 async def lease_and_vanish(node: Client, command: str) -> None:
@@ -128,8 +128,8 @@ async def test_every_way_to_end_is_told(
 
     assert isinstance(stored, dict)
     [heard] = target.heard
-    assert heard.path == "/done"
-    assert json.loads(heard.body) == {
+    assert "/done" == heard.path
+    assert {
         "taskId": task["id"],
         "eventType": command,
         "status": status,
@@ -137,11 +137,11 @@ async def test_every_way_to_end_is_told(
         "error": error,
         "artifacts": stored.get("artifacts"),
         "completedAt": stored["completedAt"],
-    }
-    assert stored["status"] == status
-    assert heard.headers["X-CodeQ-Delivery"] == f"{task['id']}.1"
-    assert heard.headers["Content-Type"] == "application/json"
-    assert (heard.headers["traceparent"], heard.headers["tracestate"]) == (TRACE, "a=b")
+    } == json.loads(heard.body)
+    assert status == stored["status"]
+    assert f"{task['id']}.1" == heard.headers["X-CodeQ-Delivery"]
+    assert "application/json" == heard.headers["Content-Type"]
+    assert (TRACE, "a=b") == (heard.headers["traceparent"], heard.headers["tracestate"])
     assert is_signed(heard)
     if ending is complete:
         assert b'"result":{"n":123456789012345678901}' in heard.body
@@ -166,15 +166,15 @@ async def test_a_target_that_fails_hears_it_again_later_under_the_same_id(node: 
         await target.arrived(ATTEMPTS + 1)
         await gone(node, f"{task_id}.1")
 
-    assert {each.headers["X-CodeQ-Delivery"] for each in target.heard} == {f"{task_id}.1"}
-    assert len({each.body for each in target.heard}) == 1
+    assert {f"{task_id}.1"} == {each.headers["X-CodeQ-Delivery"] for each in target.heard}
+    assert 1 == len({each.body for each in target.heard})
     assert all(is_signed(each) for each in target.heard)
     # No sooner than the wait; the instants are truncated to milliseconds.
     assert arrivals[1] - arrivals[0] >= BASE_S - 0.002
     assert arrivals[2] - arrivals[1] >= 2 * BASE_S - 0.002
-    assert (dead["status"], dead["attempts"], dead["error"]) == ("dead", ATTEMPTS, "status 500")
-    assert (answer.status, answer.json) == (200, {"replayed": 1})
-    assert len(target.heard) == ATTEMPTS + 1
+    assert ("dead", ATTEMPTS, "status 500") == (dead["status"], dead["attempts"], dead["error"])
+    assert (200, {"replayed": 1}) == (answer.status, answer.json)
+    assert ATTEMPTS + 1 == len(target.heard)
 
 
 async def test_a_redirect_is_a_failure_and_leads_nowhere(node: Client) -> None:
@@ -190,8 +190,8 @@ async def test_a_redirect_is_a_failure_and_leads_nowhere(node: Client) -> None:
             await target.arrived(2)
             [pending] = [each for each in await deliveries(node) if each["id"] == f"{task_id}.1"]
 
-    assert elsewhere.heard == []
-    assert pending["error"] == "status 307: redirects are not followed"
+    assert [] == elsewhere.heard
+    assert "status 307: redirects are not followed" == pending["error"]
 
 
 async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -> None:
@@ -214,11 +214,11 @@ async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -
         await gone(node, f"{task_id}.2")
     told = {each.headers["X-CodeQ-Delivery"]: json.loads(each.body) for each in target.heard}
 
-    assert answer.status == 200
-    assert {delivery: (body["status"], body["error"]) for delivery, body in told.items()} == {
+    assert 200 == answer.status
+    assert {
         f"{task_id}.1": ("FAILED", "jammed"),
         f"{task_id}.2": ("COMPLETED", ""),
-    }
+    } == {delivery: (body["status"], body["error"]) for delivery, body in told.items()}
 
 
 async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -
         async with running(tmp_path, LimitSettings(), strict) as node:
             [dead] = await until_dead(node, f"{task_id}.1")
 
-    assert len(target.heard) == 1
-    assert dead["error"] == "the URL names a host that is not public"
+    assert 1 == len(target.heard)
+    assert "the URL names a host that is not public" == dead["error"]
 
 
 async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: Path) -> None:
@@ -271,12 +271,12 @@ async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: 
         given_up = len(await deliveries(node, "dead"))
         answer = await node.post("admin/deliveries/replay", {"all": True})
 
-    assert {each["id"] for each in dead} == {f"{task_id}.1" for task_id in ids}
+    assert {f"{task_id}.1" for task_id in ids} == {each["id"] for each in dead}
     assert all(str(each["error"]).startswith("not accepted within 2 s, ") for each in dead)
     assert any(str(each["error"]).endswith("and not tried") for each in dead)
     assert passed_s >= patient.max_age_seconds
     assert given_up >= len(ids)
-    assert (answer.status, answer.json) == (200, {"replayed": given_up})
+    assert (200, {"replayed": given_up}) == (answer.status, answer.json)
 
 
 async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
@@ -303,7 +303,7 @@ async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
         await silent.arrived(20)
 
     assert open_calls <= WEBHOOKS.per_host_concurrency
-    assert {each.path for each in swift.heard} == {f"/{number}" for number in range(20)}
+    assert {f"/{number}" for number in range(20)} == {each.path for each in swift.heard}
 
 
 async def test_attempts_are_counted(node: Client) -> None:
@@ -334,7 +334,7 @@ def is_signed(heard: Heard) -> bool:
 async def deliveries(node: Client, status: str = "") -> list[dict[str, object]]:
     """Return the tenant's deliveries."""
     answer = await node.get(f"admin/deliveries?limit=500&status={status}")
-    assert answer.status == 200, answer.body
+    assert 200 == answer.status, answer.body
     found = answer.json["deliveries"]
     assert isinstance(found, list)
     return found

@@ -20,8 +20,8 @@ async def test_a_worker_for_everything_needs_no_list_of_commands(node_with: Runn
         bodies: list[object] = [{}, {"commands": []}, {"commands": None}, {"waitSeconds": 1}]
         got = [(await node.post("tasks/claim", body)).json for body in bodies]
 
-        assert {task["command"]: task["id"] for task in got} == made
-        assert (await node.post("tasks/claim", {})).status == 204
+        assert made == {task["command"]: task["id"] for task in got}
+        assert 204 == (await node.post("tasks/claim", {})).status
 
 
 async def test_a_worker_for_everything_is_woken_by_a_queue_nobody_has_used(
@@ -34,7 +34,7 @@ async def test_a_worker_for_everything_is_woken_by_a_queue_nobody_has_used(
         task_id = await node.create("new")
         answer = await waiting
 
-        assert (answer.status, answer.json["id"]) == (200, task_id)
+        assert (200, task_id) == (answer.status, answer.json["id"])
 
 
 async def test_a_batch_claim_waits_for_its_first_task(node: Client) -> None:
@@ -48,8 +48,8 @@ async def test_a_batch_claim_waits_for_its_first_task(node: Client) -> None:
 
     tasks = answer.json["tasks"]
     assert isinstance(tasks, list)
-    assert [task["id"] for task in tasks] == [task_id]
-    assert (nothing.status, nothing.body) == (204, b"")
+    assert [task_id] == [task["id"] for task in tasks]
+    assert (204, b"") == (nothing.status, nothing.body)
 
 
 async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
@@ -61,8 +61,8 @@ async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
 
     tasks = answer.json["tasks"]
     assert isinstance(tasks, list)
-    assert len({task["id"] for task in tasks}) == 100
-    assert {task["shard"] for task in tasks} == {0, 1}
+    assert 100 == len({task["id"] for task in tasks})
+    assert {0, 1} == {task["shard"] for task in tasks}
 
 
 async def test_a_worker_is_who_its_token_says(node: Client) -> None:
@@ -73,5 +73,5 @@ async def test_a_worker_is_who_its_token_says(node: Client) -> None:
         f"tasks/{task_id}/heartbeat", {"workerId": "w", "extendSeconds": 60}
     )
 
-    assert claimed["workerId"] == "w"
-    assert (taken.status, taken.error) == (403, "not-owner")
+    assert "w" == claimed["workerId"]
+    assert (403, "not-owner") == (taken.status, taken.error)

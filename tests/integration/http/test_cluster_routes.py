@@ -27,16 +27,16 @@ async def test_the_cluster_is_shown(node: Client) -> None:
     """The cluster is one node that leads both shards, without peers."""
     shown: Any = (await node.get("admin/cluster", token=OPERATOR)).json
 
-    assert shown["clusterId"] == "http-tests"
+    assert "http-tests" == shown["clusterId"]
     [only] = shown["nodes"]
-    assert (only["id"], only["self"], only["connected"]) == ("n1", True, True)
-    assert only["leads"] == [0, 1]
+    assert ("n1", True, True) == (only["id"], only["self"], only["connected"])
+    assert [0, 1] == only["leads"]
     assert only["addr"].startswith("127.0.0.1:")
     shards = shown["shards"]
-    assert [(each["shard"], each["leader"], each["peers"]) for each in shards] == [
+    assert [
         (0, "n1", []),
         (1, "n1", []),
-    ]
+    ] == [(each["shard"], each["leader"], each["peers"]) for each in shards]
     assert all(0 < each["appliedIndex"] <= each["commitIndex"] for each in shards)
 
 
@@ -59,7 +59,7 @@ async def test_a_handover_that_cannot_be_is_refused(
     """A single node has no other node to transfer to."""
     answer = await node.post("admin/cluster/transfer", body, token=OPERATOR)
 
-    assert (answer.status, answer.error) == (status, text)
+    assert (status, text) == (answer.status, answer.error)
 
 
 async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
@@ -68,17 +68,17 @@ async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
     answer = await node.post("admin/cluster/transfer", {"shard": 1, "to": "n1"}, token=OPERATOR)
     after = await walked(node, "admin/audit?limit=500", "records")
 
-    assert answer.json == {"shard": 1, "from": "n1", "leader": "n1", "changed": False}
-    assert len(after) == len(before)
+    assert {"shard": 1, "from": "n1", "leader": "n1", "changed": False} == answer.json
+    assert len(before) == len(after)
 
 
 async def test_the_formats_in_use_are_shown(node: Client) -> None:
     """The answer has the formats of the cluster, of each shard, and those the node knows."""
     shown: Any = (await node.get("admin/cluster", token=OPERATOR)).json
 
-    assert shown["level"] == LEVEL
-    assert [each["level"] for each in shown["nodes"]] == [LEVEL]
-    assert [each["level"] for each in shown["shards"]] == [LEVEL, LEVEL]
+    assert LEVEL == shown["level"]
+    assert [LEVEL] == [each["level"] for each in shown["nodes"]]
+    assert [LEVEL, LEVEL] == [each["level"] for each in shown["shards"]]
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"dryRun":true}', b'{"LEVEL":%d}' % LEVEL])
@@ -89,8 +89,8 @@ async def test_formats_that_are_in_use_already_change_nothing(node: Client, body
     after = await walked(node, "admin/audit?limit=500", "records")
     done = b"dryRun" not in body
 
-    assert answer.status == 200
-    assert answer.json == {
+    assert 200 == answer.status
+    assert {
         "level": LEVEL,
         "dryRun": not done,
         "changed": False,
@@ -99,8 +99,8 @@ async def test_formats_that_are_in_use_already_change_nothing(node: Client, body
             for shard in (0, 1)
         ],
         "nodes": [{"id": "n1", "level": LEVEL}],
-    }
-    assert len(after) == len(before)
+    } == answer.json
+    assert len(before) == len(after)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ async def test_formats_that_cannot_be_used_are_refused(
     """The refusal says what is wrong, and which node's release lacks them."""
     answer = await node.post("admin/cluster/upgrade", body, token=OPERATOR)
 
-    assert (answer.status, answer.json["code"]) == (status, code)
+    assert (status, code) == (answer.status, answer.json["code"])
     assert text in answer.error
 
 
@@ -202,7 +202,7 @@ async def test_leadership_is_handed_over_whichever_node_is_asked(
         [to, *_] = [name for name in three if name not in (leader, asked)]
         answer = await _transferred(three[asked], {"shard": 0, "to": to})
         before = str(answer.json["from"])
-        assert (answer.status, answer.json["leader"]) == (200, to)
+        assert (200, to) == (answer.status, answer.json["leader"])
         assert answer.json["changed"] is (before != to)
         if before != to:
             told.insert(0, f"{before} to {to}")
@@ -213,8 +213,8 @@ async def test_leadership_is_handed_over_whichever_node_is_asked(
     ]
 
     assert told
-    assert [each["detail"] for each in records] == told
-    assert {(each["action"], each["actor"]) for each in records} == {("cluster.transfer", "o")}
+    assert told == [each["detail"] for each in records]
+    assert {("cluster.transfer", "o")} == {(each["action"], each["actor"]) for each in records}
     assert await three["n2"].create("after")
 
 
@@ -253,16 +253,16 @@ async def test_every_node_answers_an_operator_alike(three: dict[str, Client]) ->
     reasons = [(await each.get(f"tasks/{min(tasks)}/explain")).json for each in (one, two, last)]
     done = await two.post("admin/queues/anywhere/dlq/requeue")
 
-    assert {each["id"] for each in lists[0]} == tasks
-    assert lists == [lists[0]] * 3
-    assert rest == lists[0][1:]
-    assert topics == [topics[0]] * 3
-    assert [(each["dlq"], each["paused"]) for each in depths] == [(4, True)] * 3
-    assert [each["reason"] for each in reasons] == ["dead-letter"] * 3
-    assert done.json["requeued"] == 4
-    assert (await one.post("tasks/claim", {"commands": ["anywhere"]})).status == 204
+    assert tasks == {each["id"] for each in lists[0]}
+    assert [lists[0]] * 3 == lists
+    assert lists[0][1:] == rest
+    assert [topics[0]] * 3 == topics
+    assert [(4, True)] * 3 == [(each["dlq"], each["paused"]) for each in depths]
+    assert ["dead-letter"] * 3 == [each["reason"] for each in reasons]
+    assert 4 == done.json["requeued"]
+    assert 204 == (await one.post("tasks/claim", {"commands": ["anywhere"]})).status
     await one.post("admin/queues/anywhere/resume")
-    assert {(await each.claim("anywhere"))["id"] for each in (one, two, last, two)} == tasks
+    assert tasks == {(await each.claim("anywhere"))["id"] for each in (one, two, last, two)}
 
 
 async def test_leaderships_are_spread_at_once_when_an_operator_says_so(
@@ -285,5 +285,5 @@ async def test_leaderships_are_spread_at_once_when_an_operator_says_so(
             pass  # The node asked may learn of the new leader later than the others.
     again = await asyncio.to_thread(main, command)
 
-    assert again == 0
+    assert 0 == again
     assert "every shard is led by the node that should lead it" in capsys.readouterr().err

@@ -24,13 +24,13 @@ async def test_dead_letters_are_listed_with_their_payloads_the_newest_first(node
     page = (await node.get("admin/queues/DL-List/dlq")).json
 
     assert "cursor" not in page
-    assert [(each["id"], each["error"]) for each in page["tasks"]] == [
+    assert [
         (second, "two"),
         (first, "one"),
-    ]
+    ] == [(each["id"], each["error"]) for each in page["tasks"]]
     [_, shown] = page["tasks"]
-    assert json.loads(shown["payload"]) == payload
-    assert shown == (await node.get(f"tasks/{first}")).json
+    assert payload == json.loads(shown["payload"])
+    assert (await node.get(f"tasks/{first}")).json == shown
 
 
 async def test_a_walk_meets_each_once_while_more_die(node: Client) -> None:
@@ -44,8 +44,8 @@ async def test_a_walk_meets_each_once_while_more_die(node: Client) -> None:
         await died(node, "dl-walk")
 
     assert len(met) == len(set(met)) == 7
-    assert set(met) == before
-    assert max(sizes) == 2
+    assert before == set(met)
+    assert 2 == max(sizes)
 
 
 async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
@@ -54,8 +54,8 @@ async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
     other = await died(node, "dl-error", "no such file: ä&b")
     path = f"admin/queues/dl-error/dlq?error={quoted('no such file: ä&b')}"
 
-    assert [each["id"] for each in await walked(node, path, "tasks")] == [other]
-    assert await walked(node, "admin/queues/dl-error/dlq?error=time", "tasks") == []
+    assert [other] == [each["id"] for each in await walked(node, path, "tasks")]
+    assert [] == await walked(node, "admin/queues/dl-error/dlq?error=time", "tasks")
 
 
 async def test_a_page_ends_where_its_payloads_would_be_too_much(node: Client) -> None:
@@ -63,8 +63,8 @@ async def test_a_page_ends_where_its_payloads_would_be_too_much(node: Client) ->
     made = [await died(node, "dl-big", payload="x" * 900_000) for _ in range(6)]
     found = [page async for page in pages(node, "admin/queues/dl-big/dlq")]
 
-    assert [len(page["tasks"]) for page in found] == [4, 2]
-    assert [each["id"] for page in found for each in page["tasks"]] == made[::-1]
+    assert [4, 2] == [len(page["tasks"]) for page in found]
+    assert made[::-1] == [each["id"] for page in found for each in page["tasks"]]
 
 
 async def test_what_they_died_of_is_counted(node: Client) -> None:
@@ -74,12 +74,12 @@ async def test_what_they_died_of_is_counted(node: Client) -> None:
     answer = await node.get("admin/queues/dl-groups/dlq?groupBy=error")
     empty = await node.get("admin/queues/dl-none/dlq?groupBy=error")
 
-    assert answer.json == {
+    assert {
         "groups": [{"error": "b", "count": 2}, {"error": "a", "count": 1}],
         "matched": 3,
         "more": False,
-    }
-    assert empty.json == {"groups": [], "matched": 0, "more": False}
+    } == answer.json
+    assert {"groups": [], "matched": 0, "more": False} == empty.json
 
 
 async def test_one_dead_letter_is_shown_with_its_result(node: Client) -> None:
@@ -90,11 +90,11 @@ async def test_one_dead_letter_is_shown_with_its_result(node: Client) -> None:
     elsewhere = await node.get(f"admin/queues/dl-two/dlq/{task_id}")
     living = await node.get(f"admin/queues/dl-one/dlq/{alive}")
 
-    assert answer.json["task"] == (await node.get(f"tasks/{task_id}")).json
-    assert answer.json["result"]["status"] == "FAILED"
-    assert answer.json["result"]["error"] == "broken"
-    assert (elsewhere.status, elsewhere.error) == (404, "task not found")
-    assert (living.status, living.error) == (404, "task not found")
+    assert (await node.get(f"tasks/{task_id}")).json == answer.json["task"]
+    assert "FAILED" == answer.json["result"]["status"]
+    assert "broken" == answer.json["result"]["error"]
+    assert (404, "task not found") == (elsewhere.status, elsewhere.error)
+    assert (404, "task not found") == (living.status, living.error)
 
 
 async def test_dead_letters_are_revived_as_selected(node: Client) -> None:
@@ -108,12 +108,12 @@ async def test_dead_letters_are_revived_as_selected(node: Client) -> None:
     again = await node.post(path, {"error": "transient"})
 
     report = {"matched": 3, "byError": {"transient": 3}, "more": False}
-    assert dry.json == {**report, "requeued": 0, "dryRun": True}
-    assert (depth["ready"], depth["dlq"]) == (0, 4)
-    assert done.json == {**report, "requeued": 3, "dryRun": False}
-    assert again.json["matched"] == 0
-    assert {str((await node.claim("dl-requeue"))["id"]) for _ in range(3)} == revived
-    assert (await node.get(f"tasks/{kept}")).json["lastKnownLocation"] == "DLQ_SET"
+    assert {**report, "requeued": 0, "dryRun": True} == dry.json
+    assert (0, 4) == (depth["ready"], depth["dlq"])
+    assert {**report, "requeued": 3, "dryRun": False} == done.json
+    assert 0 == again.json["matched"]
+    assert revived == {str((await node.claim("dl-requeue"))["id"]) for _ in range(3)}
+    assert "DLQ_SET" == (await node.get(f"tasks/{kept}")).json["lastKnownLocation"]
 
 
 async def test_a_limit_takes_the_newest_and_says_that_there_are_more(node: Client) -> None:
@@ -121,8 +121,8 @@ async def test_a_limit_takes_the_newest_and_says_that_there_are_more(node: Clien
     ids = [await died(node, "dl-limit") for _ in range(3)]
     done = await node.post("admin/queues/dl-limit/dlq/requeue", {"limit": 1})
 
-    assert (done.json["requeued"], done.json["more"]) == (1, True)
-    assert (await node.claim("dl-limit"))["id"] == ids[2]
+    assert (1, True) == (done.json["requeued"], done.json["more"])
+    assert ids[2] == (await node.claim("dl-limit"))["id"]
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b" \n"])
@@ -135,9 +135,9 @@ async def test_a_request_that_selects_nothing_means_all(node: Client, body: byte
         await node.post(f"tasks/{claimed['id']}/nack", {"reason": "again"})
     deleted = await delete(node, "admin/queues/dl-all/dlq", body)
 
-    assert revived.json["requeued"] == 2
-    assert (deleted.json["deleted"], deleted.json["byError"]) == (2, {"again": 2})
-    assert [(await node.get(f"tasks/{each}")).status for each in ids] == [404, 404]
+    assert 2 == revived.json["requeued"]
+    assert (2, {"again": 2}) == (deleted.json["deleted"], deleted.json["byError"])
+    assert [404, 404] == [(await node.get(f"tasks/{each}")).status for each in ids]
 
 
 async def test_dead_letters_are_deleted_as_selected_by_body_or_query(node: Client) -> None:
@@ -148,14 +148,14 @@ async def test_dead_letters_are_deleted_as_selected_by_body_or_query(node: Clien
     by_query = await delete(node, f"{path}?ids={one},{ID}&dryRun=false&limit=5")
     by_body = await delete(node, f"{path}?error=c", json.dumps({"error": "b"}).encode())
 
-    assert (dry.json["matched"], dry.json["deleted"], dry.json["dryRun"]) == (1, 0, True)
-    assert (by_query.json["matched"], by_query.json["deleted"]) == (1, 1)
-    assert by_body.json["byError"] == {"b": 1}
-    assert [(await node.get(f"tasks/{each}")).status for each in (one, two, three)] == [
+    assert (1, 0, True) == (dry.json["matched"], dry.json["deleted"], dry.json["dryRun"])
+    assert (1, 1) == (by_query.json["matched"], by_query.json["deleted"])
+    assert {"b": 1} == by_body.json["byError"]
+    assert [
         404,
         404,
         200,
-    ]
+    ] == [(await node.get(f"tasks/{each}")).status for each in (one, two, three)]
 
 
 async def test_ids_select_dead_letters_of_the_queue_alone(node: Client) -> None:
@@ -166,8 +166,8 @@ async def test_ids_select_dead_letters_of_the_queue_alone(node: Client) -> None:
     ids = [dead, dead, elsewhere, alive, ID]
     done = await node.post("admin/queues/dl-ids/dlq/requeue", {"ids": ids})
 
-    assert (done.json["matched"], done.json["requeued"]) == (1, 1)
-    assert (await node.get(f"tasks/{elsewhere}")).json["lastKnownLocation"] == "DLQ_SET"
+    assert (1, 1) == (done.json["matched"], done.json["requeued"])
+    assert "DLQ_SET" == (await node.get(f"tasks/{elsewhere}")).json["lastKnownLocation"]
 
 
 async def test_one_is_revived_or_deleted_by_its_id(node: Client) -> None:
@@ -179,17 +179,17 @@ async def test_one_is_revived_or_deleted_by_its_id(node: Client) -> None:
     deleted = await delete(node, f"{path}/{two}")
     gone = [await node.post(f"{path}/{one}/requeue"), await delete(node, f"{path}/{two}")]
 
-    assert (dry.json["matched"], dry.json["requeued"]) == (1, 0)
-    assert revived.json == {
+    assert (1, 0) == (dry.json["matched"], dry.json["requeued"])
+    assert {
         "matched": 1,
         "requeued": 1,
         "byError": {"x": 1},
         "more": False,
         "dryRun": False,
-    }
-    assert (deleted.json["matched"], deleted.json["deleted"]) == (1, 1)
-    assert [(each.status, each.error) for each in gone] == [(404, "task not found")] * 2
-    assert (await node.claim("dl-single"))["id"] == one
+    } == revived.json
+    assert (1, 1) == (deleted.json["matched"], deleted.json["deleted"])
+    assert [(404, "task not found")] * 2 == [(each.status, each.error) for each in gone]
+    assert one == (await node.claim("dl-single"))["id"]
 
 
 async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client) -> None:
@@ -199,9 +199,9 @@ async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client
     there = await node.get("admin/queues/dl-target/dlq")
     revived = await node.post(f"admin/queues/dl-target/dlq/{task_id}/requeue")
 
-    assert [each["id"] for each in there.json["tasks"]] == [task_id]
-    assert revived.json["requeued"] == 1
-    assert (await node.claim("dl-from"))["id"] == task_id
+    assert [task_id] == [each["id"] for each in there.json["tasks"]]
+    assert 1 == revived.json["requeued"]
+    assert task_id == (await node.claim("dl-from"))["id"]
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ async def test_a_selection_out_of_bounds_touches_nothing(
     requeued = await node.post("admin/queues/dl-bounds/dlq/requeue", raw)
     deleted = await delete(node, "admin/queues/dl-bounds/dlq", raw)
 
-    assert (requeued.status, requeued.error) == (400, text)
-    assert (deleted.status, deleted.error) == (400, text)
+    assert (400, text) == (requeued.status, requeued.error)
+    assert (400, text) == (deleted.status, deleted.error)
 
 
 @pytest.mark.parametrize(
@@ -254,8 +254,8 @@ async def test_a_query_out_of_bounds_deletes_nothing(node: Client, query: str, t
     task_id = await died(node, "dl-query")
     answer = await delete(node, f"admin/queues/dl-query/dlq?{query}")
 
-    assert (answer.status, answer.error) == (400, text)
-    assert (await node.get(f"tasks/{task_id}")).status == 200
+    assert (400, text) == (answer.status, answer.error)
+    assert 200 == (await node.get(f"tasks/{task_id}")).status
 
 
 @pytest.mark.parametrize("task_id", [ID, "x" * 200, "a%2Fb", "%00", "requeue"])
@@ -268,7 +268,7 @@ async def test_an_unknown_dead_letter_is_not_found(node: Client, task_id: str) -
         await node.post(f"{path}/requeue"),
     ]
 
-    assert [(each.status, each.error) for each in answers] == [(404, "task not found")] * 3
+    assert [(404, "task not found")] * 3 == [(each.status, each.error) for each in answers]
 
 
 @pytest.mark.parametrize("command", ["a%2Fb", "a%20b", "%00", "x" * 129])
@@ -284,7 +284,7 @@ async def test_what_is_no_command_has_no_dead_letters(node: Client, command: str
         await node.post(f"{path}/{ID}/requeue"),
     ]
 
-    assert [(each.status, each.error) for each in answers] == [(400, "invalid command")] * 6
+    assert [(400, "invalid command")] * 6 == [(each.status, each.error) for each in answers]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, tex
     """The refusal names the bounds."""
     answer = await node.get(f"admin/queues/c/dlq?{query}")
 
-    assert (answer.status, answer.error) == (400, text)
+    assert (400, text) == (answer.status, answer.error)
 
 
 async def test_a_cursor_is_good_for_its_own_list_alone(node: Client) -> None:
@@ -324,5 +324,5 @@ async def test_a_cursor_is_good_for_its_own_list_alone(node: Client) -> None:
         await Client(node.port, "other").get(path + cursor),
     ]
 
-    assert sound.status == 200
-    assert [(each.status, each.error) for each in broken] == [(400, "invalid 'cursor'")] * 5
+    assert 200 == sound.status
+    assert [(400, "invalid 'cursor'")] * 5 == [(each.status, each.error) for each in broken]

@@ -118,15 +118,15 @@ async def test_a_delivery_that_nobody_took_is_shown_and_tried_again(
             pass
     again = await once.post(f"admin/deliveries/{shown['id']}/replay")
 
-    assert shown["status"] == "dead"
+    assert "dead" == shown["status"]
     task = (await once.get(f"tasks/{task_id}")).json
-    assert (shown["url"], shown["command"], shown["attempts"]) == (task["webhook"], "hooked", 1)
+    assert (task["webhook"], "hooked", 1) == (shown["url"], shown["command"], shown["attempts"])
     assert shown["error"]
     assert shown["createdAt"] <= shown["diedAt"]
     assert "nextAttemptAt" not in shown
-    assert (replayed.status, replayed.json) == (200, {"replayed": 1})
-    assert target.heard == [shown["id"]] * 2
-    assert (again.status, again.error) == (404, "delivery not found")
+    assert (200, {"replayed": 1}) == (replayed.status, replayed.json)
+    assert [shown["id"]] * 2 == target.heard
+    assert (404, "delivery not found") == (again.status, again.error)
 
 
 async def test_a_pending_delivery_says_when_it_is_tried_next(node: Client, target: Target) -> None:
@@ -142,12 +142,12 @@ async def test_a_pending_delivery_says_when_it_is_tried_next(node: Client, targe
                 break
     replayed = await node.post("admin/deliveries/replay", {"ids": [delivery_id]})
 
-    assert (shown["status"], shown["attempts"]) == ("pending", 1)
+    assert ("pending", 1) == (shown["status"], shown["attempts"])
     assert shown["nextAttemptAt"] > shown["createdAt"]
     assert "diedAt" not in shown
     assert delivery_id in await _ids(node, "")
     assert delivery_id not in await _ids(node, "dead")
-    assert replayed.json == {"replayed": 0}
+    assert {"replayed": 0} == replayed.json
     target.status = 200
     await target.until_heard(2)
 
@@ -166,11 +166,11 @@ async def test_dead_deliveries_are_walked_the_latest_death_first(
     some = await once.post("admin/deliveries/replay", {"ids": [f"{tasks[0]}.1", f"{ID}.1"]})
     everything = await once.post("admin/deliveries/replay", {"all": True})
 
-    assert [each for each in met if each in tasks] == tasks
-    assert len(met) == len(set(met))
-    assert some.json == {"replayed": 1}
+    assert tasks == [each for each in met if each in tasks]
+    assert len(set(met)) == len(met)
+    assert {"replayed": 1} == some.json
     assert everything.json["replayed"] >= 7
-    assert await _ids(once, "dead") == []
+    assert [] == await _ids(once, "dead")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ async def test_a_replay_of_nothing_is_refused(node: Client, body: bytes, text: s
     """An empty selection does not stand for all deliveries."""
     answer = await node.post("admin/deliveries/replay", body)
 
-    assert (answer.status, answer.error) == (400, text)
+    assert (400, text) == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, tex
     """The refusal names the bounds."""
     answer = await node.get(f"admin/deliveries?{query}")
 
-    assert (answer.status, answer.error) == (400, text)
+    assert (400, text) == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize("delivery_id", [ID, f"{ID}.1", "x" * 3000, "a%2Fb", "%00", ".1", "."])

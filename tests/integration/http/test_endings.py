@@ -41,24 +41,24 @@ async def test_of_endings_at_once_one_counts(node: Client) -> None:
         history = after["history"]
         await node.post(f"tasks/{task_id}/cancel")
 
-        assert len(won) == 1, answers
-        assert refused == {409}
+        assert 1 == len(won), answers
+        assert {409} == refused
         assert isinstance(history, list)
-        assert len(history) == 1
+        assert 1 == len(history)
         outcome, status, location = {
             "result": ("COMPLETED", "COMPLETED", "NONE"),
             "nack": ("NACKED", "PENDING", "DELAYED_ZSET"),
             "abandon": ("ABANDONED", "PENDING", "PENDING_LIST"),
         }[won[0][0]]
-        assert (history[0]["outcome"], after["status"], after["lastKnownLocation"]) == (
+        assert (
             outcome,
             status,
             location,
-        )
+        ) == (history[0]["outcome"], after["status"], after["lastKnownLocation"])
         if won[0][0] == "result":
             stored = (await node.get(f"tasks/{task_id}/result")).json["result"]
             assert isinstance(stored, dict)
-            assert stored["result"] == won[0][1]["result"]
+            assert won[0][1]["result"] == stored["result"]
 
 
 async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Client) -> None:
@@ -72,11 +72,11 @@ async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Client)
     other = await node.post(f"tasks/{task_id}/result", {**body, "result": {"n": 2}})
     mate = await Client(node.port, "mate").post(f"tasks/{task_id}/result", body)
 
-    assert (first.status, again.status) == (200, 200)
-    assert first.json == again.json
-    assert batch.json["results"] == [{"taskId": task_id, "result": first.json}]
-    assert (other.status, other.error) == (409, "not-in-progress")
-    assert (mate.status, mate.error) == (409, "not-in-progress")
+    assert (200, 200) == (first.status, again.status)
+    assert again.json == first.json
+    assert [{"taskId": task_id, "result": first.json}] == batch.json["results"]
+    assert (409, "not-in-progress") == (other.status, other.error)
+    assert (409, "not-in-progress") == (mate.status, mate.error)
 
 
 async def test_every_attempt_keeps_who_made_it_and_why_it_ended(node: Client) -> None:
@@ -93,12 +93,12 @@ async def test_every_attempt_keeps_who_made_it_and_why_it_ended(node: Client) ->
     dead = (await node.get(f"tasks/{task_id}")).json
 
     assert isinstance(waiting, list)
-    assert [attempt["error"] for attempt in waiting] == ["disk full"]
+    assert ["disk full"] == [attempt["error"] for attempt in waiting]
     history = dead["history"]
     assert isinstance(history, list)
-    assert [(each["worker"], each["outcome"], each.get("error")) for each in history] == [
+    assert [
         ("w", "NACKED", "disk full"),
         ("m", "ABANDONED", None),
         ("w", "NACKED", "too hot"),
-    ]
-    assert (dead["lastKnownLocation"], dead["error"], dead["attempts"]) == ("DLQ_SET", "too hot", 3)
+    ] == [(each["worker"], each["outcome"], each.get("error")) for each in history]
+    assert ("DLQ_SET", "too hot", 3) == (dead["lastKnownLocation"], dead["error"], dead["attempts"])

@@ -106,21 +106,21 @@ async def test_what_came_is_served(node: Client) -> None:
     dead = await walked(node, "admin/deliveries?status=dead&limit=500", "deliveries")
     claimed = [(await node.claim("moved"))["id"] for _ in range(3)]
 
-    assert (answer.status, answer.json["imported"], answer.json["present"]) == (200, 3, 0)
-    assert (again.json["imported"], again.json["present"]) == (0, 3)
-    assert (queue["ready"], queue["inProgress"]) == (3, 0)
-    assert read.json["result"]["result"] == {"ok": True}  # type: ignore[index]
-    assert replayed.headers["x-codeq-idempotent-replay"] == "true"
-    assert replayed.json["id"] == keyed.task.id
+    assert (200, 3, 0) == (answer.status, answer.json["imported"], answer.json["present"])
+    assert (0, 3) == (again.json["imported"], again.json["present"])
+    assert (3, 0) == (queue["ready"], queue["inProgress"])
+    assert {"ok": True} == read.json["result"]["result"]  # type: ignore[index]
+    assert "true" == replayed.headers["x-codeq-idempotent-replay"]
+    assert keyed.task.id == replayed.json["id"]
     assert f"{done.task.id}.1" in {each["id"] for each in dead}
     assert silent
-    assert sum(int(each["detail"].split(" tasks on ")[0]) for each in noted) == 3
-    assert {(each["actor"], each["target"]) for each in noted} == {("w", BACKUP)}
-    assert set(claimed[:2]) == {first.task.id, keyed.task.id}
-    assert claimed[2] == made
+    assert 3 == sum(int(each["detail"].split(" tasks on ")[0]) for each in noted)
+    assert {("w", BACKUP)} == {(each["actor"], each["target"]) for each in noted}
+    assert {first.task.id, keyed.task.id} == set(claimed[:2])
+    assert made == claimed[2]
     for task_id in claimed:
         ended = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
-        assert ended.status == 200, ended
+        assert 200 == ended.status, ended
 
 
 async def test_each_part_is_on_record_by_itself(node: Client) -> None:
@@ -131,8 +131,8 @@ async def test_each_part_is_on_record_by_itself(node: Client) -> None:
     requests = {each["id"].split("-", 1)[1] for each in noted}
 
     assert len(noted) > 1
-    assert len(requests) == len(noted)
-    assert sum(int(each["detail"].split(" tasks on ")[0]) for each in noted) == 64
+    assert len(noted) == len(requests)
+    assert 64 == sum(int(each["detail"].split(" tasks on ")[0]) for each in noted)
 
 
 async def imports_on_record(node: Client) -> list[dict[str, str]]:
@@ -155,7 +155,7 @@ async def test_policies_come_before_tasks(node: Client) -> None:
     shown = await node.get("admin/queues/halted")
     resumed = await node.post("admin/queues/halted/resume")
 
-    assert (answer.json["imported"], answer.json["itemsImported"]) == (1, 1)
+    assert (1, 1) == (answer.json["imported"], answer.json["itemsImported"])
     assert shown.json["paused"] is True
     assert resumed.json["changed"] is True
 
@@ -166,7 +166,7 @@ async def test_a_dry_run_says_what_would_be(node: Client) -> None:
     answer = await post(node, task, query="&dryRun=true")
     read = await node.get(f"tasks/{task.task.id}")
 
-    assert (answer.json["imported"], answer.json["dryRun"], read.status) == (1, True, 404)
+    assert (1, True, 404) == (answer.json["imported"], answer.json["dryRun"], read.status)
 
 
 async def test_what_no_cluster_can_have_is_refused_whole(node: Client) -> None:
@@ -188,9 +188,9 @@ async def test_what_no_cluster_can_have_is_refused_whole(node: Client) -> None:
     where = f"admin/import?backup={BACKUP}&tenant=acme"
     answers += [await node.post(where, body) for body in (b"", b"{}", b"\x01", b"\x02\x92\x90\x90")]
 
-    assert [each.status for each in answers] == [400] * len(answers)
-    assert {each.json["code"] for each in answers} == {"invalid-body"}
-    assert (await node.get(f"tasks/{task.id}")).status == 404
+    assert [400] * len(answers) == [each.status for each in answers]
+    assert {"invalid-body"} == {each.json["code"] for each in answers}
+    assert 404 == (await node.get(f"tasks/{task.id}")).status
 
 
 async def test_what_is_asked_must_be_meant(node: Client) -> None:
@@ -208,13 +208,13 @@ async def test_what_is_asked_must_be_meant(node: Client) -> None:
         "POST", f"admin/import?backup={BACKUP}&tenant=acme", b"", token="narrow"
     )
 
-    assert [(each.status, each.json["code"]) for each in (other, default, silent)] == [
-        (403, "other-tenant")
-    ] * 3
-    assert [each.json["code"] for each in (nameless, flagged)] == ["invalid-query"] * 2
-    assert (many.status, many.json["code"]) == (400, "out-of-range")
-    assert (large.status, large.json["code"]) == (413, "body-too-large")
-    assert worker.status == 401
+    assert [(403, "other-tenant")] * 3 == [
+        (each.status, each.json["code"]) for each in (other, default, silent)
+    ]
+    assert ["invalid-query"] * 2 == [each.json["code"] for each in (nameless, flagged)]
+    assert (400, "out-of-range") == (many.status, many.json["code"])
+    assert (413, "body-too-large") == (large.status, large.json["code"])
+    assert 401 == worker.status
 
 
 async def test_a_task_of_several_entries_comes_in_two(node: Client) -> None:
@@ -227,10 +227,10 @@ async def test_a_task_of_several_entries_comes_in_two(node: Client) -> None:
     dead = await walked(node, "admin/deliveries?status=dead&limit=500", "deliveries")
     again = await post(node, *small, large)
 
-    assert (answer.status, answer.json["imported"]) == (200, 21), answer.body
-    assert answer.json["tooLarge"] == [too_large.task.id]
+    assert (200, 21) == (answer.status, answer.json["imported"]), answer.body
+    assert [too_large.task.id] == answer.json["tooLarge"]
     assert f"{large.task.id}.1" in {each["id"] for each in dead}
-    assert (again.json["present"], again.json["imported"]) == (21, 0)
+    assert (21, 0) == (again.json["present"], again.json["imported"])
 
 
 async def test_entries_smaller_than_a_part_are_filled_bit_by_bit(tmp_path: Path) -> None:
@@ -243,9 +243,9 @@ async def test_entries_smaller_than_a_part_are_filled_bit_by_bit(tmp_path: Path)
         answer = await post(node, *tasks, items=items)
         found = await queues(node)
 
-    assert (answer.status, answer.json["imported"]) == (200, 40), answer.body
-    assert answer.json["itemsImported"] == 60
-    assert [each["ready"] for each in found] == [40]
+    assert (200, 40) == (answer.status, answer.json["imported"]), answer.body
+    assert 60 == answer.json["itemsImported"]
+    assert [40] == [each["ready"] for each in found]
 
 
 async def test_a_budget_stops_an_import(tmp_path: Path) -> None:
@@ -262,5 +262,5 @@ async def test_a_budget_stops_an_import(tmp_path: Path) -> None:
             await node.claim("few")
         second = (await post(node, *tasks)).json
 
-    assert (first["imported"], first["left"], first["limit"]) == (3, 2, "readyTasks")
-    assert (second["imported"], second["present"], second["left"]) == (2, 3, 0)
+    assert (3, 2, "readyTasks") == (first["imported"], first["left"], first["limit"])
+    assert (2, 3, 0) == (second["imported"], second["present"], second["left"])

@@ -30,7 +30,7 @@ async def test_a_payload_and_a_result_come_back_as_they_were_written(node: Clien
     assert f'"result":{TEXT}'.encode() in read.body
     task = read.json["task"]
     assert isinstance(task, dict)
-    assert task["payload"] == TEXT
+    assert TEXT == task["payload"]
 
 
 async def test_a_batch_keeps_the_text_of_each_item(node: Client) -> None:
@@ -43,8 +43,8 @@ async def test_a_batch_keeps_the_text_of_each_item(node: Client) -> None:
     tasks = claimed["tasks"]
     assert isinstance(tasks, list)
 
-    assert [result["task"]["payload"] for result in results] == [TEXT, TEXT]
-    assert [task["payload"] for task in tasks] == [TEXT, TEXT]
+    assert [TEXT, TEXT] == [result["task"]["payload"] for result in results]
+    assert [TEXT, TEXT] == [task["payload"] for task in tasks]
 
 
 @pytest.mark.parametrize("text", ['{"a":1}', "[]", '["x",null]', '""', '"t"', "0", "1.5", "true"])
@@ -56,7 +56,7 @@ async def test_any_json_is_a_payload_and_a_result(node: Client, text: str) -> No
     done = await node.post(path, b'{"status":"COMPLETED","result":%b}' % text.encode())
     read = await node.get(path)
 
-    assert claimed["payload"] == text
+    assert text == claimed["payload"]
     assert f'"result":{text}'.encode() in done.body
     assert f'"result":{text}'.encode() in read.body
 
@@ -67,5 +67,5 @@ async def test_an_empty_object_is_a_payload_and_a_result(node: Client) -> None:
     claimed = await node.claim("empty")
     done = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
 
-    assert claimed["payload"] == "{}"
-    assert json.loads(done.body)["result"] == {}
+    assert "{}" == claimed["payload"]
+    assert {} == json.loads(done.body)["result"]

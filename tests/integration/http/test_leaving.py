@@ -52,7 +52,7 @@ async def _connected(
     sending = raw.dup()
     reader, writer = await asyncio.open_connection(sock=raw)
     writer.write(_REQUEST)
-    assert (await read_answer(reader)).status == 200
+    assert 200 == (await read_answer(reader)).status
     return sending, reader, writer
 
 
@@ -69,8 +69,8 @@ async def test_a_request_that_the_kernel_holds_is_no_idle_connection() -> None:
         for each in (asking, resting, asker, rester):
             each.close()
 
-    assert answer.status == 200
-    assert rest == b""
+    assert 200 == answer.status
+    assert b"" == rest
 
 
 async def test_a_connection_that_nobody_has_taken_in_yet_is_served() -> None:
@@ -85,5 +85,5 @@ async def test_a_connection_that_nobody_has_taken_in_yet_is_served() -> None:
         await leaving
         writer.close()
 
-    assert answer.status == 200
-    assert answer.headers["connection"] == "close"
+    assert 200 == answer.status
+    assert "close" == answer.headers["connection"]

@@ -57,8 +57,8 @@ async def test_what_is_beyond_a_limit_of_a_task_is_refused(node_with: Running) -
             taken = await node.post("tasks", TASK | at)
             refused = await node.post("tasks", TASK | beyond)
 
-            assert told(taken) == (202, "PENDING"), at
-            assert told(refused) == (413 if code == "body-too-large" else 400, code), beyond
+            assert (202, "PENDING") == told(taken), at
+            assert (413 if code == "body-too-large" else 400, code) == told(refused), beyond
 
 
 async def test_what_is_beyond_a_limit_of_a_result_or_lease_is_refused(node_with: Running) -> None:
@@ -74,9 +74,9 @@ async def test_what_is_beyond_a_limit_of_a_result_or_lease_is_refused(node_with:
             refused = await node.post(f"tasks/{task_id}/result", status | beyond)
             taken = await node.post(f"tasks/{task_id}/result", status | at)
 
-            assert told(claimed) == (200, "IN_PROGRESS")
-            assert told(refused) == (413, code)
-            assert told(taken) == (200, status["status"])
+            assert (200, "IN_PROGRESS") == told(claimed)
+            assert (413, code) == told(refused)
+            assert (200, status["status"]) == told(taken)
 
         task_id = await node.create()
         too_long = [
@@ -84,7 +84,7 @@ async def test_what_is_beyond_a_limit_of_a_result_or_lease_is_refused(node_with:
             await node.post("tasks/claim/batch", {"count": 1, "leaseSeconds": 61}),
             await node.post(f"tasks/{task_id}/heartbeat", {"extendSeconds": 61}),
         ]
-        assert [told(answer) for answer in too_long] == [(400, "out-of-range")] * 3
+        assert [(400, "out-of-range")] * 3 == [told(answer) for answer in too_long]
 
 
 async def test_a_batch_has_no_more_items_than_its_limit(node_with: Running) -> None:
@@ -102,12 +102,12 @@ async def test_a_batch_has_no_more_items_than_its_limit(node_with: Running) -> N
             await node.post("tasks/batch/results", {"results": [result] * 4}),
         ]
 
-        assert [answer.status for answer in full] == [200] * 3
-        assert [answer.error for answer in overfull] == [
+        assert [200] * 3 == [answer.status for answer in full]
+        assert [
             "batch size exceeds maximum of 3",
             "count exceeds maximum of 3",
             "batch size exceeds maximum of 3",
-        ]
+        ] == [answer.error for answer in overfull]
 
 
 async def test_a_wait_is_no_longer_than_its_limit(node_with: Running) -> None:
@@ -117,8 +117,8 @@ async def test_a_wait_is_no_longer_than_its_limit(node_with: Running) -> None:
         task_id = await node.create()
         result = await node.get(f"tasks/{task_id}/result?waitSeconds=60")
 
-        assert (claimed.status, claimed.body) == (204, b"")
-        assert told(result) == (404, "result-not-found")
+        assert (204, b"") == (claimed.status, claimed.body)
+        assert (404, "result-not-found") == told(result)
 
 
 def overload(answer: Answer) -> tuple[int, object, str, bool]:
@@ -151,15 +151,15 @@ async def test_claims_that_wait_are_bounded_and_so_are_result_reads(node_with: R
         read = sorted([(await each).status for each in reads])
 
         assert overload(no_claim) == overload(no_read) == OVERLOADED
-        assert claimed == made | {None}
-        assert read == [200, 200, 503]
+        assert made | {None} == claimed
+        assert [200, 200, 503] == read
 
 
 async def first_done(asked: list[asyncio.Future[Answer]]) -> Answer:
     """Return the first answer; the others are still pending."""
     done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
 
-    assert (len(done), len(waiting)) == (1, 2)
+    assert (1, 2) == (len(done), len(waiting))
     return done.pop().result()
 
 
@@ -179,9 +179,9 @@ async def test_writers_beyond_what_may_queue_are_told_to_come_back(
         counts = Counter(answer.status for answer in answers)
         depth = await node.depth("c")
 
-        assert set(counts) == {202, 503}
-        assert {overload(answer) for answer in answers if answer.status == 503} == {OVERLOADED}
-        assert depth["ready"] == counts[202]
+        assert {202, 503} == set(counts)
+        assert {OVERLOADED} == {overload(answer) for answer in answers if answer.status == 503}
+        assert counts[202] == depth["ready"]
 
 
 async def test_a_request_that_finds_no_leader_ends_in_time(tmp_path: Path) -> None:
@@ -204,6 +204,6 @@ async def test_a_request_that_finds_no_leader_ends_in_time(tmp_path: Path) -> No
             writer.close()
         await node.stop()
 
-    assert [told(answer) for answer in answers] == [(503, "no-leader")] * 3
-    assert {answer.error for answer in answers} == {"no leader for shard"}
-    assert {answer.headers["retry-after"] for answer in answers} == {"1"}
+    assert [(503, "no-leader")] * 3 == [told(answer) for answer in answers]
+    assert {"no leader for shard"} == {answer.error for answer in answers}
+    assert {"1"} == {answer.headers["retry-after"] for answer in answers}

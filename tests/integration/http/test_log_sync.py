@@ -37,5 +37,5 @@ async def test_a_node_says_who_syncs_its_log(
         scraped = (await client.get("/metrics", token="")).body.decode()
 
     lines = [line for line in scraped.splitlines() if line.startswith("codeq_log_sync_by_kernel")]
-    assert [group["logSync"] for group in status["groups"]] == [said, said]
-    assert lines == ([metric] if metric else [])
+    assert [said, said] == [group["logSync"] for group in status["groups"]]
+    assert ([metric] if metric else []) == lines

@@ -31,7 +31,7 @@ async def test_a_node_that_does_not_come_is_waited_for_and_named(
         gone = capsys.readouterr().err
         again = await _cluster(node, "remove", "n9")
 
-    assert (joined, removed, again) == (1, 0, 0)
+    assert (1, 0, 0) == (joined, removed, again)
     assert "after 1 s no node n9 is connected at 127.0.0.1:1" in late
     assert "n9 is removed" in gone
     assert "n9 is no member: there is nothing to do" in capsys.readouterr().err
@@ -47,6 +47,6 @@ async def test_nobody_is_put_in_the_place_of_a_node_that_is_not_there(
         looked = await _cluster(node, "join", "n9", *_AT, "--dry-run")
         shown = (await node.get("admin/cluster", token=OPERATOR)).json
 
-    assert (misspelt, looked) == (2, 0)
+    assert (2, 0) == (misspelt, looked)
     assert "nl is no member of this cluster" in said
     assert ["n1"] == [each["id"] for each in shown["nodes"]]

@@ -40,8 +40,8 @@ async def test_the_page_has_every_metric_as_a_scrape_tells_it(node: Client) -> N
         if labels != set(re.findall(r"`(\w+)`", row["labels"]))
     ]
 
-    assert exported == written
-    assert wrong == []
+    assert written == exported
+    assert [] == wrong
 
 
 def _labels(scraped: str, name: str) -> list[set[str]]:

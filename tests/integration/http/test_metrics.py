@@ -136,7 +136,7 @@ async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path
     assert peers <= {"n1", "n2", "n3"}
     assert len(peers) >= 2  # So many if one node leads every shard at the moment.
     places = {labels["queue"] for labels, _ in samples["codeq_queue_depth"]}
-    assert places == {"ready", "delayed", "in_progress", "dlq"}
+    assert {"ready", "delayed", "in_progress", "dlq"} == places
 
 
 async def test_a_scrape_shows_what_is_there_now(node: Client) -> None:

@@ -36,7 +36,7 @@ async def subscribe(node: Client, url: str, *commands: str, **fields: object) ->
     """Subscribe, by default without a minimal interval."""
     body = {"callbackUrl": url, "eventTypes": commands, "minIntervalSeconds": 0, **fields}
     answer = await node.post("workers/subscriptions", body)
-    assert answer.status == 200, answer.body
+    assert 200 == answer.status, answer.body
     return str(answer.json["subscriptionId"])
 
 
@@ -67,7 +67,7 @@ async def dead(node: Client, command: str) -> str:
 
 async def paused(node: Client, command: str) -> str:
     """Create one ready task in a paused queue."""
-    assert (await node.post(f"admin/queues/{command}/pause")).status == 200
+    assert 200 == (await node.post(f"admin/queues/{command}/pause")).status
     return await node.create(command)
 
 
@@ -109,19 +109,19 @@ async def test_whatever_fills_a_queue_is_told(
 
     [heard] = target.heard
     told = json.loads(heard.body)
-    assert heard.path == "/hear"
-    assert told == {
+    assert "/hear" == heard.path
+    assert {
         "eventType": queue.upper(),
         "available": True,
         "queueDepth": 1,
         "claimUrl": "/v1/codeq/tasks/claim",
         "sentAt": told["sentAt"],
         "notificationId": heard.headers["X-CodeQ-Delivery"],
-    }
-    assert depth["ready"] == 1
+    } == told
+    assert 1 == depth["ready"]
     assert told["sentAt"].endswith("Z")
     unix_s = int(heard.headers["X-CodeQ-Timestamp"])
-    assert heard.headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=heard.body)
+    assert signature(SECRET, unix_s=unix_s, body=heard.body) == heard.headers["X-CodeQ-Signature"]
 
 
 async def test_a_queue_is_told_of_when_it_fills_and_not_while_it_is_full(node: Client) -> None:
@@ -138,8 +138,8 @@ async def test_a_queue_is_told_of_when_it_fills_and_not_while_it_is_full(node: C
         await fill(node, "sentinel-edges")
         await target.arrived(3)
 
-    assert [each.path for each in target.heard] == ["/", "/", "/last"]
-    assert len({each.headers["X-CodeQ-Delivery"] for each in target.heard}) == 3
+    assert ["/", "/", "/last"] == [each.path for each in target.heard]
+    assert 3 == len({each.headers["X-CodeQ-Delivery"] for each in target.heard})
 
 
 async def test_another_tenant_and_another_command_are_not_heard(node: Client) -> None:
@@ -154,10 +154,10 @@ async def test_another_tenant_and_another_command_are_not_heard(node: Client) ->
         await fill(other, "apart-a")
         await target.arrived(2)
 
-    assert [(each.path, event_type(each)) for each in target.heard] == [
+    assert [
         ("/named", "apart-a"),
         ("/theirs", "apart-a"),
-    ]
+    ] == [(each.path, event_type(each)) for each in target.heard]
 
 
 async def test_all_hear_by_fanout_one_in_turn_by_group_and_the_same_by_hash(node: Client) -> None:
@@ -180,10 +180,10 @@ async def test_all_hear_by_fanout_one_in_turn_by_group_and_the_same_by_hash(node
 
     paths = Counter(each.path for each in target.heard)
     for number in range(3):
-        assert paths[f"/fanout/{number}"] == rounds
-        assert paths[f"/groupg/{number}"] == rounds / 3
-        assert paths[f"/grouph/{number}"] == rounds / 3
-    assert sorted(paths[f"/hash/{number}"] for number in range(3)) == [0, 0, rounds]
+        assert rounds == paths[f"/fanout/{number}"]
+        assert rounds / 3 == paths[f"/groupg/{number}"]
+        assert rounds / 3 == paths[f"/grouph/{number}"]
+    assert [0, 0, rounds] == sorted(paths[f"/hash/{number}"] for number in range(3))
 
 
 async def test_a_member_that_may_not_hear_yet_is_passed_over(node: Client) -> None:
@@ -197,7 +197,7 @@ async def test_a_member_that_may_not_hear_yet_is_passed_over(node: Client) -> No
             await target.arrived(number + 1)
             await empty(node, "passed")
 
-    assert [each.path for each in target.heard] == ["/seldom", "/often", "/often", "/often"]
+    assert ["/seldom", "/often", "/often", "/often"] == [each.path for each in target.heard]
 
 
 async def test_a_notice_within_the_interval_comes_at_its_end(node: Client) -> None:
@@ -209,7 +209,7 @@ async def test_a_notice_within_the_interval_comes_at_its_end(node: Client) -> No
             break
 
     assert took_s < interval_s
-    assert heard == ["/due", "/due"]
+    assert ["/due", "/due"] == heard
 
 
 async def within_an_interval(node: Client, interval_s: int) -> tuple[list[str], float]:
@@ -250,7 +250,7 @@ async def test_a_subscription_that_ended_hears_nothing(node: Client) -> None:
         await fill(node, "ended")
         await target.arrived(1)
 
-    assert [each.path for each in target.heard] == ["/stands"]
+    assert ["/stands"] == [each.path for each in target.heard]
 
 
 async def test_a_target_that_hangs_holds_up_neither_creates_nor_other_targets(

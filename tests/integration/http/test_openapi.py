@@ -41,9 +41,9 @@ class Checked:
         if JSON in content:
             assert answer.headers["content-type"].startswith(JSON)
             faults = self.described.faults(content[JSON]["schema"], json.loads(answer.body))
-            assert faults == [], (method, route, answer.status)
+            assert [] == faults, (method, route, answer.status)
         else:
-            assert bool(answer.body) == bool(content)
+            assert bool(content) == bool(answer.body)
         promised = {name.lower() for name in said["headers"]}
         assert {name for name in answer.headers if name.startswith("x-")} <= promised
         return answer
@@ -52,7 +52,7 @@ class Checked:
 async def checked(node: Client) -> Checked:
     """Read the node's document, which needs no token."""
     answer = await node.send("GET", "/openapi.json", b"", token="")
-    assert answer.status == 200
+    assert 200 == answer.status
     return Checked(node, Described(answer.json))
 
 
@@ -62,7 +62,7 @@ async def test_what_is_described_is_served(node: Client) -> None:
     for path, method, operation in described.operations():
         answer = await node.send(method, re.sub(r"{\w+}", "c", path), b"", token="")
 
-        assert answer.status == (401 if operation["security"] else 200), (method, path)
+        assert (401 if operation["security"] else 200) == answer.status, (method, path)
 
 
 async def test_a_life_of_tasks_is_answered_as_described(node: Client) -> None:
@@ -102,14 +102,14 @@ async def test_a_life_of_tasks_is_answered_as_described(node: Client) -> None:
         await api.send("POST", f"{BASE}/tasks/{{id}}/cancel", id=each) for each in (second, delayed)
     ]
 
-    assert (made.status, replayed.status, none.status) == (202, 202, 204)
-    assert replayed.headers["x-codeq-idempotent-replay"] == "true"
+    assert (202, 202, 204) == (made.status, replayed.status, none.status)
+    assert "true" == replayed.headers["x-codeq-idempotent-replay"]
     assert all(
         each.status == 200
         for each in (created, beaten, held, ended, both, stale, nacked, abandoned, results)
     )
     assert returned.json["history"]
-    assert [each.status for each in cancelled] == [200, 200]
+    assert [200, 200] == [each.status for each in cancelled]
 
 
 async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
@@ -130,7 +130,7 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
         await api.send("POST", f"{queue}/resume", command=command),
         await api.send("DELETE", f"{topic}?deletionPolicy=Delete", name="described"),
     ]
-    assert [each.status for each in answers] == [201, *[200] * 7, 204]
+    assert [201, *[200] * 7, 204] == [each.status for each in answers]
 
     one, two = [await died(node, command, webhook="http://127.0.0.1:9/") for _ in range(2)]
     dlq = f"{queue}/dlq"
@@ -155,7 +155,7 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
         await api.send_as(OPERATOR, "POST", f"{BASE}/admin/cluster/upgrade", {"dryRun": True}),
         await api.send("POST", f"{BASE}/tasks/{{id}}/cancel", id=one),
     ]
-    assert [each.status for each in answers] == [200] * len(answers)
+    assert [200] * len(answers) == [each.status for each in answers]
 
     subscriptions = f"{BASE}/workers/subscriptions"
     body = {"callbackUrl": "https://example.com/", "deliveryMode": "group", "groupId": "g"}
@@ -166,7 +166,7 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
         await api.send("GET", f"{subscriptions}?limit=1"),
         await api.send("DELETE", f"{subscriptions}/{{id}}", id=subscription_id),
     ]
-    assert [each.status for each in answers] == [200, 200, 204]
+    assert [200, 200, 204] == [each.status for each in answers]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
     """The answers of all other reading routes match."""
     answer = await (await checked(node)).send("GET", route, command="c")
 
-    assert answer.status == 200
+    assert 200 == answer.status
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ async def test_a_refusal_is_told_as_described(
     method, _, path = route.partition(" ")
     answer = await api.send_as(token, method, BASE + path, body, id=ID, name="nothing")
 
-    assert answer.json["code"] == code
+    assert code == answer.json["code"]
 
 
 async def test_the_page_may_run_what_is_written_in_it_and_nothing_else(node: Client) -> None:
@@ -252,9 +252,9 @@ async def test_the_page_may_run_what_is_written_in_it_and_nothing_else(node: Cli
         for text in re.findall(b"<%b>(.*?)</%b>" % (tag, tag), answer.body, re.DOTALL)
     ]
 
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert "text/html; charset=utf-8" == answer.headers["content-type"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
-    assert len(hashes) == 2
+    assert 2 == len(hashes)
     assert all(each in policy for each in hashes)
     assert b"style=" not in answer.body

@@ -129,8 +129,8 @@ async def test_every_route_of_the_page_has_a_row(world: World) -> None:
     }
     served = {each for each in served if not each.startswith("HEAD ")}
 
-    assert served == OPEN | {each.replace(" ", " /ui/api") for each in STATUSES}
-    assert VIEWS.keys() == VIEW_STATUSES.keys()
+    assert OPEN | {each.replace(" ", " /ui/api") for each in STATUSES} == served
+    assert VIEW_STATUSES.keys() == VIEWS.keys()
 
 
 @pytest.mark.parametrize("route", [each for each in STATUSES if each != "GET /live"])
@@ -145,8 +145,8 @@ async def test_a_route_serves_the_roles_it_is_for_and_no_other(world: World, rou
         for session in world.sessions.values()
     ]
 
-    assert nobody.status == 401
-    assert told == [int(status) for status in STATUSES[route].split()]
+    assert 401 == nobody.status
+    assert [int(status) for status in STATUSES[route].split()] == told
 
 
 @pytest.mark.parametrize("route", [each for each in STATUSES if not each.startswith("GET")])
@@ -159,7 +159,7 @@ async def test_no_write_is_taken_without_the_sessions_own_token(world: World, ro
         for session in world.sessions.values()
     ]
 
-    assert [(each.status, each.json["code"]) for each in answers] == [(403, "csrf")] * 4
+    assert [(403, "csrf")] * 4 == [(each.status, each.json["code"]) for each in answers]
 
 
 @pytest.mark.parametrize("path", ["/tasks", "/tasks/t/cancel"])
@@ -172,10 +172,10 @@ async def test_an_admin_who_is_no_producer_does_no_more_than_by_the_api(
     by_page = await foreman.write("POST", path, body)
     by_api = await world.client.post(path[1:], body, token="foreman")
 
-    assert (by_page.status, by_page.json["code"]) == (403, "forbidden")
+    assert (403, "forbidden") == (by_page.status, by_page.json["code"])
     assert "producer" in str(by_page.json["error"])
     assert by_api.status in (401, 403)
-    assert (await foreman.get("/now?view=queues")).status == 200
+    assert 200 == (await foreman.get("/now?view=queues")).status
 
 
 @pytest.mark.parametrize("view", VIEW_STATUSES)
@@ -186,8 +186,8 @@ async def test_a_view_is_shown_to_the_roles_it_is_for_and_no_other(world: World,
     once = [(await session.get(f"/now{asked}")).status for session in world.sessions.values()]
     streamed = [await _opened(session, f"/live{asked}") for session in world.sessions.values()]
 
-    assert once == expected
-    assert streamed == expected
+    assert expected == once
+    assert expected == streamed
 
 
 @pytest.mark.parametrize("view", VIEW_STATUSES)
@@ -208,9 +208,9 @@ async def test_an_unknown_path_below_the_page_is_the_page_and_below_its_api_is_n
     api = await world.client.get("/ui/api/nothing", token="")
     written = await world.client.post("/ui/queues", token="")
 
-    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert (api.status, api.json["code"]) == (404, "no-such-route")
-    assert written.status == 405
+    assert (200, "text/html; charset=utf-8") == (page.status, page.headers["content-type"])
+    assert (404, "no-such-route") == (api.status, api.json["code"])
+    assert 405 == written.status
 
 
 async def test_the_page_runs_and_asks_for_nothing_but_its_own(world: World) -> None:
@@ -221,10 +221,10 @@ async def test_the_page_runs_and_asks_for_nothing_but_its_own(world: World) -> N
         for each in page.headers["content-security-policy"].split(";")
     )
 
-    assert policy["default-src"] == "'none'"
-    assert {policy[name] for name in ("script-src", "style-src", "connect-src")} == {"'self'"}
-    assert {policy[name] for name in ("base-uri", "frame-ancestors")} == {"'none'"}
-    assert (page.headers["cache-control"], page.headers["x-frame-options"]) == ("no-store", "DENY")
+    assert "'none'" == policy["default-src"]
+    assert {"'self'"} == {policy[name] for name in ("script-src", "style-src", "connect-src")}
+    assert {"'none'"} == {policy[name] for name in ("base-uri", "frame-ancestors")}
+    assert ("no-store", "DENY") == (page.headers["cache-control"], page.headers["x-frame-options"])
     assert b"<style" not in page.body
     assert b"<script>" not in page.body
     assert b" on" not in page.body.split(b"<body>")[1].replace(b" one ", b"")
@@ -239,11 +239,11 @@ async def test_files_are_kept_by_the_release_they_are_of(world: World) -> None:
     other = await world.client.get(address.replace("/static/", "/static/0"), token="")
     outside = await world.client.get("/ui/static/x/../../../pyproject.toml", token="")
 
-    assert plain.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert "text/javascript; charset=utf-8" == plain.headers["content-type"]
     assert "immutable" in plain.headers["cache-control"]
     assert len(packed.body) < len(plain.body)
-    assert packed.headers["content-encoding"] == "gzip"
-    assert (other.status, outside.status) == (404, 404)
+    assert "gzip" == packed.headers["content-encoding"]
+    assert (404, 404) == (other.status, outside.status)
 
 
 async def _opened(session: Session, path: str) -> int:

@@ -96,8 +96,8 @@ async def test_a_stream_tells_what_changes(world: World) -> None:
     after = await stream.first("view")
     stream.close()
 
-    assert before.told["queue"]["ready"] == 0
-    assert after.told["queue"]["ready"] == 1
+    assert 0 == before.told["queue"]["ready"]
+    assert 1 == after.told["queue"]["ready"]
 
 
 async def test_charts_go_on_where_they_broke_off(world: World) -> None:
@@ -110,8 +110,8 @@ async def test_charts_go_on_where_they_broke_off(world: World) -> None:
     rest = await again.first("series")
     again.close()
 
-    assert whole.number == str(last)
-    assert rest.told["first"] == last
+    assert str(last) == whole.number
+    assert last == rest.told["first"]
 
 
 async def test_streams_have_a_bound_and_are_free_again(world: World) -> None:
@@ -126,8 +126,8 @@ async def test_streams_have_a_bound_and_are_free_again(world: World) -> None:
             again.close()
     again.close()
 
-    assert {stream.status for stream in streams} == {200}
-    assert (over.status, asked.status) == (503, 200)
+    assert {200} == {stream.status for stream in streams}
+    assert (503, 200) == (over.status, asked.status)
 
 
 async def test_a_stream_is_refused_before_it_begins(world: World) -> None:
@@ -138,4 +138,4 @@ async def test_a_stream_is_refused_before_it_begins(world: World) -> None:
         (await opened(Session(world.client, "", ""), "view=frame")).status,
     ]
 
-    assert refused == [403, 400, 401]
+    assert [403, 400, 401] == refused

@@ -32,7 +32,7 @@ class World:
     async def told(self, role: str, path: str) -> dict[str, Any]:
         """Return a route's answer to a role."""
         answer = await self.roles[role].get(path)
-        assert answer.status == 200, answer.body
+        assert 200 == answer.status, answer.body
         told: dict[str, Any] = json.loads(answer.body)
         return told
 
@@ -77,7 +77,7 @@ async def created(world: World, command: str, **fields: object) -> str:
     """Create a task as the tenant's producer."""
     body = {"command": command, "payload": {"n": 1}, **fields}
     answer = await world.client.post("tasks", body, token="producer")
-    assert answer.status == 202, answer.body
+    assert 202 == answer.status, answer.body
     return str(answer.json["id"])
 
 
@@ -87,7 +87,7 @@ async def undelivered(world: World, command: str) -> str:
     task_id = await created(world, command, webhook=webhook)
     await world.client.claim(command)
     body = {"status": "COMPLETED", "result": {}}
-    assert (await world.client.post(f"tasks/{task_id}/result", body)).status == 200
+    assert 200 == (await world.client.post(f"tasks/{task_id}/result", body)).status
     async with asyncio.timeout(PATIENCE_S):
         while not await dead(world, command):
             pass  # The request in the condition paces the loop; the deadline bounds it.
@@ -108,10 +108,10 @@ async def test_a_worker_is_shown_with_what_it_asks_for_and_holds(world: World) -
     row = await world.worker("w")
     others = (await world.view("stranger", "workers"))["workers"]
 
-    assert (row["leases"], row["expired"], row["nodes"]) == (1, 0, ["n1"])
-    assert row["commands"] == ["held"]
+    assert (1, 0, ["n1"]) == (row["leases"], row["expired"], row["nodes"])
+    assert ["held"] == row["commands"]
     assert row["lastPollAt"] >= row["oldestClaimAt"]
-    assert others == []
+    assert [] == others
 
 
 async def test_a_dead_callback_is_listed_and_replayed(world: World) -> None:
@@ -123,8 +123,8 @@ async def test_a_dead_callback_is_listed_and_replayed(world: World) -> None:
         while not await dead(world, "hooked"):
             pass
 
-    assert by_stranger == (200, {"replayed": 0})
-    assert (status, answer) == (200, {"replayed": 1})
+    assert (200, {"replayed": 0}) == by_stranger
+    assert (200, {"replayed": 1}) == (status, answer)
 
 
 async def test_a_viewer_sees_no_more_of_a_target_than_its_host(world: World) -> None:
@@ -132,7 +132,7 @@ async def test_a_viewer_sees_no_more_of_a_target_than_its_host(world: World) -> 
     await undelivered(world, "hidden")
     body = {"callbackUrl": f"http://127.0.0.1:9/wake{SECRET}", "ttlSeconds": 60}
     subscribed = await world.client.post("workers/subscriptions", body)
-    assert subscribed.status == 200, subscribed.body
+    assert 200 == subscribed.status, subscribed.body
     urls = {
         role: [
             *(each["url"] for each in await dead(world, "hidden", role)),
@@ -145,7 +145,7 @@ async def test_a_viewer_sees_no_more_of_a_target_than_its_host(world: World) -> 
     }
 
     assert all(url.endswith(SECRET) for url in urls["admin"])
-    assert [urlsplit(url).hostname for url in urls["viewer"]] == ["127.0.0.1"] * 2
+    assert ["127.0.0.1"] * 2 == [urlsplit(url).hostname for url in urls["viewer"]]
     assert not [url for url in urls["viewer"] if "key" in url or "hook" in url]
 
 
@@ -153,10 +153,10 @@ async def test_deliveries_are_asked_for_by_a_status_that_there_is(world: World) 
     """An unknown status is refused with a list of the known ones."""
     refused = await world.roles["viewer"].get("/deliveries?status=lost")
 
-    assert (refused.status, refused.json["error"]) == (
+    assert (
         400,
         "invalid 'status' (use dead or pending)",
-    )
+    ) == (refused.status, refused.json["error"])
 
 
 async def test_a_policy_is_saved_shown_and_deleted(world: World) -> None:
@@ -168,10 +168,10 @@ async def test_a_policy_is_saved_shown_and_deleted(world: World) -> None:
     deleted = await world.wrote("admin", "DELETE", "/topics/governed?deletionPolicy=Delete")
     after = (await world.told("viewer", "/topics"))["topics"]
 
-    assert (made[0], shown["topic"]["maxAttempts"]) == (201, 2)
-    assert [each["name"] for each in listed] == ["governed"]
-    assert (refused[0], refused[1]["field"]) == (422, "weight")
-    assert (deleted[0], after) == (204, [])
+    assert (201, 2) == (made[0], shown["topic"]["maxAttempts"])
+    assert ["governed"] == [each["name"] for each in listed]
+    assert (422, "weight") == (refused[0], refused[1]["field"])
+    assert (204, []) == (deleted[0], after)
 
 
 async def test_the_cluster_is_shown_to_operators_as_each_node_tells_of_itself(
@@ -182,15 +182,15 @@ async def test_the_cluster_is_shown_to_operators_as_each_node_tells_of_itself(
     [node] = shown["nodes"]
     shards = shown["shards"]
 
-    assert (node["id"], node["own"], node["connected"], node["voter"]) == ("n1", True, True, True)
-    assert (node["version"], node["leads"]) == (__version__, [0, 1])
+    assert ("n1", True, True, True) == (node["id"], node["own"], node["connected"], node["voter"])
+    assert (__version__, [0, 1]) == (node["version"], node["leads"])
     assert 0 < node["diskFreeBytes"] <= node["diskBytes"]
     assert node["memoryBytes"] > 0
-    assert [(each["shard"], each["leader"], each["preferred"]) for each in shards] == [
+    assert [
         (0, "n1", "n1"),
         (1, "n1", "n1"),
-    ]
-    assert [replica["lag"] for each in shards for replica in each["replicas"]] == [0, 0]
+    ] == [(each["shard"], each["leader"], each["preferred"]) for each in shards]
+    assert [0, 0] == [replica["lag"] for each in shards for replica in each["replicas"]]
     assert shown["backups"] is True
 
 
@@ -199,8 +199,8 @@ async def test_a_leadership_goes_to_a_node_that_there_is(world: World) -> None:
     nowhere = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 0, "to": "n9"})
     nothing = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 2})
 
-    assert (nowhere[0], nowhere[1]["code"]) == (400, "no-such-node")
-    assert (nothing[0], nothing[1]["code"]) == (400, "out-of-range")
+    assert (400, "no-such-node") == (nowhere[0], nowhere[1]["code"])
+    assert (400, "out-of-range") == (nothing[0], nothing[1]["code"])
 
 
 async def test_a_backup_is_taken_followed_and_listed(world: World) -> None:
@@ -212,10 +212,10 @@ async def test_a_backup_is_taken_followed_and_listed(world: World) -> None:
     listed = (await world.told("operator", "/backups"))["backups"]
     [record] = (await world.told("operator", "/audit"))["records"]
 
-    assert status == 202
-    assert [(each["id"], each["complete"]) for each in listed] == [(begun["id"], True)]
-    assert (record["action"], record["target"]) == ("backup.create", begun["id"])
-    assert record["actor"] == "a operator"
+    assert 202 == status
+    assert [(begun["id"], True)] == [(each["id"], each["complete"]) for each in listed]
+    assert ("backup.create", begun["id"]) == (record["action"], record["target"])
+    assert "a operator" == record["actor"]
 
 
 async def test_an_operator_reads_no_record_of_a_tenants_queues(world: World) -> None:
@@ -226,9 +226,9 @@ async def test_an_operator_reads_no_record_of_a_tenants_queues(world: World) -> 
     of_operator = (await world.told("operator", "/audit"))["records"]
     of_stranger = (await world.told("stranger", "/audit"))["records"]
 
-    assert [(each["action"], each["target"]) for each in of_admin] == [
+    assert [
         ("queue.resume", "on.record"),
         ("queue.pause", "on.record"),
-    ]
+    ] == [(each["action"], each["target"]) for each in of_admin]
     assert "on.record" not in json.dumps(of_operator)
-    assert of_stranger == []
+    assert [] == of_stranger

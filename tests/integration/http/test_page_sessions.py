@@ -42,10 +42,10 @@ async def test_a_token_with_a_role_begins_a_session(client: Client, role: str) -
     """The session has exactly the rights of its token."""
     answer = await try_to_log_in(client, role)
 
-    assert answer.status == 200
-    assert sorted(ROLES[role]) == answer.json["roles"]
-    assert (answer.json["subject"], answer.json["tenant"]) == (f"a {role}", "acme")
-    assert await _subject(await logged_in(client, role)) == f"a {role}"
+    assert 200 == answer.status
+    assert answer.json["roles"] == sorted(ROLES[role])
+    assert (f"a {role}", "acme") == (answer.json["subject"], answer.json["tenant"])
+    assert f"a {role}" == await _subject(await logged_in(client, role))
 
 
 async def test_a_session_is_kept_where_no_script_and_no_other_site_can_use_it(
@@ -81,14 +81,14 @@ async def test_who_has_no_business_on_the_page_gets_no_session(
     """The refusal names the missing scope."""
     answer = await try_to_log_in(client, token)
 
-    assert answer.status == status
+    assert status == answer.status
     assert said in str(answer.error)
     assert "set-cookie" not in answer.headers
 
 
 async def test_a_pasted_token_may_have_spaces_around_it(client: Client) -> None:
     """Terminals copy line ends too."""
-    assert (await try_to_log_in(client, " viewer\n")).status == 200
+    assert 200 == (await try_to_log_in(client, " viewer\n")).status
 
 
 async def test_a_write_needs_the_sessions_own_token(client: Client) -> None:
@@ -100,10 +100,10 @@ async def test_a_write_needs_the_sessions_own_token(client: Client) -> None:
         for forged in ("", "x", other.csrf, mine.csrf[:-1], "\xfc")
     ]
 
-    assert [(each.status, each.json["code"]) for each in answers] == [(403, "csrf")] * 5
+    assert [(403, "csrf")] * 5 == [(each.status, each.json["code"]) for each in answers]
     assert not [row for row in await _queues(mine) if row["command"] == "forged"]
-    assert (await mine.write("POST", path)).status == 200
-    assert (await mine.write("POST", "/queues/forged/resume")).status == 200
+    assert 200 == (await mine.write("POST", path)).status
+    assert 200 == (await mine.write("POST", "/queues/forged/resume")).status
 
 
 async def test_what_another_site_makes_a_browser_send_is_refused(client: Client) -> None:
@@ -114,8 +114,8 @@ async def test_what_another_site_makes_a_browser_send_is_refused(client: Client)
     login = await try_to_log_in(client, "admin", **FOREIGN)
     form = await try_to_log_in(client, "admin", Content_Type="text/plain")
 
-    assert [each.status for each in (read, write, login, form)] == [403, 403, 403, 415]
-    assert (await session.get("/now?view=queues", Sec_Fetch_Site="same-origin")).status == 200
+    assert [403, 403, 403, 415] == [each.status for each in (read, write, login, form)]
+    assert 200 == (await session.get("/now?view=queues", Sec_Fetch_Site="same-origin")).status
 
 
 async def test_a_session_is_nothing_to_the_api_and_a_token_nothing_to_the_page(
@@ -126,7 +126,7 @@ async def test_a_session_is_nothing_to_the_api_and_a_token_nothing_to_the_page(
     api = await client.get("admin/queues", token="", Cookie=session.cookie)
     page = await client.get("/ui/api/now?view=queues", token="admin")
 
-    assert (api.status, page.status) == (401, 401)
+    assert (401, 401) == (api.status, page.status)
 
 
 async def test_an_altered_cookie_is_no_session(client: Client) -> None:
@@ -136,8 +136,8 @@ async def test_an_altered_cookie_is_no_session(client: Client) -> None:
     for forged in (value[:-8], "AAAA" + value[4:], "", "admin"):
         session.cookie = f"{name}={forged}"
 
-        assert (await session.get("/now?view=queues")).status == 401
-        assert (await session.get("/session")).body == b"null"
+        assert 401 == (await session.get("/now?view=queues")).status
+        assert b"null" == (await session.get("/session")).body
 
 
 async def test_any_node_of_the_cluster_takes_a_session(client: Client, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ async def test_any_node_of_the_cluster_takes_a_session(client: Client, tmp_path:
     async with serving(other_secret) as other:
         refused = await Session(other, session.cookie, session.csrf).get("/now?view=queues")
 
-    assert (taken.status, refused.status) == (200, 401)
+    assert (200, 401) == (taken.status, refused.status)
 
 
 async def test_logging_out_has_the_browser_forget(client: Client) -> None:
@@ -159,8 +159,8 @@ async def test_logging_out_has_the_browser_forget(client: Client) -> None:
     forged = await session.write("DELETE", "/session", X_CSRF_Token="")
     answer = await session.write("DELETE", "/session")
 
-    assert forged.status == 403
-    assert answer.status == 200
+    assert 403 == forged.status
+    assert 200 == answer.status
     assert re.match(r'\w+=(""|);.*Max-Age=0', answer.headers["set-cookie"])
 
 
@@ -171,8 +171,8 @@ async def test_who_tries_tokens_has_to_wait(tmp_path: Path) -> None:
         wrong += [(await try_to_log_in(client, f"guess{n}")).status for n in range(9)]
         right = await try_to_log_in(client, "admin")
 
-    assert wrong == [401] * 10 + [429] * 2
-    assert right.status == 429
+    assert [401] * 10 + [429] * 2 == wrong
+    assert 429 == right.status
     assert 1 <= int(right.headers["retry-after"]) <= 6
 
 
@@ -201,9 +201,9 @@ async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
 
     assert age is not None
     assert int(age[1]) <= 4
-    assert before == "eve"
+    assert "eve" == before
     assert ended_s >= expires_s
-    assert (write.status, write.json["code"]) == (401, "no-session")
+    assert (401, "no-session") == (write.status, write.json["code"])
 
 
 async def test_a_token_that_is_withdrawn_ends_its_session(tmp_path: Path) -> None:
@@ -216,12 +216,12 @@ async def test_a_token_that_is_withdrawn_ends_its_session(tmp_path: Path) -> Non
     async with serving(without) as client:
         answer = await Session(client, session.cookie, session.csrf).get("/now?view=queues")
 
-    assert answer.status == 401
+    assert 401 == answer.status
 
 
 async def _subject(session: Session) -> str | None:
     answer = await session.get("/session")
-    assert answer.status == 200
+    assert 200 == answer.status
     return None if answer.body == b"null" else str(answer.json["subject"])
 
 

@@ -36,7 +36,7 @@ class World:
         cursor = ""
         while True:
             answer = await self.viewer.get(f"{path}?{urlencode({**query, 'cursor': cursor})}")
-            assert answer.status == 200, answer.body
+            assert 200 == answer.status, answer.body
             page = json.loads(answer.body)
             found += page["tasks"]
             cursor = page.get("cursor", "")
@@ -64,7 +64,7 @@ async def created(world: World, command: str, **fields: object) -> str:
     """Create a task as the tenant's producer."""
     body = {"command": command, "payload": {"secret": "of " + command}, **fields}
     answer = await world.client.post("tasks", body, token="producer")
-    assert answer.status == 202, answer.body
+    assert 202 == answer.status, answer.body
     return str(answer.json["id"])
 
 
@@ -75,7 +75,7 @@ async def ended(world: World, command: str, status: str, **fields: object) -> st
     result = {"result": {"n": 12345678901234567890}} if status == "COMPLETED" else {}
     error = {"error": "no way"} if status == "FAILED" else {}
     body = {"status": status, **result, **error}
-    assert (await world.client.post(f"tasks/{task_id}/result", body)).status == 200
+    assert 200 == (await world.client.post(f"tasks/{task_id}/result", body)).status
     return task_id
 
 
@@ -95,10 +95,10 @@ async def test_tasks_are_found_by_state(world: World) -> None:
     }
     every = {row["id"]: row["state"] for row in await world.search(command="states")}
 
-    assert by_state == {state: [task_id] for state, task_id in found.items()}
-    assert every == {task_id: state for state, task_id in found.items()}
+    assert {state: [task_id] for state, task_id in found.items()} == by_state
+    assert {task_id: state for state, task_id in found.items()} == every
     unknown = await world.viewer.get("/tasks?state=lost")
-    assert (unknown.status, unknown.json["code"]) == (400, "invalid-query")
+    assert (400, "invalid-query") == (unknown.status, unknown.json["code"])
 
 
 async def test_tasks_are_found_by_a_part_of_their_error_their_age_and_their_worker(
@@ -115,15 +115,15 @@ async def test_tasks_are_found_by_a_part_of_their_error_their_age_and_their_work
     async def ids(**query: object) -> list[str]:
         return [row["id"] for row in await world.search(command="filters", **query)]
 
-    assert await ids(error="NO WAY") == [failed]
-    assert await ids(error="no way", state="completed") == []
-    assert await ids(worker="w") == [held]
-    assert await ids(worker="somebody") == []
+    assert [failed] == await ids(error="NO WAY")
+    assert [] == await ids(error="no way", state="completed")
+    assert [held] == await ids(worker="w")
+    assert [] == await ids(worker="somebody")
     assert held in await ids(createdFrom=now)
-    assert await ids(createdFrom=later) == []
-    assert await ids(createdBefore=rfc3339(1)) == []
-    assert len(await ids(createdBefore=later)) == 3
-    assert (await world.viewer.get("/tasks?createdFrom=yesterday")).status == 400
+    assert [] == await ids(createdFrom=later)
+    assert [] == await ids(createdBefore=rfc3339(1))
+    assert 3 == len(await ids(createdBefore=later))
+    assert 400 == (await world.viewer.get("/tasks?createdFrom=yesterday")).status
 
 
 async def test_what_is_rare_is_found_page_by_page(world: World) -> None:
@@ -134,7 +134,7 @@ async def test_what_is_rare_is_found_page_by_page(world: World) -> None:
     needle = await ended(world, "rare", "FAILED", priority=9)
 
     found = await world.search(command="rare", error="no way", limit=5)
-    assert [row["id"] for row in found] == [needle]
+    assert [needle] == [row["id"] for row in found]
 
 
 async def test_delayed_tasks_come_by_when_they_are_due_whatever_their_queue(world: World) -> None:
@@ -148,9 +148,9 @@ async def test_delayed_tasks_come_by_when_they_are_due_whatever_their_queue(worl
     instants = [row["until"] for row in rows]
 
     assert due.keys() <= {row["id"] for row in rows}
-    assert instants == sorted(instants)
-    assert {row["command"] for row in of_one} == {"due.1"}
-    assert len(of_one) == 8
+    assert sorted(instants) == instants
+    assert {"due.1"} == {row["command"] for row in of_one}
+    assert 8 == len(of_one)
 
 
 async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) -> None:
@@ -162,10 +162,10 @@ async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) ->
     shown = await world.look(task_id, world.viewer)
     task = shown["task"]
 
-    assert (task["state"], task["attempts"], task["maxAttempts"]) == ("delayed", 1, 5)
-    assert shown["explanation"]["reason"] == "backing-off"
-    assert [(each["outcome"], each["error"]) for each in task["history"]] == [("NACKED", "not now")]
-    assert task["webhook"] == "http://127.0.0.1/…"
+    assert ("delayed", 1, 5) == (task["state"], task["attempts"], task["maxAttempts"])
+    assert "backing-off" == shown["explanation"]["reason"]
+    assert [("NACKED", "not now")] == [(each["outcome"], each["error"]) for each in task["history"]]
+    assert "http://127.0.0.1/…" == task["webhook"]
     assert (await world.look(task_id))["task"]["webhook"].endswith("?token=x")
 
 
@@ -181,10 +181,10 @@ async def test_nothing_of_what_tasks_carry_is_told_to_a_viewer(world: World) -> 
     told = [await world.viewer.get(path) for path in paths]
     content = await world.admin.get(f"/tasks/{task_id}/content")
 
-    assert [each.status for each in told] == [200, 200, 200, 403]
+    assert [200, 200, 200, 403] == [each.status for each in told]
     assert not [each for each in told if b"secret" in each.body or b"1234567890" in each.body]
-    assert content.json["payload"] == '{"secret": "of carried"}'
-    assert content.json["result"] == '{"n": 12345678901234567890}'
+    assert '{"secret": "of carried"}' == content.json["payload"]
+    assert '{"n": 12345678901234567890}' == content.json["result"]
 
 
 async def test_another_tenants_task_does_not_exist(world: World) -> None:
@@ -196,11 +196,11 @@ async def test_another_tenants_task_does_not_exist(world: World) -> None:
     cancelled = await world.stranger.write("POST", f"/tasks/{task_id}/cancel")
     lists = [await world.stranger.get(path) for path in ("/tasks", "/delayed", "/now?view=queues")]
 
-    assert shown["trouble"]["status"] == 404
+    assert 404 == shown["trouble"]["status"]
     assert "view" not in shown
-    assert (content.status, cancelled.status) == (404, 404)
+    assert (404, 404) == (content.status, cancelled.status)
     assert not [each for each in lists if b"mine" in each.body]
-    assert (await world.look(task_id))["task"]["state"] == "ready"
+    assert "ready" == (await world.look(task_id))["task"]["state"]
 
 
 async def test_a_cancelled_task_is_on_record(world: World) -> None:
@@ -210,12 +210,12 @@ async def test_a_cancelled_task_is_on_record(world: World) -> None:
     second = await world.admin.write("POST", f"/tasks/{task_id}/cancel")
     audit = await world.client.get("admin/audit", token="admin")
 
-    assert (first.status, second.status) == (200, 409)
-    assert [
+    assert (200, 409) == (first.status, second.status)
+    assert [("a admin", "task.cancel")] == [
         (each["actor"], each["action"])
         for each in json.loads(audit.body)["records"]
         if each["target"] == task_id
-    ] == [("a admin", "task.cancel")]
+    ]
 
 
 async def test_a_purge_cancels_as_many_as_were_confirmed(world: World) -> None:
@@ -226,9 +226,9 @@ async def test_a_purge_cancels_as_many_as_were_confirmed(world: World) -> None:
     depth = (await world.client.get("admin/queues/purged", token="admin")).json
     rest = await world.admin.write("POST", "/queues/purged/purge", {"limit": 10_000})
 
-    assert (first.json["changed"], first.json["more"]) == (4, True)
-    assert (depth["ready"], depth["delayed"]) == (0, 2)
-    assert (rest.json["changed"], rest.json["more"]) == (2, False)
+    assert (4, True) == (first.json["changed"], first.json["more"])
+    assert (0, 2) == (depth["ready"], depth["delayed"])
+    assert (2, False) == (rest.json["changed"], rest.json["more"])
 
 
 @pytest.mark.parametrize("body", [{}, {"limit": 0}, {"limit": 10_001}, {"limit": "all"}, []])
@@ -237,5 +237,5 @@ async def test_a_purge_without_a_number_is_none(world: World, body: object) -> N
     await created(world, "kept")
     refused = await world.admin.write("POST", "/queues/kept/purge", body)
 
-    assert refused.status == 400
+    assert 400 == refused.status
     assert (await world.client.get("admin/queues/kept", token="admin")).json["ready"] >= 1

@@ -44,7 +44,7 @@ class World:
     async def act(self, queue: str, verb: str, **body: object) -> dict[str, Any]:
         """Apply an action to a queue's dead letters."""
         answer = await self.admin.write("POST", f"/queues/{queue}/dlq/{verb}", body)
-        assert answer.status == 200, answer.body
+        assert 200 == answer.status, answer.body
         told: dict[str, Any] = answer.json
         return told
 
@@ -76,13 +76,13 @@ async def test_errors_are_told_apart_by_their_kind(world: World) -> None:
     of_kind = await world.viewer.get("/queues/kinds/dlq?kind=timed%20out%20after%20%23%20ms")
     rows = json.loads(of_kind.body)["tasks"]
 
-    assert [(each["kind"], each["count"]) for each in answer["kinds"]] == [
+    assert [
         (KIND, 3),
         ("KeyError: 'x'", 1),
-    ]
-    assert answer["kinds"][0]["sample"] == TIMEOUT.format(333)
-    assert [row["error"] for row in rows] == [TIMEOUT.format(n) for n in (333, 22, 1)]
-    assert (await world.stranger.get("/queues/kinds/dlq/kinds")).json["kinds"] == []
+    ] == [(each["kind"], each["count"]) for each in answer["kinds"]]
+    assert TIMEOUT.format(333) == answer["kinds"][0]["sample"]
+    assert [TIMEOUT.format(n) for n in (333, 22, 1)] == [row["error"] for row in rows]
+    assert [] == (await world.stranger.get("/queues/kinds/dlq/kinds")).json["kinds"]
 
 
 async def test_a_preview_says_what_would_be_and_does_nothing(world: World) -> None:
@@ -90,10 +90,10 @@ async def test_a_preview_says_what_would_be_and_does_nothing(world: World) -> No
     await world.die("preview", TIMEOUT.format(1), TIMEOUT.format(2), "other")
     told = await world.act("preview", "preview", kind=KIND, patch={"n": None, "m": [1]})
 
-    assert (told["matched"], told["more"]) == (2, False)
-    assert [(each["kind"], each["count"]) for each in told["kinds"]] == [(KIND, 2)]
-    assert (told["before"], told["after"]) == ('{"n": 1}', '{"m":[1]}')
-    assert await world.depth("preview") == (0, 3)
+    assert (2, False) == (told["matched"], told["more"])
+    assert [(KIND, 2)] == [(each["kind"], each["count"]) for each in told["kinds"]]
+    assert ('{"n": 1}', '{"m":[1]}') == (told["before"], told["after"])
+    assert (0, 3) == await world.depth("preview")
 
 
 async def test_a_requeue_is_taken_back_as_far_as_nobody_has_claimed(world: World) -> None:
@@ -104,11 +104,11 @@ async def test_a_requeue_is_taken_back_as_far_as_nobody_has_claimed(world: World
     back = await world.act("undo", "undo", action=done["action"], ids=done["ids"])
     again = await world.act("undo", "undo", action=done["action"], ids=done["ids"])
 
-    assert (done["changed"], done["more"], set(done["ids"])) == (5, False, set(ids))
-    assert (back["changed"], again["changed"]) == (4, 0)
-    assert await world.depth("undo") == (0, 4)
+    assert (5, False, set(ids)) == (done["changed"], done["more"], set(done["ids"]))
+    assert (4, 0) == (back["changed"], again["changed"])
+    assert (0, 4) == await world.depth("undo")
     assert claimed["id"] in ids
-    assert await world.kinds("undo") == {KIND: 4}
+    assert {KIND: 4} == await world.kinds("undo")
 
 
 async def test_payloads_are_patched_on_their_way_back(world: World) -> None:
@@ -118,10 +118,10 @@ async def test_payloads_are_patched_on_their_way_back(world: World) -> None:
     done = await world.act("patched", "requeue", all=True, patch={"old": None, "new": "x"})
     claimed = await world.client.claim("patched")
 
-    assert (done["changed"], done["leftAlone"], done["action"]) == (1, 1, "")
-    assert claimed["id"] == task_id
-    assert claimed["payload"] == '{"n":12345678901234567890,"new":"x"}'
-    assert await world.depth("patched") == (0, 1)
+    assert (1, 1, "") == (done["changed"], done["leftAlone"], done["action"])
+    assert task_id == claimed["id"]
+    assert '{"n":12345678901234567890,"new":"x"}' == claimed["payload"]
+    assert (0, 1) == await world.depth("patched")
 
 
 async def test_one_dead_letter_gets_a_payload_of_its_own(world: World) -> None:
@@ -130,8 +130,8 @@ async def test_one_dead_letter_gets_a_payload_of_its_own(world: World) -> None:
     done = await world.act("rewritten", "requeue", ids=[task_id], payload=[1, {"a": None}])
     claimed = await world.client.claim("rewritten")
 
-    assert done["changed"] == 1
-    assert json.loads(str(claimed["payload"])) == [1, {"a": None}]
+    assert 1 == done["changed"]
+    assert [1, {"a": None}] == json.loads(str(claimed["payload"]))
 
 
 async def test_dead_letters_are_deleted_by_kind_or_by_name(world: World) -> None:
@@ -141,8 +141,8 @@ async def test_dead_letters_are_deleted_by_kind_or_by_name(world: World) -> None
     by_name = await world.act("deleted", "delete", ids=[one])
     by_kind = await world.act("deleted", "delete", kind=KIND)
 
-    assert (by_name["changed"], by_kind["changed"]) == (1, 2)
-    assert await world.kinds("deleted") == {"b": 1}
+    assert (1, 2) == (by_name["changed"], by_kind["changed"])
+    assert {"b": 1} == await world.kinds("deleted")
 
 
 async def test_what_is_done_is_on_record(world: World) -> None:
@@ -153,11 +153,11 @@ async def test_what_is_done_is_on_record(world: World) -> None:
     await world.act("record", "requeue", ids=ids[1:], patch={"n": 2})
     records = json.loads((await world.client.get("admin/audit", token="admin")).body)["records"]
 
-    assert {(each["action"], each["target"]) for each in records if each["target"] in ids} == {
+    assert {
         ("dlq.requeue", ids[0]),
         ("dlq.rebury", ids[0]),
         ("dlq.revise", ids[1]),
-    }
+    } == {(each["action"], each["target"]) for each in records if each["target"] in ids}
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ async def test_nothing_is_meant_that_is_not_said(world: World, verb: str, body: 
     if verb == "delete" and isinstance(body, dict) and body.keys() & {"patch", "payload"}:
         return  # That field has no effect there, and a selection is given.
 
-    assert refused.status == 400
-    assert await world.depth("unsaid") == (0, 1)
+    assert 400 == refused.status
+    assert (0, 1) == await world.depth("unsaid")
 
 
 async def test_a_payload_beyond_the_bounds_is_refused(world: World) -> None:
@@ -202,6 +202,6 @@ async def test_a_payload_beyond_the_bounds_is_refused(world: World) -> None:
     )
     merged = await world.act("bounds", "requeue", ids=[task_id], patch={"deep": deep})
 
-    assert own.status == 400
-    assert (merged["changed"], merged["leftAlone"]) == (0, 1)
-    assert await world.depth("bounds") == (0, 1)
+    assert 400 == own.status
+    assert (0, 1) == (merged["changed"], merged["leftAlone"])
+    assert (0, 1) == await world.depth("bounds")

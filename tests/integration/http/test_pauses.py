@@ -23,14 +23,14 @@ async def test_a_paused_queue_gives_nothing_and_takes_everything(node: Client) -
     resumed = await node.post("admin/queues/ps-one/resume")
     once_more = await node.post("admin/queues/ps-one/resume")
 
-    assert paused.json == {"command": "PS-one", "paused": True, "changed": True}
-    assert again.json == {"command": "ps-one", "paused": True, "changed": False}
-    assert nothing.status == 204
-    assert (depth["ready"], depth["paused"]) == (2, True)
-    assert resumed.json == {"command": "ps-one", "paused": False, "changed": True}
-    assert once_more.json == {"command": "ps-one", "paused": False, "changed": False}
+    assert {"command": "PS-one", "paused": True, "changed": True} == paused.json
+    assert {"command": "ps-one", "paused": True, "changed": False} == again.json
+    assert 204 == nothing.status
+    assert (2, True) == (depth["ready"], depth["paused"])
+    assert {"command": "ps-one", "paused": False, "changed": True} == resumed.json
+    assert {"command": "ps-one", "paused": False, "changed": False} == once_more.json
     assert "paused" not in await node.depth("ps-one")
-    assert {(await node.claim("ps-one"))["id"] for _ in range(2)} == {task_id, later}
+    assert {task_id, later} == {(await node.claim("ps-one"))["id"] for _ in range(2)}
 
 
 async def test_what_is_leased_from_a_paused_queue_goes_on(node: Client) -> None:
@@ -42,7 +42,7 @@ async def test_what_is_leased_from_a_paused_queue_goes_on(node: Client) -> None:
     done = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
     await node.post("admin/queues/ps-leased/resume")
 
-    assert (beaten.status, done.status) == (200, 200)
+    assert (200, 200) == (beaten.status, done.status)
 
 
 async def test_a_claim_that_waits_is_woken_by_the_resume(node: Client) -> None:
@@ -55,7 +55,7 @@ async def test_a_claim_that_waits_is_woken_by_the_resume(node: Client) -> None:
     await node.post("admin/queues/ps-wait/resume")
     answer = await waiting
 
-    assert (answer.status, answer.json["id"]) == (200, task_id)
+    assert (200, task_id) == (answer.status, answer.json["id"])
 
 
 async def test_paused_queues_are_listed_also_when_they_are_empty(node: Client) -> None:
@@ -68,11 +68,11 @@ async def test_paused_queues_are_listed_also_when_they_are_empty(node: Client) -
     listed = json.loads((await lister.get("admin/queues")).body)
     stranger = await Client(node.port, "other").depth("empty")
 
-    assert {each["command"]: each.get("paused", False) for each in listed} == {
+    assert {
         "empty": True,
         "full": True,
         "open": False,
-    }
+    } == {each["command"]: each.get("paused", False) for each in listed}
     assert "paused" not in stranger
 
 
@@ -82,4 +82,4 @@ async def test_what_is_no_command_is_not_paused(node: Client, verb: str, command
     """An invalid command has no queue."""
     answer = await node.post(f"admin/queues/{command}/{verb}")
 
-    assert (answer.status, answer.error) == (400, "invalid command")
+    assert (400, "invalid command") == (answer.status, answer.error)

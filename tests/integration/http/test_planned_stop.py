@@ -36,8 +36,8 @@ async def test_waiting_clients_are_answered_when_the_node_stops(node_with: Runni
         claim_writer.close()
         result_writer.close()
 
-    assert claimed.status == 204
-    assert (awaited.status, awaited.error) == (404, "result not found")
+    assert 204 == claimed.status
+    assert (404, "result not found") == (awaited.status, awaited.error)
     assert loop.time() - started_s < 20  # Long before the waits end.
 
 
@@ -61,9 +61,9 @@ async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Pa
     for writer in client.open:
         writer.close()
 
-    assert ready.status == 503
+    assert 503 == ready.status
     assert "draining" in ready.body.decode()
-    assert alive.status == 200
+    assert 200 == alive.status
     assert task_id
 
 
@@ -88,9 +88,9 @@ async def test_a_request_that_has_begun_is_answered_and_the_last_of_its_connecti
             await stopping
         writer.close()
 
-    assert answer.status == 202
-    assert answer.headers["connection"] == "close"
-    assert rest == b""
+    assert 202 == answer.status
+    assert "close" == answer.headers["connection"]
+    assert b"" == rest
 
 
 async def refused(port: int) -> None:

@@ -22,16 +22,16 @@ async def test_a_create_is_202_with_the_six_keys(node: Client, fields: dict[str,
     """Priority may be absent or 0."""
     answer = await node.post("tasks", {"command": "rc", "payload": {"a": 1}, **fields})
 
-    assert answer.status == 202
+    assert 202 == answer.status
     assert set(answer.json) >= TASK_KEYS
-    assert answer.json.get("priority", 0) == fields.get("priority", 0)
+    assert fields.get("priority", 0) == answer.json.get("priority", 0)
 
 
 async def test_an_empty_payload_is_accepted_and_comes_back_as_text(node: Client) -> None:
     """Clients decode it as a string."""
     answer = await node.post("tasks", {"command": "rc", "payload": {}})
 
-    assert (answer.status, answer.json["payload"]) == (202, "{}")
+    assert (202, "{}") == (answer.status, answer.json["payload"])
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ async def test_a_claim_that_finds_nothing_is_204_and_truly_empty(
     """The answer has no body and no length."""
     answer = await node.post("tasks/claim", body, token="idle")
 
-    assert (answer.status, answer.body) == (204, b"")
-    assert answer.headers.get("content-length", "0") == "0"
+    assert (204, b"") == (answer.status, answer.body)
+    assert "0" == answer.headers.get("content-length", "0")
 
 
 async def test_a_claim_without_commands_takes_any_of_the_tokens(node: Client) -> None:
@@ -60,7 +60,7 @@ async def test_a_claim_without_commands_takes_any_of_the_tokens(node: Client) ->
     while (claimed := await node.post("tasks/claim", {"commands": []})).status == 200:
         found.add(claimed.json["id"])
 
-    assert claimed.status == 204
+    assert 204 == claimed.status
     assert task_id in found
 
 
@@ -68,7 +68,7 @@ async def test_a_batch_claim_that_finds_nothing_is_204(node: Client) -> None:
     """It is 204 as for a single claim."""
     answer = await node.post("tasks/claim/batch", {"count": 5, "commands": ["rc-none"]})
 
-    assert (answer.status, answer.body) == (204, b"")
+    assert (204, b"") == (answer.status, answer.body)
 
 
 async def test_a_batch_claim_beyond_the_limit_is_400(node: Client) -> None:
@@ -77,8 +77,8 @@ async def test_a_batch_claim_beyond_the_limit_is_400(node: Client) -> None:
     within = await node.post("tasks/claim/batch", {"count": 11, "commands": ["rc-batch"]})
     beyond = await node.post("tasks/claim/batch", {"count": 101})
 
-    assert within.status == 200
-    assert (beyond.status, beyond.error) == (400, "count exceeds maximum of 100")
+    assert 200 == within.status
+    assert (400, "count exceeds maximum of 100") == (beyond.status, beyond.error)
 
 
 async def test_an_empty_result_is_a_result(node: Client) -> None:
@@ -87,9 +87,9 @@ async def test_an_empty_result_is_a_result(node: Client) -> None:
     await node.claim("rc-result")
     answer = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})
 
-    assert answer.status == 200
+    assert 200 == answer.status
     assert set(answer.json) >= {"taskId", "status", "completedAt"}
-    assert answer.json["result"] == {}
+    assert {} == answer.json["result"]
 
 
 async def test_a_nack_says_where_the_task_went_and_for_how_long(node: Client) -> None:
@@ -101,9 +101,9 @@ async def test_a_nack_says_where_the_task_went_and_for_how_long(node: Client) ->
     await node.claim("rc-nack")
     dead = await node.post(f"tasks/{last}/nack", {"delaySeconds": 7, "reason": "never"})
 
-    assert (requeued.status, requeued.json) == (200, {"status": "requeued", "delaySeconds": 7})
-    assert (dead.status, set(dead.json)) == (200, {"status", "delaySeconds"})
-    assert dead.json["status"] == "dlq"
+    assert (200, {"status": "requeued", "delaySeconds": 7}) == (requeued.status, requeued.json)
+    assert (200, {"status", "delaySeconds"}) == (dead.status, set(dead.json))
+    assert "dlq" == dead.json["status"]
 
 
 async def test_heartbeat_and_abandon_answer_with_json(node: Client) -> None:
@@ -113,8 +113,8 @@ async def test_heartbeat_and_abandon_answer_with_json(node: Client) -> None:
     beaten = await node.post(f"tasks/{task_id}/heartbeat", {"extendSeconds": 300})
     abandoned = await node.post(f"tasks/{task_id}/abandon", {})
 
-    assert (beaten.status, beaten.json["ok"]) == (200, True)
-    assert (abandoned.status, abandoned.json) == (200, {"status": "requeued"})
+    assert (200, True) == (beaten.status, beaten.json["ok"])
+    assert (200, {"status": "requeued"}) == (abandoned.status, abandoned.json)
 
 
 async def test_a_subscription_has_its_two_keys_made_or_renewed(node: Client) -> None:
@@ -124,9 +124,9 @@ async def test_a_subscription_has_its_two_keys_made_or_renewed(node: Client) -> 
     renewed = [await node.post(path, body) for body in (b"{}", b"null", b'{"ttlSeconds":60}')]
 
     for answer in (made, *renewed):
-        assert answer.status == 200
+        assert 200 == answer.status
         assert set(answer.json) >= {"subscriptionId", "expiresAt"}
-    assert (await node.post(f"workers/subscriptions/{ID}/heartbeat", {})).error == "not-found"
+    assert "not-found" == (await node.post(f"workers/subscriptions/{ID}/heartbeat", {})).error
 
 
 async def test_a_result_that_is_not_there_yet_is_not_found(node: Client) -> None:
@@ -136,7 +136,7 @@ async def test_a_result_that_is_not_there_yet_is_not_found(node: Client) -> None
     done = await finished(node, "rc-finished")
     both = await node.get(f"tasks/{done}/result")
 
-    assert (answer.status, answer.error) == (404, "result not found")
+    assert (404, "result not found") == (answer.status, answer.error)
     assert set(both.json) >= {"task", "result"}
 
 
@@ -145,9 +145,9 @@ async def test_a_cleanup_has_its_three_keys(node: Client, body: bytes) -> None:
     """The answer has the keys whatever was sent, with the limit in force."""
     answer = await node.post("admin/tasks/cleanup", body)
 
-    assert answer.status == 200
-    assert set(answer.json) == {"deleted", "before", "limit"}
-    assert answer.json["limit"] == (5 if body.startswith(b'{"l') else 1000)
+    assert 200 == answer.status
+    assert {"deleted", "before", "limit"} == set(answer.json)
+    assert (5 if body.startswith(b'{"l') else 1000) == answer.json["limit"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ async def test_the_body_of_an_error_is_json_with_its_text(
     """The text is under `error`."""
     answer = await node.send(method, path, b"")
 
-    assert answer.status == status
+    assert status == answer.status
     assert answer.headers["content-type"].startswith("application/json")
     assert isinstance(answer.error, str)
     assert answer.error
@@ -195,17 +195,17 @@ async def test_unknown_fields_are_ignored_but_where_a_misspelt_one_would_mean_mo
     topic = await node.send("PUT", "admin/topics/rc-extra", b'{"surprise":1}')
     selection = await node.post("admin/queues/rc-extra/dlq/requeue", extra)
 
-    assert (made.status, claimed.status) == (202, 200)
-    assert [each.status for each in answers] == [200] * len(paths)
-    assert (topic.status, topic.json["field"]) == (422, "surprise")
-    assert (selection.status, selection.json["code"]) == (400, "unknown-name")
+    assert (202, 200) == (made.status, claimed.status)
+    assert [200] * len(paths) == [each.status for each in answers]
+    assert (422, "surprise") == (topic.status, topic.json["field"])
+    assert (400, "unknown-name") == (selection.status, selection.json["code"])
 
 
 async def test_healthz_is_200(node: Client) -> None:
     """It needs no token and is outside of the base path."""
     answer = await node.send("GET", "/healthz", b"", token="")
 
-    assert (answer.status, answer.json) == (200, {"status": "ok"})
+    assert (200, {"status": "ok"}) == (answer.status, answer.json)
 
 
 async def test_errors_of_a_batchs_items_are_inside_a_200(node: Client) -> None:
@@ -220,12 +220,12 @@ async def test_errors_of_a_batchs_items_are_inside_a_200(node: Client) -> None:
     created_items: Any = created.json["results"]
     first, second = created_items
 
-    assert (created.status, ended.status) == (200, 200)
+    assert (200, 200) == (created.status, ended.status)
     assert set(first) >= {"error"}
-    assert set(second) == {"task"}
+    assert {"task"} == set(second)
     ended_items: Any = ended.json["results"]
     [result] = ended_items
-    assert (result["taskId"], result["error"]) == (ID, "task not found")
+    assert (ID, "task not found") == (result["taskId"], result["error"])
 
 
 @pytest.mark.parametrize("item_id", ["a%2Fb", "%2F", "%2F%2F", "a%2F..%2Fb"])
@@ -245,7 +245,7 @@ async def test_an_id_with_a_slash_in_it_does_no_harm(node: Client, item_id: str)
     for method, path in paths:
         answer = await node.send(method, f"{BASE}/{path}", b"")
 
-        assert (answer.status, answer.json["code"]) == (404, "not-found"), path
+        assert (404, "not-found") == (answer.status, answer.json["code"]), path
 
 
 async def test_queues_are_an_array_of_their_statistics(node: Client) -> None:
@@ -258,11 +258,11 @@ async def test_queues_are_an_array_of_their_statistics(node: Client) -> None:
 
     assert isinstance(listed, list)
     assert all(set(each) >= QUEUE_KEYS for each in listed)
-    assert one.json["dlq"] == 1
-    assert {name: unheard.json[name] for name in QUEUE_KEYS} == {
+    assert 1 == one.json["dlq"]
+    assert {
         "command": "rc-unheard",
         "ready": 0,
         "delayed": 0,
         "inProgress": 0,
         "dlq": 0,
-    }
+    } == {name: unheard.json[name] for name in QUEUE_KEYS}

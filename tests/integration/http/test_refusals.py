@@ -44,5 +44,5 @@ async def test_an_asker_without_a_session_is_not_kept_in_memory(node: Client) ->
     """Anybody may ask for the session's user, any number of times."""
     answer = await node.get("/ui/api/session", token="")
 
-    assert answer.body == b"null"
+    assert b"null" == answer.body
     assert sessions._NO_SESSION.__traceback__ is None

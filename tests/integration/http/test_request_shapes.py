@@ -54,8 +54,8 @@ async def test_a_body_whose_end_is_in_doubt_hides_no_request(node: Client, head:
     """One answer, a 400, ends the connection, and the bytes behind are not read as a request."""
     answers = await said(node, POST + head + b"\r\n0\r\n\r\n" + SMUGGLED)
 
-    assert answers.count(b"HTTP/1.") == 1
-    assert answers.split(b" ")[1] == b"400"
+    assert 1 == answers.count(b"HTTP/1.")
+    assert b"400" == answers.split(b" ")[1]
     assert b'"code":"bad-request"' in answers
 
 
@@ -88,11 +88,11 @@ async def test_what_is_no_request_is_told_in_the_envelope(node: Client, raw: byt
     writer.write(raw)
     answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
 
-    assert (answer.status, answer.json["code"]) == (400, "bad-request")
-    assert answer.json["requestId"] == answer.headers["x-request-id"]
-    assert len(answer.headers["x-request-id"]) == 32
-    assert answer.headers["content-type"] == "application/json; charset=utf-8"
-    assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+    assert (400, "bad-request") == (answer.status, answer.json["code"])
+    assert answer.headers["x-request-id"] == answer.json["requestId"]
+    assert 32 == len(answer.headers["x-request-id"])
+    assert "application/json; charset=utf-8" == answer.headers["content-type"]
+    assert b"" == await asyncio.wait_for(reader.read(), DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_chunks_may_be_as_odd_as_their_grammar_allows(node: Client, body: 
     answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
     await node.post(f"tasks/{answer.json['id']}/cancel")
 
-    assert answer.status == 202
+    assert 202 == answer.status
 
 
 async def test_a_body_of_endless_tiny_chunks_ends_at_the_limit_of_bytes(node: Client) -> None:
@@ -126,7 +126,7 @@ async def test_a_body_of_endless_tiny_chunks_ends_at_the_limit_of_bytes(node: Cl
             await asyncio.wait([answering], timeout=0.001)
 
     answer = answering.result()
-    assert (answer.status, answer.json["code"]) == (413, "body-too-large")
+    assert (413, "body-too-large") == (answer.status, answer.json["code"])
 
 
 @pytest.mark.parametrize("token", ["acme", "wrong"])
@@ -143,8 +143,8 @@ async def test_a_packed_body_is_not_unpacked(
         ]
 
     expected = (400, "invalid-body") if token == "acme" else (401, "unauthorized")
-    assert [(answer.status, answer.json["code"]) for answer in answers] == [expected] * 2
-    assert caplog.records == []
+    assert [expected] * 2 == [(answer.status, answer.json["code"]) for answer in answers]
+    assert [] == caplog.records
 
 
 async def test_a_target_that_the_library_stumbles_over_ends_its_connection_alone(
@@ -154,9 +154,9 @@ async def test_a_target_that_the_library_stumbles_over_ends_its_connection_alone
     with caplog.at_level(logging.WARNING):
         answers = await said(node, b"GET http://[]@/ HTTP/1.1\r\nHost: node\r\n\r\n")
 
-    assert answers == b""
-    assert caplog.records == []
-    assert (await node.get("/healthz")).status == 200
+    assert b"" == answers
+    assert [] == caplog.records
+    assert 200 == (await node.get("/healthz")).status
 
 
 async def test_an_expectation_is_met_or_refused(node: Client) -> None:
@@ -170,8 +170,8 @@ async def test_an_expectation_is_met_or_refused(node: Client) -> None:
     odd = await node.post("tasks", TASK, Expect="magic")
 
     assert go_on.startswith(b"HTTP/1.1 100 ")
-    assert created.status == 202
-    assert (odd.status, odd.json["code"]) == (417, "expectation-failed")
+    assert 202 == created.status
+    assert (417, "expectation-failed") == (odd.status, odd.json["code"])
 
 
 async def test_no_other_protocol_is_switched_to(node: Client) -> None:
@@ -181,7 +181,7 @@ async def test_no_other_protocol_is_switched_to(node: Client) -> None:
         await node.get("/healthz", Connection="Upgrade, HTTP2-Settings", Upgrade="h2c"),
     ]
 
-    assert [answer.status for answer in answers] == [200, 200]
+    assert [200, 200] == [answer.status for answer in answers]
 
 
 @pytest.mark.parametrize("state", [b"a=\xff", b"a=\xc3\xa9", b"a=\x80,b=c"])
@@ -196,8 +196,8 @@ async def test_a_trace_state_that_is_no_text_of_a_header_is_left_out(
     answer = await said(node, traced + TASK)
     made = json.loads(answer.partition(b"\r\n\r\n")[2])
 
-    assert answer.split(b" ")[1] == b"202"
-    assert made["traceParent"] == parent.decode()
+    assert b"202" == answer.split(b" ")[1]
+    assert parent.decode() == made["traceParent"]
     assert "traceState" not in made
 
 
@@ -210,5 +210,5 @@ async def test_a_caller_who_names_itself_twice_is_refused(node: Client, second: 
     good = await said(node, once + b"\r\n")
     twice = await said(node, once + b"Authorization: %b\r\n\r\n" % second)
 
-    assert good.split(b" ")[1] == b"200"
-    assert twice.split(b" ")[1] == b"401"
+    assert b"200" == good.split(b" ")[1]
+    assert b"401" == twice.split(b" ")[1]

@@ -41,7 +41,7 @@ async def test_a_client_that_stalls_in_a_head_loses_its_connection(
         writer.write(sent)
 
         await closed_by_the_node(reader)
-        assert (await node.get("/readyz")).status == 200
+        assert 200 == (await node.get("/readyz")).status
 
 
 @pytest.mark.parametrize("served_before", [False, True])
@@ -53,11 +53,11 @@ async def test_a_head_dripping_in_is_bounded_as_a_whole(
         reader, writer = await node.connect()
         if served_before:
             writer.write(ASK)
-            assert (await read_answer(reader)).status == 200
+            assert 200 == (await read_answer(reader)).status
         writer.write(b"GET /healthz HTTP/1.1\r\nX-Endless: ")
         await dripping(b"y", reader, writer)
 
-        assert (await node.get("/readyz")).status == 200
+        assert 200 == (await node.get("/readyz")).status
 
 
 async def dripping(drop: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ async def dripping(drop: bytes, reader: asyncio.StreamReader, writer: asyncio.St
             writer.write(drop)
             await asyncio.wait([closing], timeout=0.02)
     with contextlib.suppress(ConnectionError):  # The reset for a byte that came after the end.
-        assert await closing == b""
+        assert b"" == await closing
 
 
 @pytest.mark.parametrize("sent", [b"", ASK, ASK + b"GET /hea"])
@@ -81,7 +81,7 @@ async def test_a_client_that_asks_nothing_more_loses_its_connection(
         writer.write(sent)
 
         await closed_by_the_node(reader)
-        assert (await node.get("/readyz")).status == 200
+        assert 200 == (await node.get("/readyz")).status
 
 
 async def test_a_head_in_pieces_is_fine_while_it_comes_in_time(node_with: Running) -> None:
@@ -94,7 +94,7 @@ async def test_a_head_in_pieces_is_fine_while_it_comes_in_time(node_with: Runnin
             await asyncio.sleep(0)
         answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
 
-        assert answer.status == 200
+        assert 200 == answer.status
 
 
 async def test_a_client_that_stalls_in_a_body_is_told_and_loses_its_connection(
@@ -107,10 +107,10 @@ async def test_a_client_that_stalls_in_a_body_is_told_and_loses_its_connection(
         served = await node.post("tasks", {"command": "c", "payload": {}})
         answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
 
-        assert served.status == 202
-        assert (answer.status, answer.json["code"]) == (408, "request-timeout")
-        assert await closed_by_the_node(reader) == b""
-        assert (await node.depth("c"))["ready"] == 1
+        assert 202 == served.status
+        assert (408, "request-timeout") == (answer.status, answer.json["code"])
+        assert b"" == await closed_by_the_node(reader)
+        assert 1 == (await node.depth("c"))["ready"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ async def test_a_body_dripping_in_is_bounded_as_a_whole(
                 await asyncio.wait([answering], timeout=0.02)
 
         answer = answering.result()
-        assert answer.status == 408
+        assert 408 == answer.status
 
 
 async def test_an_unauthenticated_body_is_not_waited_for(node_with: Running) -> None:
@@ -142,7 +142,7 @@ async def test_an_unauthenticated_body_is_not_waited_for(node_with: Running) -> 
         writer.write(node.head("POST", "tasks", 2**20, token="wrong"))
         answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
 
-        assert answer.status == 401
+        assert 401 == answer.status
 
 
 @pytest.mark.parametrize("sips", [False, True])
@@ -169,12 +169,12 @@ async def not_reading(node_with: Running, *, sips: bool) -> None:
                     if sips:
                         with contextlib.suppress(BlockingIOError, ConnectionError):
                             raw.recv(1)
-                    assert (await node.get("/readyz")).status == 200
+                    assert 200 == (await node.get("/readyz")).status
 
         # Its leases stay until they end; the node goes on.
         depth = await node.depth("large")
         assert depth["inProgress"] != 0
-        assert (await node.get("/readyz")).status == 200
+        assert 200 == (await node.get("/readyz")).status
 
 
 async def test_a_flood_of_requests_whose_answers_nobody_reads_is_cut_off(
@@ -189,7 +189,7 @@ async def test_a_flood_of_requests_whose_answers_nobody_reads_is_cut_off(
                 while not hung_up(raw):
                     with contextlib.suppress(BlockingIOError, ConnectionError):
                         taken += raw.send(flood)
-                    assert (await node.get("/readyz")).status == 200
+                    assert 200 == (await node.get("/readyz")).status
 
         # The bytes in the two kernels' buffers, and no more: the node itself buffers nothing.
         assert taken < 32 * 2**20
@@ -219,7 +219,7 @@ async def test_requests_in_a_row_are_answered_in_order(node_with: Running) -> No
         async with asyncio.timeout(DEADLINE_S):
             answers = [await read_answer(reader) for _ in asked]
 
-        assert [answer.headers["x-request-id"] for answer in answers] == asked
+        assert asked == [answer.headers["x-request-id"] for answer in answers]
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", ASK])
@@ -244,7 +244,7 @@ async def test_connections_beyond_the_bound_are_turned_away(node_with: Running) 
         for _, writer in (first, second):
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
         for reader, _ in (first, second):
-            assert (await read_answer(reader)).status == 200
+            assert 200 == (await read_answer(reader)).status
         reader, _ = await node.connect()
         turned_away = await read_answer(reader)
         first[1].close()
@@ -252,5 +252,5 @@ async def test_connections_beyond_the_bound_are_turned_away(node_with: Running) 
             while (await node.get("/healthz")).status != 200:
                 pass
 
-        assert (turned_away.status, turned_away.json["code"]) == (503, "overloaded")
-        assert turned_away.headers["x-outcome"] == "not-applied"
+        assert (503, "overloaded") == (turned_away.status, turned_away.json["code"])
+        assert "not-applied" == turned_away.headers["x-outcome"]

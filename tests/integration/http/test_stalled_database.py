@@ -35,7 +35,7 @@ def stalled(node: Node, shard: int) -> Iterator[None]:
     family.set_options(
         {"level0_slowdown_writes_trigger": "1", "level0_stop_writes_trigger": "1"},
     )
-    assert node._databases[shard].properties()["write_stopped"] == 1
+    assert 1 == node._databases[shard].properties()["write_stopped"]
     try:
         yield
     finally:
@@ -95,12 +95,12 @@ async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path
             while (after := await create(client, STALLED)).status != 202:
                 pass  # The database takes writes again.
 
-    assert first.status == 202
-    assert (answer.status, answer.json["code"]) == (503, "outcome-unknown")
+    assert 202 == first.status
+    assert (503, "outcome-unknown") == (answer.status, answer.json["code"])
     assert [202] * 10 == [each.status for each in others]
-    assert alive.status == 200
+    assert 200 == alive.status
     assert unspilled < 2 * STORE.unspilled_bytes
-    assert after.status == 202
+    assert 202 == after.status
 
 
 def leader_of(nodes: Nodes, shard: int) -> str | None:
@@ -133,8 +133,8 @@ async def test_another_node_leads_a_shard_whose_leader_is_stalled(tmp_path: Path
             alive = await client.get("/healthz")
             terms = [node._groups[WELL].status().term for node in nodes.running.values()]
 
-    assert answer.json["code"] == "outcome-unknown"
-    assert moved.status == 202
+    assert "outcome-unknown" == answer.json["code"]
+    assert 202 == moved.status
     assert [202] * 15 == [each.status for each in there]
-    assert alive.status == 200
+    assert 200 == alive.status
     assert [term] * 3 == terms

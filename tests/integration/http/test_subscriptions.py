@@ -24,7 +24,7 @@ URL = "https://example.com/wake"
 async def subscribed(node: Client, **fields: object) -> str:
     """Add a subscription; return its id."""
     answer = await node.post("workers/subscriptions", {"callbackUrl": URL, **fields})
-    assert answer.status == 200, answer.body
+    assert 200 == answer.status, answer.body
     return str(answer.json["subscriptionId"])
 
 
@@ -42,9 +42,9 @@ async def test_a_subscription_lives_for_its_time_and_can_be_renewed(node: Client
     longer = await node.post(f"{path}/heartbeat", {"ttlSeconds": 86_400})
 
     for answer in (made, *renewals, longer):
-        assert answer.status == 200
-        assert set(answer.json) == {"subscriptionId", "expiresAt"}
-        assert answer.json["subscriptionId"] == made.json["subscriptionId"]
+        assert 200 == answer.status
+        assert {"subscriptionId", "expiresAt"} == set(answer.json)
+        assert made.json["subscriptionId"] == answer.json["subscriptionId"]
     assert 900 < _left_s(made.json["expiresAt"]) <= 1000
     assert all(each.json["expiresAt"] >= made.json["expiresAt"] for each in renewals)
     assert 86_300 < _left_s(longer.json["expiresAt"]) <= 86_400
@@ -70,21 +70,29 @@ async def test_a_subscription_is_shown_as_it_was_made(node: Client) -> None:
         assert each.pop("createdAt") < each.pop("expiresAt")
 
     common = {"workerId": "s", "callbackUrl": URL}
-    assert shown[plain] == common | {
-        "subscriptionId": plain,
-        "eventTypes": [],
-        "deliveryMode": "fanout",
-        "ttlSeconds": 300,
-        "minIntervalSeconds": 5,
-    }
-    assert shown[full] == common | {
-        "subscriptionId": full,
-        "eventTypes": ["b", "a"],
-        "deliveryMode": "group",
-        "groupId": "g",
-        "ttlSeconds": 60,
-        "minIntervalSeconds": 0,
-    }
+    assert (
+        common
+        | {
+            "subscriptionId": plain,
+            "eventTypes": [],
+            "deliveryMode": "fanout",
+            "ttlSeconds": 300,
+            "minIntervalSeconds": 5,
+        }
+        == shown[plain]
+    )
+    assert (
+        common
+        | {
+            "subscriptionId": full,
+            "eventTypes": ["b", "a"],
+            "deliveryMode": "group",
+            "groupId": "g",
+            "ttlSeconds": 60,
+            "minIntervalSeconds": 0,
+        }
+        == shown[full]
+    )
 
 
 async def test_the_interval_of_a_subscription_that_names_none_is_configured(tmp_path: Path) -> None:
@@ -95,7 +103,7 @@ async def test_the_interval_of_a_subscription_that_names_none_is_configured(tmp_
         shown = await walked(node, "workers/subscriptions", "subscriptions")
         document = await node.get("/openapi.json")
 
-    assert [each["minIntervalSeconds"] for each in shown] == [90]
+    assert [90] == [each["minIntervalSeconds"] for each in shown]
     assert b"Between two notices; 90 when absent." in document.body
 
 
@@ -108,7 +116,7 @@ async def test_a_walk_meets_each_subscription_once_while_more_are_made(node: Cli
         met += [each["subscriptionId"] for each in page["subscriptions"]]
         await subscribed(node)
 
-    assert len(met) == len(set(met))
+    assert len(set(met)) == len(met)
     assert before <= set(met)
 
 
@@ -119,9 +127,9 @@ async def test_a_subscription_is_ended_once(node: Client) -> None:
     again = await delete(node, path)
     renewed = await node.post(f"{path}/heartbeat")
 
-    assert (ended.status, ended.body) == (204, b"")
-    assert (again.status, again.error) == (404, "not-found")
-    assert (renewed.status, renewed.error) == (404, "not-found")
+    assert (204, b"") == (ended.status, ended.body)
+    assert (404, "not-found") == (again.status, again.error)
+    assert (404, "not-found") == (renewed.status, renewed.error)
 
 
 async def test_a_token_subscribes_to_what_it_may_claim(node: Client) -> None:
@@ -138,9 +146,9 @@ async def test_a_token_subscribes_to_what_it_may_claim(node: Client) -> None:
         for each in await walked(own, "workers/subscriptions", "subscriptions")
     }
 
-    assert shown[named] == ["allowed"]
-    assert shown[unnamed] == ["allowed", "Also.Allowed"]
-    assert [(each.status, each.error) for each in refused] == [(403, "event type not allowed")] * 4
+    assert ["allowed"] == shown[named]
+    assert ["allowed", "Also.Allowed"] == shown[unnamed]
+    assert [(403, "event type not allowed")] * 4 == [(each.status, each.error) for each in refused]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +183,7 @@ async def test_a_subscription_out_of_bounds_is_refused(
     """The refusal has the reference's words if there are any."""
     answer = await node.post("workers/subscriptions", {"callbackUrl": URL, **fields})
 
-    assert (answer.status, answer.error) == (400, text)
+    assert (400, text) == (answer.status, answer.error)
 
 
 async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> None:
@@ -191,13 +199,13 @@ async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> N
         told.append((await node.post("workers/subscriptions", body)).error)
         body |= mended
 
-    assert told == [
+    assert [
         "invalid body",
         "invalid callback url",
         "invalid deliveryMode",
         "groupId is required",
-    ]
-    assert (await node.post("workers/subscriptions", body)).status == 200
+    ] == told
+    assert 200 == (await node.post("workers/subscriptions", body)).status
 
 
 @pytest.mark.parametrize("body", [b"nonsense", b"[]", b'{"ttlSeconds":"5"}', b"7"])
@@ -205,7 +213,7 @@ async def test_a_renewal_that_is_no_renewal_is_refused(node: Client, body: bytes
     """A body, if there is one, must be an object."""
     answer = await node.post(f"workers/subscriptions/{ID}/heartbeat", body)
 
-    assert (answer.status, answer.error) == (400, "invalid body")
+    assert (400, "invalid body") == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize("ttl_s", [-1, 86_401])
@@ -214,7 +222,7 @@ async def test_a_renewal_out_of_bounds_is_refused(node: Client, ttl_s: int) -> N
     answer = await node.post(f"workers/subscriptions/{ID}/heartbeat", {"ttlSeconds": ttl_s})
 
     bound = "must be >= 0" if ttl_s < 0 else "must be <= 86400"
-    assert (answer.status, answer.error) == (400, f"invalid 'ttlSeconds' ({bound})")
+    assert (400, f"invalid 'ttlSeconds' ({bound})") == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize("subscription_id", [ID, "x" * 3000, "a%2Fb", "..", "%00"])
@@ -223,8 +231,8 @@ async def test_an_unknown_subscription_is_not_found(node: Client, subscription_i
     path = f"workers/subscriptions/{subscription_id}"
     renewed, ended = await node.post(f"{path}/heartbeat", {}), await delete(node, path)
 
-    assert (renewed.status, renewed.error) == (404, "not-found")
-    assert (ended.status, ended.error) == (404, "not-found")
+    assert (404, "not-found") == (renewed.status, renewed.error)
+    assert (404, "not-found") == (ended.status, ended.error)
 
 
 async def test_a_worker_without_the_scope_subscribes_to_nothing(node: Client) -> None:
@@ -237,7 +245,7 @@ async def test_a_worker_without_the_scope_subscribes_to_nothing(node: Client) ->
         await delete(narrow, f"workers/subscriptions/{ID}"),
     ]
 
-    assert [(each.status, each.error) for each in answers] == [(403, "missing scope")] * 4
+    assert [(403, "missing scope")] * 4 == [(each.status, each.error) for each in answers]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -258,7 +266,7 @@ async def test_a_private_target_is_refused(strict: Client, url: str) -> None:
     """The rule is the same as for webhooks."""
     answer = await strict.post("workers/subscriptions", {"callbackUrl": url})
 
-    assert (answer.status, answer.error) == (400, "invalid callback url")
+    assert (400, "invalid callback url") == (answer.status, answer.error)
 
 
 async def test_a_tenant_has_so_many_subscriptions_and_no_more(node: Client) -> None:
@@ -278,8 +286,8 @@ async def test_a_tenant_has_so_many_subscriptions_and_no_more(node: Client) -> N
     await delete(node, f"workers/subscriptions/{made[0].json['subscriptionId']}", token=crowd)
     [again] = await subscribe_some(1)
 
-    assert {answer.status for answer in made} == {200}
-    assert (refused.status, refused.error) == (409, "too many subscriptions (at most 1000)")
-    assert refused.json["code"] == "too-many"
-    assert again.status == 200
+    assert {200} == {answer.status for answer in made}
+    assert (409, "too many subscriptions (at most 1000)") == (refused.status, refused.error)
+    assert "too-many" == refused.json["code"]
+    assert 200 == again.status
     await subscribed(node)

@@ -52,11 +52,11 @@ async def test_tasks_are_listed_by_status(node: Client) -> None:
         path = f"admin/tasks?command=TL-status&status={status}"
         found = await walked(node, path, "tasks")
 
-        assert {each["id"] for each in found} == ids
-        assert {each["status"] for each in found} == {status}
+        assert ids == {each["id"] for each in found}
+        assert {status} == {each["status"] for each in found}
     everything = await walked(node, "admin/tasks?command=tl-status&limit=1", "tasks")
 
-    assert sorted(each["id"] for each in everything) == sorted(set.union(*expected.values()))
+    assert sorted(set.union(*expected.values())) == sorted(each["id"] for each in everything)
 
 
 async def test_a_listed_task_is_the_task(node: Client) -> None:
@@ -64,7 +64,7 @@ async def test_a_listed_task_is_the_task(node: Client) -> None:
     task_id = await node.create("tl-same", payload={"a": [1, 2.5, None]}, priority=3)
     [listed] = await walked(node, "admin/tasks?command=tl-same", "tasks")
 
-    assert listed == (await node.get(f"tasks/{task_id}")).json
+    assert (await node.get(f"tasks/{task_id}")).json == listed
 
 
 async def test_a_walk_meets_each_task_once_while_tasks_are_added(node: Client) -> None:
@@ -81,7 +81,7 @@ async def test_a_walk_meets_each_task_once_while_tasks_are_added(node: Client) -
         await lister.create("Two")
         await lister.create("zero", delaySeconds=60)
 
-    assert len(met) == len(set(met))
+    assert len(set(met)) == len(met)
     assert before <= set(met)
 
 
@@ -93,7 +93,7 @@ async def test_waiting_tasks_are_listed_in_claim_order(node: Client) -> None:
     )
     listed = await walked(node, "admin/tasks?command=tl-order&status=PENDING", "tasks")
 
-    assert [each["id"] for each in listed] == [high, low]
+    assert [high, low] == [each["id"] for each in listed]
 
 
 async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
@@ -102,8 +102,8 @@ async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
     task_id = await died(lister, "tl-error", "rare")
     await died(lister, "tl-error", "common")
 
-    assert [each["id"] for each in await walked(lister, "admin/tasks?error=rare", "tasks")] == [
-        task_id
+    assert [task_id] == [
+        each["id"] for each in await walked(lister, "admin/tasks?error=rare", "tasks")
     ]
 
 
@@ -124,7 +124,7 @@ async def test_a_list_asked_for_wrongly_is_refused(node: Client, query: str, tex
     """The refusal names the bounds."""
     answer = await node.get(f"admin/tasks?{query}")
 
-    assert (answer.status, answer.error) == (400, text)
+    assert (400, text) == (answer.status, answer.error)
 
 
 # -- cleanup -----------------------------------------------------------------------------------
@@ -140,11 +140,11 @@ async def test_a_cleanup_without_a_word_deletes_nothing_before_its_time(
     answer = await cleaner.post("admin/tasks/cleanup", body)
     age = datetime.now(tz=UTC) - datetime.fromisoformat(str(answer.json["before"]))
 
-    assert answer.status == 200
-    assert set(answer.json) == {"deleted", "before", "limit"}
-    assert (answer.json["deleted"], answer.json["limit"]) == (0, 1000)
+    assert 200 == answer.status
+    assert {"deleted", "before", "limit"} == set(answer.json)
+    assert (0, 1000) == (answer.json["deleted"], answer.json["limit"])
     assert age >= timedelta(days=1)
-    assert (await cleaner.get(f"tasks/{task_id}")).status == 200
+    assert 200 == (await cleaner.get(f"tasks/{task_id}")).status
 
 
 async def test_a_cleanup_deletes_what_ended_before_and_leaves_the_rest(node: Client) -> None:
@@ -159,9 +159,9 @@ async def test_a_cleanup_deletes_what_ended_before_and_leaves_the_rest(node: Cli
     dead = {each["id"] for each in (await cleaner.get("admin/queues/cleanup/dlq")).json["tasks"]}
 
     assert answer.json["deleted"] >= 2
-    assert left == expected["PENDING"] | expected["IN_PROGRESS"] | dead
-    assert (await cleaner.get(f"tasks/{later}")).status == 200
-    assert (await cleaner.get(f"tasks/{done}")).status == 404
+    assert expected["PENDING"] | expected["IN_PROGRESS"] | dead == left
+    assert 200 == (await cleaner.get(f"tasks/{later}")).status
+    assert 404 == (await cleaner.get(f"tasks/{done}")).status
 
 
 async def test_a_cleanup_stops_at_its_limit(node: Client) -> None:
@@ -173,9 +173,9 @@ async def test_a_cleanup_stops_at_its_limit(node: Client) -> None:
     huge = await cleaner.post("admin/tasks/cleanup", {"limit": 10**9, "before": before})
     none = await cleaner.post("admin/tasks/cleanup", {"limit": -5, "before": before})
 
-    assert (first.json["deleted"], first.json["limit"]) == (2, 2)
-    assert (huge.json["deleted"], huge.json["limit"]) == (1, 10_000)
-    assert (none.json["deleted"], none.json["limit"]) == (0, 1000)
+    assert (2, 2) == (first.json["deleted"], first.json["limit"])
+    assert (1, 10_000) == (huge.json["deleted"], huge.json["limit"])
+    assert (0, 1000) == (none.json["deleted"], none.json["limit"])
 
 
 @pytest.mark.parametrize(
@@ -196,15 +196,15 @@ async def test_a_cleanup_asked_for_wrongly_is_refused(
     """The refusal has the reference's words if there are any."""
     answer = await node.post("admin/tasks/cleanup", body)
 
-    assert (answer.status, answer.error) == (400, text)
+    assert (400, text) == (answer.status, answer.error)
 
 
 async def test_a_cleanup_of_what_is_older_than_the_epoch_finds_nothing(node: Client) -> None:
     """No task is that old."""
     answer = await node.post("admin/tasks/cleanup", {"before": "1901-01-01T00:00:00Z"})
 
-    assert (answer.status, answer.json["deleted"]) == (200, 0)
-    assert answer.json["before"] == "1901-01-01T00:00:00.000Z"
+    assert (200, 0) == (answer.status, answer.json["deleted"])
+    assert "1901-01-01T00:00:00.000Z" == answer.json["before"]
 
 
 async def test_a_cleanup_without_a_word_spares_what_is_kept_for_longer(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ async def test_a_cleanup_without_a_word_spares_what_is_kept_for_longer(tmp_path:
         spared = await client.get(f"tasks/{kept}")
         told = await client.post("admin/tasks/cleanup", {"before": answer.json["before"]})
 
-    assert (answer.json["deleted"], spared.status) == (0, 200)
-    assert told.json["deleted"] == 1
+    assert (0, 200) == (answer.json["deleted"], spared.status)
+    assert 1 == told.json["deleted"]
 
 
 async def test_cleanups_are_counted_against_their_limit(tmp_path: Path) -> None:
@@ -239,9 +239,9 @@ async def test_cleanups_are_counted_against_their_limit(tmp_path: Path) -> None:
         second = await client.post("admin/tasks/cleanup", b"nonsense")
         listed = await client.get("admin/tasks")
 
-    assert (first.status, listed.status) == (200, 200)
-    assert (second.status, second.error) == (429, "rate limit exceeded")
-    assert (second.json["scope"], second.json["operation"]) == ("admin", "cleanup")
+    assert (200, 200) == (first.status, listed.status)
+    assert (429, "rate limit exceeded") == (second.status, second.error)
+    assert ("admin", "cleanup") == (second.json["scope"], second.json["operation"])
     assert int(second.headers["retry-after"]) >= 1
 
 
@@ -260,19 +260,19 @@ async def test_every_state_of_a_task_is_explained(node: Client) -> None:
 
     async def reason(task_id: str) -> tuple[object, object, bool]:
         told = (await node.get(f"tasks/{task_id}/explain")).json
-        assert told["taskId"] == task_id
+        assert task_id == told["taskId"]
         assert told["message"]
         return told["reason"], told["waiting"], "until" in told
 
-    assert await reason(ready) == ("no-claim", True, False)
+    assert ("no-claim", True, False) == await reason(ready)
     assert (await reason(behind))[0] in ("no-claim", "behind-others")
-    assert await reason(delayed) == ("scheduled", True, True)
-    assert await reason(dead) == ("dead-letter", False, False)
-    assert await reason(done) == ("completed", False, False)
-    assert await reason(cancelled) == ("cancelled", False, False)
-    assert await reason(held) == ("running", False, True)
+    assert ("scheduled", True, True) == await reason(delayed)
+    assert ("dead-letter", False, False) == await reason(dead)
+    assert ("completed", False, False) == await reason(done)
+    assert ("cancelled", False, False) == await reason(cancelled)
+    assert ("running", False, True) == await reason(held)
     await node.post("admin/queues/tl-explain/pause")
-    assert await reason(ready) == ("queue-paused", True, False)
+    assert ("queue-paused", True, False) == await reason(ready)
     await node.post("admin/queues/tl-explain/resume")
 
 
@@ -282,8 +282,8 @@ async def test_any_token_of_the_tenant_may_ask_why(node: Client) -> None:
     worker = await node.get(f"tasks/{task_id}/explain", token="narrow")
     stranger = await node.get(f"tasks/{task_id}/explain", token="other")
 
-    assert worker.status == 200
-    assert (stranger.status, stranger.error) == (404, "task not found")
+    assert 200 == worker.status
+    assert (404, "task not found") == (stranger.status, stranger.error)
 
 
 @pytest.mark.parametrize("task_id", [ID, "x" * 3000, "a%2Fb", "..", "%00", "%F0%9F%92%A9"])
@@ -291,4 +291,4 @@ async def test_what_is_no_task_is_not_explained(node: Client, task_id: str) -> N
     """An unknown task is not found."""
     answer = await node.get(f"tasks/{task_id}/explain")
 
-    assert (answer.status, answer.error) == (404, "task not found")
+    assert (404, "task not found") == (answer.status, answer.error)

@@ -134,11 +134,11 @@ async def test_no_route_reaches_what_another_tenant_owns(
         answer = await _try(stranger, route, item_id)
 
         if "{id}" in route.path:
-            assert answer.status == 404, item_id
+            assert 404 == answer.status, item_id
             assert not answer.body or answer.json["code"] == "not-found"
         else:
             assert not any(each in answer.body.decode() for each in theirs.ids)
-    assert await theirs.seen() == before
+    assert before == await theirs.seen()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ async def test_a_name_of_another_tenants_is_as_empty_as_any_other(
         return answer.status, re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "INSTANT", text)
 
     assert theirs.ids
-    assert await said(QUEUE) == await said("nobody-uses-it")
+    assert await said("nobody-uses-it") == await said(QUEUE)
 
 
 @pytest.mark.parametrize("route", LISTS, ids=lambda route: route.path)
@@ -173,7 +173,7 @@ async def test_every_list_shows_a_tenant_its_own_alone(
     answer = await empty.send("GET", route.path, b"")
     theirs_shown = await theirs.client.send("GET", route.path, b"")
 
-    assert answer.status == 200
+    assert 200 == answer.status
     found = json.loads(answer.body)
     assert found == [] or list(found.values()) == [[]]
     shown = json.loads(theirs_shown.body)
@@ -198,13 +198,13 @@ async def test_another_tenants_ids_select_nothing(node: Client, theirs: Owned) -
     ]
     claimed = await stranger.post("tasks/claim", {"commands": [QUEUE]})
 
-    assert (requeued.json["matched"], deleted.json["matched"]) == (0, 0)
-    assert replayed.json == {"replayed": 0}
+    assert (0, 0) == (requeued.json["matched"], deleted.json["matched"])
+    assert {"replayed": 0} == replayed.json
     told: Any = submitted.json["results"]
-    assert {each["error"] for each in told} == {"task not found"}
+    assert {"task not found"} == {each["error"] for each in told}
     assert all(each.status == 200 for each in everything)
-    assert claimed.status == 204
-    assert await theirs.seen() == before
+    assert 204 == claimed.status
+    assert before == await theirs.seen()
 
 
 async def test_a_pause_stops_its_own_tenant_alone(node: Client) -> None:
@@ -214,5 +214,5 @@ async def test_a_pause_stops_its_own_tenant_alone(node: Client) -> None:
     await one.create("pausable")
     await two.create("pausable")
 
-    assert (await one.post("tasks/claim", {"commands": ["pausable"]})).status == 204
-    assert (await two.post("tasks/claim", {"commands": ["pausable"]})).status == 200
+    assert 204 == (await one.post("tasks/claim", {"commands": ["pausable"]})).status
+    assert 200 == (await two.post("tasks/claim", {"commands": ["pausable"]})).status

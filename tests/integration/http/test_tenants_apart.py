@@ -27,7 +27,7 @@ async def test_an_admin_sees_the_queues_of_its_tenant_alone(node: Client) -> Non
     queues = {queue["command"]: queue["ready"] for queue in _array(listed.body)}
     assert queues["theirs-and-mine"] == mine["ready"] == 1
     assert "theirs-alone" not in queues
-    assert not_mine["ready"] == 0
+    assert 0 == not_mine["ready"]
 
 
 async def test_a_worker_of_the_same_name_in_another_tenant_is_another(node: Client) -> None:
@@ -41,9 +41,9 @@ async def test_a_worker_of_the_same_name_in_another_tenant_is_another(node: Clie
         {"status": "COMPLETED", "result": {}, "leaseToken": held["leaseToken"]},
     )
 
-    assert nothing.status == 204
-    assert (stolen.status, stolen.error) == (404, "task not found")
-    assert (await node.get(f"tasks/{task_id}")).json["status"] == "IN_PROGRESS"
+    assert 204 == nothing.status
+    assert (404, "task not found") == (stolen.status, stolen.error)
+    assert "IN_PROGRESS" == (await node.get(f"tasks/{task_id}")).json["status"]
 
 
 async def test_a_cleanup_deletes_ended_tasks_of_its_tenant_alone(node: Client) -> None:
@@ -51,7 +51,7 @@ async def test_a_cleanup_deletes_ended_tasks_of_its_tenant_alone(node: Client) -
     other = Client(node.port, "other")
     ended = [await client.create("swept") for client in (node, other)]
     for client, task_id in zip((node, other), ended, strict=True):
-        assert (await client.post(f"tasks/{task_id}/cancel")).status == 200
+        assert 200 == (await client.post(f"tasks/{task_id}/cancel")).status
     alive = await node.create("swept")
     # The answer of a later request proves that the instant of the end has passed.
     said = str((await node.get(f"tasks/{ended[0]}")).json["updatedAt"])
@@ -60,11 +60,11 @@ async def test_a_cleanup_deletes_ended_tasks_of_its_tenant_alone(node: Client) -
         answer = await node.post("admin/tasks/cleanup", {"before": before, "limit": 10_000})
         if answer.status == 200:
             break
-        assert answer.error == "invalid 'before' (must not be in the future)"
+        assert "invalid 'before' (must not be in the future)" == answer.error
 
-    assert (await node.get(f"tasks/{ended[0]}")).status == 404
-    assert (await node.get(f"tasks/{alive}")).json["status"] == "PENDING"
-    assert (await other.get(f"tasks/{ended[1]}")).json["status"] == "FAILED"
+    assert 404 == (await node.get(f"tasks/{ended[0]}")).status
+    assert "PENDING" == (await node.get(f"tasks/{alive}")).json["status"]
+    assert "FAILED" == (await other.get(f"tasks/{ended[1]}")).json["status"]
 
 
 async def test_what_a_tenant_has_beside_tasks_is_its_own(node: Client) -> None:
@@ -85,12 +85,12 @@ async def test_what_a_tenant_has_beside_tasks_is_its_own(node: Client) -> None:
     after = await other.get(f"tasks/{task_id}")
     await other.create("both")
 
-    assert (renewed.status, ended.status) == (404, 404)
+    assert (404, 404) == (renewed.status, ended.status)
     assert str(made) not in listed.body.decode()
-    assert letters.json["tasks"] == []
-    assert revived.json["requeued"] == 0
-    assert after.json["lastKnownLocation"] == "DLQ_SET"
-    assert (await other.claim("both"))["status"] == "IN_PROGRESS"
+    assert [] == letters.json["tasks"]
+    assert 0 == revived.json["requeued"]
+    assert "DLQ_SET" == after.json["lastKnownLocation"]
+    assert "IN_PROGRESS" == (await other.claim("both"))["status"]
 
 
 @pytest.mark.parametrize("header", ["X_Role", "X_User_Role", "X_Tenant_Id", "X_Codeq_Tenant"])
@@ -106,10 +106,10 @@ async def test_no_header_makes_anybody_more_than_the_token_says(
     stranger = await node.get(f"tasks/{task_id}", token="other", **extra)
     homeless = await node.send("GET", f"{BASE}/tasks/{task_id}", b"", token="homeless", **extra)
 
-    assert (admin.status, admin.error) == (401, "unauthorized. Admin only")
-    assert (nobody.status, nobody.error) == (401, "missing Authorization header")
-    assert (stranger.status, stranger.error) == (404, "not found")
-    assert (homeless.status, homeless.error) == (403, "invalid tenant claims")
+    assert (401, "unauthorized. Admin only") == (admin.status, admin.error)
+    assert (401, "missing Authorization header") == (nobody.status, nobody.error)
+    assert (404, "not found") == (stranger.status, stranger.error)
+    assert (403, "invalid tenant claims") == (homeless.status, homeless.error)
 
 
 def _array(body: bytes) -> list[dict[str, object]]:

@@ -40,7 +40,7 @@ async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is
     await nodes.start("n3")
     await nodes.ready(*NAMES)
 
-    assert len(waits) == 1
+    assert 1 == len(waits)
     assert "raft.peers" in waits[0]
     assert "`cluster join n2`" in waits[0]
     assert await nodes.clients["n2"].create("found")
@@ -67,19 +67,19 @@ async def test_a_node_whose_replicas_are_out_sends_callers_to_who_leads(nodes: N
     read = [await by_a_leader(partial(client.get, f"tasks/{each}")) for each in tasks]
     shards = nodes.running["n2"].status()
 
-    assert [line.partition(":")[0] for line in told] == ["shards 0, 1"]
-    assert (claimed.status, claimed.json["id"]) == (200, task_id)
-    assert done.status == 200
+    assert ["shards 0, 1"] == [line.partition(":")[0] for line in told]
+    assert (200, task_id) == (claimed.status, claimed.json["id"])
+    assert 200 == done.status
     assert b'"n3"' in (await result).body
-    assert [each.json["id"] for each in read] == tasks
-    assert [shard.has_leader for shard in shards] == [False, False]
+    assert tasks == [each.json["id"] for each in read]
+    assert [False, False] == [shard.has_leader for shard in shards]
 
 
 async def by_a_leader(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """Repeat a request while there is no leader: a busy machine may delay one."""
     async with asyncio.timeout(PATIENCE_S):
         while (answer := await ask()).status == 503:
-            assert (answer.json["code"], answer.json["retryable"]) == ("no-leader", True)
+            assert ("no-leader", True) == (answer.json["code"], answer.json["retryable"])
     return answer
 
 
@@ -97,8 +97,8 @@ async def test_a_node_whose_replicas_are_out_waits_no_longer_than_for_an_electio
     await nodes.stop("n1")
     alone = await client.post("tasks", {"command": "c", "payload": {}})
 
-    assert (refused.status, refused.json["code"]) == (503, "no-leader")
-    assert (alone.status, alone.json["code"]) == (503, "no-leader")
+    assert (503, "no-leader") == (refused.status, refused.json["code"])
+    assert (503, "no-leader") == (alone.status, alone.json["code"])
 
 
 async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Nodes) -> None:
@@ -111,11 +111,11 @@ async def test_a_node_without_a_majority_says_who_is_missing_and_why(nodes: Node
     lost = await nodes.says("n1", lambda missing: _says(missing, "n2 has lost its data"))
 
     assert len(away) == len(lost) == 1
-    assert away[0] == (
+    assert (
         "each of shards 0, 1 has no leader: 2 of its 3 voters are missing (n2 is not connected, "
         "n3 is not connected); start them on their data, or see `cluster recover` if that is lost "
         "for good"
-    )
+    ) == away[0]
     assert "n3 is not connected" in lost[0]
 
 
@@ -180,11 +180,11 @@ async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_i
     client = await nodes.start("n2")
     await nodes.ready("n2")
 
-    assert joined.status == 200
-    assert len(told) == 1
+    assert 200 == joined.status
+    assert 1 == len(told)
     assert "by the word of n1: stop it, empty its data directory" in told[0]
-    assert (await client.get(f"tasks/{lost[0]}")).status == 404
-    assert (await client.get(f"tasks/{kept[0]}")).status == 200
+    assert 404 == (await client.get(f"tasks/{lost[0]}")).status
+    assert 200 == (await client.get(f"tasks/{kept[0]}")).status
 
 
 def _says(missing: object, words: str) -> bool:

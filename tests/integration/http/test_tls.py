@@ -93,9 +93,9 @@ async def test_a_task_goes_its_way_over_https(tmp_path: Path) -> None:
         )
         left = await metric(served.node, 'codeq_tls_certificate_expiry_seconds{use="http"}')
 
-        assert claimed["id"] == task_id
+        assert task_id == claimed["id"]
         assert len(str(claimed["payload"])) > 200_000
-        assert done.status == 200
+        assert 200 == done.status
         assert 29 * 86400 < left <= 30 * 86400
 
 
@@ -152,7 +152,7 @@ async def test_plain_http_is_refused(tmp_path: Path) -> None:
 
         assert b"HTTP" not in said
         assert 1 == await metric(served.node, "codeq_http_failed_handshakes_total")
-        assert (await served.node.get("/healthz")).status == 200
+        assert 200 == (await served.node.get("/healthz")).status
 
 
 async def test_a_client_that_does_not_know_the_authority_refuses(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ async def test_a_client_that_does_not_know_the_authority_refuses(tmp_path: Path)
         newer = trusting(AUTHORITY)
         newer.maximum_version = ssl.TLSVersion.TLSv1_2
 
-        assert (await Client(served.node.port, trust=newer).get("/healthz")).status == 200
+        assert 200 == (await Client(served.node.port, trust=newer).get("/healthz")).status
 
 
 async def test_a_changed_certificate_is_shown_to_new_connections_alone(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
         await until(is_closed)
         await until(have_failed)
 
-        assert (await served.node.get("/readyz")).status == 200
+        assert 200 == (await served.node.get("/readyz")).status
         for one in silent:
             one.close()
 

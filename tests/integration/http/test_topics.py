@@ -38,17 +38,17 @@ async def test_a_topic_is_made_kept_and_changed(node: Client) -> None:
     read = await node.get("admin/topics/tp-life")
 
     policy = FULL | {"priorityTiers": [0, 5, 9]}
-    assert (made.status, replayed.status, changed.status) == (201, 200, 200)
-    assert {name: made.json[name] for name in FULL} == policy
-    assert made.json["policy"] == policy
-    assert (made.json["name"], made.json["topicName"]) == ("tp-life", "tp-life")
-    assert (made.json["topicId"], made.json["tenantId"]) == ("acme.tp-life", "acme")
-    assert replayed.json == made.json
-    assert (made.json["version"], changed.json["version"]) == (1, 2)
-    assert changed.json["createdAt"] == made.json["createdAt"]
+    assert (201, 200, 200) == (made.status, replayed.status, changed.status)
+    assert policy == {name: made.json[name] for name in FULL}
+    assert policy == made.json["policy"]
+    assert ("tp-life", "tp-life") == (made.json["name"], made.json["topicName"])
+    assert ("acme.tp-life", "acme") == (made.json["topicId"], made.json["tenantId"])
+    assert made.json == replayed.json
+    assert (1, 2) == (made.json["version"], changed.json["version"])
+    assert made.json["createdAt"] == changed.json["createdAt"]
     assert changed.json["updatedAt"] >= made.json["updatedAt"]
-    assert changed.json["maxAttempts"] == 4
-    assert (read.status, read.json) == (200, changed.json)
+    assert 4 == changed.json["maxAttempts"]
+    assert (200, changed.json) == (read.status, read.json)
 
 
 async def test_what_a_topic_does_not_name_is_the_brokers(node: Client) -> None:
@@ -56,8 +56,8 @@ async def test_what_a_topic_does_not_name_is_the_brokers(node: Client) -> None:
     await put(node, "tp-absent", FULL)
     changed = await put(node, "tp-absent", {"maxAttempts": None, "MAXCONSUMERS": 2})
 
-    assert changed.status == 200
-    assert changed.json["policy"] == {"maxConsumers": 2, "weight": 1}
+    assert 200 == changed.status
+    assert {"maxConsumers": 2, "weight": 1} == changed.json["policy"]
 
 
 async def test_a_topic_governs_its_queue_from_its_answer_on(node: Client) -> None:
@@ -69,9 +69,9 @@ async def test_a_topic_governs_its_queue_from_its_answer_on(node: Client) -> Non
     second = await node.post("tasks/claim", {"commands": ["tp-governs"]})
     await delete(node, "admin/topics/tp-governs?deletionPolicy=Delete")
 
-    assert (await node.get(f"tasks/{task_id}")).json["maxAttempts"] == 2
-    assert second.status == 204
-    assert (await node.claim("tp-governs"))["status"] == "IN_PROGRESS"
+    assert 2 == (await node.get(f"tasks/{task_id}")).json["maxAttempts"]
+    assert 204 == second.status
+    assert "IN_PROGRESS" == (await node.claim("tp-governs"))["status"]
 
 
 async def test_tiers_govern_the_creates_of_their_queue(node: Client) -> None:
@@ -95,12 +95,12 @@ async def test_tiers_govern_the_creates_of_their_queue(node: Client) -> None:
         "invalid 'priority' (must be one of 1, 5, 10, the priorityTiers of its topic; "
         "0 when absent)"
     )
-    assert [(each.status, each.error) for each in (absent, between)] == [(400, text)] * 2
-    assert {absent.json["code"], between.json["code"]} == {"invalid-priority"}
-    assert [each.status for each in (*taken, free)] == [202] * 6
-    assert batch.status == 200
+    assert [(400, text)] * 2 == [(each.status, each.error) for each in (absent, between)]
+    assert {"invalid-priority"} == {absent.json["code"], between.json["code"]}
+    assert [202] * 6 == [each.status for each in (*taken, free)]
+    assert 200 == batch.status
     assert isinstance(results, list)
-    assert [each.get("error") for each in results] == [None, text, None, text]
+    assert [None, text, None, text] == [each.get("error") for each in results]
 
 
 async def test_a_topic_is_deleted_only_by_who_says_so(node: Client) -> None:
@@ -114,11 +114,11 @@ async def test_a_topic_is_deleted_only_by_who_says_so(node: Client) -> None:
     again = await put(node, "tp-delete", {})
 
     told = "deletionPolicy=Delete is required"
-    assert (unsaid.status, unsaid.error, otherwise.error) == (400, told, told)
-    assert there.status == 200
-    assert [(each.status, each.body) for each in deleted] == [(204, b"")] * 2
-    assert (gone.status, gone.error) == (404, 'queue topic "acme.tp-delete" not found')
-    assert (again.status, again.json["version"]) == (201, 1)
+    assert (400, told, told) == (unsaid.status, unsaid.error, otherwise.error)
+    assert 200 == there.status
+    assert [(204, b"")] * 2 == [(each.status, each.body) for each in deleted]
+    assert (404, 'queue topic "acme.tp-delete" not found') == (gone.status, gone.error)
+    assert (201, 1) == (again.status, again.json["version"])
 
 
 async def test_topics_are_listed_page_by_page(node: Client) -> None:
@@ -133,8 +133,8 @@ async def test_topics_are_listed_page_by_page(node: Client) -> None:
         await put(lister, "0-before", {})
     everything = await walked(lister, "admin/topics", "topics")
 
-    assert met == names
-    assert [each["name"] for each in everything] == ["0-before", *names]
+    assert names == met
+    assert ["0-before", *names] == [each["name"] for each in everything]
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ async def test_a_policy_out_of_bounds_is_refused_by_its_field(
     """The refusal has the reference's words, and nothing is created."""
     answer = await put(node, "TP-bad", body)
 
-    assert (answer.status, answer.error) == (422, f"invalid {field}: {message}")
-    assert (answer.json["field"], answer.json["code"]) == (field, "invalid-field")
-    assert (await node.get("admin/topics/tp-bad")).status == 404
+    assert (422, f"invalid {field}: {message}") == (answer.status, answer.error)
+    assert (field, "invalid-field") == (answer.json["field"], answer.json["code"])
+    assert 404 == (await node.get("admin/topics/tp-bad")).status
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ async def test_a_body_that_is_no_policy_is_refused(node: Client, body: bytes) ->
     """The body must be an object with fields of the right types."""
     answer = await put(node, "tp-body", body)
 
-    assert (answer.status, answer.error) == (400, "invalid request body")
+    assert (400, "invalid request body") == (answer.status, answer.error)
 
 
 @pytest.mark.parametrize("name", ["a%2Fb", "a%20b", "%00", "x" * 129, "%F0%9F%92%A9"])
@@ -231,7 +231,7 @@ async def test_what_is_no_command_has_no_topic(node: Client, name: str) -> None:
     ]
 
     text = "invalid topicName: must be a command: 1 to 128 of A-Za-z0-9._:-"
-    assert [(each.status, each.error) for each in answers] == [(422, text)] * 3
+    assert [(422, text)] * 3 == [(each.status, each.error) for each in answers]
 
 
 async def test_a_tenant_has_so_many_topics_and_pauses_and_no_more(node: Client) -> None:
@@ -257,9 +257,9 @@ async def test_a_tenant_has_so_many_topics_and_pauses_and_no_more(node: Client) 
     await delete(node, "admin/topics/t-7?deletionPolicy=Delete", token="rulers")
     room = await each_of("PUT", "topics/t-{}", range(TOPICS_MAX, TOPICS_MAX + 1))
 
-    assert {answer.status for answer in topics} == {201}
-    assert {answer.status for answer in pauses} == {200}
-    assert (topic.status, topic.error) == (409, "too many topics (at most 1000)")
-    assert (pause.status, pause.error) == (409, "too many paused queues (at most 1000)")
-    assert {topic.json["code"], pause.json["code"]} == {"too-many"}
-    assert [answer.status for answer in (*again, *room)] == [200, 201]
+    assert {201} == {answer.status for answer in topics}
+    assert {200} == {answer.status for answer in pauses}
+    assert (409, "too many topics (at most 1000)") == (topic.status, topic.error)
+    assert (409, "too many paused queues (at most 1000)") == (pause.status, pause.error)
+    assert {"too-many"} == {topic.json["code"], pause.json["code"]}
+    assert [200, 201] == [answer.status for answer in (*again, *room)]

@@ -44,11 +44,11 @@ async def test_a_create_with_a_webhook_is_refused_singly_and_in_a_batch(bare: Cl
     batch = await bare.post("tasks/batch", {"tasks": [plain, plain | {"webhook": HOOK}]})
     results = batch.json["results"]
 
-    assert (single.status, single.error, single.json["code"]) == (400, *REFUSED)
-    assert private.error == TEXT
+    assert (400, *REFUSED) == (single.status, single.error, single.json["code"])
+    assert TEXT == private.error
     assert isinstance(results, list)
-    assert [(each.get("error"), each.get("code")) for each in results] == [(None, None), REFUSED]
-    assert (await bare.depth("hook"))["ready"] == 1
+    assert [(None, None), REFUSED] == [(each.get("error"), each.get("code")) for each in results]
+    assert 1 == (await bare.depth("hook"))["ready"]
 
 
 async def test_a_subscription_is_refused(bare: Client) -> None:
@@ -58,8 +58,8 @@ async def test_a_subscription_is_refused(bare: Client) -> None:
         "workers/subscriptions/00000000-0000-4000-8000-000000000000/heartbeat"
     )
 
-    assert (made.status, made.error, made.json["code"]) == (400, *REFUSED)
-    assert (renewed.status, renewed.error) == (400, TEXT)
+    assert (400, *REFUSED) == (made.status, made.error, made.json["code"])
+    assert (400, TEXT) == (renewed.status, renewed.error)
 
 
 async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: 
 
     [heard] = target.heard
     unix_s = int(heard.headers["X-CodeQ-Timestamp"])
-    assert [(each["id"], each["attempts"]) for each in dead] == [(f"{task_id}.1", 0)]
-    assert unsigned == 0
-    assert heard.headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=heard.body)
+    assert [(f"{task_id}.1", 0)] == [(each["id"], each["attempts"]) for each in dead]
+    assert 0 == unsigned
+    assert signature(SECRET, unix_s=unix_s, body=heard.body) == heard.headers["X-CodeQ-Signature"]
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ async def test_the_log_of_the_start_says_which_it_is(
             pass
     told = [each.message for each in caplog.records if each.name == "codeq_cluster.node.offers"]
 
-    assert told == ["artifacts are refused", said]
+    assert ["artifacts are refused", said] == told

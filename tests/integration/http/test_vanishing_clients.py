@@ -56,8 +56,8 @@ async def test_the_task_goes_to_the_next_waiter(node: Client, politely: bool) ->
     answer = await answer_of(stays)
     depth = await node.depth(command)
 
-    assert (answer.status, answer.json["id"], answer.json["attempts"]) == (200, task_id, 1)
-    assert (depth["ready"], depth["inProgress"]) == (0, 1)
+    assert (200, task_id, 1) == (answer.status, answer.json["id"], answer.json["attempts"])
+    assert (0, 1) == (depth["ready"], depth["inProgress"])
 
 
 async def test_a_client_that_leaves_as_its_task_comes_loses_no_task(node: Client) -> None:
@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_as_its_task_comes_loses_no_task(node: Client
         task_id = await create
         next_ = await node.post("tasks/claim", {"commands": [command], "waitSeconds": 18})
 
-        assert (next_.status, next_.json["id"]) == (200, task_id)
+        assert (200, task_id) == (next_.status, next_.json["id"])
         assert next_.json["attempts"] in (1, 2)
 
 
@@ -86,8 +86,8 @@ async def test_all_but_one_of_many_waiters_vanish(node: Client) -> None:
     answer = await answer_of(waiters[-1])
     depth = await node.depth("crowd")
 
-    assert answer.json["id"] == task_id
-    assert (depth["ready"], depth["inProgress"]) == (0, 1)
+    assert task_id == answer.json["id"]
+    assert (0, 1) == (depth["ready"], depth["inProgress"])
 
 
 async def test_a_wait_ends_before_the_clients_own_timeout(node: Client) -> None:
@@ -100,7 +100,7 @@ async def test_a_wait_ends_before_the_clients_own_timeout(node: Client) -> None:
             started_s = loop.time()
             answer = await node.post("tasks/claim", {"commands": ["nothing"], "waitSeconds": 1})
             took_s.append(loop.time() - started_s)
-            assert (answer.status, answer.body) == (204, b"")
+            assert (204, b"") == (answer.status, answer.body)
 
     assert min(took_s) > 0.7
 
@@ -121,5 +121,5 @@ async def test_a_client_that_vanishes_while_waiting_for_a_result_disturbs_nobody
     await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {"n": 1}})
     answer = await answer_of(readers[1])
 
-    assert answer.status == 200
-    assert answer.json["result"]["result"] == {"n": 1}  # type: ignore[index]
+    assert 200 == answer.status
+    assert {"n": 1} == answer.json["result"]["result"]  # type: ignore[index]

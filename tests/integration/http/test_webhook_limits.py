@@ -53,10 +53,10 @@ async def test_callbacks_beyond_the_limit_are_put_off_and_all_arrive(node: Clien
         hits = await counted(node, HITS, operation="task_result")
 
     told = [heard.headers["X-CodeQ-Delivery"] for heard in target.heard]
-    assert sorted(told) == sorted(f"{task_id}.1" for task_id in ids)
+    assert sorted(f"{task_id}.1" for task_id in ids) == sorted(told)
     assert passed_s >= (CALLBACKS - BURST) * 60 / PER_MINUTE
-    assert set(waiting) == {("pending", 0)}
-    assert attempts == {("task_result", "success"): CALLBACKS}
+    assert {("pending", 0)} == set(waiting)
+    assert {("task_result", "success"): CALLBACKS} == attempts
     assert hits[("webhook",)] >= 1
 
 
@@ -66,7 +66,7 @@ async def test_notices_beyond_the_limit_are_dropped_and_counted(node: Client) ->
     own = replace(node, token="other")
     async with listening() as target:
         body = {"callbackUrl": target.url, "eventTypes": queues, "minIntervalSeconds": 0}
-        assert (await own.post("workers/subscriptions", body)).status == 200
+        assert 200 == (await own.post("workers/subscriptions", body)).status
         for queue in queues:
             await own.create(queue)
         outcomes: dict[str, float] = {}
@@ -77,9 +77,9 @@ async def test_notices_beyond_the_limit_are_dropped_and_counted(node: Client) ->
                     outcomes[outcome] += count
         hits = await counted(own, HITS, operation="queue_ready")
 
-    assert outcomes == {"success": BURST, "dropped": len(queues) - BURST}
-    assert len(target.heard) == BURST
-    assert hits == {("webhook",): len(queues) - BURST}
+    assert {"success": BURST, "dropped": len(queues) - BURST} == outcomes
+    assert BURST == len(target.heard)
+    assert {("webhook",): len(queues) - BURST} == hits
 
 
 async def counted(node: Client, name: str, **labels: str) -> dict[tuple[str, ...], float]:

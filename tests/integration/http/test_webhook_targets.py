@@ -43,14 +43,14 @@ async def test_a_private_target_is_refused_singly_and_in_a_batch(strict: Client,
     batch = await strict.post("tasks/batch", {"tasks": [good, bad, good]})
 
     results = batch.json["results"]
-    assert (single.status, single.error, single.json["code"]) == (400, *REFUSED)
+    assert (400, *REFUSED) == (single.status, single.error, single.json["code"])
     assert isinstance(results, list)
-    assert [(each.get("error"), each.get("code")) for each in results] == [
+    assert [
         (None, None),
         REFUSED,
         (None, None),
-    ]
-    assert results[0]["task"]["webhook"] == good["webhook"]
+    ] == [(each.get("error"), each.get("code")) for each in results]
+    assert good["webhook"] == results[0]["task"]["webhook"]
 
 
 async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
@@ -59,8 +59,8 @@ async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
         "tasks", {"command": "hook", "payload": {}, "webhook": "https://hooks.invalid/done"}
     )
 
-    assert answer.status == 202
-    assert answer.json["webhook"] == "https://hooks.invalid/done"
+    assert 202 == answer.status
+    assert "https://hooks.invalid/done" == answer.json["webhook"]
 
 
 async def test_a_private_target_is_told_after_the_faults_before_it(strict: Client) -> None:
@@ -71,5 +71,5 @@ async def test_a_private_target_is_told_after_the_faults_before_it(strict: Clien
     then = await strict.post("tasks", task)
     last = await strict.post("tasks", {**task, "webhook": "http://1.1.1.1/"})
 
-    assert (first.error, then.error) == ("invalid command", REFUSED[0])
-    assert last.error == "invalid 'ttlSeconds' (must be >= 0)"
+    assert ("invalid command", REFUSED[0]) == (first.error, then.error)
+    assert "invalid 'ttlSeconds' (must be >= 0)" == last.error

@@ -52,7 +52,7 @@ async def _kept(node: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     """Return a connection that has had an answer: only there a request surely arrives whole."""
     reader, writer = await node.connect()
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
-    assert (await read_answer(reader)).status == 200
+    assert 200 == (await read_answer(reader)).status
     return reader, writer
 
 
@@ -76,7 +76,7 @@ async def test_an_answer_is_the_same_either_way(node: Client, name: str, token: 
         async with asyncio.timeout(DEADLINE_S):
             answers.append(await read_answer(reader))
 
-    assert _told(answers[0]) == _told(answers[1])
+    assert _told(answers[1]) == _told(answers[0])
     assert "date" in answers[0].headers
 
 
@@ -97,9 +97,9 @@ async def test_a_cycle_on_one_connection(node: Client) -> None:
         f"tasks/{claimed.json['id']}/result", b'{"status":"COMPLETED","result":{"ok":true}}'
     )
 
-    assert [each.status for each in (created, claimed, extended, ended)] == [202, 200, 200, 200]
+    assert [202, 200, 200, 200] == [each.status for each in (created, claimed, extended, ended)]
     assert claimed.json["id"] == created.json["id"] == ended.json["taskId"]
-    assert claimed.json["payload"] == '{"n":1}'
+    assert '{"n":1}' == claimed.json["payload"]
 
 
 @pytest.mark.parametrize("asked", [1, 20], ids=["one", "more than is kept in memory"])
@@ -116,7 +116,7 @@ async def test_what_comes_during_an_answer_is_answered_after_it(asked: int) -> N
         served.go_on.set()
         answers = [(await read_answer(reader)).body.partition(b"-")[0] for _ in range(asked + 2)]
 
-    assert answers == [b"first", *(b"%d" % number for number in range(asked)), b"healthy"]
+    assert [b"first", *(b"%d" % number for number in range(asked)), b"healthy"] == answers
 
 
 async def test_the_next_request_of_a_connection_is_not_begun_during_an_answer() -> None:
@@ -134,7 +134,7 @@ async def test_the_next_request_of_a_connection_is_not_begun_during_an_answer() 
         answers = [(await read_answer(reader)).body for _ in range(2)]
 
     assert not begun
-    assert answers == [b"first", b"second"]
+    assert [b"first", b"second"] == answers
 
 
 async def test_a_client_that_goes_away_cancels_its_request() -> None:
@@ -149,7 +149,7 @@ async def test_a_client_that_goes_away_cancels_its_request() -> None:
         reader, writer = await _connected(server, served)
         writer.write(_request(b"next"))
 
-        assert (await read_answer(reader)).body == b"next"
+        assert b"next" == (await read_answer(reader)).body
 
 
 async def test_a_server_that_leaves_closes_the_connection_with_the_answer() -> None:
@@ -165,7 +165,7 @@ async def test_a_server_that_leaves_closes_the_connection_with_the_answer() -> N
         rest = await reader.read()
         await leaving
 
-    assert (answer.headers["connection"], answer.body, rest) == ("close", b"first", b"")
+    assert ("close", b"first", b"") == (answer.headers["connection"], answer.body, rest)
 
 
 async def test_a_server_that_stops_cuts_off_who_is_still_being_answered() -> None:
@@ -177,7 +177,7 @@ async def test_a_server_that_stops_cuts_off_who_is_still_being_answered() -> Non
         await server.stop()
 
         assert served.cancelled.is_set()
-        assert await reader.read() == b""
+        assert b"" == await reader.read()
 
 
 async def test_a_connection_whose_request_takes_long_is_not_idle() -> None:
@@ -192,7 +192,7 @@ async def test_a_connection_whose_request_takes_long_is_not_idle() -> None:
         answer = await read_answer(reader)
         rest = await reader.read()
 
-    assert (answer.body, rest) == (b"first", b"")
+    assert (b"first", b"") == (answer.body, rest)
 
 
 async def test_a_request_costs_one_task_and_one_write_and_no_timer() -> None:
@@ -207,10 +207,10 @@ async def test_a_request_costs_one_task_and_one_write_and_no_timer() -> None:
         with _counting(asyncio.get_running_loop()) as counted:
             for _ in range(10):
                 writer.write(_request(b"again"))
-                assert (await read_answer(reader)).body == b"again"
+                assert b"again" == (await read_answer(reader)).body
         connection.transport = watched.transport
 
-    assert (watched.writes, counted) == (10, {"tasks": 10, "timers": 0})
+    assert (10, {"tasks": 10, "timers": 0}) == (watched.writes, counted)
 
 
 class _Served:
@@ -311,7 +311,7 @@ async def _connected(
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     served.open.append(writer)
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
-    assert (await read_answer(reader)).status == 200
+    assert 200 == (await read_answer(reader)).status
     return reader, writer
 
 

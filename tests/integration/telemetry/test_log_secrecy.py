@@ -207,16 +207,16 @@ async def test_every_line_is_an_object_and_none_holds_what_was_sent(cluster: Loc
     for url in urls:
         await _no_http(url)
     for node_id in cluster.nodes:
-        assert await cluster.stop(node_id) == 0
+        assert 0 == await cluster.stop(node_id)
 
     requests: dict[str, dict[str, object]] = {}
     refusals: dict[str, str] = {}
     for node in cluster.nodes.values():
         text = node.log_path.read_text()
-        assert [word for word in SECRETS if word in text] == []
+        assert [] == [word for word in SECRETS if word in text]
         for line in _lines(node.log_path):
             assert {"ts", "level", "event", "logger"} <= line.keys()
-            assert line["node"] == node.id
+            assert node.id == line["node"]
             if line["event"] == "request":
                 assert {"method", "route", "status", "ms", "tenant", "request_id"} <= line.keys()
                 requests[str(line["request_id"])] = line
@@ -224,12 +224,12 @@ async def test_every_line_is_an_object_and_none_holds_what_was_sent(cluster: Loc
                 refusals[str(line["request_id"])] = str(line["reason"])
 
     told = {name: requests[name]["status"] for name in sender.answered}
-    assert told == sender.answered
+    assert sender.answered == told
     assert set(told.values()) >= {200, 202, 400, 401, 403, 404, 405, 413}
     first = requests["r-0"]
-    assert (first["method"], first["route"]) == ("POST", "/v1/codeq/tasks")
-    assert (first["tenant"], first["level"]) == ("acme", "debug")
-    assert {name for name, status in told.items() if status == 401} == refusals.keys()
+    assert ("POST", "/v1/codeq/tasks") == (first["method"], first["route"])
+    assert ("acme", "debug") == (first["tenant"], first["level"])
+    assert refusals.keys() == {name for name, status in told.items() if status == 401}
     assert any("algorithm 'none'" in reason or "alg" in reason for reason in refusals.values())
 
 

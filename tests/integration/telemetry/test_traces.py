@@ -142,34 +142,34 @@ async def _one_trace(
             and any(span.name == CLAIM for span in spans)
         )
     )
-    assert of_trace(spans, trace_id) == wanted
-    assert (claimed["traceParent"], claimed["traceState"]) == (header, "v=1")
+    assert wanted == of_trace(spans, trace_id)
+    assert (header, "v=1") == (claimed["traceParent"], claimed["traceState"])
     ours = [span for span in spans if span.trace_id == trace_id]
     for name in (CREATE, RESULT):
         [serving] = [span for span in ours if span.name == name]
         [forward] = [span for span in ours if span.parent_id == serving.span_id]
         [commit] = [span for span in ours if span.parent_id == forward.span_id]
-        assert (serving.parent_id, serving.node) == (cause, here)
-        assert (forward.name, forward.node) == ("forward", here)
-        assert (forward.attributes["codeq.peer"], forward.attributes["codeq.shard"]) == (leader, 0)
-        assert (commit.name, commit.node) == ("commit", leader)
-        assert (commit.attributes["codeq.operations"], commit.attributes["codeq.shard"]) == (1, 0)
+        assert (cause, here) == (serving.parent_id, serving.node)
+        assert ("forward", here) == (forward.name, forward.node)
+        assert (leader, 0) == (forward.attributes["codeq.peer"], forward.attributes["codeq.shard"])
+        assert ("commit", leader) == (commit.name, commit.node)
+        assert (1, 0) == (commit.attributes["codeq.operations"], commit.attributes["codeq.shard"])
         assert commit.attributes["codeq.entry.ordinal"]
     [creating] = [span for span in ours if span.name == CREATE]
     [claim] = [span for span in ours if span.name == "claim"]
     [claiming] = [span for span in spans if span.name == CLAIM and span.span_id in claim.links]
-    assert creating.attributes["http.response.status_code"] == 202
-    assert creating.attributes["codeq.request_id"] == "r1"
-    assert (claim.parent_id, claim.attributes["codeq.task.id"]) == (cause, task_id)
-    assert (claiming.parent_id, claiming.trace_id == trace_id) == ("", False)
+    assert 202 == creating.attributes["http.response.status_code"]
+    assert "r1" == creating.attributes["codeq.request_id"]
+    assert (cause, task_id) == (claim.parent_id, claim.attributes["codeq.task.id"])
+    assert ("", False) == (claiming.parent_id, claiming.trace_id == trace_id)
     [called] = [span for span in ours if span.name == "webhook"]
     [heard] = target.heard
-    assert (called.parent_id, called.node, called.failed) == (cause, leader, False)
-    assert called.attributes["codeq.webhook.kind"] == "task_result"
-    assert called.attributes["server.address"] == "127.0.0.1"
-    assert heard.headers["traceparent"] == f"00-{trace_id}-{called.span_id}-01"
-    assert heard.headers["tracestate"] == "v=1"
-    assert collector.headers["x-key"] == "of ours"
+    assert (cause, leader, False) == (called.parent_id, called.node, called.failed)
+    assert "task_result" == called.attributes["codeq.webhook.kind"]
+    assert "127.0.0.1" == called.attributes["server.address"]
+    assert f"00-{trace_id}-{called.span_id}-01" == heard.headers["traceparent"]
+    assert "v=1" == heard.headers["tracestate"]
+    assert "of ours" == collector.headers["x-key"]
 
 
 async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
@@ -188,7 +188,7 @@ async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
     _, trace_id, span_id, flags = header.split("-")
     spans = await collector.until(lambda spans: of_trace(spans, trace_id)[CREATE])
     [creating] = [span for span in spans if span.trace_id == trace_id and span.name == CREATE]
-    assert (creating.span_id, creating.parent_id) == (span_id, "")
+    assert (span_id, "") == (creating.span_id, creating.parent_id)
     assert int(flags, 16) & 1
 
 
@@ -241,10 +241,10 @@ async def test_a_webhook_continues_the_trace_of_its_task(collector: Collector) -
 
     seen = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"] == 2)
     first, second = [span for span in seen if span.trace_id == trace_id]
-    assert (first.parent_id, second.parent_id) == (cause, cause)
-    assert told == (f"00-{trace_id}-{first.span_id}-01", "v=1")
-    assert (first.failed, second.failed) == (False, True)
-    assert second.attributes["error.type"] == "ConnectionError"
+    assert (cause, cause) == (first.parent_id, second.parent_id)
+    assert (f"00-{trace_id}-{first.span_id}-01", "v=1") == told
+    assert (False, True) == (first.failed, second.failed)
+    assert "ConnectionError" == second.attributes["error.type"]
     assert "a secret" not in str(seen)
 
 
@@ -272,14 +272,14 @@ async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
 
     spans = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"] == 2)
     calls = [span for span in spans if span.trace_id == trace_id and span.name == "webhook"]
-    assert [call.parent_id for call in calls] == [cause, cause]
-    assert [
+    assert [cause, cause] == [call.parent_id for call in calls]
+    assert [(1, 404), (2, 200)] == [
         (call.attributes["codeq.attempt"], call.attributes["http.response.status_code"])
         for call in calls
-    ] == [(1, 404), (2, 200)]
-    assert [call.failed for call in calls] == [True, False]
-    assert [each.headers["traceparent"] for each in target.heard] == [
-        f"00-{trace_id}-{call.span_id}-01" for call in calls
+    ]
+    assert [True, False] == [call.failed for call in calls]
+    assert [f"00-{trace_id}-{call.span_id}-01" for call in calls] == [
+        each.headers["traceparent"] for each in target.heard
     ]
     assert "secret" not in str(calls)
 
@@ -303,13 +303,13 @@ async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> N
 
     seen = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"])
     [only] = [each for each in seen if each.trace_id == trace_id]
-    assert (silent.status, silent.deferred, deferred.deferred, refused.ok) == (
+    assert (
         0,
         False,
         True,
         False,
-    )
-    assert (only.failed, only.attributes["error.type"]) == (True, "no answer")
+    ) == (silent.status, silent.deferred, deferred.deferred, refused.ok)
+    assert (True, "no answer") == (only.failed, only.attributes["error.type"])
     assert "http.response.status_code" not in only.attributes
 
 
@@ -324,7 +324,7 @@ async def test_outside_of_a_request_nothing_is_told(collector: Collector) -> Non
         current = spans.current()
     await spans.stop()
 
-    assert (forwarded, committed, current) == (None, None, ("", ""))
+    assert (None, None, ("", "")) == (forwarded, committed, current)
 
 
 @pytest.mark.parametrize("trace", ["", "x", "00-zz", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
@@ -363,9 +363,9 @@ async def test_a_collector_that_does_not_answer_disturbs_nobody(
             await node.stop()
         unanswered = list(collector.spans)
 
-    assert (claimed["id"], done.status) == (task_id, 200)
+    assert (task_id, 200) == (claimed["id"], done.status)
     ours = [each.message for each in caplog.records if each.name == "codeq_cluster.telemetry.spans"]
-    assert ours == ["the last spans were not sent"]
+    assert ["the last spans were not sent"] == ours
     assert not unanswered
 
 
@@ -395,8 +395,8 @@ async def test_a_node_sends_its_spans_by_grpc(
         await node.stop()
 
     [creating] = [each for each in seen if each.trace_id == trace_id and each.name == CREATE]
-    assert creating.parent_id == cause
-    assert collector.headers["x-key"] == "of ours"
+    assert cause == creating.parent_id
+    assert "of ours" == collector.headers["x-key"]
 
 
 async def test_a_grpc_collector_that_is_away_disturbs_nobody(
@@ -418,7 +418,7 @@ async def test_a_grpc_collector_that_is_away_disturbs_nobody(
     said = [each for each in caplog.records if each.name == LOGS[OtlpProtocol.GRPC]]
 
     assert took_s < FLUSH_S + 5
-    assert ["UNAVAILABLE" in each.getMessage() for each in said] == [True]
+    assert [True] == ["UNAVAILABLE" in each.getMessage() for each in said]
 
 
 _OFF = """
@@ -447,7 +447,7 @@ async def test_a_node_without_a_collector_never_loads_the_library(tmp_path: Path
     )
     said, _ = await process.communicate()
 
-    assert (process.returncode, said) == (0, b"[]\n")
+    assert (0, b"[]\n") == (process.returncode, said)
 
 
 @pytest.mark.parametrize(
@@ -471,5 +471,5 @@ async def test_a_node_loads_what_its_collector_speaks_and_no_more(
     )
     said, _ = await process.communicate()
 
-    assert (process.returncode, said.decode().strip()) == (0, str([library]))
+    assert (0, str([library])) == (process.returncode, said.decode().strip())
     assert other not in said.decode()

@@ -40,9 +40,9 @@ def test_it_writes_its_own_entries_from_its_own_level_on(tmp_path: Path) -> None
     )
     level, link, before, after = said.stdout.split()
 
-    assert (int(level), int(link)) == (LEVEL, VERSIONS[1] + 1)
-    assert LEVEL == THIS_LEVEL + 1
-    assert bytes.fromhex(before) == ours
-    assert bytes.fromhex(after)[0] == ENTRY_VERSION
+    assert (LEVEL, VERSIONS[1] + 1) == (int(level), int(link))
+    assert THIS_LEVEL + 1 == LEVEL
+    assert ours == bytes.fromhex(before)
+    assert ENTRY_VERSION == bytes.fromhex(after)[0]
     with pytest.raises(EntryInvalid, match=f"version {ENTRY_VERSION:02x}, this release reads 01"):
         entries.decode(bytes.fromhex(after))

@@ -70,9 +70,9 @@ async def test_a_blocked_direction_holds_what_is_said_until_it_is_healed(
         done, _ = await asyncio.wait({held}, timeout=0.1)
         proxies.unblock(*direction)
 
-        assert before == b"before\n"
+        assert b"before\n" == before
         assert not done
-        assert await asyncio.wait_for(held, 60) == b"during\n"
+        assert b"during\n" == await asyncio.wait_for(held, 60)
 
 
 async def test_the_other_directions_stay_open_while_one_is_blocked() -> None:
@@ -82,7 +82,7 @@ async def test_the_other_directions_stay_open_while_one_is_blocked() -> None:
         async with dialled(proxies, "c", "b") as (reader, writer):
             writer.write(b"hello\n")
 
-            assert await asyncio.wait_for(reader.readline(), 60) == b"hello\n"
+            assert b"hello\n" == await asyncio.wait_for(reader.readline(), 60)
 
 
 async def test_a_node_that_is_not_there_ends_the_diallers_connection() -> None:

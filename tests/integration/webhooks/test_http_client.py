@@ -36,9 +36,9 @@ async def test_a_body_arrives_as_it_was_given_and_signed() -> None:
         )
 
     [heard] = target.heard
-    assert sent == Sent(ok=True, status=200)
-    assert (heard.path, heard.body) == ("/done", BODY)
-    assert heard.headers == {
+    assert Sent(ok=True, status=200) == sent
+    assert ("/done", BODY) == (heard.path, heard.body)
+    assert {
         "Host": f"127.0.0.1:{target.port}",
         "User-Agent": "codeq-cluster/0.1.0",
         "Content-Type": "application/json",
@@ -52,7 +52,7 @@ async def test_a_body_arrives_as_it_was_given_and_signed() -> None:
         ),
         "traceparent": "00-a-b-01",
         "tracestate": "k=v",
-    }
+    } == heard.headers
 
 
 async def test_both_secrets_verify_while_there_are_two() -> None:
@@ -65,8 +65,8 @@ async def test_both_secrets_verify_while_there_are_two() -> None:
 
     headers = target.heard[0].headers
     unix_s = int(headers["X-CodeQ-Timestamp"])
-    assert headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=BODY)
-    assert headers["X-CodeQ-Signature-Previous"] == signature(PREVIOUS, unix_s=unix_s, body=BODY)
+    assert signature(SECRET, unix_s=unix_s, body=BODY) == headers["X-CodeQ-Signature"]
+    assert signature(PREVIOUS, unix_s=unix_s, body=BODY) == headers["X-CodeQ-Signature-Previous"]
 
 
 async def test_without_a_secret_nothing_is_signed() -> None:
@@ -80,7 +80,7 @@ async def test_without_a_secret_nothing_is_signed() -> None:
     sent = [{name.lower() for name in heard.headers} for heard in target.heard]
     assert "x-codeq-signature" not in sent[0] | sent[1]
     assert "x-evil" not in sent[1]
-    assert ["traceparent" in names for names in sent] == [True, False]
+    assert [True, False] == ["traceparent" in names for names in sent]
     assert "tracestate" not in sent[0]
 
 
@@ -91,7 +91,7 @@ async def test_a_body_of_megabytes_arrives() -> None:
         sent = await sender.post(target.url, body, delivery="d1")
 
     assert sent.ok
-    assert target.heard[0].body == body
+    assert body == target.heard[0].body
 
 
 async def test_connections_serve_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ async def test_connections_serve_again(monkeypatch: pytest.MonkeyPatch) -> None:
         for delivery in ("d1", "d2", "d3"):
             await sender.post(target.url, BODY, delivery=delivery)
 
-    assert len({heard.peer for heard in target.heard}) == 1
+    assert 1 == len({heard.peer for heard in target.heard})
 
 
 async def test_a_connection_serves_again_though_its_answer_came_late(
@@ -128,8 +128,8 @@ async def test_a_connection_serves_again_though_its_answer_came_late(
         release.set()
         sent = [await first, await sender.post(target.url, BODY, delivery="d3")]
 
-    assert [each.ok for each in sent] == [True, True]
-    assert len({heard.peer for heard in target.heard}) == 1
+    assert [True, True] == [each.ok for each in sent]
+    assert 1 == len({heard.peer for heard in target.heard})
 
 
 @pytest.mark.parametrize("status", [400, 404, 410, 429, 500, 503])
@@ -142,7 +142,7 @@ async def test_anything_but_2xx_is_a_failure(status: int) -> None:
     async with listening(answer) as target, sending() as sender:
         sent = await sender.post(target.url, BODY, delivery="d1")
 
-    assert sent == Sent(status=status, error=f"status {status}")
+    assert Sent(status=status, error=f"status {status}") == sent
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -156,9 +156,9 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         async with listening(redirect) as target, sending() as sender:
             sent = await sender.post(target.url, BODY, delivery="d1")
 
-    assert sent == Sent(status=status, error=f"status {status}: redirects are not followed")
-    assert len(target.heard) == 1
-    assert inside.heard == []
+    assert Sent(status=status, error=f"status {status}: redirects are not followed") == sent
+    assert 1 == len(target.heard)
+    assert [] == inside.heard
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ async def test_a_target_can_ask_for_patience(
     async with listening(answer) as target, sending() as sender:
         sent = await sender.post(target.url, BODY, delivery="d1")
 
-    assert sent.status == 503
+    assert 503 == sent.status
     assert at_least_s <= sent.retry_after_s <= at_most_s
 
 
@@ -211,8 +211,8 @@ async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
         sent = await sender.post(target.url, BODY, delivery="d1")
         await gone.wait()
 
-        assert sent == Sent(error="no answer within 2 s")
-        assert sender.room(target.url) == 4
+        assert Sent(error="no answer within 2 s") == sent
+        assert 4 == sender.room(target.url)
 
 
 async def test_nobody_listening_is_a_failure() -> None:
@@ -222,7 +222,7 @@ async def test_nobody_listening_is_a_failure() -> None:
     async with sending() as sender:
         sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, delivery="d1")
 
-    assert (sent.ok, sent.status) == (False, 0)
+    assert (False, 0) == (sent.ok, sent.status)
     assert "no connection" in sent.error
 
 
@@ -245,7 +245,7 @@ async def test_what_is_no_http_is_a_failure(said: bytes) -> None:
     async with server, sending() as sender:
         sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, delivery="d1")
 
-    assert (sent.ok, sent.status) == (False, 0)
+    assert (False, 0) == (sent.ok, sent.status)
     assert sent.error.startswith("no answer: ")
     assert len(sent.error) < 320
 
@@ -271,7 +271,7 @@ async def test_an_endless_answer_is_cut_off_and_its_status_counts() -> None:
         sent = await sender.post(target.url, BODY, delivery="d1")
         await gone.wait()
 
-    assert sent == Sent(ok=True, status=200)
+    assert Sent(ok=True, status=200) == sent
     assert written < 2**30
 
 
@@ -292,7 +292,7 @@ async def test_an_answer_that_trickles_is_not_waited_for() -> None:
         sent = await sender.post(target.url, BODY, delivery="d1")
         await gone.wait()
 
-    assert sent == Sent(ok=True, status=200)
+    assert Sent(ok=True, status=200) == sent
 
 
 async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
@@ -318,7 +318,7 @@ async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
 
     assert full.deferred
     assert full.retry_after_s > 0
-    assert (heard, room) == (4, (0, 4))
+    assert (4, (0, 4)) == (heard, room)
     assert elsewhere.ok
     assert all(post.result().ok for post in posting)
     assert again.ok
@@ -370,11 +370,11 @@ async def test_a_host_that_fails_is_left_alone_and_found_again() -> None:
         now_s = 15.0
         recovered = [(await post()).ok for _ in range(2)]
 
-    assert failures == [500] * 3
-    assert (opened.deferred, opened.retry_after_s, room, heard) == (True, 5.0, 0, 3)
-    assert (probe.status, probe.deferred) == (500, False)
-    assert (reopened.deferred, reopened.retry_after_s) == (True, 10.0)
-    assert recovered == [True, True]
+    assert [500] * 3 == failures
+    assert (True, 5.0, 0, 3) == (opened.deferred, opened.retry_after_s, room, heard)
+    assert (500, False) == (probe.status, probe.deferred)
+    assert (True, 10.0) == (reopened.deferred, reopened.retry_after_s)
+    assert [True, True] == recovered
 
 
 async def test_a_refusal_of_one_caller_does_not_stop_the_others() -> None:
@@ -388,7 +388,7 @@ async def test_a_refusal_of_one_caller_does_not_stop_the_others() -> None:
         for delivery in ("d1", "d2", "d3"):
             sent = await sender.post(target.url, BODY, delivery=delivery)
 
-    assert (sent.status, sent.deferred) == (410, False)
+    assert (410, False) == (sent.status, sent.deferred)
 
 
 async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
@@ -410,7 +410,7 @@ async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
         [outcome] = await asyncio.gather(probe, return_exceptions=True)
 
         assert isinstance(outcome, asyncio.CancelledError)
-        assert (during, sender.room(target.url)) == (0, 4)
+        assert (0, 4) == (during, sender.room(target.url))
 
 
 async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
@@ -422,7 +422,7 @@ async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
     async with sending(lookup=lookup) as sender:
         sent = await sender.post("http://hooks.example/", BODY, delivery="d1")
 
-    assert (sent.status, sent.deferred) == (0, False)
+    assert (0, False) == (sent.status, sent.deferred)
     assert "Name or service not known" in sent.error
 
 
@@ -432,7 +432,7 @@ async def test_a_name_is_resolved_by_the_system() -> None:
         sent = await sender.post(f"http://localhost:{target.port}/", BODY, delivery="d1")
 
     assert sent.ok
-    assert target.heard[0].headers["Host"] == f"localhost:{target.port}"
+    assert f"localhost:{target.port}" == target.heard[0].headers["Host"]
 
 
 async def test_what_is_no_url_is_refused_without_a_request() -> None:
@@ -441,7 +441,7 @@ async def test_what_is_no_url_is_refused_without_a_request() -> None:
         sent = await sender.post("ftp://hooks.example/", BODY, delivery="d1")
         room = sender.room("ftp://hooks.example/")
 
-    assert sent == Sent(error="the URL is neither http nor https")
+    assert Sent(error="the URL is neither http nor https") == sent
     assert room > 0
 
 
@@ -458,8 +458,8 @@ async def test_proxies_and_cookies_play_no_part(monkeypatch: pytest.MonkeyPatch)
             for delivery in ("d1", "d2"):
                 await sender.post(f"http://localhost:{target.port}", BODY, delivery=delivery)
 
-    assert proxy.heard == []
-    assert ["Cookie" in heard.headers for heard in target.heard] == [False, False]
+    assert [] == proxy.heard
+    assert [False, False] == ["Cookie" in heard.headers for heard in target.heard]
 
 
 def test_it_works_on_the_event_loop_that_nodes_use() -> None:
@@ -482,5 +482,5 @@ def test_it_works_on_the_event_loop_that_nodes_use() -> None:
         sent, refused, target = runner.run(story())
 
     assert sent.ok
-    assert refused == Sent(error="the target's address is not public")
-    assert [heard.headers["X-CodeQ-Delivery"] for heard in target.heard] == ["d1"]
+    assert Sent(error="the target's address is not public") == refused
+    assert ["d1"] == [heard.headers["X-CodeQ-Delivery"] for heard in target.heard]

@@ -45,9 +45,9 @@ async def test_a_name_that_comes_to_stand_for_this_machine_is_refused(address: s
         sent = await sender.post(url, BODY, delivery="d1")
 
     assert allowed
-    assert sent == REFUSED
-    assert names.asked == 2
-    assert target.heard == []
+    assert REFUSED == sent
+    assert 2 == names.asked
+    assert [] == target.heard
 
 
 async def test_a_refused_address_is_no_failure_of_its_host() -> None:
@@ -60,7 +60,7 @@ async def test_a_refused_address_is_no_failure_of_its_host() -> None:
     async with sending(STRICT, lookup=lookup, breaker=breaker) as sender:
         sent = [await sender.post("http://hooks.example/", BODY, delivery="d1") for _ in range(3)]
 
-    assert sent == [REFUSED] * 3
+    assert [REFUSED] * 3 == sent
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ async def test_a_url_that_names_this_machine_is_refused(host: str) -> None:
     assert not allowed
     assert not sent.ok
     assert sent.error.startswith("the URL names")
-    assert target.heard == []
+    assert [] == target.heard
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0"])
@@ -100,7 +100,7 @@ async def test_an_address_in_a_url_is_checked_though_it_passes_by_the_resolver(h
             await session.post(f"http://{host}:{target.port}/", data=BODY)
 
     assert isinstance(caught.value.os_error, AddressRefused)
-    assert target.heard == []
+    assert [] == target.heard
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "017700000001", "127.1"])
@@ -112,7 +112,7 @@ async def test_other_spellings_do_not_pass_by_the_socket(host: str) -> None:
         with pytest.raises((aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
             await session.post(f"http://{host}:{target.port}/", data=BODY)
 
-    assert target.heard == []
+    assert [] == target.heard
 
 
 async def test_an_answer_no_resolver_of_ours_gave_is_checked_too() -> None:
@@ -129,7 +129,7 @@ async def test_an_answer_no_resolver_of_ours_gave_is_checked_too() -> None:
             await session.post(f"http://hooks.example:{target.port}/", data=BODY)
 
     assert isinstance(caught.value.os_error, AddressRefused)
-    assert target.heard == []
+    assert [] == target.heard
 
 
 async def test_of_a_names_addresses_only_the_public_ones_are_left() -> None:
@@ -144,11 +144,11 @@ async def test_of_a_names_addresses_only_the_public_ones_are_left() -> None:
         for family in (socket.AF_UNSPEC, socket.AF_INET, socket.AF_INET6)
     }
 
-    assert found == {
+    assert {
         socket.AF_UNSPEC: ["2606:4700::1111", "1.1.1.1", "8.8.8.8"],
         socket.AF_INET: ["1.1.1.1", "8.8.8.8"],
         socket.AF_INET6: ["2606:4700::1111"],
-    }
+    } == found
 
 
 async def test_names_are_resolved_by_the_system_each_in_a_thread() -> None:

@@ -58,9 +58,9 @@ async def test_a_target_whose_authority_is_unknown_is_refused(tmp_path: Path) ->
     async with listening(tls=context) as target, sending() as sender:
         sent = await sender.post(target.url, BODY, delivery="d1")
 
-    assert (sent.ok, sent.status) == (False, 0)
+    assert (False, 0) == (sent.ok, sent.status)
     assert "certificate verify failed" in sent.error
-    assert target.heard == []
+    assert [] == target.heard
 
 
 async def test_a_target_whose_authority_is_known_is_sent_to(
@@ -73,7 +73,7 @@ async def test_a_target_whose_authority_is_known_is_sent_to(
         sent = await sender.post(target.url, BODY, delivery="d1")
 
     assert sent.ok
-    assert [heard.body for heard in target.heard] == [BODY]
+    assert [BODY] == [heard.body for heard in target.heard]
 
 
 async def test_a_certificate_of_another_host_is_refused(
@@ -85,6 +85,6 @@ async def test_a_certificate_of_another_host_is_refused(
     async with listening(tls=context) as target, sending() as sender:
         sent = await sender.post(target.url, BODY, delivery="d1")
 
-    assert (sent.ok, sent.status) == (False, 0)
+    assert (False, 0) == (sent.ok, sent.status)
     assert "mismatch" in sent.error
-    assert target.heard == []
+    assert [] == target.heard

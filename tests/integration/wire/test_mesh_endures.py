@@ -92,8 +92,8 @@ async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_call
     knows = True
     await eventually(lambda: refused(two, "stranger"))
 
-    assert called == {"n1": one.address, "n4": unwanted.address}
-    assert set(two.running._inbound) == {"n1"}
+    assert {"n1": one.address, "n4": unwanted.address} == called
+    assert {"n1"} == set(two.running._inbound)
     assert ("up", "n2") not in guess.events
 
 
@@ -116,8 +116,8 @@ async def test_a_node_on_data_of_another_history_is_heard_and_told_nothing(nodes
         lambda: two.running.denied_as(HandshakeRefusal.RECOVERED) == ["n1"] and "n1 1" in proved
     )
     assert not one.running.send("n2", 0, pack({"number": 1}))
-    assert one.events == []
-    assert two.received == []
+    assert [] == one.events
+    assert [] == two.received
 
     await two.stop()
     two.incarnation = 8

@@ -118,7 +118,7 @@ async def test_made_up_messages_of_a_peer_end_its_connection_alone(
         await rogue.ended()
         await rogue.close()
 
-        assert refusals(two) == before + 1
+        assert before + 1 == refusals(two)
         await still_heard(two, good, number)
 
 
@@ -149,8 +149,8 @@ async def test_frames_flipped_dropped_and_swapped_on_the_way_end_the_connection(
         await rogue.ended()
         await rogue.close()
 
-        assert two.received == [("n1", 0, {"from": "n1", "number": 0})]
-        assert two.running.counters.bad_frames["mac"] == before + 1
+        assert [("n1", 0, {"from": "n1", "number": 0})] == two.received
+        assert before + 1 == two.running.counters.bad_frames["mac"]
         await still_heard(two, good, number)
 
 
@@ -170,4 +170,4 @@ async def test_a_frame_that_comes_in_pieces_takes_no_more_than_a_frame(
     await rogue.ended()
     await rogue.close()
 
-    assert two.running.counters.bad_frames["mac"] == 1
+    assert 1 == two.running.counters.bad_frames["mac"]

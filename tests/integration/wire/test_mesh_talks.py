@@ -52,7 +52,7 @@ async def test_messages_arrive_in_order_from_every_peer(nodes: Nodes) -> None:
     for node in made:
         for peer in node.peers:
             got = [(g, m["number"]) for p, g, m in node.received if p == peer]
-            assert [(number % 4, number) for number in range(200)] == got
+            assert got == [(number % 4, number) for number in range(200)]
 
 
 async def test_frames_of_one_pass_leave_in_one_write(nodes: Nodes) -> None:
@@ -82,8 +82,8 @@ async def test_calls_are_answered_both_ways(nodes: Nodes) -> None:
     back = [two.running.call("n1", "m", b"%d" % n, timeout_s=5) for n in range(100)]
     answers = await asyncio.gather(*forth, *back)
 
-    assert [["n1", "m", {"n": n}] for n in range(100)] == answers[:100]
-    assert [["n2", "m", b"%d" % n] for n in range(100)] == answers[100:]
+    assert answers[:100] == [["n1", "m", {"n": n}] for n in range(100)]
+    assert answers[100:] == [["n2", "m", b"%d" % n] for n in range(100)]
     assert 100 == one.running.counters.calls == two.running.counters.calls_served
 
 
@@ -410,7 +410,7 @@ async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None
 
     one.running.know({})
 
-    assert [event[0] for event in one.events] == ["up", "down"]
+    assert ["up", "down"] == [event[0] for event in one.events]
 
 
 def test_the_mesh_runs_on_the_loop_of_production() -> None:

@@ -90,7 +90,7 @@ async def test_nodes_of_one_authority_talk(nodes: Nodes, issue: Issue) -> None:
 
     assert large == await one.running.call("n2", "m", large, timeout_s=10)
     assert b"x" == await two.running.call("n1", "m", b"x", timeout_s=10)
-    assert [("n1", 0, {"number": number}) for number in range(100)] == two.received
+    assert two.received == [("n1", 0, {"number": number}) for number in range(100)]
     assert [("up", "n2")] == one.events
     assert not any(one.running.counters.refused_handshakes.values())
 

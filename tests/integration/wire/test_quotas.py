@@ -81,7 +81,7 @@ class Limited:
 
     def answered(self, method: str, seconds: float) -> None:
         """Count a call."""
-        assert method == "borrow"
+        assert "borrow" == method
         assert seconds >= 0
         self.calls += 1
 
@@ -127,9 +127,9 @@ async def test_a_tenant_gets_the_burst_once_and_not_once_a_node(nodes: Nodes) ->
     clock = Clock()
     made = await limited(nodes, clock, LOW)
 
-    assert await taken(made, 60) == 30
+    assert 30 == await taken(made, 60)
     clock.now_ns += 7 * SECOND_NS
-    assert await taken(made, 60) == 7
+    assert 7 == await taken(made, 60)
 
 
 @pytest.mark.parametrize("settings", [LOW, HIGH], ids=["low", "high"])
@@ -144,15 +144,15 @@ async def test_requests_at_once_on_all_nodes_share_one_burst(
     first = await asyncio.gather(*(node.take() for node in made for _ in range(burst)))
     rest = await asyncio.gather(*(node.take() for node in made for _ in range(burst)))
 
-    assert sum(first) + sum(rest) == burst
+    assert burst == sum(first) + sum(rest)
 
 
 async def test_many_requests_become_few_calls(nodes: Nodes) -> None:
     """A node takes a tenth of a second's rate in advance."""
     made = await limited(nodes, Clock(), HIGH)
 
-    assert [await made[1].take() for _ in range(300)] == [True] * 300
-    assert made[1].calls == 3
+    assert [True] * 300 == [await made[1].take() for _ in range(300)]
+    assert 3 == made[1].calls
 
 
 async def test_a_node_does_not_borrow_a_small_burst_away_from_the_others(nodes: Nodes) -> None:
@@ -162,14 +162,14 @@ async def test_a_node_does_not_borrow_a_small_burst_away_from_the_others(nodes: 
     )
     assert await made[1].take()
 
-    assert [await made[2].take() for _ in range(8)] == [True] * 8
+    assert [True] * 8 == [await made[2].take() for _ in range(8)]
 
 
 async def test_requests_that_wait_for_one_call_share_its_answer(nodes: Nodes) -> None:
     """Also at a rate too low for tokens in advance."""
     made = await limited(nodes, Clock(), LOW)
 
-    assert await asyncio.gather(*(made[1].take() for _ in range(30))) == [True] * 30
+    assert [True] * 30 == await asyncio.gather(*(made[1].take() for _ in range(30)))
     assert made[1].calls <= 2
 
 
@@ -180,8 +180,8 @@ async def test_a_flood_of_refused_requests_costs_the_owner_nothing(nodes: Nodes)
     assert await made[0].take(30)
 
     assert not any([await made[1].take() for _ in range(500)])
-    assert made[1].calls == 1
-    assert made[1].refused == [("producer", "create_task")] * 500
+    assert 1 == made[1].calls
+    assert [("producer", "create_task")] * 500 == made[1].refused
 
     clock.now_ns += SECOND_NS
     assert await made[1].take()
@@ -205,7 +205,7 @@ async def test_what_is_borrowed_and_not_used_is_forgotten(nodes: Nodes) -> None:
     clock.now_ns += HOLD_NS
 
     assert await made[1].take()
-    assert made[1].calls == 2
+    assert 2 == made[1].calls
 
 
 async def test_a_refusal_says_when_to_come_again(nodes: Nodes) -> None:
@@ -217,7 +217,7 @@ async def test_a_refusal_says_when_to_come_again(nodes: Nodes) -> None:
         assert node.quotas is not None
         with pytest.raises(LimitExceeded) as refused:
             await node.quotas.spend(Scope.PRODUCER, "create_task", "acme", 5)
-        assert refused.value.retry_after_s == 5
+        assert 5 == refused.value.retry_after_s
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -249,13 +249,13 @@ async def test_tenants_have_buckets_of_their_own(nodes: Nodes) -> None:
     made = await limited(
         nodes, Clock(), replace(LOW, worker=RateSettings(requests_per_minute=1, burst_size=1))
     )
-    assert await taken(made, 60) == 30
+    assert 30 == await taken(made, 60)
     quotas = made[1].quotas
     assert quotas is not None
 
     assert await made[1].take(30, tenant="other")
-    assert await quotas.wait_s(Scope.WORKER, "claim", "acme") == 0
-    assert await quotas.wait_s(Scope.WORKER, "claim", "acme") == 60
+    assert 0 == await quotas.wait_s(Scope.WORKER, "claim", "acme")
+    assert 60 == await quotas.wait_s(Scope.WORKER, "claim", "acme")
 
 
 async def test_a_tenant_may_have_a_limit_of_its_own_or_none(nodes: Nodes) -> None:
@@ -266,22 +266,22 @@ async def test_a_tenant_may_have_a_limit_of_its_own_or_none(nodes: Nodes) -> Non
     ]
     made = await limited(nodes, Clock(), replace(LOW, tenants=tuple(own)))
 
-    assert [await made[1].take(tenant="small") for _ in range(3)] == [True, True, False]
+    assert [True, True, False] == [await made[1].take(tenant="small") for _ in range(3)]
     assert await made[1].take(10_000, tenant="free")
     assert made[1].quotas is not None
-    assert [made[1].quotas.most(Scope.PRODUCER, each) for each in ("small", "free", "acme")] == [
+    assert [
         2,
         None,
         30,
-    ]
+    ] == [made[1].quotas.most(Scope.PRODUCER, each) for each in ("small", "free", "acme")]
 
 
 async def test_without_limits_nobody_is_asked(nodes: Nodes) -> None:
     """Limits that are off cost nothing."""
     made = await limited(nodes, Clock(), RateLimitSettings())
 
-    assert await taken(made, 30) == 30
-    assert [node.served for node in made] == [0, 0, 0]
+    assert 30 == await taken(made, 30)
+    assert [0, 0, 0] == [node.served for node in made]
 
 
 async def test_without_an_owner_each_node_gives_out_its_share(nodes: Nodes) -> None:
@@ -291,9 +291,9 @@ async def test_without_an_owner_each_node_gives_out_its_share(nodes: Nodes) -> N
     for node in made:
         node.led_by(None)
 
-    assert [sum([await node.take() for _ in range(30)]) for node in made] == [10, 10, 10]
+    assert [10, 10, 10] == [sum([await node.take() for _ in range(30)]) for node in made]
     clock.now_ns += 6 * SECOND_NS
-    assert [sum([await node.take() for _ in range(30)]) for node in made] == [2, 2, 2]
+    assert [2, 2, 2] == [sum([await node.take() for _ in range(30)]) for node in made]
 
 
 async def test_a_batch_larger_than_the_share_is_let_by_for_all_of_it(nodes: Nodes) -> None:
@@ -308,11 +308,11 @@ async def test_a_batch_larger_than_the_share_is_let_by_for_all_of_it(nodes: Node
 async def test_an_owner_that_died_is_done_without(nodes: Nodes) -> None:
     """Until another node leads, which starts with a full bucket."""
     made = await limited(nodes, Clock(), LOW)
-    assert await taken(made, 60) == 30
+    assert 30 == await taken(made, 60)
     await made[0].node.stop()
     assert not await made[1].take()  # The last refusal still holds.
 
-    assert [await made[2].take(1, tenant="late") for _ in range(11)] == [True] * 10 + [False]
+    assert [True] * 10 + [False] == [await made[2].take(1, tenant="late") for _ in range(11)]
     for node in made[1:]:
         node.led_by("n2")
     assert await made[1].take(30)
@@ -324,13 +324,13 @@ async def test_an_owner_that_is_silent_is_waited_for_once(nodes: Nodes) -> None:
     made = await limited(nodes, clock, LOW, owner_timeout_s=3.0)
     made[0].silent = True
 
-    assert sum(await asyncio.gather(*(made[1].take() for _ in range(30)))) == 10
-    assert made[0].served == 1
+    assert 10 == sum(await asyncio.gather(*(made[1].take() for _ in range(30))))
+    assert 1 == made[0].served
 
     made[0].silent = False
     clock.now_ns += HOLD_NS
     assert await made[1].take(30)
-    assert made[1].calls == 1
+    assert 1 == made[1].calls
 
 
 async def test_a_node_that_does_not_lead_says_so(nodes: Nodes) -> None:
@@ -340,10 +340,10 @@ async def test_a_node_that_does_not_lead_says_so(nodes: Nodes) -> None:
     assert made[0].quotas is not None
     with pytest.raises(NotLeader) as refused:
         await made[0].quotas.serve("n2", "borrow", ["producer", "acme", 1, 1], 1)
-    assert refused.value.hint == "n3"
+    assert "n3" == refused.value.hint
     assert await made[1].take(10)
 
-    assert made[0].served == 1
+    assert 1 == made[0].served
     made[0].led_by("n1")
     assert await made[1].take(30)
 
@@ -364,10 +364,10 @@ async def test_a_node_configured_otherwise_is_told_to_wait(nodes: Nodes) -> None
     made = await limited(nodes, Clock(), LOW)
     assert made[0].quotas is not None
 
-    assert await made[0].quotas.serve("n2", "borrow", ["producer", "acme", 31, 31], 1) == (
+    assert (
         0,
         HOLD_NS,
-    )
+    ) == await made[0].quotas.serve("n2", "borrow", ["producer", "acme", 31, 31], 1)
     assert await made[0].take(30)
 
 
@@ -384,7 +384,7 @@ async def test_a_request_that_went_away_while_it_asked_holds_nobody_up(nodes: No
 
         assert await second
     assert first.cancelled()
-    assert made[1].calls == 1
+    assert 1 == made[1].calls
 
 
 async def test_an_error_of_the_owner_is_no_error_of_the_request(nodes: Nodes) -> None:
@@ -393,4 +393,4 @@ async def test_an_error_of_the_owner_is_no_error_of_the_request(nodes: Nodes) ->
     made[0].quotas = None
 
     assert await made[1].take(10)
-    assert made[0].served == 1
+    assert 1 == made[0].served

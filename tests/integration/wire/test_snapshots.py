@@ -555,7 +555,7 @@ async def test_no_pace_keeps_a_shard_waiting_for_its_majority(pair: tuple[Member
     await follower.paced(1).fetch(0)
 
     assert not follower.rests
-    assert follower.took == [0]
+    assert [0] == follower.took
 
 
 async def test_every_wait_has_an_end(
@@ -859,9 +859,9 @@ async def test_a_snapshot_of_a_state_that_is_exchanged_meanwhile_is_not_lent() -
 
     with pytest.raises(NotLeader):
         await taking
-    assert shelf.dropped == ["a-1"]
+    assert ["a-1"] == shelf.dropped
     again = await server.serve("n2", TAKE, 0, 5.0)
-    assert manifests.decode(again).id == "a-2"
+    assert "a-2" == manifests.decode(again).id
 
 
 @pytest.mark.parametrize(
@@ -958,6 +958,6 @@ async def test_a_snapshot_of_a_later_release_is_refused_before_it_is_fetched(
     leader.replica.level = LEVEL + 1
     await follower.fetcher.fetch(0)
 
-    assert [type(error) for error in follower.failures] == [ReleaseTooOld]
+    assert [ReleaseTooOld] == [type(error) for error in follower.failures]
     assert not follower.reads()
     assert not follower.replica.installed

@@ -79,43 +79,43 @@ async def test_a_header_that_names_no_caller_is_told_why(header: str | None, tex
     """Clients compare the text."""
     auth = authenticator(producer=(PRODUCER,))
 
-    assert await refusal(auth, header, Access.PRODUCER) == (401, text)
+    assert (401, text) == await refusal(auth, header, Access.PRODUCER)
 
 
 async def test_the_scheme_is_case_insensitive() -> None:
     """HTTP requires this."""
     auth = authenticator(producer=(PRODUCER,))
 
-    assert (await auth.authenticate("bEaReR produce", Access.PRODUCER)).subject == "p"
+    assert "p" == (await auth.authenticate("bEaReR produce", Access.PRODUCER)).subject
 
 
 async def test_each_class_of_route_asks_its_own_providers() -> None:
     """A producer's token is not valid for a worker's routes, nor the reverse; reads accept both."""
     auth = authenticator(producer=(PRODUCER,), worker=(WORKER,))
 
-    assert await refusal(auth, "Bearer produce", Access.WORKER) == (401, "invalid token")
-    assert await refusal(auth, "Bearer work", Access.PRODUCER) == (401, "invalid token")
-    assert (await auth.authenticate("Bearer produce", Access.ANY)).subject == "p"
-    assert (await auth.authenticate("Bearer work", Access.ANY)).subject == "w"
+    assert (401, "invalid token") == await refusal(auth, "Bearer produce", Access.WORKER)
+    assert (401, "invalid token") == await refusal(auth, "Bearer work", Access.PRODUCER)
+    assert "p" == (await auth.authenticate("Bearer produce", Access.ANY)).subject
+    assert "w" == (await auth.authenticate("Bearer work", Access.ANY)).subject
 
 
 async def test_a_worker_needs_event_types_and_a_scope() -> None:
     """Each missing claim has its own error text."""
     auth = authenticator(worker=(WORKER,))
 
-    assert await refusal(auth, "Bearer no-types", Access.WORKER) == (401, "missing eventTypes")
-    assert await refusal(auth, "Bearer no-scope", Access.WORKER) == (401, "missing scope")
+    assert (401, "missing eventTypes") == await refusal(auth, "Bearer no-types", Access.WORKER)
+    assert (401, "missing scope") == await refusal(auth, "Bearer no-scope", Access.WORKER)
 
 
 async def test_only_an_admin_enters_admin_routes() -> None:
     """Any provider's token may be an admin's."""
     auth = authenticator(producer=(PRODUCER,), worker=(ADMIN,))
 
-    assert (await auth.authenticate("Bearer rule", Access.ADMIN)).roles == {Role.ADMIN}
-    assert await refusal(auth, "Bearer produce", Access.ADMIN) == (
+    assert {Role.ADMIN} == (await auth.authenticate("Bearer rule", Access.ADMIN)).roles
+    assert (
         401,
         "unauthorized. Admin only",
-    )
+    ) == await refusal(auth, "Bearer produce", Access.ADMIN)
 
 
 async def test_only_an_operator_enters_the_clusters_routes() -> None:
@@ -126,11 +126,11 @@ async def test_only_an_operator_enters_the_clusters_routes() -> None:
 
     identity = await auth.authenticate("Bearer operate", Access.OPERATOR)
 
-    assert identity.roles == {Role.OPERATOR}
-    assert await refusal(auth, "Bearer rule", Access.OPERATOR) == forbidden
-    assert await refusal(auth, "Bearer produce", Access.OPERATOR) == forbidden
-    assert await refusal(auth, "Bearer nobody", Access.OPERATOR) == (401, "invalid token")
-    assert await refusal(auth, "Bearer operate", Access.ADMIN) == (401, "unauthorized. Admin only")
+    assert {Role.OPERATOR} == identity.roles
+    assert forbidden == await refusal(auth, "Bearer rule", Access.OPERATOR)
+    assert forbidden == await refusal(auth, "Bearer produce", Access.OPERATOR)
+    assert (401, "invalid token") == await refusal(auth, "Bearer nobody", Access.OPERATOR)
+    assert (401, "unauthorized. Admin only") == await refusal(auth, "Bearer operate", Access.ADMIN)
 
 
 @pytest.mark.parametrize("access", [Access.PRODUCER, Access.TENANT])
@@ -140,9 +140,9 @@ async def test_an_operator_alone_has_no_tenants_data(access: Access) -> None:
     auth = authenticator(producer=(operator,), worker=(operator,), producer_as_worker=True)
     refused = (403, "forbidden. An operator has no tenant's data: use a token of the tenant")
 
-    assert await refusal(auth, "Bearer operate", access) == refused
-    assert await refusal(auth, "Bearer operate", Access.WORKER) == (401, "missing eventTypes")
-    assert (await auth.authenticate("Bearer operate", Access.ANY)).subject == "o"
+    assert refused == await refusal(auth, "Bearer operate", access)
+    assert (401, "missing eventTypes") == await refusal(auth, "Bearer operate", Access.WORKER)
+    assert "o" == (await auth.authenticate("Bearer operate", Access.ANY)).subject
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ async def test_an_operator_who_is_an_admin_or_a_worker_too_keeps_what_that_gives
     """One more scope takes no right away."""
     auth = authenticator(producer=(static(token),), worker=(static(token),))
 
-    assert (await auth.authenticate("Bearer both", Access.PRODUCER)).subject == "b"
-    assert (await auth.authenticate("Bearer both", Access.TENANT)).subject == "b"
-    assert (await auth.authenticate("Bearer both", Access.OPERATOR)).subject == "b"
+    assert "b" == (await auth.authenticate("Bearer both", Access.PRODUCER)).subject
+    assert "b" == (await auth.authenticate("Bearer both", Access.TENANT)).subject
+    assert "b" == (await auth.authenticate("Bearer both", Access.OPERATOR)).subject
 
 
 async def test_a_producer_serves_as_worker_only_where_that_is_allowed() -> None:
@@ -170,8 +170,8 @@ async def test_a_producer_serves_as_worker_only_where_that_is_allowed() -> None:
 
     identity = await auth.authenticate("Bearer produce", Access.WORKER)
 
-    assert identity.subject == "p"
-    assert identity.event_types == ("*",)
+    assert "p" == identity.subject
+    assert ("*",) == identity.event_types
     assert identity.scopes >= WORKER_SCOPES
 
 
@@ -184,8 +184,8 @@ async def test_a_valid_worker_token_gains_nothing_by_being_a_producer_too() -> N
 
     identity = await auth.authenticate("Bearer work", Access.WORKER)
 
-    assert identity.scopes == {"codeq:claim"}
-    assert identity.event_types == ("a",)
+    assert {"codeq:claim"} == identity.scopes
+    assert ("a",) == identity.event_types
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ async def test_half_a_worker_token_is_not_made_whole_by_being_a_producer_too(
     both = static(token)
     auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
 
-    assert await refusal(auth, "Bearer half", Access.WORKER) == (401, text)
+    assert (401, text) == await refusal(auth, "Bearer half", Access.WORKER)
 
 
 async def test_a_token_without_a_workers_claims_serves_as_worker_though_both_know_it() -> None:
@@ -212,15 +212,15 @@ async def test_a_token_without_a_workers_claims_serves_as_worker_though_both_kno
 
     identity = await auth.authenticate("Bearer rule", Access.WORKER)
 
-    assert identity.event_types == ("*",)
-    assert identity.scopes == WORKER_SCOPES | {"codeq:admin"}
+    assert ("*",) == identity.event_types
+    assert WORKER_SCOPES | {"codeq:admin"} == identity.scopes
 
 
 async def test_a_refused_stranger_is_told_what_a_worker_is_told() -> None:
     """The fallback to producers does not change the text."""
     auth = authenticator(producer=(PRODUCER,), worker=(WORKER,), producer_as_worker=True)
 
-    assert await refusal(auth, "Bearer no-types", Access.WORKER) == (401, "missing eventTypes")
+    assert (401, "missing eventTypes") == await refusal(auth, "Bearer no-types", Access.WORKER)
 
 
 async def test_a_caller_let_in_once_is_known_by_its_header_on_that_class_alone() -> None:
@@ -230,7 +230,7 @@ async def test_a_caller_let_in_once_is_known_by_its_header_on_that_class_alone()
 
     identity = await auth.authenticate(header, Access.ANY)
 
-    assert auth.known(header, Access.ANY) == identity
+    assert identity == auth.known(header, Access.ANY)
     assert auth.known(header, Access.WORKER) is None
     assert auth.known(header, Access.PRODUCER) is None
     assert auth.known(None, Access.ANY) is None
@@ -245,7 +245,7 @@ async def test_the_oldest_remembered_token_makes_room() -> None:
         await auth.authenticate(f"Bearer {token.token}", Access.PRODUCER)
 
     known = [auth.known(f"Bearer {token.token}", Access.PRODUCER) for token in tokens]
-    assert [identity is not None for identity in known] == [False, True, True]
+    assert [False, True, True] == [identity is not None for identity in known]
 
 
 def signed(**fields: object) -> str:
@@ -294,10 +294,10 @@ async def test_a_jwt_that_fails_a_check_is_an_invalid_token(fields: dict[str, ob
     auth = authenticator(producer=(provider,))
     good = await auth.authenticate(signed(iss="us", aud="codeq"), Access.PRODUCER)
 
-    assert good.subject == "s"
-    assert await refusal(
+    assert "s" == good.subject
+    assert (401, "invalid token") == await refusal(
         auth, signed(**{"iss": "us", "aud": "codeq", **fields}), Access.PRODUCER
-    ) == (401, "invalid token")
+    )
 
 
 async def test_an_unsigned_token_is_invalid() -> None:
@@ -306,7 +306,7 @@ async def test_an_unsigned_token_is_invalid() -> None:
     unsigned = jwt.encode({"sub": "s", "exp": int(time.time()) + 60}, None, algorithm="none")
     auth = authenticator(producer=(provider,))
 
-    assert await refusal(auth, f"Bearer {unsigned}", Access.PRODUCER) == (401, "invalid token")
+    assert (401, "invalid token") == await refusal(auth, f"Bearer {unsigned}", Access.PRODUCER)
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ async def test_a_token_signed_with_a_published_key_is_accepted(issuer: Issuer) -
 
     identity = await auth.authenticate(f"Bearer {issuer.token('one', tid='acme')}", Access.PRODUCER)
 
-    assert (identity.subject, identity.tenant) == ("s", "acme")
+    assert ("s", "acme") == (identity.subject, identity.tenant)
 
 
 async def test_a_token_signed_with_another_key_is_invalid(issuer: Issuer) -> None:
@@ -337,8 +337,8 @@ async def test_a_token_signed_with_another_key_is_invalid(issuer: Issuer) -> Non
     unknown = issuer.token("two")
     borrowed = issuer.token("two", headers={"kid": "one"})
 
-    assert await refusal(auth, f"Bearer {unknown}", Access.PRODUCER) == (401, "invalid token")
-    assert await refusal(auth, f"Bearer {borrowed}", Access.PRODUCER) == (401, "invalid token")
+    assert (401, "invalid token") == await refusal(auth, f"Bearer {unknown}", Access.PRODUCER)
+    assert (401, "invalid token") == await refusal(auth, f"Bearer {borrowed}", Access.PRODUCER)
 
 
 async def test_a_provider_may_tolerate_more_or_less_of_a_skew_than_the_others(
@@ -356,14 +356,14 @@ async def test_a_provider_may_tolerate_more_or_less_of_a_skew_than_the_others(
         for header in (late, later)
     }
 
-    assert judged == {
+    assert {
         ("patient", late): True,
         ("patient", later): True,
         ("usual", late): True,
         ("usual", later): False,
         ("strict", late): False,
         ("strict", later): False,
-    }
+    } == judged
 
 
 async def _enters(auth: Authenticator, header: str) -> bool:
@@ -395,7 +395,7 @@ async def test_a_public_key_never_serves_as_a_shared_secret(issuer: Issuer) -> N
         headers={"kid": "one"},
     )
 
-    assert await refusal(auth, f"Bearer {forged}", Access.PRODUCER) == (401, "invalid token")
+    assert (401, "invalid token") == await refusal(auth, f"Bearer {forged}", Access.PRODUCER)
 
 
 async def test_a_token_nobody_can_judge_is_not_called_invalid(issuer: Issuer) -> None:
@@ -406,7 +406,7 @@ async def test_a_token_nobody_can_judge_is_not_called_invalid(issuer: Issuer) ->
 
     with pytest.raises(KeysUnavailable):
         await alone.authenticate(f"Bearer {issuer.token('one')}", Access.PRODUCER)
-    assert (await with_static.authenticate("Bearer produce", Access.PRODUCER)).subject == "p"
+    assert "p" == (await with_static.authenticate("Bearer produce", Access.PRODUCER)).subject
 
 
 @pytest.mark.parametrize(

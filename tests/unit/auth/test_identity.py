@@ -19,14 +19,14 @@ def test_any_of_the_tenant_claims_names_the_tenant(name: str) -> None:
     """Issuers disagree about the claim's name."""
     identity = identify(claims(**{name: "acme"}), tenant_fallback="deny")
 
-    assert identity.tenant == "acme"
+    assert "acme" == identity.tenant
 
 
 def test_tenant_claims_that_agree_name_one_tenant() -> None:
     """Naming the tenant twice is no contradiction."""
     identity = identify(claims(tid="acme", tenantId="acme"), tenant_fallback="deny")
 
-    assert identity.tenant == "acme"
+    assert "acme" == identity.tenant
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_tenant_claims_that_do_not_name_one_tenant_are_refused(fields: dict[str,
     with pytest.raises(AccessRefused) as refused:
         identify(claims(**fields), tenant_fallback="deny")
 
-    assert (refused.value.status, refused.value.text) == (403, "invalid tenant claims")
+    assert (403, "invalid tenant claims") == (refused.value.status, refused.value.text)
 
 
 def test_a_malformed_tenant_claim_is_never_rescued_by_the_fallback() -> None:
@@ -63,7 +63,7 @@ def test_a_token_without_tenant_falls_back_as_configured() -> None:
     by_subject = identify(claims(sub="worker-1"), tenant_fallback="subject")
     by_default = identify(claims(), tenant_fallback="default")
 
-    assert (by_subject.tenant, by_default.tenant) == ("worker-1", "")
+    assert ("worker-1", "") == (by_subject.tenant, by_default.tenant)
 
 
 def test_scopes_come_as_a_string_or_as_an_array() -> None:
@@ -80,7 +80,7 @@ def test_scopes_come_as_a_string_or_as_an_array() -> None:
 )
 def test_an_admin_is_named_by_scope_or_role(fields: dict[str, object]) -> None:
     """The role claim in any case, the scope only as written; neither names an operator."""
-    assert identify(claims(**fields), tenant_fallback="default").roles == {Role.ADMIN}
+    assert {Role.ADMIN} == identify(claims(**fields), tenant_fallback="default").roles
 
 
 def test_an_operator_is_named_by_its_scope() -> None:
@@ -88,8 +88,8 @@ def test_an_operator_is_named_by_its_scope() -> None:
     operator = identify(claims(scope="codeq:operator"), tenant_fallback="default")
     both = identify(claims(scope="codeq:operator", role="ADMIN"), tenant_fallback="default")
 
-    assert operator.roles == {Role.OPERATOR}
-    assert both.roles == {Role.ADMIN, Role.OPERATOR}
+    assert {Role.OPERATOR} == operator.roles
+    assert {Role.ADMIN, Role.OPERATOR} == both.roles
 
 
 @pytest.mark.parametrize(

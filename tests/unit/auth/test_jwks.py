@@ -40,7 +40,7 @@ async def test_a_known_key_costs_one_fetch_whoever_asks(issuer: Issuer) -> None:
     found = await asyncio.gather(*(keys.key("one") for _ in range(20)))
 
     assert None not in found
-    assert issuer.fetches == 1
+    assert 1 == issuer.fetches
 
 
 async def test_a_key_published_later_is_found_after_the_interval(issuer: Issuer) -> None:
@@ -73,7 +73,7 @@ async def test_unknown_key_ids_cost_one_fetch_an_interval(issuer: Issuer) -> Non
     found = await asyncio.gather(*(keys.key(f"forged-{i}") for i in range(50)))
 
     assert not any(found)
-    assert issuer.fetches == 1
+    assert 1 == issuer.fetches
 
 
 async def test_known_keys_outlive_an_issuer_that_is_down_but_not_for_ever(issuer: Issuer) -> None:
@@ -119,7 +119,7 @@ async def test_the_keys_are_fetched_before_anybody_asks(issuer: Issuer) -> None:
         await keys.stop()
 
     assert found is not None
-    assert issuer.fetches == 1
+    assert 1 == issuer.fetches
 
 
 async def test_a_failing_issuer_keeps_nobody_waiting_who_has_a_known_key(issuer: Issuer) -> None:
@@ -201,7 +201,7 @@ async def test_an_answer_that_is_no_key_set_is_none(issuer: Issuer, answer: web.
     with pytest.raises(KeysUnavailable):
         await keys.key("one")
 
-    assert issuer.fetches == 1
+    assert 1 == issuer.fetches
 
 
 async def test_of_several_keys_without_an_id_none_is_guessed(issuer: Issuer) -> None:

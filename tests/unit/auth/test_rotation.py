@@ -70,11 +70,11 @@ async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Is
     after = [auth.known(each, Access.PRODUCER) for each in (early, late)]
 
     assert None not in before
-    assert after == [None, None]
+    assert [None, None] == after
     for each in (early, late):
         with pytest.raises(AccessRefused) as refused:
             await auth.authenticate(each, Access.PRODUCER)
-        assert refused.value.reason == "no published key of that id"
+        assert "no published key of that id" == refused.value.reason
 
 
 async def test_a_new_key_is_good_at_once_beside_the_old_one(issuer: Issuer) -> None:
@@ -88,8 +88,8 @@ async def test_a_new_key_is_good_at_once_beside_the_old_one(issuer: Issuer) -> N
     new = await auth.authenticate(header(issuer, "new"), Access.PRODUCER)
     old = await auth.authenticate(header(issuer, "old") + " ", Access.PRODUCER)
 
-    assert (new.subject, old.subject) == ("s", "s")
-    assert issuer.fetches == 2
+    assert ("s", "s") == (new.subject, old.subject)
+    assert 2 == issuer.fetches
 
 
 async def test_nothing_is_remembered_on_the_word_of_keys_that_are_too_old(issuer: Issuer) -> None:
@@ -103,7 +103,7 @@ async def test_nothing_is_remembered_on_the_word_of_keys_that_are_too_old(issuer
 
     served = await auth.authenticate(token, Access.PRODUCER)
 
-    assert served.subject == "s"
+    assert "s" == served.subject
     assert auth.known(token, Access.PRODUCER) is None
 
 

@@ -47,7 +47,7 @@ async def reason(auth: Authenticator, refused: str) -> str:
     """Return why a token is invalid."""
     with pytest.raises(AccessRefused) as caught:
         await auth.authenticate(f"Bearer {refused}", Access.PRODUCER)
-    assert (caught.value.status, caught.value.text) == (401, "invalid token")
+    assert (401, "invalid token") == (caught.value.status, caught.value.text)
     return caught.value.reason
 
 
@@ -74,7 +74,7 @@ async def test_every_algorithm_of_the_list_is_verified(issuer: Issuer, algorithm
 
     good = await auth.authenticate(f"Bearer {token(issuer, algorithm)}", Access.PRODUCER)
 
-    assert good.subject == "s"
+    assert "s" == good.subject
     assert "InvalidSignature" in await reason(auth, stolen)
 
 
@@ -112,7 +112,7 @@ async def test_a_key_made_for_one_algorithm_serves_that_alone(issuer: Issuer) ->
 
     good = await auth.authenticate(f"Bearer {token(issuer, 'RS256')}", Access.PRODUCER)
 
-    assert good.subject == "s"
+    assert "s" == good.subject
     assert "the key is for RS256" in await reason(auth, token(issuer, "PS256"))
 
 
@@ -164,8 +164,8 @@ async def test_what_is_no_public_key_for_signatures_is_not_taken_for_one(issuer:
         for kid in kids
     ]
 
-    assert good.subject == "s"
-    assert refused == ["no published key of that id"] * len(kids)
+    assert "s" == good.subject
+    assert ["no published key of that id"] * len(kids) == refused
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ async def test_clocks_may_differ_by_the_skew_and_no_more(
     header = f"Bearer {jwt.encode(claims, SECRET, algorithm='HS256')}"
 
     if good:
-        assert (await auth.authenticate(header, Access.PRODUCER)).subject == "s"
+        assert "s" == (await auth.authenticate(header, Access.PRODUCER)).subject
     else:
         assert await reason(auth, header.removeprefix("Bearer "))
 

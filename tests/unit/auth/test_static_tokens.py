@@ -32,7 +32,7 @@ async def test_a_provider_keeps_digests_and_no_token() -> None:
     texts = [value for value in _reachable(provider) if isinstance(value, str)]
     raw = [value for value in _reachable(provider) if isinstance(value, bytes)]
 
-    assert claims.subject == "s"
+    assert "s" == claims.subject
     assert "acme" in texts
     assert not any(SECRET in text for text in texts)
     assert [32] == [len(value) for value in raw]

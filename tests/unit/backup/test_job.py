@@ -148,7 +148,7 @@ async def test_a_backup_names_the_newest_formats_in_use(
     done = await rig.taken(rig.record)
 
     assert not done.error
-    assert [each.id for each in rig.recorded] == [done.id]
+    assert [done.id] == [each.id for each in rig.recorded]
     assert (chosen(rig.place).level == 2) is written
     text = (tmp_path / "backups" / done.id / MANIFEST).read_text()
     assert ('"level":2' in text) is written
@@ -165,10 +165,10 @@ async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> N
     left = rig.place.backups()
     done = await rig.taken(rig.record)
 
-    assert (failed.stage, failed.error) == (
+    assert (
         Stage.FAILED,
         f"no leader for shard 0, where {failed.id} would be on record",
-    )
+    ) == (failed.stage, failed.error)
     assert not left
     assert done.stage is Stage.DONE
 
@@ -197,14 +197,14 @@ async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
     wrong.wrong = ""
     after = await rig.taken(rig.record)
 
-    assert (failed.stage, failed.error) == (
+    assert (
         Stage.FAILED,
         "shard 1: its state is not the majority's",
-    )
-    assert left == [older.id]
-    assert did == steps
+    ) == (failed.stage, failed.error)
+    assert [older.id] == left
+    assert steps == did
     assert after.stage is Stage.DONE
-    assert after.deleted == (older.id,)
+    assert (older.id,) == after.deleted
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 5000])
@@ -215,6 +215,6 @@ async def test_retention_keeps_the_backup_it_comes_with(rig: Rig, ahead_ms: int)
     rig.clock.now_ms = NOW_MS
     done = await rig.taken(rig.record)
 
-    assert [each.deleted for each in before[1:]] == [(each.id,) for each in before[:-1]]
-    assert done.deleted == (before[-1].id,)
-    assert list(rig.place.backups()) == [done.id]
+    assert [(each.id,) for each in before[:-1]] == [each.deleted for each in before[1:]]
+    assert (before[-1].id,) == done.deleted
+    assert [done.id] == list(rig.place.backups())

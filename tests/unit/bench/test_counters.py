@@ -32,14 +32,14 @@ def test_counters_are_summed_and_entries_counted_once() -> None:
         [_NODE.format(forwarded=3, committed=7), _NODE.format(forwarded=1, committed=6)]
     )
 
-    assert found == Counter({"forward": 4.0, "task_created": 10.0, "entries": 17.0})
+    assert Counter({"forward": 4.0, "task_created": 10.0, "entries": 17.0}) == found
 
 
 def test_rates_are_differences_and_leave_out_what_hardly_happens() -> None:
     """The largest comes first; one in a thousand is noise."""
     before, after = {"fsync": 10.0}, {"fsync": 310.0, "frames": 500.0, "elections": 0.1}
 
-    assert list(per_operation(before, after, 100).items()) == [("frames", 5.0), ("fsync", 3.0)]
+    assert [("frames", 5.0), ("fsync", 3.0)] == list(per_operation(before, after, 100).items())
 
 
 def test_the_kernel_counts_what_a_process_writes() -> None:
@@ -50,4 +50,4 @@ def test_the_kernel_counts_what_a_process_writes() -> None:
 
     after = of_kernel([os.getpid()])
 
-    assert after["write calls"] - before["write calls"] == pytest.approx(100, abs=20)
+    assert pytest.approx(100, abs=20) == after["write calls"] - before["write calls"]

@@ -44,8 +44,8 @@ def test_a_layer_costs_what_its_row_takes_more_than_the_rows_below() -> None:
 
     found = figures(rows, rounds, {row.name: [{}, {}, {}] for row in rows})
 
-    assert found["leader"].layer_ms == pytest.approx(0.6)
-    assert found["shards"].layer_ms == pytest.approx(1.5 - 0.2 - 0.6)
+    assert pytest.approx(0.6) == found["leader"].layer_ms
+    assert pytest.approx(1.5 - 0.2 - 0.6) == found["shards"].layer_ms
 
 
 def test_a_layer_whose_base_was_not_measured_has_no_cost() -> None:
@@ -61,7 +61,7 @@ def test_counts_are_medians_of_the_rounds() -> None:
 
     found = figures([_row("leader")], {"leader": [sample()] * 3}, counts)
 
-    assert found["leader"].counts == {"fsync": 4.0, "frames": 0.0}
+    assert {"fsync": 4.0, "frames": 0.0} == found["leader"].counts
 
 
 def test_a_row_stands_beside_its_budget_and_beside_the_run_before() -> None:
@@ -71,7 +71,7 @@ def test_a_row_stands_beside_its_budget_and_beside_the_run_before() -> None:
     (line,) = (x for x in render(now, _ledger(before)).splitlines() if x.startswith("leader"))
 
     columns = re.findall(r"\d\.\d{3}", line)
-    assert columns[:5] == ["0.161", "0.080", "0.320", "0.161", "0.320"]
+    assert ["0.161", "0.080", "0.320", "0.161", "0.320"] == columns[:5]
 
 
 def test_a_run_of_another_machine_is_said_to_be_one() -> None:

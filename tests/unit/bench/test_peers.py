@@ -54,8 +54,8 @@ def test_a_figure_is_the_median_of_its_rounds_with_their_spread() -> None:
     """One slow round of three does not change it, and is seen."""
     text = table(_report(_system("ours", (30, 10, 31)), _system("theirs", (50, 50, 50))))
 
-    assert _cells(text, "cycles/s, 32 in flight") == ["960 (320 to 992)", "1,600"]
-    assert _cells(text, "CPU a cycle at 32, servers / client") == ["1.50 / 0.25 ms"] * 2
+    assert ["960 (320 to 992)", "1,600"] == _cells(text, "cycles/s, 32 in flight")
+    assert ["1.50 / 0.25 ms"] * 2 == _cells(text, "CPU a cycle at 32, servers / client")
     assert "commit `0123456789`;" in text
 
 
@@ -63,7 +63,7 @@ def test_what_was_not_measured_is_an_empty_cell() -> None:
     """A load left out with `--only` is no zero."""
     text = table(_report(_system("ours", (30,))))
 
-    assert _cells(text, "cycles/s, 8 in flight") == [""]
+    assert [""] == _cells(text, "cycles/s, 8 in flight")
     assert spread(_system("ours", (30,)), "cycle@8", lambda one: one.per_s) is None
 
 
@@ -72,7 +72,7 @@ def test_tasks_that_nobody_was_given_are_summed_over_the_kills() -> None:
     text = table(_report(_system("ours", (30, 30), missing=0), _system("lossy", (9, 9), missing=3)))
 
     row = "acknowledged but not handed out / handed out twice, over that"
-    assert _cells(text, row) == ["0 / 0 of 1,600", "6 / 0 of 1,600"]
+    assert ["0 / 0 of 1,600", "6 / 0 of 1,600"] == _cells(text, row)
 
 
 def test_the_table_replaces_what_is_between_the_markers() -> None:
@@ -81,7 +81,7 @@ def test_the_table_replaces_what_is_between_the_markers() -> None:
 
     once = placed(document, "new")
 
-    assert once == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert f"before\n{BEGIN}\nnew\n{END}\nafter\n" == once
     assert once == placed(once, "new")
 
 
@@ -102,8 +102,8 @@ def test_the_drawing_has_a_point_for_each_figure() -> None:
         for title in circle.iter(f"{_SVG}title")
     ]
     (x1, y1, told), (x2, y2, _), (_, y3, _), _ = points
-    assert len(points) == 4
-    assert told == "a<b: 20 cycles/s"
+    assert 4 == len(points)
+    assert "a<b: 20 cycles/s" == told
     assert x1 < x2
     assert y3 < y1
     assert y2 < y1
@@ -123,16 +123,16 @@ def test_a_scale_maps_equal_ratios_to_equal_distances() -> None:
     """Ten to a hundred is as far as a hundred to a thousand."""
     scale = Scale(10, 1000, 0, 200)
 
-    assert [scale.at(value) for value in (10, 100, 1000)] == pytest.approx([0, 100, 200])
+    assert pytest.approx([0, 100, 200]) == [scale.at(value) for value in (10, 100, 1000)]
 
 
 def test_a_spread_is_median_least_and_most() -> None:
     """Of an even number the median lies between."""
-    assert Spread.of([4.0, 1.0, 2.0, 3.0]) == Spread(2.5, 1.0, 4.0)
+    assert Spread(2.5, 1.0, 4.0) == Spread.of([4.0, 1.0, 2.0, 3.0])
 
 
 def test_syncs_are_summed_over_the_calls_that_sync() -> None:
     """Head, rule and total of strace's table are no calls."""
     told = "   calls syscall\n-------- -------\n   12 fdatasync\n    3 fsync\n   15 total\n"
 
-    assert calls(told) == 15
+    assert 15 == calls(told)

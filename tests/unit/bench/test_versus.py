@@ -16,6 +16,6 @@ def test_ratios_are_taken_round_by_round() -> None:
 
     first, second = render(["A", "B"], {"create@32": rounds}).splitlines()[1:]
 
-    assert first.split()[:3] == ["create@32", "A", "100"]
-    assert second.split()[:2] == ["B", "250"]
+    assert ["create@32", "A", "100"] == first.split()[:3]
+    assert ["B", "250"] == second.split()[:2]
     assert second.endswith("x 2.50 (2.50 2.50 3.00); x 0.50")

@@ -30,8 +30,8 @@ async def test_a_queue_that_is_resumed_is_served_again(shard: Shard) -> None:
         [ResumeQueue(request="r", tenant="acme", queue="left", by="operator")]
     )
 
-    assert got == ["two"]
-    assert await _claimed(shard, "third") == ["one"]
+    assert ["two"] == got
+    assert ["one"] == await _claimed(shard, "third")
 
 
 async def test_what_a_node_knew_before_it_led_is_not_what_it_goes_by_afterwards(
@@ -47,10 +47,10 @@ async def test_what_a_node_knew_before_it_led_is_not_what_it_goes_by_afterwards(
     shard.log.depose("n2")
     head = shard.engine.head("acme", ())
 
-    assert got == ["one"]
+    assert ["one"] == got
     assert isinstance(created, Created)
     assert head is not None
-    assert head.seq == created.task.seq
+    assert created.task.seq == head.seq
 
 
 async def test_a_task_of_a_higher_priority_brings_its_queue_forward(shard: Shard) -> None:
@@ -61,5 +61,5 @@ async def test_a_task_of_a_higher_priority_brings_its_queue_forward(shard: Shard
     first = await _claimed(shard, "first")
     await shard.engine.operate([create("b9", command="b", priority=9)])
 
-    assert first == ["a1"]
-    assert await _claimed(shard, "second") == ["b9"]
+    assert ["a1"] == first
+    assert ["b9"] == await _claimed(shard, "second")

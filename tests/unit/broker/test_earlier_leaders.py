@@ -51,9 +51,9 @@ async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> N
         )
     told = from_failure(refused.value)
 
-    assert calls.asked == 1
-    assert (told.status, told.code, told.retryable) == (503, "upgrade-under-way", True)
-    assert told.headers["X-Outcome"] == "not-applied"
+    assert 1 == calls.asked
+    assert (503, "upgrade-under-way", True) == (told.status, told.code, told.retryable)
+    assert "not-applied" == told.headers["X-Outcome"]
 
 
 async def test_what_may_have_been_done_before_is_not_said_to_be_undone(shard: Shard) -> None:

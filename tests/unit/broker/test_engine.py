@@ -107,7 +107,7 @@ async def test_a_lost_reign_leaves_no_false_answer(shard: Shard) -> None:
         await sent
     with pytest.raises(NotLeader) as not_leader:
         await unsent
-    assert not_leader.value.hint == "n2"
+    assert "n2" == not_leader.value.hint
     with pytest.raises(NotLeader):
         await shard.engine.operate([create("t3")])
 
@@ -123,7 +123,7 @@ async def test_an_entry_of_another_term_is_a_no_op(shard: Shard) -> None:
     shard.log.commit(term=shard.log.term + 1)
 
     assert shard.store.state.get(keyspace.task("t1")) is None
-    assert shard.engine.fenced == 1
+    assert 1 == shard.engine.fenced
     assert digest != shard.engine.digest
     with pytest.raises(OutcomeUnknown):
         await lost
@@ -399,7 +399,7 @@ async def test_time_acts_in_parts_that_fit_an_entry() -> None:
         if shard.engine.replica.counters[("render", "acme")].delayed:
             await _until_timer(shard)
 
-    assert shard.engine.replica.counters[("render", "acme")].ready == 100
+    assert 100 == shard.engine.replica.counters[("render", "acme")].ready
     shard.engine.stop()
 
 

@@ -42,21 +42,21 @@ async def _lease_all(shard: Shard) -> None:
     for number in range(4):
         [got] = await shard.engine.operate([claim(f"r{number}", count=500, lease_ms=LEASE_MS)])
         assert isinstance(got, Claimed)
-        assert len(got.tasks) == 500
+        assert 500 == len(got.tasks)
 
 
 async def test_every_task_comes_back_when_all_workers_are_dead(shard: Shard) -> None:
     """No client calls; each lease ends and each task is ready again."""
     await _lease_all(shard)
-    assert _counters(shard).leased == TASKS
+    assert TASKS == _counters(shard).leased
     shard.clock.pass_ms(LEASE_MS)
     await _until(shard, lambda: not _counters(shard).leased)
 
-    assert (_counters(shard).ready, _counters(shard).delayed) == (TASKS, 0)
+    assert (TASKS, 0) == (_counters(shard).ready, _counters(shard).delayed)
     [again] = await shard.engine.operate([claim("again", worker="bob", count=TASKS)])
     assert isinstance(again, Claimed)
-    assert {task.id for task in again.tasks} == {f"t{number}" for number in range(TASKS)}
-    assert {task.attempts for task in again.tasks} == {2}
+    assert {f"t{number}" for number in range(TASKS)} == {task.id for task in again.tasks}
+    assert {2} == {task.attempts for task in again.tasks}
 
 
 async def test_everything_whose_retention_is_over_is_deleted(shard: Shard) -> None:

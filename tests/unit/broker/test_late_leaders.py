@@ -27,7 +27,7 @@ class _Apart(Router):
     replica: Shard
 
     def local(self, shard: int) -> LocalShard:
-        assert shard == 0
+        assert 0 == shard
         return self.replica.engine
 
 

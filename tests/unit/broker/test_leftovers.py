@@ -59,7 +59,7 @@ async def test_a_finished_task_has_no_row_of_an_earlier_state(shard: Shard) -> N
     assert {Family.TASK, Family.PAYLOAD, Family.RESULT, Family.DONE, Family.TTL} == {
         keyspace.family(key) for key in named
     }
-    assert len(named) == 5
+    assert 5 == len(named)
 
 
 async def test_no_instant_of_an_earlier_state_brings_a_finished_task_back(shard: Shard) -> None:

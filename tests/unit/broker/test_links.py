@@ -20,7 +20,7 @@ def test_a_link_leads_back_to_its_artifact(base: str, name: str) -> None:
     """Whatever characters the name has."""
     url = links.link(base, "task:1", UPLOAD, name)
 
-    assert links.target(url, "task:1") == (UPLOAD, name)
+    assert (UPLOAD, name) == links.target(url, "task:1")
     assert links.target(url, "task:2") is None
     assert url.isascii()
 
@@ -50,7 +50,7 @@ def test_the_uploads_of_a_result_are_told_once_each_and_of_its_own_task() -> Non
     other = links.link("", "u", UPLOAD, "a")
     artifacts = [Artifact("x", url) for url in (*own, other, "https://example.com")]
 
-    assert links.uploads(artifacts, "t") == (UPLOAD,)
+    assert (UPLOAD,) == links.uploads(artifacts, "t")
 
 
 def test_no_two_uploads_have_one_id() -> None:
@@ -58,6 +58,6 @@ def test_no_two_uploads_have_one_id() -> None:
     digest = "d" * links.DIGEST_CHARS
     drawn = {links.new_upload(digest) for _ in range(1000)}
 
-    assert len(drawn) == 1000
+    assert 1000 == len(drawn)
     for upload in (*drawn, links.new_upload()):
-        assert links.target(links.link("", "t", upload, "a"), "t") == (upload, "a")
+        assert (upload, "a") == links.target(links.link("", "t", upload, "a"), "t")

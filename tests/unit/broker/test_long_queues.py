@@ -69,7 +69,7 @@ async def test_every_task_of_a_long_queue_is_claimed_after_a_restart(tmp_path: P
     shard.engine.stop()
     disk.close()
 
-    assert [f"t{number:06}" for number in range(count)] == got
+    assert got == [f"t{number:06}" for number in range(count)]
 
 
 async def test_a_start_reads_as_much_of_a_long_queue_as_of_a_short_one() -> None:
@@ -88,7 +88,7 @@ async def test_a_start_reads_as_much_of_a_long_queue_as_of_a_short_one() -> None
         make_shard(store, TestClock()).log.lead()
         read.append(state.rows_read)
 
-    assert read[0] == read[1]
+    assert read[1] == read[0]
     assert 0 < read[0] < 1000
 
 
@@ -103,6 +103,6 @@ async def test_a_count_of_a_queue_reads_no_task() -> None:
 
     [depth] = await shard.engine.depths("acme")
 
-    assert (depth.queue, depth.ready) == ("render", 3000)
+    assert ("render", 3000) == (depth.queue, depth.ready)
     assert state.rows_read <= 10
     shard.engine.stop()

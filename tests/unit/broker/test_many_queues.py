@@ -105,7 +105,7 @@ async def test_every_task_of_many_queues_is_listed_once(many: Shard) -> None:
         found += [task.id for _, task in page.rows]
         after = page.edge
 
-    assert [f"queue-{number:05}" for number in range(_QUEUES)] == found
+    assert found == [f"queue-{number:05}" for number in range(_QUEUES)]
 
 
 async def test_others_get_their_turn_while_many_queues_are_counted(
@@ -178,7 +178,7 @@ async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from()
         asked[queues] = catalogue.asked
         shard.engine.stop()
 
-        assert len(set(got)) == 8
+        assert 8 == len(set(got))
 
     assert asked[2000] <= asked[10] + 8
     assert asked[2000] <= 8 * 8
@@ -198,7 +198,7 @@ async def test_paused_queues_are_looked_at_once() -> None:
     catalogue.asked = 0
     got += await _claimed(shard, "second")
 
-    assert got == names[-3:-1]
+    assert names[-3:-1] == got
     assert catalogue.asked <= 8
     shard.engine.stop()
 
@@ -223,7 +223,7 @@ async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
         await asyncio.sleep(0)
         asked_most = max(asked_most, state.asked - before)
 
-    assert len(first) == 1
+    assert 1 == len(first)
     assert asked_most <= 2 * UNREAD_READS_MAX + 20
     assert names[-1] in [*first, *await _claimed(again, "second")]
     again.engine.stop()
@@ -279,11 +279,11 @@ async def test_lists_and_counts_of_a_tenant_pass_over_no_other_tenants_queues() 
 
     assert isinstance(listed, ShardPage)
     assert isinstance(delayed, ShardPage)
-    assert sorted(task.id for _, task in listed.rows) == ["later", "now"]
-    assert [task.id for _, task in delayed.rows] == ["later"]
-    assert sorted(depth.queue for depth in depths) == ["render", "scan"]
+    assert ["later", "now"] == sorted(task.id for _, task in listed.rows)
+    assert ["later"] == [task.id for _, task in delayed.rows]
+    assert ["render", "scan"] == sorted(depth.queue for depth in depths)
     await engine.operate([Cancel(request="c", id="other", tenant="umbrella")])
     await engine.operate([Delete(request="d", tenant="umbrella", ids=("other",), by="op")])
 
-    assert engine.replica.counted_queues("umbrella") == set()
+    assert set() == engine.replica.counted_queues("umbrella")
     shard.engine.stop()

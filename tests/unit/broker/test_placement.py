@@ -37,7 +37,7 @@ class Replica:
 
     def ready(self, tenant: str, queue: str) -> int:
         """Return the depth of the only queue."""
-        assert (tenant, queue) == ("t", "work")
+        assert ("t", "work") == (tenant, queue)
         return self.waiting
 
 
@@ -84,39 +84,39 @@ async def test_a_new_task_goes_to_a_shard_that_the_node_leads() -> None:
     """It is decided where it arrived."""
     node = Node([Replica(leads=False), Replica(leads=True), Replica(leads=False)])
 
-    assert await placed(node) == {1: 100}
+    assert {1: 100} == await placed(node)
 
 
 async def test_the_id_of_a_task_names_its_shard() -> None:
     """Every node finds the task later by its id alone."""
     node = Node([Replica(leads=False), Replica(leads=True), Replica(leads=False)])
 
-    assert await placed(node) == {1: 100}
-    assert node.lost == []
+    assert {1: 100} == await placed(node)
+    assert [] == node.lost
 
 
 async def test_a_node_that_leads_several_shards_fills_them_in_turn() -> None:
     """Tasks that arrive together share entries; no shard is left out."""
     node = Node([Replica(leads=True), Replica(leads=True), Replica(leads=False)])
 
-    assert await placed(node, tasks=TOGETHER) == {0: TOGETHER}
-    assert await placed(node, tasks=4 * TOGETHER) == {0: 2 * TOGETHER, 1: 2 * TOGETHER}
+    assert {0: TOGETHER} == await placed(node, tasks=TOGETHER)
+    assert {0: 2 * TOGETHER, 1: 2 * TOGETHER} == await placed(node, tasks=4 * TOGETHER)
 
 
 async def test_tasks_of_one_request_stay_together() -> None:
     """A batch is one entry."""
     node = Node([Replica(leads=True), Replica(leads=True), Replica(leads=False)])
 
-    assert await placed(node, tasks=100, batch=100) == {0: 100}
+    assert {0: 100} == await placed(node, tasks=100, batch=100)
 
 
 async def test_a_queue_that_is_too_long_is_spread_over_all_shards() -> None:
     """Producers that all ask one node cannot fill one shard alone."""
     node = Node([Replica(leads=False), Replica(leads=True, waiting=AHEAD_MAX + 1)])
 
-    assert set(await placed(node)) == {0, 1}
+    assert {0, 1} == set(await placed(node))
     node.replicas[0].waiting = 1
-    assert await placed(node) == {1: 100}
+    assert {1: 100} == await placed(node)
 
 
 async def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
@@ -124,8 +124,8 @@ async def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
     mine = Node([Replica(leads=True), *(Replica(leads=False) for _ in range(3))])
     other = Node([*(Replica(leads=False) for _ in range(3)), Replica(leads=True)])
 
-    assert await placed(mine, key="k") == await placed(other, key="k")
-    assert len(mine.asked) == 1
+    assert await placed(other, key="k") == await placed(mine, key="k")
+    assert 1 == len(mine.asked)
 
 
 @dataclass
@@ -162,12 +162,12 @@ async def test_busy_nodes_send_their_tasks_to_one_shard_at_a_time() -> None:
 
     for _ in range(4):
         [shard] = await mine.ask(MEET_MIN)
-        assert list(await other.ask(MEET_MIN)) == [shard]
+        assert [shard] == list(await other.ask(MEET_MIN))
         seen.add(shard)
         for caller in (mine, other):
             caller.clock.pass_ms(SLOT_MS)
             await caller.ask(MEET_MIN)
-    assert seen == {0, 1, 2, 3}
+    assert {0, 1, 2, 3} == seen
 
 
 async def test_callers_who_were_all_answered_at_once_are_still_many() -> None:
@@ -179,10 +179,10 @@ async def test_callers_who_were_all_answered_at_once_are_still_many() -> None:
     await caller.ask(MEET_MIN)
     caller.clock.pass_ms(WINDOW_MS)
 
-    assert await caller.ask(1) == {wanted: 1}
+    assert {wanted: 1} == await caller.ask(1)
 
     caller.clock.pass_ms(2 * WINDOW_MS)
-    assert await caller.ask(1) == {1: 1}
+    assert {1: 1} == await caller.ask(1)
 
 
 @pytest.mark.parametrize("at_once", [1, MEET_MIN - 1, MEET_MAX + 2])
@@ -191,7 +191,7 @@ async def test_few_and_very_many_tasks_stay_where_they_arrive(at_once: int) -> N
     caller = _leading(2)
     await caller.ask(at_once)
 
-    assert await caller.ask(at_once) == {2: at_once}
+    assert {2: at_once} == await caller.ask(at_once)
 
 
 async def test_a_large_payload_stays_where_it_arrives() -> None:
@@ -199,7 +199,7 @@ async def test_a_large_payload_stays_where_it_arrives() -> None:
     caller = _leading(2)
     await caller.ask(MEET_MIN)
 
-    assert await caller.ask(MEET_MIN, payload="x" * (CARRIED_BYTES_MAX + 1)) == {2: MEET_MIN}
+    assert {2: MEET_MIN} == await caller.ask(MEET_MIN, payload="x" * (CARRIED_BYTES_MAX + 1))
 
 
 async def test_a_shard_whose_queue_is_too_long_is_passed_over() -> None:
@@ -209,7 +209,7 @@ async def test_a_shard_whose_queue_is_too_long_is_passed_over() -> None:
     [shard] = await caller.ask(MEET_MIN)
     caller.node.replicas[shard].waiting = MET_AHEAD_MAX + 1
 
-    assert await caller.ask(MEET_MIN) == {(shard + 1) % 4: MEET_MIN}
+    assert {(shard + 1) % 4: MEET_MIN} == await caller.ask(MEET_MIN)
 
 
 async def test_a_shard_without_a_leader_is_passed_over() -> None:
@@ -219,7 +219,7 @@ async def test_a_shard_without_a_leader_is_passed_over() -> None:
     [shard] = await caller.ask(MEET_MIN)
     caller.node.replicas[shard].leader = None
 
-    assert await caller.ask(MEET_MIN) == {(shard + 1) % 4: MEET_MIN}
+    assert {(shard + 1) % 4: MEET_MIN} == await caller.ask(MEET_MIN)
 
 
 async def test_nodes_that_know_of_no_leader_meet_nowhere() -> None:
@@ -229,4 +229,4 @@ async def test_nodes_that_know_of_no_leader_meet_nowhere() -> None:
     for replica in caller.node.replicas:
         replica.leader = None
 
-    assert await caller.ask(MEET_MIN) == {2: MEET_MIN}
+    assert {2: MEET_MIN} == await caller.ask(MEET_MIN)

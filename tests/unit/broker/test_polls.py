@@ -27,9 +27,9 @@ def test_a_worker_is_known_by_its_last_claim() -> None:
     with polls.polling("acme", "w1", ()):
         pass
 
-    assert waiting == [Poll("w1", 1000, 1)]
-    assert polls.of("acme") == [Poll("w1", 1500, 0, ())]
-    assert polls.of("other") == []
+    assert [Poll("w1", 1000, 1)] == waiting
+    assert [Poll("w1", 1500, 0, ())] == polls.of("acme")
+    assert [] == polls.of("other")
 
 
 def test_claims_that_wait_side_by_side_are_counted() -> None:
@@ -38,14 +38,14 @@ def test_claims_that_wait_side_by_side_are_counted() -> None:
 
     def fail() -> None:
         with polls.polling("acme", "w1", ("B",)):
-            assert polls.of("acme")[0].waiting == 2
+            assert 2 == polls.of("acme")[0].waiting
             raise ConnectionError
 
     with polls.polling("acme", "w1", ("a",)):
         with pytest.raises(ConnectionError):
             fail()
 
-        assert polls.of("acme") == [Poll("w1", 1000, 1, ("b",))]
+        assert [Poll("w1", 1000, 1, ("b",))] == polls.of("acme")
 
 
 def test_memory_does_not_grow_with_workers_nor_with_commands() -> None:
@@ -58,7 +58,7 @@ def test_memory_does_not_grow_with_workers_nor_with_commands() -> None:
             pass
     known = {poll.worker: poll for poll in polls.of("acme")}
 
-    assert len(known) == POLLS_MAX
+    assert POLLS_MAX == len(known)
     assert "w0" not in known
     assert "w1" in known
-    assert len(known[f"w{POLLS_MAX}"].commands) == COMMANDS_MAX
+    assert COMMANDS_MAX == len(known[f"w{POLLS_MAX}"].commands)

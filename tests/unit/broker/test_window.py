@@ -52,7 +52,7 @@ def test_a_window_agrees_with_a_scan_of_the_whole_range(
             rows.live.discard(key)
             window.remove(key)
         elif step == "first":
-            assert min(rows.live, default=None) == window.first()
+            assert window.first() == min(rows.live, default=None)
         else:
             expected = sorted(rows.live)[:50]
 
@@ -88,7 +88,7 @@ def test_a_window_forgets_its_far_half_when_it_grows_too_large() -> None:
         rows.live.discard(key)
         window.remove(key)
 
-    assert [_key(number) for number in numbers] == seen
+    assert seen == [_key(number) for number in numbers]
 
 
 def test_windows_that_share_a_budget_keep_few_keys_each_when_it_is_used_up() -> None:
@@ -103,10 +103,10 @@ def test_windows_that_share_a_budget_keep_few_keys_each_when_it_is_used_up() -> 
 
             assert budget.left >= -len(windows) * window_module.KEYS_MIN
     for each, window in zip(rows, windows, strict=True):
-        assert sorted(each.live) == list(window)
+        assert list(window) == sorted(each.live)
 
         window.close()
-    assert budget.left == 100
+    assert 100 == budget.left
 
 
 def test_a_window_on_an_empty_range_reads_nothing() -> None:
@@ -116,5 +116,5 @@ def test_a_window_on_an_empty_range_reads_nothing() -> None:
     window.add(_key(3))
 
     assert window.known
-    assert window.first() == _key(3)
-    assert rows.read_keys == 0
+    assert _key(3) == window.first()
+    assert 0 == rows.read_keys

@@ -47,13 +47,13 @@ def test_backups_are_listed_with_what_is_wrong(
     _, listed, _ = said(capsys, "backup", "ls", "--in", backups, "--json")
     rows = json.loads(listed)["backups"]
 
-    assert code == 0
+    assert 0 == code
     assert all(each in table for each in (whole, damaged, cut, "incomplete", "its format is 0"))
-    assert [(row["id"], row["complete"]) for row in rows] == [
+    assert [
         (whole, True),
         (damaged, False),
         (cut, False),
-    ]
+    ] == [(row["id"], row["complete"]) for row in rows]
 
 
 def test_the_newest_complete_one_is_verified_unless_one_is_named(
@@ -65,11 +65,11 @@ def test_the_newest_complete_one_is_verified_unless_one_is_named(
     file = backups / first / part_file(2)
     file.write_bytes(file.read_bytes()[:-1] + b"?")
 
-    assert said(capsys, "backup", "verify", "--in", backups)[:2] == (0, f"{second}\n")
+    assert (0, f"{second}\n") == said(capsys, "backup", "verify", "--in", backups)[:2]
     code, _, error = said(capsys, "backup", "verify", first, "--in", backups)
-    assert (code, f"{first}/shard-0002.rows: " in error) == (1, True)
+    assert (1, True) == (code, f"{first}/shard-0002.rows: " in error)
     code, _, error = said(capsys, "backup", "verify", "../x", "--in", backups)
-    assert (code, "no backup is called that" in error) == (1, True)
+    assert (1, True) == (code, "no backup is called that" in error)
 
 
 def test_an_export_beside_backups_is_not_taken_for_the_newest_one(
@@ -89,9 +89,9 @@ def test_an_export_beside_backups_is_not_taken_for_the_newest_one(
     )
 
     assert made > newest
-    assert verified.split()[0] == newest
-    assert json.loads(restored)["backups"] == [newest]
-    assert json.loads(added)["backups"] == [newest, made]
+    assert newest == verified.split()[0]
+    assert [newest] == json.loads(restored)["backups"]
+    assert [newest, made] == json.loads(added)["backups"]
 
 
 def test_pruning_says_what_it_would_do_before_it_does(
@@ -101,12 +101,12 @@ def test_pruning_says_what_it_would_do_before_it_does(
     first, second, third = sorted(each.name for each in backups.iterdir())
     prune = ("backup", "prune", "--in", backups, "--keep")
 
-    assert said(capsys, *prune, 1)[:2] == (2, f"{first}\n{second}\n")
-    assert len(list(backups.iterdir())) == 3
-    assert said(capsys, *prune, 0)[0] == 2
-    assert said(capsys, *prune, 1, "--yes")[:2] == (0, f"{first}\n{second}\n")
-    assert [each.name for each in backups.iterdir()] == [third]
-    assert said(capsys, *prune, 1)[:2] == (0, "")
+    assert (2, f"{first}\n{second}\n") == said(capsys, *prune, 1)[:2]
+    assert 3 == len(list(backups.iterdir()))
+    assert 2 == said(capsys, *prune, 0)[0]
+    assert (0, f"{first}\n{second}\n") == said(capsys, *prune, 1, "--yes")[:2]
+    assert [third] == [each.name for each in backups.iterdir()]
+    assert (0, "") == said(capsys, *prune, 1)[:2]
 
 
 def test_one_tenant_moves_to_another_cluster(
@@ -120,7 +120,7 @@ def test_one_tenant_moves_to_another_cluster(
             capsys,
             *("backup", "export", "--in", backups, "--tenant", name, "--to", place, "--json"),
         )
-        assert code == 0
+        assert 0 == code
         made[name] = json.loads(shown)
     code, shown, _ = said(
         capsys,
@@ -129,12 +129,12 @@ def test_one_tenant_moves_to_another_cluster(
     )
     done = json.loads(shown)
 
-    assert made["acme"]["tenant"] == "acme"
-    assert code == 0
-    assert done["tasks"] == made["acme"]["tasks"] + made["zeta"]["tasks"]
+    assert "acme" == made["acme"]["tenant"]
+    assert 0 == code
+    assert made["acme"]["tasks"] + made["zeta"]["tasks"] == done["tasks"]
     code, shown, _ = said(capsys, "inspect", tmp_path / "data", "--tasks", "--json")
     tasks = json.loads(shown)["tasks"]
-    assert {task["tenant"] for task in tasks} == {"acme", "zeta"}
+    assert {"acme", "zeta"} == {task["tenant"] for task in tasks}
     assert len(tasks) == done["tasks"]
 
 
@@ -147,11 +147,11 @@ def test_a_tenant_of_whom_there_is_nothing_is_a_mistake(
     restore = ("restore", "--from", backups, "--tenant", "acmee", "--node-id", "a")
     for command in (export, (*restore, "--into", tmp_path / "data")):
         code, _, error = said(capsys, *command)
-        assert (code, "holds nothing of a tenant acmee" in error) == (1, True)
+        assert (1, True) == (code, "holds nothing of a tenant acmee" in error)
 
-    assert BackupDirectory(exports).backups() == {}
+    assert {} == BackupDirectory(exports).backups()
     code, _, error = said(capsys, "inspect", tmp_path / "data")
-    assert (code, "is no data directory" in error) == (1, True)
+    assert (1, True) == (code, "is no data directory" in error)
 
 
 def test_what_has_no_worker_is_shown_without(
@@ -163,7 +163,7 @@ def test_what_has_no_worker_is_shown_without(
     header, *lines = table.splitlines()
     column = header.split().index("WORKER")
 
-    assert code == 0
+    assert 0 == code
     assert {line.split()[column] for line in lines} <= {"-", "ann", "bob"}
     assert "-" in {line.split()[column] for line in lines}
 
@@ -184,8 +184,8 @@ def test_output_that_nobody_reads_ends_a_command_and_says_so(
         ["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, check=False
     )
 
-    assert (unread.returncode, unread.stderr) == (141, b"")
-    assert (closed.returncode, closed.stderr) == (0, b"")
+    assert (141, b"") == (unread.returncode, unread.stderr)
+    assert (0, b"") == (closed.returncode, closed.stderr)
 
 
 def test_a_restore_refuses_what_does_not_fit(
@@ -194,26 +194,26 @@ def test_a_restore_refuses_what_does_not_fit(
     """A number of shards that parts keys, an odd one, a used directory, and nothing to read."""
     restore = ("restore", "--from", backups, "--node-id", "a", "--into", tmp_path / "data")
     code, _, error = said(capsys, *restore, "--shards", 2)
-    assert (code, "restore with 1, 3, or leave these keys out" in error) == (1, True)
-    assert said(capsys, *restore, "--shards", 0)[0] == 2
-    assert said(capsys, *restore, "--shards", 300)[0] == 2
+    assert (1, True) == (code, "restore with 1, 3, or leave these keys out" in error)
+    assert 2 == said(capsys, *restore, "--shards", 0)[0]
+    assert 2 == said(capsys, *restore, "--shards", 300)[0]
     code, _, error = said(capsys, *restore, "--cluster-id", "a b")
-    assert (code, "--cluster-id a b: allowed is 1 to 64 of" in error) == (2, True)
+    assert (2, True) == (code, "--cluster-id a b: allowed is 1 to 64 of" in error)
     assert not (tmp_path / "data").exists()
     code, _, notes = said(capsys, *restore, "--shards", 2, "--forget-keys")
-    assert (code, "idempotency keys are left out" in notes) == (0, True)
+    assert (0, True) == (code, "idempotency keys are left out" in notes)
     code, _, error = said(capsys, *restore)
-    assert (code, "is a node's already" in error) == (1, True)
+    assert (1, True) == (code, "is a node's already" in error)
     code, _, error = said(
         capsys,
         *("restore", "--from", tmp_path / "nothing", "--node-id", "a", "--into", tmp_path / "b"),
     )
-    assert (code, "nothing: there is no such directory" in error) == (1, True)
+    assert (1, True) == (code, "nothing: there is no such directory" in error)
     code, _, error = said(
         capsys, *("restore", "--from", tmp_path, "--node-id", "a", "--into", tmp_path / "b")
     )
-    assert (code, "there is no complete backup" in error) == (1, True)
-    assert said(capsys, "backup", "ls", "--in", "s3://")[0] == 2
+    assert (1, True) == (code, "there is no complete backup" in error)
+    assert 2 == said(capsys, "backup", "ls", "--in", "s3://")[0]
 
 
 def test_what_is_inspected_must_be_a_data_directory(
@@ -223,9 +223,9 @@ def test_what_is_inspected_must_be_a_data_directory(
     for path in (tmp_path, tmp_path / "nothing"):
         code, _, error = said(capsys, "inspect", path)
 
-        assert (code, "is no data directory" in error) == (1, True)
-    assert list(tmp_path.iterdir()) == []
-    assert said(capsys, "inspect", tmp_path, "--limit", 0)[0] == 2
+        assert (1, True) == (code, "is no data directory" in error)
+    assert [] == list(tmp_path.iterdir())
+    assert 2 == said(capsys, "inspect", tmp_path, "--limit", 0)[0]
 
 
 def test_a_shard_that_a_directory_does_not_have_is_no_empty_list(
@@ -236,7 +236,7 @@ def test_a_shard_that_a_directory_does_not_have_is_no_empty_list(
     said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", data, "--shards", 3))
     for shard, code in ((-1, 2), (0, 0), (2, 0), (3, 2)):
         found, _, error = said(capsys, "inspect", data, "--tasks", f"--shard={shard}")
-        assert (found, "allowed is 0 to 2" in error) == (code, code == 2)
+        assert (code, code == 2) == (found, "allowed is 0 to 2" in error)
 
 
 def test_a_terminal_shows_a_bar(backups: Path) -> None:

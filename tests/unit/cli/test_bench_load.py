@@ -25,7 +25,7 @@ def test_a_failure_among_successes_is_counted() -> None:
     figures.failed(Refused("overloaded", status=503))
     figures.failed("no leader")
 
-    assert (figures.failures, figures.first_failure) == (2, "overloaded")
+    assert (2, "overloaded") == (figures.failures, figures.first_failure)
 
 
 def test_a_cluster_that_does_nearly_nothing_is_given_up() -> None:
@@ -42,17 +42,17 @@ def test_quantiles_are_in_milliseconds() -> None:
     """Of a thousand times, one each millisecond."""
     times = array("d", [n / 1000 for n in range(1, 1001)])
 
-    assert _quantiles(times) == pytest.approx(
-        {"p50": 500, "p95": 950, "p99": 990, "max": 1000}, 0.01
+    assert pytest.approx({"p50": 500, "p95": 950, "p99": 990, "max": 1000}, 0.01) == _quantiles(
+        times
     )
-    assert set(_quantiles(array("d")).values()) == {0.0}
+    assert {0.0} == set(_quantiles(array("d")).values())
 
 
 def test_a_payload_has_the_size_that_was_asked_for() -> None:
     """As JSON text."""
     load = BenchLoad(event="e", seconds=1, in_flight=1, batch=1, payload_bytes=128)
 
-    assert len(f'"{load.payload}"') == 128
+    assert 128 == len(f'"{load.payload}"')
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_what_is_out_of_bounds_is_a_wrong_use(
     flags: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing is sent."""
-    assert main(["bench", *flags, "--url", "http://127.0.0.1:9"]) == 2
+    assert 2 == main(["bench", *flags, "--url", "http://127.0.0.1:9"])
     assert f"{flags[0]} {flags[1]}: allowed is" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_a_wrong_use_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
         main(arguments)
 
     error = capsys.readouterr().err
-    assert ended.value.code == 2
+    assert 2 == ended.value.code
     assert "usage: codeq-cluster" in error
     assert "--help" in error.splitlines()[-1]
 
@@ -60,7 +60,7 @@ def test_an_unknown_flag_is_told_with_the_usage_of_its_command(
         main(["dlq", "ls", "greet", "--group-by", "error"])
 
     error = capsys.readouterr().err
-    assert ended.value.code == 2
+    assert 2 == ended.value.code
     assert error.startswith("usage: codeq-cluster dlq ls ")
     assert error.endswith(
         "unrecognized arguments: --group-by error; see codeq-cluster dlq ls --help\n"
@@ -78,7 +78,7 @@ def test_what_is_no_base_url_of_a_node_is_a_wrong_use(
         main(["task", "get", "t", "--url", url])
 
     error = capsys.readouterr().err
-    assert ended.value.code == 2
+    assert 2 == ended.value.code
     assert "--url" in error
     assert "http or https URL" in error
     assert "turnip" not in error
@@ -90,7 +90,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])
 
-    assert ended.value.code == 0
+    assert 0 == ended.value.code
     assert f"usage: codeq-cluster {command}" in capsys.readouterr().out
 
 
@@ -99,7 +99,7 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["--version"])
 
-    assert capsys.readouterr().out == f"codeq-cluster {__version__}\n"
+    assert f"codeq-cluster {__version__}\n" == capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_node_with_a_wrong_configuration_does_not_start(
     code = main(["node", *arguments])
 
     error = capsys.readouterr().err
-    assert code == 1
+    assert 1 == code
     assert named in error
-    assert error.count("\n") == 1
+    assert 1 == error.count("\n")
 
 
 def test_the_effective_configuration_is_printed_without_secrets(
@@ -137,25 +137,25 @@ def test_the_effective_configuration_is_printed_without_secrets(
 
     output = capsys.readouterr().out
     rows = {row["key"]: row for row in json.loads(output)}
-    assert code == 0
-    assert rows["persistenceConfig.path"] == {
+    assert 0 == code
+    assert {
         "key": "persistenceConfig.path",
         "value": "somewhere",
         "source": "flag",
-    }
-    assert rows["clusterId"]["value"] == "blue"
-    assert rows["auth.producer"]["value"] == "********"
-    assert rows["env"] == {
+    } == rows["persistenceConfig.path"]
+    assert "blue" == rows["clusterId"]["value"]
+    assert "********" == rows["auth.producer"]["value"]
+    assert {
         "key": "env",
         "value": "no mode relaxes a check; ignored",
         "source": f"file {file}",
-    }
+    } == rows["env"]
     assert "a-token-nobody-sees" not in output
 
 
 def test_every_key_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """`config --keys` is the reference of the configuration."""
-    assert main(["config", "--keys"]) == 0
+    assert 0 == main(["config", "--keys"])
 
     output = capsys.readouterr().out
     assert all(key.name in output and key.env in output for key in KEYS)
@@ -168,8 +168,8 @@ def test_a_status_of_nobody_ends_with_1(capsys: pytest.CaptureFixture[str]) -> N
     code = main(["status", "--url", url, "--json"])
 
     (node,) = json.loads(capsys.readouterr().out)["nodes"]
-    assert code == 1
-    assert (node["url"], node["healthy"], node["problem"]) == (url, False, "no connection")
+    assert 1 == code
+    assert (url, False, "no connection") == (node["url"], node["healthy"], node["problem"])
 
 
 def test_a_task_command_without_a_broker_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_a_task_command_without_a_broker_ends_with_1(capsys: pytest.CaptureFixtu
 
     code = main(["task", "get", "some-id", "--url", url])
 
-    assert code == 1
+    assert 1 == code
     assert url in capsys.readouterr().err
 
 
@@ -203,7 +203,7 @@ def test_a_use_that_only_the_command_sees_to_be_wrong_ends_with_2(
     code = main([*arguments, "--url", _nobody()])
 
     error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (2, 1), error
+    assert (2, 1) == (code, error.count("\n")), error
     assert named in error
 
 
@@ -216,7 +216,7 @@ def test_a_command_for_operators_says_what_to_do_without_a_broker(
     code = main([*words, "--url", url])
 
     error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (1, 1)
+    assert (1, 1) == (code, error.count("\n"))
     assert url in error
     assert "--url" in error
 
@@ -242,5 +242,5 @@ def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]
     """It is found here, before anything is sent."""
     code = main(["task", "create", "--event", "e", "--payload", "{", "--url", _nobody()])
 
-    assert code == 1
+    assert 1 == code
     assert "--payload" in capsys.readouterr().err

@@ -168,7 +168,7 @@ def _assert_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         named_alone = not any(word.startswith("-") for word in words if word != "-m")
 
         assert named_alone, command
-        assert ended.value.code == 0, command
+        assert 0 == ended.value.code, command
 
 
 def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,8 +239,8 @@ def test_every_command_of_a_page_is_held_by_something() -> None:
         if not any(line.startswith(begun) for of, line in _LINES if of == page)
     ]
 
-    assert nobodys == []
-    assert over == []
+    assert [] == nobodys
+    assert [] == over
 
 
 def test_every_page_with_marked_blocks_has_a_test_that_runs_them() -> None:
@@ -252,7 +252,7 @@ def test_every_page_with_marked_blocks_has_a_test_that_runs_them() -> None:
     }
     runbooks = {page for page in marked if page.startswith("docs/runbooks/")}
 
-    assert marked - runbooks | {"docs/runbooks/README.md"} == _MARKED.keys()
+    assert _MARKED.keys() == marked - runbooks | {"docs/runbooks/README.md"}
 
 
 def test_every_test_that_holds_a_command_is_there() -> None:
@@ -263,4 +263,4 @@ def test_every_test_that_holds_a_command_is_there() -> None:
         *(test for held in _HELD.values() for test in held.values()),
     }
 
-    assert [(path, name) for path, name in named if name not in named_in(path)] == []
+    assert [] == [(path, name) for path, name in named if name not in named_in(path)]

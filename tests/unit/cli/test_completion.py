@@ -12,7 +12,7 @@ from codeq_cluster.cli.main import main
 @pytest.fixture
 def script(capsys: pytest.CaptureFixture[str]) -> str:
     """Return the script for bash."""
-    assert main(["completion", "bash"]) == 0
+    assert 0 == main(["completion", "bash"])
     return capsys.readouterr().out
 
 
@@ -47,7 +47,7 @@ def test_commands_flags_and_choices_are_completed(
     script: str, words: tuple[str, ...], offered: set[str]
 ) -> None:
     """As they are in this release."""
-    assert _completed(script, *words) == offered
+    assert offered == _completed(script, *words)
 
 
 def test_files_are_completed_where_a_file_is_meant(
@@ -57,13 +57,13 @@ def test_files_are_completed_where_a_file_is_meant(
     file = tmp_path_factory.mktemp("certificates") / "authority.pem"
     file.touch()
 
-    assert _completed(script, "status", "--ca", str(file)[:-6]) == {str(file)}
+    assert {str(file)} == _completed(script, "status", "--ca", str(file)[:-6])
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh", "powershell"])
 def test_every_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each names the commands in its own words."""
-    assert main(["completion", shell]) == 0
+    assert 0 == main(["completion", shell])
 
     script = capsys.readouterr().out
     assert all(name in script for name in ("codeq-cluster", "profile", "cluster"))

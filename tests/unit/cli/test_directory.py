@@ -46,9 +46,9 @@ def test_the_secret_of_the_cluster_is_made_once_and_private(tmp_path: Path) -> N
         secret = (tmp_path / "cluster-secret").read_text()
         prepare(tmp_path, nodes, shards=None)
 
-    assert (tmp_path / "cluster-secret").read_text() == secret
+    assert secret == (tmp_path / "cluster-secret").read_text()
     for file in (tmp_path / "cluster-secret", nodes[0].config_file):
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert 0o600 == stat.S_IMODE(file.stat().st_mode)
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryRefused, match="no development cluster"), locked(tmp_path):
         pytest.fail("took a foreign directory")
 
-    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
+    assert ["thesis.txt"] == [entry.name for entry in tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1, "nodes": "x", "shards": 1}'])
@@ -80,7 +80,7 @@ def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
     with locked(tmp_path), pytest.raises(DataDirectoryRefused, match="damaged"):
         prepare(tmp_path, plan(tmp_path, nodes=1, port_base=9000), shards=None)
 
-    assert (tmp_path / "dev.json").read_text() == text
+    assert text == (tmp_path / "dev.json").read_text()
 
 
 def test_what_runs_is_published_and_retracted(tmp_path: Path) -> None:
@@ -90,14 +90,14 @@ def test_what_runs_is_published_and_retracted(tmp_path: Path) -> None:
     publish(tmp_path, [(one, 41), (two, None)])
 
     nodes = json.loads((tmp_path / "cluster.json").read_text())["nodes"]
-    assert nodes == [
+    assert [
         {"id": "n1", "pid": 41, "url": one.url, "dataDir": str(one.data_directory)},
         {"id": "n2", "pid": None, "url": two.url, "dataDir": str(two.data_directory)},
-    ]
-    assert list(published(tmp_path)) == nodes
+    ] == nodes
+    assert nodes == list(published(tmp_path))
     retract(tmp_path)
     retract(tmp_path)
-    assert published(tmp_path) == ()
+    assert () == published(tmp_path)
 
 
 def test_a_damaged_cluster_file_is_an_error(tmp_path: Path) -> None:

@@ -52,11 +52,11 @@ def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
 
     finding = local_findings("flags", loaded)[0]
 
-    assert (finding.level, finding.todo) == (
+    assert (
         FindingLevel.WARN,
         "`codeq-cluster config` says what becomes of each",
-    )
-    assert finding.text == "valid, but not taken as they are: redisAddr, timezone"
+    ) == (finding.level, finding.todo)
+    assert "valid, but not taken as they are: redisAddr, timezone" == finding.text
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ async def test_every_check_is_a_line(
         code = await _doctor("--url", url, "--json")
 
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
-    assert code == 3
-    assert {name: row["level"] for name, row in rows.items()} == {
+    assert 3 == code
+    assert {
         "reachable": "ok",
         "ready": "ok",
         "version": "warn",
         "token": "fail",
         "clock": "fail",
         "config": "skipped",
-    }
+    } == {name: row["level"] for name, row in rows.items()}
     assert all(row["todo"] for row in rows.values() if row["level"] != "ok")
     assert "behind this machine's" in rows["clock"]["text"]
 
@@ -154,7 +154,7 @@ async def test_a_healthy_node_ends_with_0(
         code = await _doctor("--url", url)
 
     output = capsys.readouterr().out
-    assert code == 0, output
+    assert 0 == code, output
     assert "FAIL" not in output
     assert "--config" in output
 
@@ -167,7 +167,7 @@ async def test_a_wrong_configuration_is_a_line(
     async with _node(version=__version__, ahead_s=0, code=200) as url:
         code = await _doctor("--url", url, "--set", "durability=never")
 
-    assert code == 1
+    assert 1 == code
     assert "durability=never" in capsys.readouterr().out
 
 
@@ -195,8 +195,8 @@ async def test_a_running_node_says_what_it_takes(
 
     rows = json.loads(capsys.readouterr().out)["findings"]
     found = [row["level"] for name in offers for row in rows if row["check"] == name]
-    assert code == 0
-    assert found == levels
+    assert 0 == code
+    assert levels == found
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ async def test_what_a_write_survives_and_who_syncs_the_log_is_told(
         await _doctor("--url", url, "--json")
 
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
-    assert (rows["durability"]["level"], rows["durability"]["text"]) == finding
+    assert finding == (rows["durability"]["level"], rows["durability"]["text"])
 
 
 def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
@@ -235,10 +235,10 @@ def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
     )
     lax = _found(tmp_path, webhooks__unsigned="allow")["webhooks"]
 
-    assert (off["artifacts"].level, off["webhooks"].level) == (FindingLevel.WARN, FindingLevel.WARN)
+    assert (FindingLevel.WARN, FindingLevel.WARN) == (off["artifacts"].level, off["webhooks"].level)
     assert "artifacts.provider" in off["artifacts"].todo
     assert "webhookHmacSecret" in off["webhooks"].todo
-    assert (on["artifacts"].level, on["webhooks"].level) == (FindingLevel.OK, FindingLevel.OK)
+    assert (FindingLevel.OK, FindingLevel.OK) == (on["artifacts"].level, on["webhooks"].level)
     assert lax.level is FindingLevel.WARN
     assert "unsigned" in lax.text
 
@@ -274,8 +274,8 @@ async def test_a_node_that_its_environment_configures_is_looked_at(
         code = await _doctor("--url", url, "--json")
 
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
-    assert code == 0, rows
-    assert (rows["config"]["level"], rows["config"]["about"]) == ("ok", "environment")
+    assert 0 == code, rows
+    assert ("ok", "environment") == (rows["config"]["level"], rows["config"]["about"])
 
 
 @pytest.mark.parametrize(
@@ -325,11 +325,11 @@ def test_a_directory_of_another_node_is_told(tmp_path: Path) -> None:
     file.write_text("{")
     damaged = _found(tmp_path)["data"]
 
-    assert (foreign.level, ours.level, damaged.level) == (
+    assert (
         FindingLevel.FAIL,
         FindingLevel.OK,
         FindingLevel.FAIL,
-    )
+    ) == (foreign.level, ours.level, damaged.level)
     assert "cluster blue" in foreign.text
 
 
@@ -341,4 +341,4 @@ def test_certificates_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("none")
     broken = _found(tmp_path, **pair)["certificate"]
 
-    assert (ending.level, broken.level) == (FindingLevel.WARN, FindingLevel.FAIL)
+    assert (FindingLevel.WARN, FindingLevel.FAIL) == (ending.level, broken.level)

@@ -51,12 +51,12 @@ def _told(events: list[Event]) -> list[tuple[str, str]]:
 
 def test_nothing_happens_where_nothing_changes() -> None:
     """A look like the one before is no event."""
-    assert [*between(_look("a"), _look("a"), at=_AT)] == []
+    assert [] == [*between(_look("a"), _look("a"), at=_AT)]
 
 
 def test_a_problem_that_grows_is_the_same_problem() -> None:
     """It is not told again and again while it lasts."""
-    assert [*between(_look("a is behind: 7 tasks"), _look("a is behind: 9"), at=_AT)] == []
+    assert [] == [*between(_look("a is behind: 7 tasks"), _look("a is behind: 9"), at=_AT)]
 
 
 def test_a_problem_that_follows_another_is_told_and_the_other_is_over() -> None:
@@ -64,17 +64,17 @@ def test_a_problem_that_follows_another_is_told_and_the_other_is_over() -> None:
     before, now = "Node n2 is not connected with n1", "Node n3 is not connected with n1"
     events = [*between(_look(before), _look(now), at=_AT)]
 
-    assert _told(events) == [("wrong", f"{now} (bad)"), ("over", before)]
+    assert [("wrong", f"{now} (bad)"), ("over", before)] == _told(events)
 
 
 def test_what_is_wrong_at_first_is_told() -> None:
     """Who looks later than it began wants to know as well."""
-    assert _told([*begun(_look("a", "b"), at=_AT)]) == [("wrong", "a (bad)"), ("wrong", "b (bad)")]
+    assert [("wrong", "a (bad)"), ("wrong", "b (bad)")] == _told([*begun(_look("a", "b"), at=_AT)])
 
 
 def test_a_node_that_cannot_show_everything_says_of_nothing_that_it_is_over() -> None:
     """What is missing from its answer is not known."""
-    assert [*between(_look("a"), _look(trouble="no leader for shard"), at=_AT)] == []
+    assert [] == [*between(_look("a"), _look(trouble="no leader for shard"), at=_AT)]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_shard_that_another_node_leads_is_told(
     """Or none at all."""
     events = [*between(_look(leader=before), _look(leader=now), at=_AT)]
 
-    assert _told(events) == [("leader", text)]
+    assert [("leader", text)] == _told(events)
 
 
 def test_tasks_are_counted_by_queue_up_to_the_end_of_the_last_slot() -> None:
@@ -105,12 +105,12 @@ def test_tasks_are_counted_by_queue_up_to_the_end_of_the_last_slot() -> None:
     )
     events = [*counted(told)]
 
-    assert {event.at for event in events} == {_AT}
-    assert _told(events) == [
+    assert {_AT} == {event.at for event in events}
+    assert [
         ("tasks", "greet: 1,200 created, 2 claimed"),
         ("tasks", "a [31mb: 3 completed, 4 failed"),
         ("tasks", "2 more queues: 1 created, 1 failed"),
-    ]
+    ] == _told(events)
 
 
 def test_the_audit_and_dead_letters_have_their_own_time() -> None:
@@ -123,19 +123,19 @@ def test_the_audit_and_dead_letters_have_their_own_time() -> None:
     }
     task = {"updatedAt": "2026-01-31T12:00:00Z", "id": "t", "command": "greet", "error": "e\nf"}
 
-    assert audited(record).row == {
+    assert {
         "at": "2026-01-31T12:00:00.500Z",
         "kind": "audit",
         "text": "me [2J topic.put greet",
-    }
-    assert (died(task).at, died(task).text) == (_AT, "t of greet: e f")
+    } == audited(record).row
+    assert (_AT, "t of greet: e f") == (died(task).at, died(task).text)
 
 
 def test_a_line_has_its_time_and_its_kind() -> None:
     """In columns."""
     line = Event(at=_here(_AT), kind=EventKind.OVER, text="all well").line
 
-    assert line == "12:00:00  over    all well"
+    assert "12:00:00  over    all well" == line
 
 
 def _here(at: datetime) -> datetime:

@@ -20,7 +20,7 @@ def test_every_code_with_advice_is_one_that_the_api_gives() -> None:
     rejections = {rejection.value for rejection in Rejection}
     unknown = [code for code in _NEXT if f'"{code}"' not in sources and code not in rejections]
 
-    assert unknown == []
+    assert [] == unknown
 
 
 def test_nobody_there_names_the_command_that_starts_one(
@@ -30,7 +30,7 @@ def test_nobody_there_names_the_command_that_starts_one(
     code = report(Unreachable("no node takes a connection: http://h:1"))
     line = capsys.readouterr().err
 
-    assert (code, line.count("\n")) == (Exit.ERROR, 1)
+    assert (Exit.ERROR, 1) == (code, line.count("\n"))
     assert "codeq-cluster dev" in line
     assert "--url" in line
 
@@ -46,7 +46,7 @@ def test_a_token_without_a_role_names_the_command_that_makes_one(
     refused = lacks(role)
     code = report(Refused(refused.text, status=refused.status))
 
-    assert code == Exit.AUTH
+    assert Exit.AUTH == code
     assert f"codeq-cluster token --as {named}" in capsys.readouterr().err
 
 
@@ -54,7 +54,7 @@ def test_a_token_that_is_not_taken_names_init(capsys: pytest.CaptureFixture[str]
     """Where one is kept that is."""
     code = report(Refused("invalid token", status=401, code="unauthorized"))
 
-    assert code == Exit.AUTH
+    assert Exit.AUTH == code
     assert "codeq-cluster init" in capsys.readouterr().err
 
 
@@ -64,7 +64,7 @@ def test_a_shard_without_a_leader_names_the_command_that_shows_the_nodes(
     """The cluster's status says which are away."""
     code = report(Refused("no leader for shard", status=503, code="no-leader", retryable=True))
 
-    assert code == Exit.API
+    assert Exit.API == code
     assert "codeq-cluster cluster status" in capsys.readouterr().err
 
 
@@ -72,8 +72,8 @@ def test_a_refusal_that_is_only_a_code_is_told_once(capsys: pytest.CaptureFixtur
     """With what to type next."""
     code = report(Refused("already-terminal", status=409, code="already-terminal"))
 
-    assert code == Exit.API
-    assert capsys.readouterr().err == (
+    assert Exit.API == code
+    assert (
         "codeq-cluster: already-terminal (HTTP 409); it has ended; "
         "see codeq-cluster task result ID\n"
-    )
+    ) == capsys.readouterr().err

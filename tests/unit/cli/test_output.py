@@ -35,7 +35,7 @@ def _options(**given: object) -> argparse.Namespace:
 )
 def test_a_cell_is_one_harmless_line(value: object, shown: str) -> None:
     """A worker's error cannot command the operator's terminal."""
-    assert cell(value) == shown
+    assert shown == cell(value)
 
 
 def test_a_list_is_a_table_ids_or_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,15 +48,15 @@ def test_a_list_is_a_table_ids_or_json(capsys: pytest.CaptureFixture[str]) -> No
     listed(_options(json=True), page, name="tasks", columns=_COLUMNS)
     document = capsys.readouterr()
 
-    assert [line.split() for line in table.out.splitlines()] == [
+    assert [
         ["ID", "ERROR"],
         ["a", "odd"],
         ["b", "-"],
-    ]
-    assert ids.out == "a\nb\n"
+    ] == [line.split() for line in table.out.splitlines()]
+    assert "a\nb\n" == ids.out
     assert table.err == ids.err == "there are more: --cursor=-next\n"
-    assert json.loads(document.out) == {"tasks": list(page.rows), "cursor": "-next"}
-    assert document.err == ""
+    assert {"tasks": list(page.rows), "cursor": "-next"} == json.loads(document.out)
+    assert "" == document.err
 
 
 _ID = "984b572e-84db-c311-f621-63e248647fbb"
@@ -69,7 +69,7 @@ def test_a_table_that_fits_breaks_headers_before_addresses() -> None:
     row = ("n1", "http://127.0.0.1:18080", "127.0.0.1:28080", "yes", "yes", "2", "0,3")
     widths = _widths([*zip(headers, row, strict=True)], 80)
 
-    assert widths == [4, 22, 15, 9, 5, 8, 5]
+    assert [4, 22, 15, 9, 5, 8, 5] == widths
 
 
 @pytest.mark.parametrize("width", [80, 120, 250])
@@ -78,10 +78,10 @@ def test_a_table_is_as_wide_as_there_is_room(width: int) -> None:
     columns = [("ID", _ID), ("EVENT", "greet"), ("UPDATED", _TIME), ("ERROR", "e" * 90)]
     widths = _widths(columns, width)
 
-    assert (widths is None) == (width == 80)
+    assert (width == 80) == (widths is None)
     if widths is not None:
-        assert widths[:3] == [len(_ID), 5, len(_TIME)]
-        assert sum(widths) + 2 * 3 == min(width, len(_ID) + 5 + len(_TIME) + 90 + 6)
+        assert [len(_ID), 5, len(_TIME)] == widths[:3]
+        assert min(width, len(_ID) + 5 + len(_TIME) + 90 + 6) == sum(widths) + 2 * 3
 
 
 def test_rows_that_do_not_fit_are_a_few_lines_each() -> None:
@@ -91,12 +91,12 @@ def test_rows_that_do_not_fit_are_a_few_lines_each() -> None:
     cells = [[_ID, "greet", "-", _TIME, "odd size"]]
     _print_stacked(console, ("ID", "EVENT", "PRIORITY", "UPDATED", "ERROR"), cells)
 
-    assert [line.rstrip() for line in output.getvalue().splitlines()] == [
+    assert [
         _ID,
         "    event greet",
         f"    updated {_TIME}",
         "    error odd size",
-    ]
+    ] == [line.rstrip() for line in output.getvalue().splitlines()]
 
 
 def test_without_a_terminal_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,8 +105,8 @@ def test_without_a_terminal_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) 
     table(["ID", "MEANING"], [["a", "two words " * 50]], chars_max=500)
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[1:3]] == [["x" * 100] * 12, ["y"] * 12]
-    assert [line.split() for line in lines[4:]] == [["a", *["two", "words"] * 50]]
+    assert [["x" * 100] * 12, ["y"] * 12] == [line.split() for line in lines[1:3]]
+    assert [["a", *["two", "words"] * 50]] == [line.split() for line in lines[4:]]
 
 
 async def test_pages_are_read_until_the_limit() -> None:
@@ -124,8 +124,8 @@ async def test_pages_are_read_until_the_limit() -> None:
 
     page = await gathered(_options(), fetch)
 
-    assert [row["id"] for row in page.rows] == ["a", "b", "c"]
-    assert (page.cursor, asked) == ("3", [(3, ""), (2, "1"), (2, "2")])
+    assert ["a", "b", "c"] == [row["id"] for row in page.rows]
+    assert ("3", [(3, ""), (2, "1"), (2, "2")]) == (page.cursor, asked)
 
 
 @pytest.mark.parametrize("limit", [0, -1, 100_001])

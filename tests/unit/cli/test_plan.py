@@ -21,7 +21,7 @@ def test_every_port_is_in_range_and_used_once(tmp_path: Path, base: int) -> None
 
     ports = [port for node in nodes for port in (node.port, node.link_port)]
     assert [base, base + 1, base + 2] == [node.port for node in nodes]
-    assert len(set(ports)) == 6
+    assert 6 == len(set(ports))
     assert all(1 <= port <= 65_535 for port in ports)
 
 
@@ -34,9 +34,9 @@ def test_a_base_that_leaves_the_range_is_refused(tmp_path: Path, base: int) -> N
 
 def test_the_flag_beats_the_variable_beats_the_default() -> None:
     """The port base has the same order of sources as every setting."""
-    assert port_base_of(1, {"CODEQ_PORT_BASE": "2"}) == 1
-    assert port_base_of(None, {"CODEQ_PORT_BASE": "2"}) == 2
-    assert port_base_of(None, {}) == 8080
+    assert 1 == port_base_of(1, {"CODEQ_PORT_BASE": "2"})
+    assert 2 == port_base_of(None, {"CODEQ_PORT_BASE": "2"})
+    assert 8080 == port_base_of(None, {})
     with pytest.raises(ConfigInvalid, match="CODEQ_PORT_BASE=x"):
         port_base_of(None, {"CODEQ_PORT_BASE": "x"})
 
@@ -53,14 +53,14 @@ def test_the_written_configuration_is_one_a_node_takes(tmp_path: Path) -> None:
         node.config_file.write_text(yaml.safe_dump(content))
         settings = load(file=node.config_file).settings
 
-        assert (settings.node_id, settings.port) == (node.id, node.port)
-        assert (settings.link_host, settings.link_port) == ("127.0.0.1", node.link_port)
-        assert [peer.http for peer in settings.peers] == [peer.url for peer in nodes]
-        assert (settings.data_dir, settings.shards) == (node.data_directory, 5)
-        assert settings.cluster_secret == "0123456789abcdef"
-        assert settings.artifacts.provider == "local"
-        assert settings.artifacts.directory == tmp_path / "artifacts"
-        assert settings.backup.directory == tmp_path / "backups"
+        assert (node.id, node.port) == (settings.node_id, settings.port)
+        assert ("127.0.0.1", node.link_port) == (settings.link_host, settings.link_port)
+        assert [peer.url for peer in nodes] == [peer.http for peer in settings.peers]
+        assert (node.data_directory, 5) == (settings.data_dir, settings.shards)
+        assert "0123456789abcdef" == settings.cluster_secret
+        assert "local" == settings.artifacts.provider
+        assert tmp_path / "artifacts" == settings.artifacts.directory
+        assert tmp_path / "backups" == settings.backup.directory
         scopes = settings.auth.producer[0].tokens[0].scopes
         assert {"codeq:admin", "codeq:operator"} <= set(scopes)
 

@@ -52,8 +52,8 @@ def _options(*flags: str, caller: Caller = Caller.ADMIN) -> argparse.Namespace:
 
 def test_without_anything_a_development_cluster_is_meant() -> None:
     """Its first port, and the token that every such cluster takes."""
-    assert urls_of(_options()) == ("http://127.0.0.1:8080",)
-    assert {token_of(_options(caller=caller)) for caller in Caller} == {"dev-token"}
+    assert ("http://127.0.0.1:8080",) == urls_of(_options())
+    assert {"dev-token"} == {token_of(_options(caller=caller)) for caller in Caller}
     assert ca_of(_options()) is None
 
 
@@ -69,9 +69,9 @@ def test_a_flag_comes_before_a_variable_and_that_before_a_profile(
     flags = ("--url", "http://c:3", "--token", "flag")
     from_flag = (urls_of(_options(*flags)), token_of(_options(*flags)))
 
-    assert from_profile == (("http://work:8080",), "profile-token")
-    assert from_variable == (("http://a:1", "http://b:2"), "variable")
-    assert from_flag == (("http://c:3",), "flag")
+    assert (("http://work:8080",), "profile-token") == from_profile
+    assert (("http://a:1", "http://b:2"), "variable") == from_variable
+    assert (("http://c:3",), "flag") == from_flag
 
 
 @pytest.mark.usefixtures("file")
@@ -95,7 +95,7 @@ def test_each_caller_has_a_token_of_its_own(
     monkeypatch.setenv("CODEQ_WORKER_TOKEN", "worker")
     found.append(token_of(options))
 
-    assert tuple(found) == tokens
+    assert tokens == tuple(found)
 
 
 @pytest.mark.usefixtures("file")
@@ -105,7 +105,7 @@ def test_an_admin_without_a_token_of_its_own_speaks_as_the_producer(
     """As in codeQ, whose admins are producers."""
     monkeypatch.setenv("CODEQ_PRODUCER_TOKEN", "producer")
 
-    assert token_of(_options()) == "producer"
+    assert "producer" == token_of(_options())
 
 
 @pytest.mark.usefixtures("file")
@@ -115,8 +115,8 @@ def test_another_profile_is_named_by_flag_or_variable(monkeypatch: pytest.Monkey
     by_variable = urls_of(_options())
     by_flag = urls_of(_options("--profile", "work"))
 
-    assert by_variable == ("http://home:8080", "http://home:8081")
-    assert by_flag == ("http://work:8080",)
+    assert ("http://home:8080", "http://home:8081") == by_variable
+    assert ("http://work:8080",) == by_flag
 
 
 @pytest.mark.usefixtures("file")
@@ -155,10 +155,10 @@ def test_init_makes_a_profile_for_every_other_command(
     told = capsys.readouterr()
     file = elsewhere / "codeq" / "config.yaml"
 
-    assert (code, told.out) == (0, "default\n")
+    assert (0, "default\n") == (code, told.out)
     assert "codeq-cluster doctor" in told.err
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert (urls_of(_options()), token_of(_options())) == ((_NOBODY,), "mine")
+    assert 0o600 == stat.S_IMODE(file.stat().st_mode)
+    assert ((_NOBODY,), "mine") == (urls_of(_options()), token_of(_options()))
 
 
 def test_init_changes_what_is_named_and_keeps_the_rest(file: Path) -> None:
@@ -167,9 +167,9 @@ def test_init_changes_what_is_named_and_keeps_the_rest(file: Path) -> None:
     code = main(["init", "--profile", "home", "--worker-token", "new"])
     after = yaml.safe_load(file.read_text())
 
-    assert code == 0
-    assert (after["currentProfile"], after["profiles"]["home"]["workerToken"]) == ("home", "new")
-    assert after["profiles"]["work"] == before["profiles"]["work"]
+    assert 0 == code
+    assert ("home", "new") == (after["currentProfile"], after["profiles"]["home"]["workerToken"])
+    assert before["profiles"]["work"] == after["profiles"]["work"]
 
 
 def test_init_keeps_no_authorities_that_cannot_be_read(
@@ -178,7 +178,7 @@ def test_init_keeps_no_authorities_that_cannot_be_read(
     """Every command after it would fail."""
     code = main(["init", "--url", _NOBODY, "--ca", "ca.pem"])
 
-    assert code == 1
+    assert 1 == code
     assert "ca.pem" in capsys.readouterr().err
     assert not (elsewhere / "codeq").exists()
 
@@ -187,22 +187,22 @@ def test_init_without_an_address_says_what_to_type(capsys: pytest.CaptureFixture
     """A profile that names no cluster would be of no use."""
     code = main(["init", "--token", "mine"])
 
-    assert code == 2
+    assert 2 == code
     assert "codeq-cluster init --url http://HOST:8080" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("file")
 def test_profiles_are_listed_chosen_and_deleted(capsys: pytest.CaptureFixture[str]) -> None:
     """No token is shown."""
-    assert main(["profile", "ls", "--json"]) == 0
+    assert 0 == main(["profile", "ls", "--json"])
 
     listed = capsys.readouterr().out
     rows = {row["profile"]: row for row in json.loads(listed)["profiles"]}
-    assert [name for name, row in rows.items() if row["current"]] == ["work"]
-    assert rows["home"]["tokens"] == ["worker"]
+    assert ["work"] == [name for name, row in rows.items() if row["current"]]
+    assert ["worker"] == rows["home"]["tokens"]
     assert "profile-token" not in listed
-    assert main(["profile", "use", "home"]) == 0
-    assert urls_of(_options())[0] == "http://home:8080"
-    assert main(["profile", "delete", "home"]) == 0
-    assert main(["profile", "use", "home"]) == 1
-    assert profiles.read().names == ["work"]
+    assert 0 == main(["profile", "use", "home"])
+    assert "http://home:8080" == urls_of(_options())[0]
+    assert 0 == main(["profile", "delete", "home"])
+    assert 1 == main(["profile", "use", "home"])
+    assert ["work"] == profiles.read().names

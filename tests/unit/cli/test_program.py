@@ -65,14 +65,14 @@ async def test_the_payload_comes_in_and_json_goes_out_as_it_is(tmp_path: Path) -
     """Digits that a float would lose stay."""
     payload = '{"n": 12345678901234567890.5}'
 
-    assert await _run(tmp_path, "cat", payload) == payload
+    assert payload == await _run(tmp_path, "cat", payload)
 
 
 async def test_the_task_is_in_the_environment(tmp_path: Path) -> None:
     """A handler knows which delivery of which task it has."""
     said = await _run(tmp_path, 'echo "$CODEQ_TASK_ID $CODEQ_TASK_COMMAND $CODEQ_TASK_ATTEMPT"')
 
-    assert json.loads(said) == "t1 greet 2"
+    assert "t1 greet 2" == json.loads(said)
 
 
 @pytest.mark.parametrize(("output", "result"), [("", ""), ("hello", "hello"), ("NaN", "NaN")])
@@ -80,7 +80,7 @@ async def test_output_that_is_no_json_is_a_json_string(
     output: str, result: str, tmp_path: Path
 ) -> None:
     """A shell script need not know JSON."""
-    assert json.loads(await _run(tmp_path, f"printf '{output}'")) == result
+    assert result == json.loads(await _run(tmp_path, f"printf '{output}'"))
 
 
 async def test_another_exit_code_gives_the_task_back(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ async def test_a_signal_is_named(tmp_path: Path) -> None:
 
 async def test_a_program_need_not_read_its_payload(tmp_path: Path) -> None:
     """A payload larger than a pipe does not block its end."""
-    assert (
-        json.loads(await _run(tmp_path, "exec <&-; echo done", json.dumps("x" * 2**18))) == "done"
+    assert "done" == json.loads(
+        await _run(tmp_path, "exec <&-; echo done", json.dumps("x" * 2**18))
     )
 
 

@@ -65,15 +65,15 @@ async def test_a_replica_behind_shows_its_lag(capsys: pytest.CaptureFixture[str]
         urls = ("--url", one, "--url", two)
         code = await _status(*urls, "--json")
         document = json.loads(capsys.readouterr().out)
-        assert await _status(*urls) == 0
+        assert 0 == await _status(*urls)
         table = capsys.readouterr().out
 
     (shard,) = document["shards"]
-    assert code == 0
-    assert (shard["leader"], shard["term"], shard["commitIndex"]) == ("n1", 2, 9)
-    assert [(one["node"], one["lag"]) for one in shard["replicas"]] == [("n1", 0), ("n2", 5)]
-    assert [node["leads"] for node in document["nodes"]] == [[0], []]
-    assert [node["logSync"] for node in document["nodes"]] == ["sync-of-n1", "sync-of-n2"]
+    assert 0 == code
+    assert ("n1", 2, 9) == (shard["leader"], shard["term"], shard["commitIndex"])
+    assert [("n1", 0), ("n2", 5)] == [(one["node"], one["lag"]) for one in shard["replicas"]]
+    assert [[0], []] == [node["leads"] for node in document["nodes"]]
+    assert ["sync-of-n1", "sync-of-n2"] == [node["logSync"] for node in document["nodes"]]
     assert "n1=9 (0)  n2=4 (5)" in table
     assert "sync-of-n2" in table
 
@@ -85,7 +85,7 @@ async def test_a_node_that_is_not_ready_ends_with_1(capsys: pytest.CaptureFixtur
         code = await _status("--url", url)
 
     output = capsys.readouterr().out
-    assert code == 1
+    assert 1 == code
     assert "shard 0 has no leader" in output
     assert "none" in output
 
@@ -96,7 +96,7 @@ async def test_a_refusal_decides_the_exit_code(
 ) -> None:
     """A wrong token, a wrong answer and a node in trouble can be told apart by a script."""
     async with _node({"error": "no"}, code=http) as url:
-        assert await _status("--url", url) == code
+        assert code == await _status("--url", url)
 
     assert "no" in capsys.readouterr().out
 
@@ -107,6 +107,6 @@ async def test_a_status_in_another_form_ends_with_4(
 ) -> None:
     """What cannot be read is said, not guessed."""
     async with _node(status) as url:
-        assert await _status("--url", url) == 4
+        assert 4 == await _status("--url", url)
 
     assert "unknown form" in capsys.readouterr().out

@@ -67,7 +67,7 @@ async def _running(directory: Path, *, nodes: int, restart: bool) -> AsyncIterat
             finally:
                 task.cancel()
     assert not [pid for pid in pids if pid and _lives(pid)]
-    assert published(directory) == ()
+    assert () == published(directory)
 
 
 def _lives(pid: int) -> bool:
@@ -87,7 +87,7 @@ async def test_a_dead_node_is_reported_and_the_others_go_on(tmp_path: Path) -> N
         await cluster.hears(lambda line: line.startswith("node n2 was ended by SIGKILL"))
         after = cluster.pids()
 
-    assert after == [before[0], None, before[2]]
+    assert [before[0], None, before[2]] == after
     assert "n2/node.yaml" in cluster.said[-1]
 
 
@@ -131,7 +131,7 @@ async def test_a_node_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
             await supervisor.run("READY")
 
     assert caught.group_contains(CodeqError, match="node n2 ended with exit code 1: .*unknown key")
-    assert published(tmp_path) == ()
+    assert () == published(tmp_path)
 
 
 async def test_nodes_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
@@ -156,5 +156,5 @@ async def test_nodes_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
     async def are_gone() -> bool:
         return not any(isinstance(pid, int) and _lives(pid) for pid in pids)
 
-    assert len(pids) == 2
+    assert 2 == len(pids)
     await until(are_gone, within_s=_WITHIN_S, what="the end of the nodes")

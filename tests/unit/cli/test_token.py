@@ -25,7 +25,7 @@ def _node(**wanted: str) -> Authenticator:
 
 
 def _made(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(["token", "--subject", "w1", "--tenant", "acme", *words]) == 0
+    assert 0 == main(["token", "--subject", "w1", "--tenant", "acme", *words])
     return f"Bearer {capsys.readouterr().out.strip()}"
 
 
@@ -34,7 +34,7 @@ async def test_a_worker_s_token_opens_a_worker_s_routes(capsys: pytest.CaptureFi
     token = _made(capsys, "--as", "worker", "--event", "greet")
     identity = await _node().authenticate(token, Access.WORKER)
 
-    assert (identity.subject, identity.tenant, identity.event_types) == ("w1", "acme", ("greet",))
+    assert ("w1", "acme", ("greet",)) == (identity.subject, identity.tenant, identity.event_types)
     assert "codeq:claim" in identity.scopes
     assert not identity.roles
 
@@ -46,7 +46,7 @@ async def test_an_administrator_s_token_opens_admin_routes(
     token = _made(capsys, "--as", "admin", "--issuer", "here", "--audience", "codeq")
     identity = await _node(issuer="here", audience="codeq").authenticate(token, Access.ADMIN)
 
-    assert identity.roles == {Role.ADMIN}
+    assert {Role.ADMIN} == identity.roles
 
 
 async def test_an_operator_s_token_opens_the_cluster_s_routes(
@@ -57,19 +57,19 @@ async def test_an_operator_s_token_opens_the_cluster_s_routes(
     words = ("--as", "operator", "--as", "admin")
     both = await _node().authenticate(_made(capsys, *words), Access.OPERATOR)
 
-    assert operator.roles == {Role.OPERATOR}
-    assert both.roles == {Role.ADMIN, Role.OPERATOR}
+    assert {Role.OPERATOR} == operator.roles
+    assert {Role.ADMIN, Role.OPERATOR} == both.roles
 
 
 def test_claims_are_told_beside_the_token(capsys: pytest.CaptureFixture[str]) -> None:
     """JSON has both; other claims are JSON or text."""
     words = ("--json", "--claim", "role=ADMIN", "--claim", "level=3", "--ttl", "60")
-    assert main(["token", "--subject", "a", *words]) == 0
+    assert 0 == main(["token", "--subject", "a", *words])
     made = json.loads(capsys.readouterr().out)
 
     claims = made["claims"]
-    assert claims["exp"] - claims["iat"] == 60
-    assert (claims["role"], claims["level"]) == ("ADMIN", 3)
+    assert 60 == claims["exp"] - claims["iat"]
+    assert ("ADMIN", 3) == (claims["role"], claims["level"])
     assert "scope" not in claims
 
 
@@ -97,7 +97,7 @@ def test_a_wrong_use_says_what_is_allowed(
     code = main(["token", "--subject", "a", *words])
 
     error = capsys.readouterr().err
-    assert (code, error.count("\n")) == (2, 1)
+    assert (2, 1) == (code, error.count("\n"))
     assert said in error
 
 
@@ -106,5 +106,5 @@ def test_the_secret_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     file = tmp_path / "secret"
     file.write_text(f"{_SECRET}\n")
 
-    assert main(["token", "--subject", "a", "--secret-file", str(file)]) == 0
-    assert capsys.readouterr().out.count(".") == 2
+    assert 0 == main(["token", "--subject", "a", "--secret-file", str(file)])
+    assert 2 == capsys.readouterr().out.count(".")

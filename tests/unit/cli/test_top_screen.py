@@ -91,7 +91,7 @@ def test_numbers_are_whole_at_80_columns() -> None:
     row = next(line for line in _drawn(_look()) if line.startswith("queue-0"))
 
     assert "…" in row
-    assert row.split()[1:] == ["12,345", "12", "34", "5", "2h", "1,234.5", "999.9", "0.1"]
+    assert ["12,345", "12", "34", "5", "2h", "1,234.5", "999.9", "0.1"] == row.split()[1:]
 
 
 def test_what_is_left_out_is_counted() -> None:
@@ -109,7 +109,7 @@ def test_a_shard_s_rate_is_that_since_the_look_before() -> None:
     earlier = ShardLine(0, "n1", "n1", 7, shard.commit_index - 42, 958, shard.peers)
     row = _first_shard(_drawn(now, before=replace(now, at_s=8.0, shards=(earlier,))))
 
-    assert row == ["0", "n1", "7", "1,000", "21.0", "n2", "by", "42"]
+    assert ["0", "n1", "7", "1,000", "21.0", "n2", "by", "42"] == row
 
 
 def test_a_node_that_is_behind_the_one_before_shows_no_rate() -> None:
@@ -120,7 +120,7 @@ def test_a_node_that_is_behind_the_one_before_shows_no_rate() -> None:
 
     row = _first_shard(_drawn(now, before=replace(now, at_s=8.0, shards=(ahead,))))
 
-    assert row[4] == "-"
+    assert "-" == row[4]
 
 
 def test_nodes_that_are_away_are_named_at_each_shard() -> None:
@@ -142,10 +142,10 @@ def test_an_operator_without_a_tenant_sees_each_tenant_s_share() -> None:
     overview = OverviewLines(tenants=[Tenant("acme", 2, TotalsLine(ready=7)), Tenant("", 1)])
     lines = _drawn(replace(_look(), totals=None, overview=overview))
 
-    assert [line.split()[:3] for line in lines if line.startswith(("acme", "_"))] == [
+    assert [
         ["acme", "2", "7"],
         ["_", "1", "0"],
-    ]
+    ] == [line.split()[:3] for line in lines if line.startswith(("acme", "_"))]
 
 
 def test_names_cannot_command_the_terminal() -> None:

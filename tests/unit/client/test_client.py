@@ -95,7 +95,7 @@ def test_no_call_is_missing_from_the_sync_face(face: tuple[type, type]) -> None:
     }
 
     assert calls
-    assert {name for name in calls if not callable(getattr(other, name, None))} == set()
+    assert set() == {name for name in calls if not callable(getattr(other, name, None))}
 
 
 async def test_a_task_is_created_as_it_was_asked(client: Any) -> None:
@@ -105,11 +105,11 @@ async def test_a_task_is_created_as_it_was_asked(client: Any) -> None:
     )
     read = await client.task(made.id)
 
-    assert read == made
-    assert (made.command, made.payload, made.priority) == ("asked", '{"n":1}', 7)
-    assert (made.max_attempts, made.status, made.state) == (3, Status.PENDING, State.DELAYED)
-    assert made.ready_at - made.created_at == timedelta(hours=1)
-    assert made.expires_at - made.created_at == timedelta(days=1)
+    assert made == read
+    assert ("asked", '{"n":1}', 7) == (made.command, made.payload, made.priority)
+    assert (3, Status.PENDING, State.DELAYED) == (made.max_attempts, made.status, made.state)
+    assert timedelta(hours=1) == made.ready_at - made.created_at
+    assert timedelta(days=1) == made.expires_at - made.created_at
 
 
 async def test_an_instant_needs_its_time_zone(client: Any) -> None:
@@ -117,7 +117,7 @@ async def test_an_instant_needs_its_time_zone(client: Any) -> None:
     at = datetime(2036, 1, 31, 12, tzinfo=UTC)
     made = await client.create("at", 1, run_at=at)
 
-    assert (made.run_at, made.ready_at) == (at, at)
+    assert (at, at) == (made.run_at, made.ready_at)
     with pytest.raises(ValueError, match="its time zone"):
         await client.create("at", 1, run_at=at.replace(tzinfo=None))
 
@@ -127,7 +127,7 @@ async def test_a_payload_travels_as_it_was_written(client: Any) -> None:
     text = '{"b": 12345678901234567890.123456789, "a": null}'
     made = await client.create("raw", msgspec.Raw(text.encode()))
 
-    assert made.payload == text
+    assert text == made.payload
 
 
 async def test_typed_values_travel_both_ways(client: Any, leases: Leases) -> None:
@@ -138,8 +138,8 @@ async def test_typed_values_travel_both_ways(client: Any, leases: Leases) -> Non
     ended = await client.wait(made.id)
 
     assert ended.ok
-    assert ended.value == {"width": 640, "at": "2026-01-31T00:00:00Z"}
-    assert ended.read(_Resize) == sent
+    assert {"width": 640, "at": "2026-01-31T00:00:00Z"} == ended.value
+    assert sent == ended.read(_Resize)
     with pytest.raises(msgspec.ValidationError):
         ended.read(int)
 
@@ -151,8 +151,8 @@ async def test_each_create_has_a_key_of_its_own(client: Any) -> None:
     with pytest.raises(Refused, match="idempotency conflict") as caught:
         await client.create("keyed", 2, idempotency_key="mine")
 
-    assert (len(fresh), len(same)) == (2, 1)
-    assert caught.value.code == "idempotency-conflict"
+    assert (2, 1) == (len(fresh), len(same))
+    assert "idempotency-conflict" == caught.value.code
 
 
 async def test_many_are_created_in_chunks_each_for_itself(client: Any) -> None:
@@ -160,9 +160,9 @@ async def test_many_are_created_in_chunks_each_for_itself(client: Any) -> None:
     tasks = [NewTask("many" if n != 3 else "not a command", n) for n in range(7)]
     outcomes = await client.create_many(tasks, chunk=2)
 
-    assert [type(each) for each in outcomes].index(NotCreated) == 3
-    assert [each.payload for each in outcomes if isinstance(each, TaskRecord)] == list("012456")
-    assert (outcomes[3].code, outcomes[3].task.payload) == ("invalid-command", 3)
+    assert 3 == [type(each) for each in outcomes].index(NotCreated)
+    assert list("012456") == [each.payload for each in outcomes if isinstance(each, TaskRecord)]
+    assert ("invalid-command", 3) == (outcomes[3].code, outcomes[3].task.payload)
 
 
 async def test_chunks_are_no_larger_than_a_broker_takes(client: Any) -> None:
@@ -171,8 +171,8 @@ async def test_chunks_are_no_larger_than_a_broker_takes(client: Any) -> None:
     too_large = await client.create_many([NewTask("large", "x" * 2_000_000), NewTask("large", 1)])
 
     assert all(isinstance(each, TaskRecord) for each in outcomes)
-    assert [type(each) for each in too_large] == [NotCreated, TaskRecord]
-    assert too_large[0].code == "body-too-large"
+    assert [NotCreated, TaskRecord] == [type(each) for each in too_large]
+    assert "body-too-large" == too_large[0].code
 
 
 async def test_a_task_not_created_can_be_created_again(client: Any) -> None:
@@ -181,9 +181,9 @@ async def test_a_task_not_created_can_be_created_again(client: Any) -> None:
     [conflict] = await client.create_many([NewTask("again", 2, idempotency_key="once")])
     [again] = await client.create_many([NewTask("again", 1, idempotency_key="once")])
 
-    assert conflict.code == "idempotency-conflict"
-    assert conflict.task == NewTask("again", 2, idempotency_key="once")
-    assert again.id == first.id
+    assert "idempotency-conflict" == conflict.code
+    assert NewTask("again", 2, idempotency_key="once") == conflict.task
+    assert first.id == again.id
 
 
 async def test_a_token_that_may_not_create_is_told_once(broker: LocalBroker) -> None:
@@ -192,7 +192,7 @@ async def test_a_token_that_may_not_create_is_told_once(broker: LocalBroker) -> 
         with pytest.raises(Refused, match="invalid token") as caught:
             await client.create_many([NewTask("c", 1)])
 
-    assert caught.value.status == 401
+    assert 401 == caught.value.status
 
 
 async def test_a_wait_is_over_when_the_task_ends(client: Any, leases: Leases) -> None:
@@ -203,7 +203,7 @@ async def test_a_wait_is_over_when_the_task_ends(client: Any, leases: Leases) ->
         await _completed(leases, "waited", b'{"done":true}')
 
     ended = waiting.result()
-    assert (ended.task.id, ended.task.state, ended.value) == (made.id, State.DONE, {"done": True})
+    assert (made.id, State.DONE, {"done": True}) == (ended.task.id, ended.task.state, ended.value)
 
 
 async def test_a_wait_that_is_over_before_the_task_says_so(client: Any) -> None:
@@ -224,14 +224,14 @@ async def test_a_failed_task_has_no_value(client: Any, leases: Leases) -> None:
     await leases.fail(task, "no cat in the picture")
     ended = await client.wait(made.id)
 
-    assert (ended.ok, ended.error, ended.task.state) == (
+    assert (
         False,
         "no cat in the picture",
         State.FAILED,
-    )
+    ) == (ended.ok, ended.error, ended.task.state)
     with pytest.raises(TaskFailed, match="no cat in the picture") as caught:
         _ = ended.value
-    assert caught.value.result == ended
+    assert ended == caught.value.result
 
 
 async def test_a_call_can_be_made_and_waited_for_at_once(client: Any, leases: Leases) -> None:
@@ -240,7 +240,7 @@ async def test_a_call_can_be_made_and_waited_for_at_once(client: Any, leases: Le
         calling = both.create_task(client.create_and_wait("called", {"n": 1}, timeout_s=30))
         await _completed(leases, "called", b"2")
 
-    assert calling.result().value == 2
+    assert 2 == calling.result().value
 
 
 async def test_a_task_is_explained_and_cancelled(client: Any) -> None:
@@ -252,9 +252,9 @@ async def test_a_task_is_explained_and_cancelled(client: Any) -> None:
     with pytest.raises(Refused) as caught:
         await client.cancel(made.id)
 
-    assert (before.reason, before.waiting) == ("no-claim", True)
-    assert (ended.ok, ended.error) == (False, "CANCELLED")
-    assert caught.value.code == "already-terminal"
+    assert ("no-claim", True) == (before.reason, before.waiting)
+    assert (False, "CANCELLED") == (ended.ok, ended.error)
+    assert "already-terminal" == caught.value.code
 
 
 async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
@@ -264,7 +264,7 @@ async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
         with pytest.raises(Refused) as caught:
             await asking
 
-        assert caught.value.code == "not-found"
+        assert "not-found" == caught.value.code
 
 
 async def test_what_cannot_be_encoded_is_told_before_anything_is_sent(client: Any) -> None:
@@ -291,5 +291,5 @@ async def test_a_task_of_several_that_cannot_be_taken_now_is_sent_again() -> Non
     async with serve(handler) as url, Client([url], token="t", discover=False) as client:
         outcomes = await client.create_many([NewTask("c", n) for n in range(3)])
 
-    assert outcomes == [_TASK] * 3
-    assert asked == [asked[0], [asked[0][1]]]
+    assert [_TASK] * 3 == outcomes
+    assert [asked[0], [asked[0][1]]] == asked

@@ -48,9 +48,9 @@ async def test_an_error_keeps_its_status_text_and_code() -> None:
         with pytest.raises(Refused, match="no leader for shard") as caught:
             await client.task("a/b")
 
-    assert (caught.value.status, caught.value.code) == (503, "no-leader")
-    assert (caught.value.retryable, caught.value.nothing_done) == (True, True)
-    assert paths == ["/v1/codeq/tasks/a%2Fb"]
+    assert (503, "no-leader") == (caught.value.status, caught.value.code)
+    assert (True, True) == (caught.value.retryable, caught.value.nothing_done)
+    assert ["/v1/codeq/tasks/a%2Fb"] == paths
 
 
 async def test_what_keeps_a_node_from_being_ready_is_in_the_error() -> None:
@@ -97,7 +97,7 @@ async def test_a_node_without_a_connection_is_passed_over(closed_url: str) -> No
     async with serve(handler) as url:
         urls = [closed_url, url]
         async with Client(urls, token="t", deadline_s=0, discover=False) as client:
-            assert (await client.create("c", 1)).id == "x"
+            assert "x" == (await client.create("c", 1)).id
 
 
 async def test_no_node_at_all_is_unreachable(closed_url: str) -> None:
@@ -132,7 +132,7 @@ async def test_what_does_harm_twice_is_not_repeated() -> None:
         with pytest.raises(Refused, match="outcome unknown") as caught:
             await client.cancel("x")
 
-    assert (caught.value.code, caught.value.status, calls) == ("outcome-unknown", 0, 1)
+    assert ("outcome-unknown", 0, 1) == (caught.value.code, caught.value.status, calls)
 
 
 async def test_what_does_harm_twice_is_repeated_when_nothing_was_done() -> None:
@@ -145,7 +145,7 @@ async def test_what_does_harm_twice_is_repeated_when_nothing_was_done() -> None:
     async with serve(handler) as url, Client([url], token="t", discover=False) as client:
         await client.cancel("x")
 
-    assert answers == []
+    assert [] == answers
 
 
 async def test_a_create_is_repeated_with_the_same_key() -> None:
@@ -200,7 +200,7 @@ async def test_a_broker_that_says_too_late_is_not_waited_for() -> None:
         with pytest.raises(Refused) as caught:
             await client.task("x")
 
-    assert caught.value.retry_after_s == 9
+    assert 9 == caught.value.retry_after_s
     assert time.monotonic() - begun < 4
 
 
@@ -234,16 +234,16 @@ async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> Non
         # Each has so long to answer, and the next one is not to be too slow for it.
         options = {"token": "t", "deadline_s": 0, "discover": False}
         async with Client([still, next_one], timeout_s=2.0, **options) as client:
-            assert (await client.task("x")).id == "x"
+            assert "x" == (await client.task("x")).id
             asked = time.monotonic()
-            assert (await client.task("x")).id == "x"
+            assert "x" == (await client.task("x")).id
             assert time.monotonic() - asked < 2, "the node that answered is asked first"
         async with Client([still], timeout_s=0.05, **options) as client:
             with pytest.raises(Refused, match="did not come") as caught:
                 await client.task("x")
         release.set()
 
-    assert caught.value.code == "no-answer"
+    assert "no-answer" == caught.value.code
     assert "unknown" not in str(caught.value)
 
 
@@ -264,13 +264,13 @@ async def test_the_other_nodes_are_learned() -> None:
         others.append(other)
         async with serve(first) as named:
             client = Client([named], token="t")
-            assert (await client.task("x")).id == "x"
+            assert "x" == (await client.task("x")).id
 
             async def knows_it() -> bool:
                 return other in client.nodes
 
             await until(knows_it, within_s=20, what="a second node")
-        assert (await client.task("x")).id == "of the second"
+        assert "of the second" == (await client.task("x")).id
         await client.close()
 
 
@@ -287,7 +287,7 @@ async def test_idle_connections_are_used_again() -> None:
         for _ in range(5):
             await client.task("x")
 
-    assert len(ports) == 1
+    assert 1 == len(ports)
 
 
 @pytest.mark.parametrize(
@@ -311,5 +311,5 @@ async def test_documents_of_operators_are_as_they_are() -> None:
         queues = await operator.queues()
         page = await operator.tasks(command="c")
 
-    assert queues == [{"command": "c", "ready": 2**70}]
-    assert (page.rows, page.cursor) == ([{"id": "x", "newer": 1}], "next")
+    assert [{"command": "c", "ready": 2**70}] == queues
+    assert ([{"id": "x", "newer": 1}], "next") == (page.rows, page.cursor)

@@ -80,8 +80,8 @@ async def test_a_payload_is_read_as_the_type_the_handler_names(broker: LocalBrok
     [task] = seen
 
     assert ended.ending is Ending.COMPLETED
-    assert (task.payload, task.command, task.id) == (Resize(640), "typed-payload", record.id)
-    assert (task.attempt, task.attempts_max, task.cancelled) == (1, 5, False)
+    assert (Resize(640), "typed-payload", record.id) == (task.payload, task.command, task.id)
+    assert (1, 5, False) == (task.attempt, task.attempts_max, task.cancelled)
     assert task.lease_token > 0
 
 
@@ -101,7 +101,7 @@ async def test_a_payload_without_a_type_is_plain(broker: LocalBroker) -> None:
     for handler in (bare, unsaid, anything):
         await _handled(broker, "plain-payload", handler, {"n": [1, "2"]})
 
-    assert seen == [{"n": [1, "2"]}] * 3
+    assert [{"n": [1, "2"]}] * 3 == seen
 
 
 async def test_a_handler_may_be_anything_that_can_be_called(broker: LocalBroker) -> None:
@@ -115,7 +115,7 @@ async def test_a_handler_may_be_anything_that_can_be_called(broker: LocalBroker)
         _, ended = await _handled(broker, "callable", handler, Resize(3))
         assert ended.ending is Ending.COMPLETED
 
-    assert whole.seen == [Resize(3)] * 2
+    assert [Resize(3)] * 2 == whole.seen
 
 
 async def test_a_payload_of_another_form_is_tried_again(broker: LocalBroker) -> None:
@@ -128,7 +128,7 @@ async def test_a_payload_of_another_form_is_tried_again(broker: LocalBroker) -> 
 
     assert ended.ending is Ending.RETURNED
     assert ended.note.startswith("the payload cannot be read: Expected `int`, got `str`")
-    assert record.history[0].error == ended.note
+    assert ended.note == record.history[0].error
 
 
 async def test_a_function_runs_in_a_thread_and_keeps_the_context(broker: LocalBroker) -> None:
@@ -145,7 +145,7 @@ async def test_a_function_runs_in_a_thread_and_keeps_the_context(broker: LocalBr
     _, ended = await _handled(broker, "threaded", handler, 41)
 
     assert ended.ending is Ending.COMPLETED
-    assert seen == [True, "kept"]
+    assert [True, "kept"] == seen
 
 
 @pytest.mark.parametrize("raised", [StopIteration("odd"), ValueError("odd")])
@@ -183,12 +183,12 @@ async def test_an_exception_means_what_was_said_of_its_type(
     errors = {RateLimited: Retry(after=60), LookupError: Fail("there is no such picture")}
     record, ended = await _handled(broker, "by-type", handler, errors=errors)
 
-    assert (ended.ending, ended.note) == (ending, note)
+    assert (ending, note) == (ended.ending, ended.note)
     if delay is None:
-        assert record.error == note
+        assert note == record.error
     else:
         waits = record.ready_at - record.history[0].ended_at
-        assert waits == timedelta(seconds=delay)
+        assert timedelta(seconds=delay) == waits
 
 
 async def test_each_command_has_its_handler_and_the_rest_may_have_one(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_each_command_has_its_handler_and_the_rest_may_have_one(tmp_path: 
     with LocalBroker(tmp_path) as broker:
         await _work_off_three(broker, seen)
 
-    assert sorted(seen) == [("named", "one-of"), ("named", "two-of"), ("rest", "three-of")]
+    assert [("named", "one-of"), ("named", "two-of"), ("rest", "three-of")] == sorted(seen)
 
 
 async def _work_off_three(broker: LocalBroker, seen: list[tuple[str, str]]) -> None:
@@ -239,7 +239,7 @@ async def test_a_codec_of_one_s_own_reads_and_writes(broker: LocalBroker) -> Non
         await worker.serve(tasks_max=1)
         ended = await client.wait(made.id)
 
-    assert (made.payload, ended.text, ended.value) == ('"HELLO"', b'"HELLO!"', "hello!")
+    assert ('"HELLO"', b'"HELLO!"', "hello!") == (made.payload, ended.text, ended.value)
 
 
 def _takes_nothing() -> None:
@@ -327,10 +327,10 @@ async def test_a_thread_whose_lease_is_lost_keeps_its_place_until_it_returns(
         go_on.set()
         await serving
 
-    assert (lost.ending, lost.task.id) == (Ending.LOST, first.id)
-    assert explained.reason == "cancelled"
-    assert running_meanwhile == 1
-    assert seen == [("first", True), ("second", False)]
+    assert (Ending.LOST, first.id) == (lost.ending, lost.task.id)
+    assert "cancelled" == explained.reason
+    assert 1 == running_meanwhile
+    assert [("first", True), ("second", False)] == seen
 
 
 async def test_health_fails_while_no_claim_is_answered(broker: LocalBroker) -> None:
@@ -366,8 +366,8 @@ async def test_health_fails_while_no_claim_is_answered(broker: LocalBroker) -> N
         ill = await until(fails, within_s=20, what="an ill worker")
         lonely.stop()
 
-    assert (well[0], well[1]["status"]) == (200, "ok")
-    assert (ill[0], ill[1]["status"]) == (503, "no claim is answered")
+    assert (200, "ok") == (well[0], well[1]["status"])
+    assert (503, "no claim is answered") == (ill[0], ill[1]["status"])
 
 
 async def test_a_result_may_be_json_already(broker: LocalBroker) -> None:
@@ -384,4 +384,4 @@ async def test_a_result_may_be_json_already(broker: LocalBroker) -> None:
         await worker.serve(tasks_max=1)
         ended = await client.wait(made.id)
 
-    assert ended.text == text
+    assert text == ended.text

@@ -18,7 +18,7 @@ def test_the_node_that_answered_last_is_asked_first() -> None:
     nodes = Nodes(["http://a/", "http://b", "http://c"])
     nodes.answered("http://b")
 
-    assert nodes.order() == ["http://b", "http://c", "http://a"]
+    assert ["http://b", "http://c", "http://a"] == nodes.order()
 
 
 def test_a_node_that_failed_is_asked_last_until_it_has_rested() -> None:
@@ -40,7 +40,7 @@ def test_a_node_that_failed_is_asked_last_until_it_has_rested() -> None:
     assert rested == nodes.order() == ["http://a", "http://b"]
     nodes.failed("http://a")
     nodes.answered("http://a")
-    assert nodes.order() == ["http://a", "http://b"]
+    assert ["http://a", "http://b"] == nodes.order()
 
 
 def test_when_all_have_failed_the_one_that_rests_least_is_asked_first() -> None:
@@ -50,7 +50,7 @@ def test_when_all_have_failed_the_one_that_rests_least_is_asked_first() -> None:
     nodes.failed("http://a")
     nodes.failed("http://b")
 
-    assert nodes.order() == ["http://b", "http://a"]
+    assert ["http://b", "http://a"] == nodes.order()
 
 
 def test_what_is_learned_stands_beside_what_was_named() -> None:
@@ -60,8 +60,8 @@ def test_what_is_learned_stands_beside_what_was_named() -> None:
     first = nodes.all
     nodes.learn(["http://e"])
 
-    assert first == ("http://a", "http://b", "http://d")
-    assert nodes.all == ("http://a", "http://e")
+    assert ("http://a", "http://b", "http://d") == first
+    assert ("http://a", "http://e") == nodes.all
 
 
 def test_a_token_that_was_sent_over_tls_alone_is_never_sent_in_the_clear() -> None:
@@ -69,7 +69,7 @@ def test_a_token_that_was_sent_over_tls_alone_is_never_sent_in_the_clear() -> No
     nodes = Nodes(["https://a"])
     nodes.learn(["http://b", "https://c"])
 
-    assert nodes.all == ("https://a", "https://c")
+    assert ("https://a", "https://c") == nodes.all
 
 
 def test_a_node_cannot_make_a_client_try_without_end() -> None:
@@ -77,4 +77,4 @@ def test_a_node_cannot_make_a_client_try_without_end() -> None:
     nodes = Nodes(["http://a"])
     nodes.learn(f"http://n{n}" for n in range(10_000))
 
-    assert len(nodes.all) == NODES_MAX + 1
+    assert NODES_MAX + 1 == len(nodes.all)

@@ -38,7 +38,7 @@ async def test_a_handler_continues_the_trace_of_its_producer(
     @worker.task("traced")
     def handler(task: Task[int]) -> None:
         with tracer.start_as_current_span("work"):
-            assert task.attempt == 1
+            assert 1 == task.attempt
 
     async with broker.client() as client:
         with tracer.start_as_current_span("request"):
@@ -47,13 +47,13 @@ async def test_a_handler_continues_the_trace_of_its_producer(
     request, created = _named(spans, "request"), _named(spans, "create traced")
     handled, work = _named(spans, "process traced"), _named(spans, "work")
 
-    assert (created.kind, handled.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert (SpanKind.PRODUCER, SpanKind.CONSUMER) == (created.kind, handled.kind)
     for child, parent in ((created, request), (handled, created), (work, handled)):
         assert child.parent is not None
-        assert child.parent.span_id == parent.get_span_context().span_id
+        assert parent.get_span_context().span_id == child.parent.span_id
     assert handled.attributes is not None
-    assert handled.attributes["messaging.message.id"] == made.id
-    assert handled.attributes["codeq.ending"] == "completed"
+    assert made.id == handled.attributes["messaging.message.id"]
+    assert "completed" == handled.attributes["codeq.ending"]
     assert handled.status.status_code is not StatusCode.ERROR
 
 
@@ -73,6 +73,6 @@ async def test_a_delivery_that_fails_is_an_error_in_its_trace(
     handled, created = _named(spans, "process traced-failure"), _named(spans, "create batch")
 
     assert handled.parent is not None
-    assert handled.parent.span_id == created.get_span_context().span_id
+    assert created.get_span_context().span_id == handled.parent.span_id
     assert handled.status.status_code is StatusCode.ERROR
     assert "a secret" not in handled.to_json()

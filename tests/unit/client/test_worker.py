@@ -119,10 +119,10 @@ async def test_what_a_handler_returns_is_the_result() -> None:
     ended = await _one(peer, handler)
 
     assert ended.ending is Ending.COMPLETED
-    assert peer.heard == [
+    assert [
         ("result", {"status": "COMPLETED", "result": {"twice": 2}, "leaseToken": 77})
-    ]
-    assert (peer.claims[0]["commands"], peer.claims[0]["count"]) == (["greet"], 1)
+    ] == peer.heard
+    assert (["greet"], 1) == (peer.claims[0]["commands"], peer.claims[0]["count"])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ async def test_a_result_is_never_null(result: object, sent: object) -> None:
 
     await _one(peer, handler)
 
-    assert peer.heard[0][1]["result"] == sent
+    assert sent == peer.heard[0][1]["result"]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ async def test_what_a_handler_raises_decides_the_end(
 
     ended = await _one(peer, handler)
 
-    assert peer.heard == [(verb, {**fields, "leaseToken": 77})]
+    assert [(verb, {**fields, "leaseToken": 77})] == peer.heard
     assert ended.ending is (ending or Ending.RETURNED)
     # What it did not mean to raise is told with its place.
     assert ("ValueError: odd" in caplog.text) is isinstance(raised, ValueError)
@@ -179,7 +179,7 @@ async def test_a_result_that_is_no_json_is_tried_again(result: object) -> None:
 
     await _one(peer, handler)
 
-    assert peer.heard[0][0] == "nack"
+    assert "nack" == peer.heard[0][0]
     assert "no JSON" in peer.heard[0][1]["reason"]
 
 
@@ -193,11 +193,11 @@ async def test_a_result_the_broker_refuses_becomes_the_reason() -> None:
 
     ended = await _one(peer, handler)
 
-    assert [verb for verb, _ in peer.heard] == ["result", "nack"]
-    assert (ended.ending, ended.note) == (
+    assert ["result", "nack"] == [verb for verb, _ in peer.heard]
+    assert (
         Ending.RETURNED,
         "the result was refused: result exceeds 9 bytes",
-    )
+    ) == (ended.ending, ended.note)
 
 
 async def test_a_report_is_repeated_while_it_may_succeed() -> None:
@@ -210,7 +210,7 @@ async def test_a_report_is_repeated_while_it_may_succeed() -> None:
 
     ended = await _one(peer, handler)
 
-    assert [verb for verb, _ in peer.heard] == ["result"] * 3
+    assert ["result"] * 3 == [verb for verb, _ in peer.heard]
     assert ended.ending is Ending.COMPLETED
 
 
@@ -224,7 +224,7 @@ async def test_a_claim_is_repeated_while_it_may_succeed() -> None:
 
     ended = await _one(peer, handler)
 
-    assert len(peer.claims) == 2
+    assert 2 == len(peer.claims)
     assert ended.ending is Ending.COMPLETED
 
 
@@ -243,7 +243,7 @@ async def test_a_lease_is_extended_and_a_lost_one_ends_the_handler() -> None:
     ended = await _one(peer, handler, lease_s=6)
 
     assert cancelled.is_set()
-    assert peer.heard == [("heartbeat", {"extendSeconds": 6, "leaseToken": 77})] * 2
+    assert [("heartbeat", {"extendSeconds": 6, "leaseToken": 77})] * 2 == peer.heard
     assert ended.ending is Ending.LOST
 
 
@@ -278,8 +278,8 @@ async def test_a_stop_lets_handlers_finish() -> None:
         worker.stop()
         go_on.set()
 
-    assert [ended.ending for ended in endings] == [Ending.COMPLETED]
-    assert len(peer.claims) == 1
+    assert [Ending.COMPLETED] == [ended.ending for ended in endings]
+    assert 1 == len(peer.claims)
 
 
 async def test_a_stop_gives_late_tasks_back() -> None:
@@ -298,8 +298,8 @@ async def test_a_stop_gives_late_tasks_back() -> None:
         await begun.wait()
         worker.stop()
 
-    assert peer.heard == [("abandon", {"leaseToken": 77})]
-    assert [ended.ending for ended in endings] == [Ending.ABANDONED]
+    assert [("abandon", {"leaseToken": 77})] == peer.heard
+    assert [Ending.ABANDONED] == [ended.ending for ended in endings]
 
 
 async def test_an_idle_worker_stops_at_once() -> None:
@@ -316,7 +316,7 @@ async def test_an_idle_worker_stops_at_once() -> None:
         worker.stop()
 
     assert running.done()
-    assert peer.heard == []
+    assert [] == peer.heard
 
 
 async def test_a_cancelled_worker_gives_its_tasks_back() -> None:
@@ -333,8 +333,8 @@ async def test_a_cancelled_worker_gives_its_tasks_back() -> None:
         started = {await begun.get(), await begun.get()}
         running.cancel()
 
-    assert started == {"t1", "t2"}
-    assert peer.heard == [("abandon", {"leaseToken": 77})] * 2
+    assert {"t1", "t2"} == started
+    assert [("abandon", {"leaseToken": 77})] * 2 == peer.heard
 
 
 async def test_no_more_is_claimed_than_can_be_handled() -> None:
@@ -353,7 +353,7 @@ async def test_no_more_is_claimed_than_can_be_handled() -> None:
         await peer.idle.wait()
         worker.stop()
 
-    assert [claim["count"] for claim in peer.claims] == [3, 2]
+    assert [3, 2] == [claim["count"] for claim in peer.claims]
 
 
 async def test_a_token_that_may_not_claim_ends_the_worker() -> None:
@@ -368,7 +368,7 @@ async def test_a_token_that_may_not_claim_ends_the_worker() -> None:
         with pytest.raises(Refused, match="missing scope"):
             await _worker(url, handler).serve()
 
-    assert len(peer.claims) == 1
+    assert 1 == len(peer.claims)
 
 
 async def test_a_worker_without_nodes_gives_up() -> None:
@@ -394,7 +394,7 @@ async def test_an_unfit_handler_ends_the_worker_and_spares_the_queue() -> None:
         with pytest.raises(HandlerUnfit, match="no interpreter"):
             await _worker(url, handler).serve()
 
-    assert peer.heard == [("abandon", {"leaseToken": 77})]
+    assert [("abandon", {"leaseToken": 77})] == peer.heard
 
 
 async def test_a_claim_in_another_form_ends_the_worker() -> None:
@@ -421,7 +421,7 @@ async def test_a_worker_may_run_beside_a_program_s_main_thread() -> None:
         worker = _worker(url, handler, ended=endings.append)
         await asyncio.to_thread(worker.run, tasks_max=1)
 
-    assert [ended.ending for ended in endings] == [Ending.COMPLETED]
+    assert [Ending.COMPLETED] == [ended.ending for ended in endings]
 
 
 async def test_a_worker_stopped_before_it_began_claims_nothing() -> None:
@@ -436,4 +436,4 @@ async def test_a_worker_stopped_before_it_began_claims_nothing() -> None:
         worker.stop()
         await worker.serve()
 
-    assert peer.claims == []
+    assert [] == peer.claims

@@ -28,7 +28,7 @@ ENTRY = Entry(epoch=3, ordinal=4, clock_ms=5, seq=6, mutations={b"a": b"1", b"b"
 )
 def test_entries_come_back(entry: Entry) -> None:
     """Every replica reads exactly what the leader wrote."""
-    assert entries.decode(entries.encode(entry, level=LEVEL)) == entry
+    assert entry == entries.decode(entries.encode(entry, level=LEVEL))
 
 
 @given(noise=st.binary())
@@ -39,7 +39,7 @@ def test_noise_is_refused_and_raises_nothing_else(noise: bytes) -> None:
     except EntryInvalid:
         return
 
-    assert noise[:1] == b"\x85"
+    assert b"\x85" == noise[:1]
 
 
 @given(cut=st.integers(0, len(entries.encode(ENTRY, level=LEVEL)) - 1))
@@ -97,5 +97,5 @@ def test_a_refusal_says_what_is_wrong(payload: bytes, words: str) -> None:
 
 def test_an_entry_is_written_as_the_level_in_use_has_it() -> None:
     """A level that adds nothing to entries writes the same form as the level before."""
-    assert entries.encode(ENTRY, level=LEVEL) == entries.encode(ENTRY, level=LEVEL + 7)
-    assert entries.encode(ENTRY, level=1)[0] == 1
+    assert entries.encode(ENTRY, level=LEVEL + 7) == entries.encode(ENTRY, level=LEVEL)
+    assert 1 == entries.encode(ENTRY, level=1)[0]

@@ -29,11 +29,11 @@ def test_a_new_delivery_brings_its_errand_and_what_it_tells() -> None:
     """All its rows are one write."""
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
-    assert _rows(ItemChange(before=None, after=DELIVERY, body=BODY)) == {
+    assert {
         ITEM_KEY: records.encode_item(DELIVERY),
         outbox_job: b"",
         BODY_KEY: records.encode_result(BODY),
-    }
+    } == _rows(ItemChange(before=None, after=DELIVERY, body=BODY))
 
 
 def test_an_attempt_moves_the_errand_and_leaves_the_body() -> None:
@@ -42,11 +42,11 @@ def test_an_attempt_moves_the_errand_and_leaves_the_body() -> None:
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
     [next_outbox_job] = keyspace.item_index_keys(later)
 
-    assert _rows(ItemChange(before=DELIVERY, after=later)) == {
+    assert {
         ITEM_KEY: records.encode_item(later),
         outbox_job: None,
         next_outbox_job: b"",
-    }
+    } == _rows(ItemChange(before=DELIVERY, after=later))
 
 
 def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
@@ -54,7 +54,7 @@ def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
     same = replace(DELIVERY, error="503")
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
-    assert _rows(ItemChange(before=DELIVERY, after=same))[outbox_job] == b""
+    assert b"" == _rows(ItemChange(before=DELIVERY, after=same))[outbox_job]
 
 
 def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_an_errand() -> None:
@@ -65,16 +65,16 @@ def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_an_errand() -> None
     rows = _rows(ItemChange(before=DELIVERY, after=dead))
     revived = _rows(ItemChange(before=dead, after=DELIVERY))
 
-    assert (rows[outbox_job], rows[listed], rows[expiry]) == (None, b"", b"")
-    assert (revived[outbox_job], revived[listed], revived[expiry]) == (b"", None, None)
+    assert (None, b"", b"") == (rows[outbox_job], rows[listed], rows[expiry])
+    assert (b"", None, None) == (revived[outbox_job], revived[listed], revived[expiry])
 
 
 def test_a_delivered_delivery_takes_everything_along() -> None:
     """Item, outbox job and body go in one write."""
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
-    assert _rows(ItemChange(before=DELIVERY, after=None)) == dict.fromkeys(
-        (ITEM_KEY, outbox_job, BODY_KEY)
+    assert dict.fromkeys((ITEM_KEY, outbox_job, BODY_KEY)) == _rows(
+        ItemChange(before=DELIVERY, after=None)
     )
 
 
@@ -85,10 +85,10 @@ def test_of_several_changes_in_one_batch_the_last_stands() -> None:
     moved = ItemChange(before=DELIVERY, after=later)
     gone = ItemChange(before=later, after=None)
 
-    assert set(_rows(made, moved, gone).values()) == {None}
+    assert {None} == set(_rows(made, moved, gone).values())
     again = _rows(made, moved, gone, made)
-    assert again | _rows(made) == again
-    assert {key for key, value in again.items() if value is not None} == set(_rows(made))
+    assert again == again | _rows(made)
+    assert set(_rows(made)) == {key for key, value in again.items() if value is not None}
 
 
 def test_a_topic_is_one_row() -> None:
@@ -96,8 +96,8 @@ def test_a_topic_is_one_row() -> None:
     topic = Topic(tenant="", id="q", name="Q")
     key = keyspace.item(ItemKind.TOPIC, "", "q")
 
-    assert _rows(ItemChange(before=None, after=topic)) == {key: records.encode_item(topic)}
-    assert _rows(ItemChange(before=topic, after=None)) == {key: None}
+    assert {key: records.encode_item(topic)} == _rows(ItemChange(before=None, after=topic))
+    assert {key: None} == _rows(ItemChange(before=topic, after=None))
 
 
 def test_records_of_operators_get_the_index_of_their_entry() -> None:
@@ -112,13 +112,13 @@ def test_records_of_operators_get_the_index_of_their_entry() -> None:
     number_audit_rows(rows, 70_000)
 
     changed = {key: value for key, value in rows.items() if value != before[key]}
-    assert changed == {
+    assert {
         keyspace.item(ItemKind.AUDIT, each.tenant, each.id): records.encode_item(
             replace(each, index=70_000)
         )
         for each in (AUDIT, other)
-    }
-    assert rows.keys() == before.keys()
+    } == changed
+    assert before.keys() == rows.keys()
 
 
 def test_a_record_applied_again_is_numbered_alike() -> None:
@@ -128,7 +128,7 @@ def test_a_record_applied_again_is_numbered_alike() -> None:
     once = dict(rows)
     number_audit_rows(rows, 7)
 
-    assert rows == once
+    assert once == rows
 
 
 def _made(item: Item) -> ItemChange:

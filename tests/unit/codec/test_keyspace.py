@@ -105,8 +105,8 @@ def test_a_key_tells_its_family(key: bytes, expected: Family) -> None:
 
 def test_keys_that_end_with_a_task_id_give_it_back() -> None:
     """Claims and results are found by key alone."""
-    assert keyspace.claim_task_id(keyspace.claim("request", "t-1")) == "t-1"
-    assert keyspace.result_task_id(keyspace.result("t-1")) == "t-1"
+    assert "t-1" == keyspace.claim_task_id(keyspace.claim("request", "t-1"))
+    assert "t-1" == keyspace.result_task_id(keyspace.result("t-1"))
 
 
 def test_keys_of_items_come_apart() -> None:
@@ -115,14 +115,14 @@ def test_keys_of_items_come_apart() -> None:
         for tenant in ("", "acme"):
             key = keyspace.item(kind, tenant, "t.1")
 
-            assert keyspace.item_parts(key) == (kind, tenant, "t.1")
+            assert (kind, tenant, "t.1") == keyspace.item_parts(key)
             assert key.startswith(keyspace.item_prefix(kind, tenant))
             assert key.startswith(keyspace.item_prefix(kind))
     [outbox_job] = keyspace.item_index_keys(_delivery(due_ms=SEQ_OF_SLASHES))
 
     assert keyspace.family(outbox_job) is Family.ERRAND
-    assert keyspace.item_parts(outbox_job) == (ItemKind.DELIVERY, "acme", "t.1")
-    assert keyspace.item_timer_ms(outbox_job) == SEQ_OF_SLASHES
+    assert (ItemKind.DELIVERY, "acme", "t.1") == keyspace.item_parts(outbox_job)
+    assert SEQ_OF_SLASHES == keyspace.item_timer_ms(outbox_job)
 
 
 def test_a_tenant_whose_name_begins_like_another_has_items_of_its_own() -> None:
@@ -146,8 +146,8 @@ def test_an_item_of_an_unknown_kind_is_not_guessed_at() -> None:
 
 def test_counters_belong_to_a_queue_and_a_tenant() -> None:
     """The default tenant is the empty one, not one called `_`."""
-    assert keyspace.stats_parts(keyspace.stats("render", "")) == ("render", "")
-    assert keyspace.stats_parts(keyspace.stats("render", "acme")) == ("render", "acme")
+    assert ("render", "") == keyspace.stats_parts(keyspace.stats("render", ""))
+    assert ("render", "acme") == keyspace.stats_parts(keyspace.stats("render", "acme"))
 
 
 def test_no_name_can_reach_into_another_part_of_the_table() -> None:
@@ -190,9 +190,9 @@ def test_a_prefix_range_holds_exactly_what_begins_with_it(prefix: bytes, tail: b
 
 def test_a_ready_task_without_a_time_to_live_has_one_row() -> None:
     """The common case costs one index row."""
-    assert keyspace.index_keys(_task(State.READY, seq=4)) == (
+    assert (
         keyspace.pending("render", "acme", priority=2, seq=4, task_id="t"),
-    )
+    ) == keyspace.index_keys(_task(State.READY, seq=4))
 
 
 def test_a_delayed_task_wakes_at_the_first_of_its_two_instants() -> None:
@@ -215,14 +215,14 @@ def test_an_errand_or_an_end_is_found_by_its_instant() -> None:
     )
     timers = {item: _timers(item) for item in (_delivery(due_ms=4), sweep, subscription, audit)}
 
-    assert list(timers.values()) == [
+    assert [
         [(Family.ERRAND, 4, (ItemKind.DELIVERY, "acme", "t.1"))],
         [(Family.ERRAND, 5, (ItemKind.SWEEP, "", "t.u"))],
         [(Family.EXPIRY, 6, (ItemKind.SUBSCRIPTION, "acme", "s"))],
         [(Family.EXPIRY, 7, (ItemKind.AUDIT, "acme", "1-r"))],
-    ]
-    assert keyspace.item_index_keys(Topic(tenant="acme", id="q", name="Q")) == ()
-    assert keyspace.item_index_keys(Pause(tenant="acme", id="q")) == ()
+    ] == list(timers.values())
+    assert () == keyspace.item_index_keys(Topic(tenant="acme", id="q", name="Q"))
+    assert () == keyspace.item_index_keys(Pause(tenant="acme", id="q"))
 
 
 def test_dead_deliveries_are_listed_the_newest_first_and_are_no_errands() -> None:
@@ -234,10 +234,10 @@ def test_dead_deliveries_are_listed_the_newest_first_and_are_no_errands() -> Non
 
         assert keyspace.family(dead) is Family.DEAD
         assert keyspace.family(expiry) is Family.EXPIRY
-        assert keyspace.dead_delivery_id(dead) == "t.1"
+        assert "t.1" == keyspace.dead_delivery_id(dead)
         assert dead.startswith(keyspace.dead_prefix("acme"))
 
-    assert listed == sorted(listed, reverse=True)
+    assert sorted(listed, reverse=True) == listed
 
 
 def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
@@ -248,9 +248,9 @@ def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
     ]
     start = keyspace.ended_before(QueuePlace.DLQ, "q", "acme", 256)
 
-    assert keys == sorted(keys)
-    assert [key >= start for key in keys] == [False, True, True]
-    assert [keyspace.place_task_id(key) for key in keys] == ["t"] * 3
+    assert sorted(keys) == keys
+    assert [False, True, True] == [key >= start for key in keys]
+    assert ["t"] * 3 == [keyspace.place_task_id(key) for key in keys]
 
 
 def test_a_dead_letter_lies_in_the_queue_that_keeps_it() -> None:
@@ -258,7 +258,7 @@ def test_a_dead_letter_lies_in_the_queue_that_keeps_it() -> None:
     task = replace(_task(State.DEAD), dead_queue="graves")
     place, _ = keyspace.index_keys(task)
 
-    assert keyspace.queue_of(place) == ("graves", "acme")
+    assert ("graves", "acme") == keyspace.queue_of(place)
     assert keyspace.family(place) is Family.DLQ
 
 
@@ -313,12 +313,12 @@ def test_what_is_followed_is_results_counters_items_and_errands() -> None:
         keyspace.ERRAND_PREFIX + b"12345678/delivery/acme/d": b"",
     }
 
-    assert keyspace.followed(rows) == {
+    assert {
         keyspace.result(task.id): b"r",
         keyspace.stats("q", "acme"): b"s",
         item: None,
         keyspace.ERRAND_PREFIX + b"12345678/delivery/acme/d": b"",
-    }
+    } == keyspace.followed(rows)
 
 
 _names = st.sampled_from(["pending", "done", "delayed", "work", "q"])
@@ -331,7 +331,7 @@ def test_a_ready_task_schedules_its_queue_whatever_that_is_called(
     """A queue or a tenant may be called like a place."""
     key = keyspace.pending(queue, tenant, priority=priority, seq=seq, task_id="pending")
 
-    assert keyspace.scheduled(key) == (queue, tenant)
+    assert (queue, tenant) == keyspace.scheduled(key)
 
 
 @given(queue=_names, tenant=_names | st.just(""), due_ms=NUMBERS)
@@ -345,4 +345,4 @@ def test_a_task_elsewhere_in_its_queue_schedules_nothing_by_its_place(
         keyspace.ended(QueuePlace.DONE, queue, tenant, ended_ms=due_ms, task_id="pending"),
     )
 
-    assert [keyspace.scheduled(key) for key in places] == [None, None, None]
+    assert [None, None, None] == [keyspace.scheduled(key) for key in places]

@@ -42,7 +42,7 @@ def test_what_is_written_is_read(members: list[Member], level: int, past: list[i
         with pytest.raises(ValueError, match="without a voter"):
             decode(encode(membership))
     else:
-        assert decode(encode(membership)) == membership
+        assert membership == decode(encode(membership))
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_a_member_takes_the_place_of_the_one_of_its_id() -> None:
     """The other members keep their places, because the order says who should lead."""
     changed = THREE.with_member(Member(id="n1", data=8)).with_member(Member(id="n4"))
 
-    assert [member.id for member in changed.members] == ["n1", "n2", "n3", "n4"]
-    assert changed.of("n1") == Member(id="n1", data=8)
-    assert changed.voters == ("n1", "n2", "n4")
-    assert changed.without("n1").voters == ("n2", "n4")
+    assert ["n1", "n2", "n3", "n4"] == [member.id for member in changed.members]
+    assert Member(id="n1", data=8) == changed.of("n1")
+    assert ("n1", "n2", "n4") == changed.voters
+    assert ("n2", "n4") == changed.without("n1").voters
 
 
 @given(st.integers(1, 2**31 - 1), st.integers(0, 2**32 - 2))
 def test_an_incarnation_names_its_data(data: int, opened: int) -> None:
     """An incarnation also grows with every opening of its data."""
-    assert data_of(incarnation_of(data, opened)) == data
+    assert data == data_of(incarnation_of(data, opened))
     assert incarnation_of(data, opened) < incarnation_of(data, opened + 1)

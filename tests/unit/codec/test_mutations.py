@@ -40,14 +40,14 @@ def test_a_created_task_brings_record_payload_place_and_count() -> None:
     task = view.task("t")
 
     assert task is not None
-    assert mutations([change], _none) == {
+    assert {
         keyspace.task("t"): records.encode_task(task),
         keyspace.payload("t"): '"ü"'.encode(),
         keyspace.pending("render", "acme", priority=0, seq=task.seq, task_id="t"): b"",
         keyspace.stats("render", "acme"): records.encode_counters(
             Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
         ),
-    }
+    } == mutations([change], _none)
 
 
 def test_a_place_left_within_the_batch_is_never_written() -> None:
@@ -57,9 +57,9 @@ def test_a_place_left_within_the_batch_is_never_written() -> None:
     families = {keyspace.family(key) for key in rows}
 
     assert keyspace.Family.PENDING not in families
-    assert rows[keyspace.inprog("render", "acme", task_id="t")] == b""
+    assert b"" == rows[keyspace.inprog("render", "acme", task_id="t")]
     counted = Counters(leased=1, stored_bytes=PAYLOAD_BYTES)
-    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(counted)
+    assert records.encode_counters(counted) == rows[keyspace.stats("render", "acme")]
 
 
 def test_a_move_touches_only_the_rows_that_differ() -> None:
@@ -71,11 +71,11 @@ def test_a_move_touches_only_the_rows_that_differ() -> None:
     assert task is not None
     longer = replace(task, lease_until_ms=999)
 
-    assert mutations([TaskChange(before=task, after=longer)], _none) == {
+    assert {
         keyspace.task("t"): records.encode_task(longer),
         keyspace.lease(task.lease_until_ms, "t"): None,
         keyspace.lease(999, "t"): b"",
-    }
+    } == mutations([TaskChange(before=task, after=longer)], _none)
 
 
 def test_a_queue_with_no_task_left_has_no_counters() -> None:
@@ -95,7 +95,7 @@ def test_an_ended_task_is_counted_with_its_result() -> None:
     before = Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
     rows = mutations(_changes(view, CANCEL), lambda _queue, _tenant: before)
 
-    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(ONE_CANCELLED)
+    assert records.encode_counters(ONE_CANCELLED) == rows[keyspace.stats("render", "acme")]
 
 
 def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue() -> None:
@@ -109,8 +109,8 @@ def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue(
 
     bytes_now = PAYLOAD_BYTES + len("MESSAGE_EXPIRED")
     counted = Counters(stored_bytes=bytes_now)
-    assert rows[keyspace.stats("render", "acme")] == records.encode_counters(counted)
-    assert rows[keyspace.stats("graves", "acme")] == records.encode_counters(Counters(dead=1))
+    assert records.encode_counters(counted) == rows[keyspace.stats("render", "acme")]
+    assert records.encode_counters(Counters(dead=1)) == rows[keyspace.stats("graves", "acme")]
     assert (
         keyspace.ended(QueuePlace.DLQ, "graves", "acme", ended_ms=view.now_ms, task_id="t") in rows
     )
@@ -123,16 +123,19 @@ def test_a_deleted_task_takes_everything_along() -> None:
     view.now_ms += 10
     rows = mutations(_changes(view, Advance(count=1)), _one_cancelled)
 
-    assert rows == dict.fromkeys(
-        (
-            keyspace.ended(QueuePlace.FAILED, "render", "acme", ended_ms=1, task_id="t"),
-            keyspace.stats("render", "acme"),
-            keyspace.task("t"),
-            keyspace.payload("t"),
-            keyspace.result("t"),
-            keyspace.idempotency("acme", "k"),
-            keyspace.ttl(11, "t"),
+    assert (
+        dict.fromkeys(
+            (
+                keyspace.ended(QueuePlace.FAILED, "render", "acme", ended_ms=1, task_id="t"),
+                keyspace.stats("render", "acme"),
+                keyspace.task("t"),
+                keyspace.payload("t"),
+                keyspace.result("t"),
+                keyspace.idempotency("acme", "k"),
+                keyspace.ttl(11, "t"),
+            )
         )
+        == rows
     )
 
 
@@ -146,7 +149,7 @@ def test_a_key_freed_and_taken_again_in_one_batch_names_the_new_task() -> None:
 
     row = rows[keyspace.idempotency("acme", "k")]
 
-    assert row == records.encode_key_row(KeyRow("u", "print"))
+    assert records.encode_key_row(KeyRow("u", "print")) == row
 
 
 def test_an_id_freed_and_taken_again_in_one_batch_starts_clean() -> None:
@@ -158,7 +161,7 @@ def test_an_id_freed_and_taken_again_in_one_batch_starts_clean() -> None:
 
     assert rows[keyspace.result("t")] is None
     assert rows[keyspace.idempotency("acme", "k")] is None
-    assert rows[keyspace.payload("t")] == '"ü"'.encode()
+    assert '"ü"'.encode() == rows[keyspace.payload("t")]
 
 
 def test_a_task_that_came_and_went_within_the_batch_leaves_nothing() -> None:
@@ -168,7 +171,7 @@ def test_a_task_that_came_and_went_within_the_batch_leaves_nothing() -> None:
     view.now_ms += 10
     changes += _changes(view, Advance(count=1))
 
-    assert mutations(changes, _none) == {}
+    assert {} == mutations(changes, _none)
 
 
 def test_a_task_that_died_and_was_revived_within_the_batch_has_no_result() -> None:

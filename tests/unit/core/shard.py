@@ -32,7 +32,8 @@ class Shard:
 
     def create(self, task_id: str = "t", **fields: object) -> None:
         """Create a task."""
-        assert self.ask(create(task_id, **fields)) == Created(self.task(task_id))
+        created = self.ask(create(task_id, **fields))
+        assert Created(self.task(task_id)) == created
 
     def claim(self, **fields: object) -> list[str]:
         """Claim as `ann` and return the ids."""

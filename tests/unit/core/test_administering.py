@@ -44,17 +44,17 @@ def test_a_topic_is_made_once_and_changed_under_the_next_version() -> None:
 
     topic = shard.view.item(ItemKind.TOPIC, "acme", "render")
     assert isinstance(topic, Topic)
-    assert (topic.version, topic.name, topic.weight) == (2, "RENDER", 7)
-    assert (topic.created_ms, topic.updated_ms) == (NOW_MS, NOW_MS + 1)
-    assert changed == TopicStands(topic, made=False)
+    assert (2, "RENDER", 7) == (topic.version, topic.name, topic.weight)
+    assert (NOW_MS, NOW_MS + 1) == (topic.created_ms, topic.updated_ms)
+    assert TopicStands(topic, made=False) == changed
     assert isinstance(made, TopicStands)
     assert made.made
-    assert again == made
-    assert same == TopicStands(made.topic, made=False)
-    assert _recorded(shard) == [
+    assert made == again
+    assert TopicStands(made.topic, made=False) == same
+    assert [
         ("topic.put", "render", "version 2"),
         ("topic.put", "render", "version 1"),
-    ]
+    ] == _recorded(shard)
 
 
 @pytest.mark.parametrize("field", ["max_attempts", "retention_s", "max_consumers", "weight"])
@@ -72,22 +72,22 @@ def test_a_deleted_topic_leaves_the_queue_to_the_broker() -> None:
     shard.ask(PUT)
     delete = DeleteTopic(request="delete-1", tenant="acme", name="RENDER", by="ops")
 
-    assert shard.ask(delete) == Changed(1)
-    assert shard.ask(delete) == Changed(0)
-    assert shard.items(ItemKind.TOPIC) == []
-    assert len(_recorded(shard)) == 2
+    assert Changed(1) == shard.ask(delete)
+    assert Changed(0) == shard.ask(delete)
+    assert [] == shard.items(ItemKind.TOPIC)
+    assert 2 == len(_recorded(shard))
 
 
 def test_a_pause_is_its_first_operators() -> None:
     """A retry gets the same answer, and another operator's pause changes nothing."""
     shard = Shard()
 
-    assert shard.ask(PAUSE) == Changed(1)
-    assert shard.ask(PAUSE) == Changed(1)
-    assert shard.ask(replace(PAUSE, request="pause-2", by="other")) == Changed(0)
-    assert shard.items(ItemKind.PAUSE) == [
+    assert Changed(1) == shard.ask(PAUSE)
+    assert Changed(1) == shard.ask(PAUSE)
+    assert Changed(0) == shard.ask(replace(PAUSE, request="pause-2", by="other"))
+    assert [
         Pause(tenant="acme", id="render", by="ops", since_ms=NOW_MS, request="pause-1")
-    ]
+    ] == shard.items(ItemKind.PAUSE)
     assert shard.view.policy("acme", "render").paused
     assert not shard.view.policy("umbrella", "render").paused
 
@@ -98,10 +98,10 @@ def test_a_queue_is_resumed_once() -> None:
     shard.ask(PAUSE)
     resume = ResumeQueue(request="resume-1", tenant="acme", queue="render", by="ops")
 
-    assert shard.ask(resume) == Changed(1)
-    assert shard.ask(resume) == Changed(0)
+    assert Changed(1) == shard.ask(resume)
+    assert Changed(0) == shard.ask(resume)
     assert not shard.view.policy("acme", "render").paused
-    assert [action for action, _, _ in _recorded(shard)] == ["queue.pause", "queue.resume"]
+    assert ["queue.pause", "queue.resume"] == [action for action, _, _ in _recorded(shard)]
 
 
 def test_a_revived_dead_letter_has_its_attempts_and_no_time_to_live() -> None:
@@ -110,34 +110,34 @@ def test_a_revived_dead_letter_has_its_attempts_and_no_time_to_live() -> None:
     died = shard.task()
     shard.view.now_ms += 7
 
-    assert shard.ask(REQUEUE) == Changed(1)
+    assert Changed(1) == shard.ask(REQUEUE)
     task = shard.task()
-    assert (task.state, task.attempts, task.expires_ms, task.seq) == (State.READY, 0, 0, 2)
-    assert (task.error, task.ended_by, task.dead_queue, task.has_result) == ("", "", "", False)
+    assert (State.READY, 0, 0, 2) == (task.state, task.attempts, task.expires_ms, task.seq)
+    assert ("", "", "", False) == (task.error, task.ended_by, task.dead_queue, task.has_result)
     assert task.result_bytes == task.retain_until_ms == 0
     assert shard.view.result("t") is None
-    assert (died.lease_token, task.lease_token, task.endings) == (1, 1, 1)
+    assert (1, 1, 1) == (died.lease_token, task.lease_token, task.endings)
     revival = task.history[-1]
-    assert (revival.outcome, revival.worker, revival.error) == (
+    assert (
         AttemptOutcome.REQUEUED,
         "ops",
         "LEASE_EXPIRED",
-    )
-    assert (revival.started_ms, revival.ended_ms) == (died.updated_ms, NOW_MS + 17)
+    ) == (revival.outcome, revival.worker, revival.error)
+    assert (died.updated_ms, NOW_MS + 17) == (revival.started_ms, revival.ended_ms)
 
 
 def test_a_requeue_sent_again_revives_nothing_that_died_since() -> None:
     """The retry gets the same answer; another operator may decide about the second death."""
     shard = _dead()
     shard.ask(REQUEUE)
-    assert shard.ask(REQUEUE) == Changed(1)
+    assert Changed(1) == shard.ask(REQUEUE)
     shard.claim(lease_ms=1)
     shard.wait(1)
     assert shard.task().state is State.DEAD
 
-    assert shard.ask(REQUEUE) == Changed(1)
+    assert Changed(1) == shard.ask(REQUEUE)
     assert shard.task().state is State.DEAD
-    assert shard.ask(replace(REQUEUE, request="requeue-2")) == Changed(1)
+    assert Changed(1) == shard.ask(replace(REQUEUE, request="requeue-2"))
     assert shard.task().state is State.READY
 
 
@@ -150,8 +150,8 @@ def test_what_is_no_dead_letter_of_the_tenant_is_not_revived(ids: tuple[str, ...
     shard.wait(1)
     assert shard.task("foreign").state is State.DEAD
 
-    assert shard.ask(replace(REQUEUE, ids=ids)) == Changed(0)
-    assert _recorded(shard) == []
+    assert Changed(0) == shard.ask(replace(REQUEUE, ids=ids))
+    assert [] == _recorded(shard)
 
 
 def test_a_revived_task_comes_back_to_its_own_queue() -> None:
@@ -160,18 +160,18 @@ def test_a_revived_task_comes_back_to_its_own_queue() -> None:
     shard.ask(replace(PUT, dead_letter="Graves"))
     shard.create(ttl_ms=5)
     shard.wait(5)
-    assert shard.task().dead_queue == "graves"
+    assert "graves" == shard.task().dead_queue
     shard.ask(REQUEUE)
 
-    assert shard.claim() == ["t"]
+    assert ["t"] == shard.claim()
 
 
 def test_an_id_named_twice_is_one_task() -> None:
     """It is counted and changed once, and the record names it as asked."""
     shard = _dead()
 
-    assert shard.ask(replace(REQUEUE, ids=("t", "t"))) == Changed(1)
-    assert _recorded(shard) == [("dlq.requeue", "t", "2 on one shard")]
+    assert Changed(1) == shard.ask(replace(REQUEUE, ids=("t", "t")))
+    assert [("dlq.requeue", "t", "2 on one shard")] == _recorded(shard)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +191,10 @@ def test_only_ended_tasks_are_deleted(end: str, dead_only: bool, gone: bool) -> 
     shard = _ENDS[end]()
     outcome = shard.ask(replace(DELETE, dead_only=dead_only))
 
-    assert outcome == Changed(1 if gone else 0)
-    assert (shard.view.task("t") is None) == gone
+    assert Changed(1 if gone else 0) == outcome
+    assert gone == (shard.view.task("t") is None)
     action = "dlq.delete" if dead_only else "task.delete"
-    assert _recorded(shard) == ([(action, "t", "")] if gone else [])
+    assert ([(action, "t", "")] if gone else []) == _recorded(shard)
 
 
 def test_a_delete_sent_again_counts_what_is_gone() -> None:
@@ -204,10 +204,10 @@ def test_a_delete_sent_again_counts_what_is_gone() -> None:
     shard.wait(1)
     delete = replace(DELETE, ids=("t", "foreign"))
 
-    assert shard.ask(delete) == Changed(1)
-    assert shard.ask(delete) == Changed(1)
+    assert Changed(1) == shard.ask(delete)
+    assert Changed(1) == shard.ask(delete)
     assert shard.view.task("foreign") is not None
-    assert len(_recorded(shard)) == 1
+    assert 1 == len(_recorded(shard))
 
 
 def test_a_deleted_task_frees_its_key() -> None:
@@ -233,20 +233,23 @@ def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
 
     newest, oldest = shard.items(ItemKind.AUDIT)
     assert isinstance(newest, Audit)
-    assert newest.action == "backup"
-    assert oldest == Audit(
-        tenant="acme",
-        id="999999999000000-r1",
-        at_ms=NOW_MS,
-        actor="ops",
-        action="cluster.transfer",
-        target="n2",
-        detail="0",
-        request="r1",
-        expires_ms=NOW_MS + 100,
+    assert "backup" == newest.action
+    assert (
+        Audit(
+            tenant="acme",
+            id="999999999000000-r1",
+            at_ms=NOW_MS,
+            actor="ops",
+            action="cluster.transfer",
+            target="n2",
+            detail="0",
+            request="r1",
+            expires_ms=NOW_MS + 100,
+        )
+        == oldest
     )
-    assert shard.wait(99) == 1
-    assert shard.items(ItemKind.AUDIT) == [newest]
+    assert 1 == shard.wait(99)
+    assert [newest] == shard.items(ItemKind.AUDIT)
 
 
 def test_the_last_record_of_a_request_in_one_millisecond_stands() -> None:
@@ -257,7 +260,7 @@ def test_the_last_record_of_a_request_in_one_millisecond_stands() -> None:
     for ids in (("t",), ("u", "t")):
         shard.ask(replace(REQUEUE, ids=ids))
 
-    assert _recorded(shard) == [("dlq.requeue", "u", "2 on one shard")]
+    assert [("dlq.requeue", "u", "2 on one shard")] == _recorded(shard)
 
 
 def _dead() -> Shard:
@@ -306,7 +309,7 @@ def test_a_tenant_has_so_many_topics_and_pauses_and_no_more() -> None:
         shard.ask(replace(PUT, request=f"t-{n}", name=f"t-{n}"))
         shard.ask(replace(PAUSE, request=f"q-{n}", queue=f"q-{n}"))
 
-    assert shard.ask(replace(PUT, name="more")) == Rejected(Rejection.TOO_MANY, "topics")
-    assert shard.ask(replace(PAUSE, queue="more")) == Rejected(Rejection.TOO_MANY, "paused queues")
+    assert Rejected(Rejection.TOO_MANY, "topics") == shard.ask(replace(PUT, name="more"))
+    assert Rejected(Rejection.TOO_MANY, "paused queues") == shard.ask(replace(PAUSE, queue="more"))
     assert isinstance(shard.ask(replace(PUT, name="t-0", max_attempts=9)), TopicStands)
     assert isinstance(shard.ask(replace(PUT, name="more", tenant="umbrella")), TopicStands)

@@ -50,4 +50,4 @@ def test_half_of_an_equal_jitter_is_sure() -> None:
         for policy in ("exp_equal_jitter", "exp_full_jitter")
     }
 
-    assert least == {"exp_equal_jitter": 100, "exp_full_jitter": 0}
+    assert {"exp_equal_jitter": 100, "exp_full_jitter": 0} == least

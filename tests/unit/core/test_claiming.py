@@ -25,7 +25,7 @@ def test_priority_goes_before_turns() -> None:
     ):
         shard.create(task_id, command=command, priority=priority)
 
-    assert shard.claim(commands=("a", "b"), count=9) == ["b-9", "a-1", "a-2", "b-1", "b-2", "a-0"]
+    assert ["b-9", "a-1", "a-2", "b-1", "b-2", "a-0"] == shard.claim(commands=("a", "b"), count=9)
 
 
 def test_queues_of_one_priority_take_turns_from_claim_to_claim() -> None:
@@ -34,7 +34,7 @@ def test_queues_of_one_priority_take_turns_from_claim_to_claim() -> None:
 
     order = [shard.claim(commands=("a", "b"), request=f"c{number}")[0][0] for number in range(6)]
 
-    assert order == ["a", "b", "a", "b", "a", "b"]
+    assert ["a", "b", "a", "b", "a", "b"] == order
 
 
 def test_a_weight_is_a_share() -> None:
@@ -42,7 +42,7 @@ def test_a_weight_is_a_share() -> None:
     shard = _two_queues()
     shard.ask(PutTopic(request="p", tenant="acme", name="A", by="op", weight=3))
 
-    assert [each[0] for each in shard.claim(commands=("a", "b"), count=8)].count("a") == 6
+    assert 6 == [each[0] for each in shard.claim(commands=("a", "b"), count=8)].count("a")
 
 
 def test_a_queue_claimed_alone_pays_for_no_turn() -> None:
@@ -50,7 +50,7 @@ def test_a_queue_claimed_alone_pays_for_no_turn() -> None:
     shard = _two_queues()
     shard.claim(commands=("b",), count=3)
 
-    assert [each[0] for each in shard.claim(commands=("b", "a"), count=2)] == ["b", "a"]
+    assert ["b", "a"] == [each[0] for each in shard.claim(commands=("b", "a"), count=2)]
 
 
 def test_a_paused_queue_hands_out_nothing_until_it_is_resumed() -> None:
@@ -58,28 +58,28 @@ def test_a_paused_queue_hands_out_nothing_until_it_is_resumed() -> None:
     shard = _two_queues()
     shard.claim(commands=("a",))
     shard.ask(PauseQueue(request="p", tenant="acme", queue="A", by="op"))
-    assert shard.claim(commands=("a",)) == []
-    assert [each[0] for each in shard.claim(commands=(), count=9)] == ["b"] * 6
+    assert [] == shard.claim(commands=("a",))
+    assert ["b"] * 6 == [each[0] for each in shard.claim(commands=(), count=9)]
     assert isinstance(shard.ask(submit(id="a-0")), Submitted)
     shard.ask(ResumeQueue(request="r", tenant="acme", queue="a", by="op"))
 
-    assert shard.claim(commands=("a",), request="later") == ["a-1"]
+    assert ["a-1"] == shard.claim(commands=("a",), request="later")
 
 
 def test_no_more_tasks_are_in_progress_than_the_topic_allows() -> None:
     """The limit holds across claims and within one; a finished task makes room."""
     shard = _two_queues()
     shard.ask(PutTopic(request="p", tenant="acme", name="a", by="op", max_consumers=2))
-    assert shard.claim(commands=("a",), count=9) == ["a-0", "a-1"]
-    assert shard.claim(commands=("a",), request="more") == []
-    assert [each[0] for each in shard.claim(commands=("a", "b"), count=2)] == ["b", "b"]
+    assert ["a-0", "a-1"] == shard.claim(commands=("a",), count=9)
+    assert [] == shard.claim(commands=("a",), request="more")
+    assert ["b", "b"] == [each[0] for each in shard.claim(commands=("a", "b"), count=2)]
     shard.ask(submit(id="a-0"))
-    assert shard.claim(commands=("a", "b"), request="room", count=9) == [
+    assert [
         "a-2", "b-2", "b-3", "b-4", "b-5",
-    ]  # fmt: skip
+    ] == shard.claim(commands=("a", "b"), request="room", count=9)  # fmt: skip
     shard.ask(DeleteTopic(request="d", tenant="acme", name="a", by="op"))
 
-    assert shard.claim(commands=("a",), request="free", count=9) == ["a-3", "a-4", "a-5"]
+    assert ["a-3", "a-4", "a-5"] == shard.claim(commands=("a",), request="free", count=9)
 
 
 def test_a_tenant_has_no_more_in_progress_than_its_budget() -> None:
@@ -88,9 +88,9 @@ def test_a_tenant_has_no_more_in_progress_than_its_budget() -> None:
     first = shard.claim(commands=(), count=9)
     refused = shard.ask(claim(request="more", commands=()))
 
-    assert len(first) == 3
-    assert refused == Rejected(Rejection.BUDGET_EXCEEDED, "inFlight")
-    assert sorted(shard.claim(commands=(), count=9, retry=True)) == sorted(first)
+    assert 3 == len(first)
+    assert Rejected(Rejection.BUDGET_EXCEEDED, "inFlight") == refused
+    assert sorted(first) == sorted(shard.claim(commands=(), count=9, retry=True))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_create_beyond_the_budget_is_refused_and_one_sent_again_is_not(
     shard.create("one")
     shard.create("two", delay_ms=1)
 
-    assert shard.ask(create("three")) == Rejected(Rejection.BUDGET_EXCEEDED, limit)
+    assert Rejected(Rejection.BUDGET_EXCEEDED, limit) == shard.ask(create("three"))
     shard.create("two", delay_ms=1)
     shard.create("three", tenant="umbrella")
 
@@ -117,8 +117,8 @@ def test_results_count_as_stored_bytes_and_are_never_refused() -> None:
     shard.claim()
     shard.ask(submit(body='"ü"'))
 
-    assert shard.task().result_bytes == 4
-    assert shard.ask(create("u")) == Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
+    assert 4 == shard.task().result_bytes
+    assert Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes") == shard.ask(create("u"))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_topic_is_default_and_ceiling_of_a_tasks_attempts(
         shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", max_attempts=most))
     shard.create(max_attempts=asked)
 
-    assert shard.task().max_attempts == attempts
+    assert attempts == shard.task().max_attempts
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_new_task_has_one_of_its_topics_priorities(
     shard.create("theirs", tenant="umbrella", priority=priority)
 
     refused = Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, tiers)))
-    assert outcome == (Created(shard.task()) if taken else refused)
-    assert (shard.view.task("t") is not None) == taken
+    assert (Created(shard.task()) if taken else refused) == outcome
+    assert taken == (shard.view.task("t") is not None)
 
 
 def test_tiers_judge_no_task_that_is_there() -> None:
@@ -174,11 +174,11 @@ def test_tiers_judge_no_task_that_is_there() -> None:
     shard.wait(5)
     revived = shard.ask(Requeue(request="r", tenant="acme", ids=("first",), by="op"))
 
-    assert again == Created(made)
-    assert keyed == Created(made, replay=True, payload="{}")
-    assert revived == Changed(1)
-    assert shard.task("first").priority == 7
-    assert shard.claim() == ["first"]
+    assert Created(made) == again
+    assert Created(made, replay=True, payload="{}") == keyed
+    assert Changed(1) == revived
+    assert 7 == shard.task("first").priority
+    assert ["first"] == shard.claim()
 
 
 def test_a_priority_is_judged_before_a_budget() -> None:
@@ -187,7 +187,7 @@ def test_a_priority_is_judged_before_a_budget() -> None:
     shard.create("one")
     shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
 
-    assert shard.ask(create("two")) == Rejected(Rejection.INVALID_PRIORITY, "1")
+    assert Rejected(Rejection.INVALID_PRIORITY, "1") == shard.ask(create("two"))
 
 
 def test_a_topic_says_how_long_an_ended_task_is_kept_but_not_a_dead_letter() -> None:
@@ -200,8 +200,8 @@ def test_a_topic_says_how_long_an_ended_task_is_kept_but_not_a_dead_letter() -> 
     shard.create("dead", ttl_ms=5)
     shard.wait(5)
 
-    assert shard.task("done").retain_until_ms == NOW_MS + 1_000
-    assert shard.task("dead").retain_until_ms == NOW_MS + 5 + shard.rules.dlq_retention_ms
+    assert NOW_MS + 1_000 == shard.task("done").retain_until_ms
+    assert NOW_MS + 5 + shard.rules.dlq_retention_ms == shard.task("dead").retain_until_ms
 
 
 def _two_queues(rules: LifetimeRules | None = None) -> Shard:

@@ -40,9 +40,9 @@ def test_a_created_task_is_ready_at_once() -> None:
     task = shard.task()
 
     assert task.state is State.READY
-    assert task.seq == 1
+    assert 1 == task.seq
     assert task.created_ms == task.updated_ms == task.ready_ms == NOW_MS
-    assert shard.view.payload("t") == "{}"
+    assert "{}" == shard.view.payload("t")
 
 
 def test_a_create_sent_again_stands_once() -> None:
@@ -50,8 +50,9 @@ def test_a_create_sent_again_stands_once() -> None:
     shard = Shard()
     shard.create()
     shard.claim()
+    again = shard.ask(create("t"))
 
-    assert shard.ask(create("t")) == Created(shard.task(), replay=False, payload="")
+    assert Created(shard.task(), replay=False, payload="") == again
     assert shard.task().state is State.LEASED
 
 
@@ -72,8 +73,8 @@ def test_a_start_time_wins_over_a_delay_and_a_past_one_means_now() -> None:
     shard.create("appointed", delay_ms=5, run_at_ms=NOW_MS + 9)
     shard.create("late", delay_ms=5, run_at_ms=NOW_MS - 9)
 
-    assert shard.task("delayed").due_ms == NOW_MS + 5
-    assert shard.task("appointed").due_ms == NOW_MS + 9
+    assert NOW_MS + 5 == shard.task("delayed").due_ms
+    assert NOW_MS + 9 == shard.task("appointed").due_ms
     assert shard.task("late").state is State.READY
 
 
@@ -93,7 +94,7 @@ def test_a_keyed_create_sent_again_is_no_replay() -> None:
     made = create("first", idempotency_key="k", fingerprint="f")
     first = shard.ask(made)
 
-    assert shard.ask(made) == first
+    assert first == shard.ask(made)
 
 
 def test_an_idempotency_key_with_other_content_is_a_conflict() -> None:
@@ -118,12 +119,12 @@ def test_a_claim_leases_under_a_new_token() -> None:
     """A lease has an owner, an end, a token and an attempt."""
     shard = Shard()
     shard.create()
-    assert shard.claim() == ["t"]
+    assert ["t"] == shard.claim()
     task = shard.task()
 
-    assert (task.state, task.attempts, task.lease_token) == (State.LEASED, 1, 1)
-    assert (task.worker, task.claim, task.seq) == ("ann", "claim-1", 0)
-    assert (task.claimed_ms, task.lease_until_ms) == (NOW_MS, NOW_MS + LEASE_MS)
+    assert (State.LEASED, 1, 1) == (task.state, task.attempts, task.lease_token)
+    assert ("ann", "claim-1", 0) == (task.worker, task.claim, task.seq)
+    assert (NOW_MS, NOW_MS + LEASE_MS) == (task.claimed_ms, task.lease_until_ms)
 
 
 def test_a_queue_gives_priority_first_then_the_oldest() -> None:
@@ -133,7 +134,7 @@ def test_a_queue_gives_priority_first_then_the_oldest() -> None:
     shard.create("high", priority=9)
     shard.create("high later", priority=9)
 
-    assert shard.claim(count=3) == ["high", "high later", "low"]
+    assert ["high", "high later", "low"] == shard.claim(count=3)
 
 
 def test_no_commands_means_every_queue_in_turn() -> None:
@@ -144,7 +145,7 @@ def test_no_commands_means_every_queue_in_turn() -> None:
     shard.create("b-2", command="b")
     shard.create("other", command="a", tenant="umbrella")
 
-    assert shard.claim(commands=(), count=9) == ["a-1", "b-1", "b-2"]
+    assert ["a-1", "b-1", "b-2"] == shard.claim(commands=(), count=9)
 
 
 def test_queues_ignore_case_and_tasks_keep_it() -> None:
@@ -152,8 +153,8 @@ def test_queues_ignore_case_and_tasks_keep_it() -> None:
     shard = Shard()
     shard.create(command="Render")
 
-    assert shard.claim(commands=("RENDER", "render"), count=9) == ["t"]
-    assert shard.task().command == "Render"
+    assert ["t"] == shard.claim(commands=("RENDER", "render"), count=9)
+    assert "Render" == shard.task().command
 
 
 def test_a_claim_sent_again_gets_what_it_got() -> None:
@@ -172,7 +173,7 @@ def test_a_claim_sent_again_that_got_nothing_claims() -> None:
     shard = Shard()
     shard.create()
 
-    assert shard.claim(retry=True) == ["t"]
+    assert ["t"] == shard.claim(retry=True)
 
 
 def test_a_claim_steps_over_expired_tasks_within_a_bound() -> None:
@@ -183,9 +184,9 @@ def test_a_claim_steps_over_expired_tasks_within_a_bound() -> None:
     shard.create("long")
     shard.view.now_ms += 10
 
-    assert shard.claim() == []
+    assert [] == shard.claim()
     shard.ask(Advance(count=1))
-    assert shard.claim() == ["long"]
+    assert ["long"] == shard.claim()
 
 
 def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
@@ -195,9 +196,9 @@ def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
     for task_id in ("a", "b", "c"):
         shard.create(task_id, payload=half)
 
-    assert shard.claim(request="claim-1", count=3) == ["a"]
-    assert shard.claim(request="claim-2", count=3) == ["b"]
-    assert shard.task("c").attempts == 0
+    assert ["a"] == shard.claim(request="claim-1", count=3)
+    assert ["b"] == shard.claim(request="claim-2", count=3)
+    assert 0 == shard.task("c").attempts
 
 
 def test_a_claim_counts_what_the_tasks_themselves_take_in_an_answer() -> None:
@@ -226,7 +227,7 @@ def test_a_heartbeat_moves_the_end_of_the_lease() -> None:
     outcome = shard.ask(Heartbeat(id="t", tenant="acme", worker="ann", extend_ms=7))
 
     assert Extended(NOW_MS + 17) == outcome
-    assert shard.task().lease_until_ms == NOW_MS + 17
+    assert NOW_MS + 17 == shard.task().lease_until_ms
 
 
 def test_a_lease_is_held_until_its_end_is_decided() -> None:
@@ -240,12 +241,12 @@ def test_a_lease_is_held_until_its_end_is_decided() -> None:
 def test_an_expired_lease_goes_to_the_tail() -> None:
     """The history keeps the attempt, and the task keeps its token."""
     shard = _leased()
-    assert shard.wait(LEASE_MS - 1) == 0
-    assert shard.wait(1) == 1
+    assert 0 == shard.wait(LEASE_MS - 1)
+    assert 1 == shard.wait(1)
     task = shard.task()
 
-    assert (task.state, task.seq, task.lease_token, task.worker) == (State.READY, 2, 1, "")
-    assert [attempt.outcome for attempt in task.history] == [AttemptOutcome.LEASE_EXPIRED]
+    assert (State.READY, 2, 1, "") == (task.state, task.seq, task.lease_token, task.worker)
+    assert [AttemptOutcome.LEASE_EXPIRED] == [attempt.outcome for attempt in task.history]
 
 
 def test_leases_are_left_alone_during_a_new_leaders_grace() -> None:
@@ -254,7 +255,7 @@ def test_leases_are_left_alone_during_a_new_leaders_grace() -> None:
     shard.create("u", delay_ms=10)
     shard.view.now_ms += LEASE_MS
 
-    assert shard.ask(Advance(count=100, leases_too=False)) == Advanced(1)
+    assert Advanced(1) == shard.ask(Advance(count=100, leases_too=False))
     assert shard.task().state is State.LEASED
 
 
@@ -290,8 +291,8 @@ def test_only_the_holder_may_act(fields: dict[str, object], rejection: Rejection
         shard.ask(_submit(**fields)),
     ]
 
-    assert outcomes == [Rejected(rejection)] * 4
-    assert shard.task() == before
+    assert [Rejected(rejection)] * 4 == outcomes
+    assert before == shard.task()
 
 
 def test_a_task_nobody_holds_cannot_be_ended() -> None:
@@ -323,7 +324,7 @@ def test_a_claim_that_reached_nobody_does_not_count() -> None:
 
     assert Returned(dead=False) == shard.ask(undo)
     task = shard.task()
-    assert (task.state, task.attempts, task.lease_token, task.history) == (State.READY, 0, 1, ())
+    assert (State.READY, 0, 1, ()) == (task.state, task.attempts, task.lease_token, task.history)
     assert Rejected(Rejection.NOT_IN_PROGRESS) == shard.ask(undo)
     shard.claim(request="claim-2")
     assert Rejected(Rejection.LEASE_LOST) == shard.ask(undo)
@@ -335,9 +336,9 @@ def test_a_nacked_task_rests(asked_ms: int, delay_ms: int) -> None:
     shard = _leased()
 
     assert Returned(dead=False, delay_ms=delay_ms) == shard.ask(_nack(delay_ms=asked_ms))
-    assert shard.task().due_ms == NOW_MS + delay_ms
-    assert shard.task().history[0].error == "busy"
-    assert shard.wait(delay_ms) == 1
+    assert NOW_MS + delay_ms == shard.task().due_ms
+    assert "busy" == shard.task().history[0].error
+    assert 1 == shard.wait(delay_ms)
     assert shard.task().state is State.READY
 
 
@@ -348,7 +349,7 @@ def test_a_nack_sent_again_hears_the_same_delay() -> None:
     shard.wait(7)
     shard.claim(request="claim-2")
 
-    assert shard.ask(_nack(delay_ms=7)) == first
+    assert first == shard.ask(_nack(delay_ms=7))
 
 
 def test_a_backoff_of_nothing_makes_the_task_ready() -> None:
@@ -378,9 +379,9 @@ def test_the_last_attempt_ends_in_the_dead_letters(last_act: Operation, error: s
     task = shard.task()
     result = shard.view.result("t")
     assert result is not None
-    assert (task.state, task.error, task.ended_by) == (State.DEAD, error, "q")
-    assert (result.status, result.error, result.worker) == ("FAILED", error, "")
-    assert task.retain_until_ms == NOW_MS + RULES.dlq_retention_ms
+    assert (State.DEAD, error, "q") == (task.state, task.error, task.ended_by)
+    assert ("FAILED", error, "") == (result.status, result.error, result.worker)
+    assert NOW_MS + RULES.dlq_retention_ms == task.retain_until_ms
 
 
 def test_five_attempts_are_five_deliveries() -> None:
@@ -392,8 +393,8 @@ def test_five_attempts_are_five_deliveries() -> None:
         deliveries += 1
         shard.wait(LEASE_MS)
 
-    assert deliveries == 5
-    assert (shard.task().state, shard.task().error) == (State.DEAD, "LEASE_EXPIRED")
+    assert 5 == deliveries
+    assert (State.DEAD, "LEASE_EXPIRED") == (shard.task().state, shard.task().error)
 
 
 def test_an_undelivered_task_dies_when_its_time_is_up() -> None:
@@ -401,11 +402,11 @@ def test_an_undelivered_task_dies_when_its_time_is_up() -> None:
     shard = Shard()
     shard.create("ready", ttl_ms=10)
     shard.create("delayed", ttl_ms=10, delay_ms=20)
-    assert shard.wait(10) == 2
+    assert 2 == shard.wait(10)
 
     for task_id in ("ready", "delayed"):
         assert shard.task(task_id).state is State.DEAD
-        assert shard.task(task_id).error == "MESSAGE_EXPIRED"
+        assert "MESSAGE_EXPIRED" == shard.task(task_id).error
         assert shard.task(task_id).has_result
 
 
@@ -415,7 +416,7 @@ def test_a_delivered_task_outlives_its_time_to_live() -> None:
     shard.create(ttl_ms=10)
     shard.claim()
 
-    assert shard.wait(10) == 0
+    assert 0 == shard.wait(10)
 
 
 def test_a_result_ends_the_task_and_stands() -> None:
@@ -426,10 +427,10 @@ def test_a_result_ends_the_task_and_stands() -> None:
 
     assert isinstance(first, Submitted)
     assert first.result == shard.view.result("t")
-    assert (task.state, task.has_result, task.ended_by) == (State.DONE, True, "submit-1")
-    assert (task.worker, task.lease_until_ms) == ("", 0)
-    assert shard.ask(_submit()) == first
-    assert shard.ask(_submit(request="submit-2")) == first
+    assert (State.DONE, True, "submit-1") == (task.state, task.has_result, task.ended_by)
+    assert ("", 0) == (task.worker, task.lease_until_ms)
+    assert first == shard.ask(_submit())
+    assert first == shard.ask(_submit(request="submit-2"))
 
 
 def test_a_second_result_is_refused() -> None:
@@ -450,14 +451,15 @@ def test_a_failure_said_by_the_worker_is_no_dead_letter() -> None:
     shard.ask(_submit(status="FAILED", body="", error="broken"))
     task = shard.task()
 
-    assert (task.state, task.error, task.history[0].error) == (State.FAILED, "broken", "broken")
+    assert (State.FAILED, "broken", "broken") == (task.state, task.error, task.history[0].error)
     assert task.history[0].outcome is AttemptOutcome.FAILED
 
 
 def test_a_cancelled_worker_learns_it_from_its_next_call() -> None:
     """The worker has lost its lease; for others the task is just not in progress."""
     shard = _leased()
-    assert shard.ask(_cancel()) == Cancelled(shard.task())
+    cancelled = shard.ask(_cancel())
+    assert Cancelled(shard.task()) == cancelled
 
     heartbeat = Heartbeat(id="t", tenant="acme", worker="ann", extend_ms=1)
     assert Rejected(Rejection.LEASE_LOST) == shard.ask(heartbeat)
@@ -471,9 +473,9 @@ def test_a_cancel_sent_again_is_answered_again() -> None:
     shard.create()
     first = shard.ask(_cancel())
 
-    assert shard.ask(_cancel()) == first
+    assert first == shard.ask(_cancel())
     assert Rejected(Rejection.ALREADY_TERMINAL) == shard.ask(_cancel(request="cancel-2"))
-    assert (shard.task().state, shard.task().error) == (State.FAILED, "CANCELLED")
+    assert (State.FAILED, "CANCELLED") == (shard.task().state, shard.task().error)
 
 
 def test_retention_counts_from_the_end_and_deletes() -> None:
@@ -481,8 +483,8 @@ def test_retention_counts_from_the_end_and_deletes() -> None:
     shard = _leased()
     shard.view.now_ms += 1_000
     shard.ask(_submit())
-    assert shard.wait(RULES.retention_ms - 1) == 0
-    assert shard.wait(1) == 1
+    assert 0 == shard.wait(RULES.retention_ms - 1)
+    assert 1 == shard.wait(1)
 
     assert shard.view.task("t") is None
 
@@ -492,8 +494,8 @@ def test_a_key_outlives_a_short_retention() -> None:
     shard = Shard(LifetimeRules(retention_ms=10, key_retention_ms=1_000))
     shard.create(idempotency_key="k", fingerprint="f")
     shard.ask(_cancel())
-    assert shard.wait(999) == 0
-    assert shard.wait(1) == 1
+    assert 0 == shard.wait(999)
+    assert 1 == shard.wait(1)
 
     assert shard.view.keyed("acme", "k") is None
 
@@ -508,7 +510,7 @@ def test_a_poison_task_keeps_its_newest_attempts_only() -> None:
 
     kept = [attempt.request for attempt in shard.task().history]
 
-    assert kept == ["abandon-2", "abandon-3", "abandon-4"]
+    assert ["abandon-2", "abandon-3", "abandon-4"] == kept
 
 
 def test_time_acts_on_the_oldest_first_and_only_so_much() -> None:
@@ -518,7 +520,7 @@ def test_time_acts_on_the_oldest_first_and_only_so_much() -> None:
     shard.create("early", delay_ms=10)
     shard.view.now_ms += 20
 
-    assert shard.ask(Advance(count=1)) == Advanced(1)
+    assert Advanced(1) == shard.ask(Advance(count=1))
     assert shard.task("early").state is State.READY
     assert shard.task("late").state is State.DELAYED
 
@@ -526,7 +528,7 @@ def test_time_acts_on_the_oldest_first_and_only_so_much() -> None:
 def _leased() -> Shard:
     shard = Shard()
     shard.create()
-    assert shard.claim() == ["t"]
+    assert ["t"] == shard.claim()
     return shard
 
 

@@ -62,7 +62,7 @@ def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
     assert shard.task().state.terminal
 
     now_ms = shard.view.now_ms
-    assert shard.items(ItemKind.DELIVERY) == [
+    assert [
         Delivery(
             tenant="acme",
             id="t.1",
@@ -75,7 +75,7 @@ def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
             trace_state="a=b",
             since_ms=now_ms,
         )
-    ]
+    ] == shard.items(ItemKind.DELIVERY)
     assert shard.view.bodies["acme", "t.1"] == shard.view.result("t")
 
 
@@ -85,7 +85,7 @@ def test_a_task_that_nobody_claimed_in_time_is_told_of() -> None:
     shard.create(webhook=HOOK, ttl_ms=5)
     shard.wait(5)
 
-    assert shard.view.bodies["acme", "t.1"].error == "MESSAGE_EXPIRED"
+    assert "MESSAGE_EXPIRED" == shard.view.bodies["acme", "t.1"].error
 
 
 def test_a_task_without_a_webhook_is_told_of_to_nobody() -> None:
@@ -94,7 +94,7 @@ def test_a_task_without_a_webhook_is_told_of_to_nobody() -> None:
     shard.ask(submit())
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
 
-    assert shard.items(ItemKind.DELIVERY) == []
+    assert [] == shard.items(ItemKind.DELIVERY)
 
 
 def test_each_end_of_a_revived_task_is_a_delivery_of_its_own() -> None:
@@ -104,9 +104,9 @@ def test_each_end_of_a_revived_task_is_a_delivery_of_its_own() -> None:
     shard.claim()
     shard.ask(submit())
 
-    assert [item.id for item in shard.items(ItemKind.DELIVERY)] == ["t.1", "t.2"]
-    assert shard.view.bodies["acme", "t.1"].error == "LEASE_EXPIRED"
-    assert shard.view.bodies["acme", "t.2"].status == "COMPLETED"
+    assert ["t.1", "t.2"] == [item.id for item in shard.items(ItemKind.DELIVERY)]
+    assert "LEASE_EXPIRED" == shard.view.bodies["acme", "t.1"].error
+    assert "COMPLETED" == shard.view.bodies["acme", "t.2"].status
 
 
 def test_a_delivery_outlives_its_task() -> None:
@@ -114,8 +114,8 @@ def test_a_delivery_outlives_its_task() -> None:
     shard = _told()
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
 
-    assert shard.delivery().due_ms == NOW_MS
-    assert shard.view.bodies["acme", "t.1"].status == "COMPLETED"
+    assert NOW_MS == shard.delivery().due_ms
+    assert "COMPLETED" == shard.view.bodies["acme", "t.1"].status
 
 
 def test_an_id_used_again_tells_of_its_own_end() -> None:
@@ -125,7 +125,7 @@ def test_an_id_used_again_tells_of_its_own_end() -> None:
     shard.create(webhook=HOOK)
     shard.ask(Cancel(request="c", id="t", tenant="acme"))
 
-    assert shard.view.bodies["acme", "t.1"].error == "CANCELLED"
+    assert "CANCELLED" == shard.view.bodies["acme", "t.1"].error
 
 
 def test_a_delivery_ends_once() -> None:
@@ -133,9 +133,9 @@ def test_a_delivery_ends_once() -> None:
     shard = _told()
     done = Delivered(tenant="acme", id="t.1")
 
-    assert shard.ask(done) == Changed(1)
-    assert shard.ask(done) == Changed(0)
-    assert shard.view.bodies == {}
+    assert Changed(1) == shard.ask(done)
+    assert Changed(0) == shard.ask(done)
+    assert {} == shard.view.bodies
 
 
 def test_waits_double_up_to_a_cap_and_then_the_delivery_is_dead() -> None:
@@ -143,28 +143,28 @@ def test_waits_double_up_to_a_cap_and_then_the_delivery_is_dead() -> None:
     shard = _told()
     waits_ms = []
     for attempt in range(1, 4):
-        assert shard.ask(replace(FAILED, attempt=attempt)) == Changed(1)
+        assert Changed(1) == shard.ask(replace(FAILED, attempt=attempt))
         waits_ms.append(shard.delivery().due_ms - NOW_MS)
     shard.ask(replace(FAILED, attempt=4, error="x" * 9_999))
     dead = shard.delivery()
 
-    assert waits_ms == [2_000, 4_000, 5_000]
-    assert (dead.attempts, dead.due_ms, dead.died_ms) == (4, 0, NOW_MS)
-    assert dead.expires_ms == NOW_MS + RULES.dlq_retention_ms
-    assert len(dead.error) == HISTORY_ERROR_CHARS_MAX
-    assert shard.ask(Delivered(tenant="acme", id="t.1")) == Changed(0)
-    assert shard.ask(replace(FAILED, attempt=5)) == Changed(0)
+    assert [2_000, 4_000, 5_000] == waits_ms
+    assert (4, 0, NOW_MS) == (dead.attempts, dead.due_ms, dead.died_ms)
+    assert NOW_MS + RULES.dlq_retention_ms == dead.expires_ms
+    assert HISTORY_ERROR_CHARS_MAX == len(dead.error)
+    assert Changed(0) == shard.ask(Delivered(tenant="acme", id="t.1"))
+    assert Changed(0) == shard.ask(replace(FAILED, attempt=5))
 
 
 def test_a_dead_delivery_is_deleted_at_its_end_with_what_it_tells() -> None:
     """Time acts on it as on a dead letter."""
     shard = _undeliverable()
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
-    assert shard.wait(RULES.dlq_retention_ms - 1) == 0
-    assert shard.wait(1) == 1
+    assert 0 == shard.wait(RULES.dlq_retention_ms - 1)
+    assert 1 == shard.wait(1)
 
-    assert shard.items(ItemKind.DELIVERY) == []
-    assert shard.view.bodies == {}
+    assert [] == shard.items(ItemKind.DELIVERY)
+    assert {} == shard.view.bodies
 
 
 @pytest.mark.parametrize(("wait_ms", "due_ms"), [(0, 2_000), (1_999, 2_000), (9_000, 9_000)])
@@ -173,7 +173,7 @@ def test_a_target_may_ask_for_a_longer_wait(wait_ms: int, due_ms: int) -> None:
     shard = _told()
     shard.ask(replace(FAILED, wait_ms=wait_ms))
 
-    assert shard.delivery().due_ms == NOW_MS + due_ms
+    assert NOW_MS + due_ms == shard.delivery().due_ms
 
 
 @pytest.mark.parametrize("attempt", [1, 3])
@@ -183,8 +183,8 @@ def test_an_attempt_is_counted_once_and_in_order(attempt: int) -> None:
     shard.ask(FAILED)
     before = shard.delivery()
 
-    assert shard.ask(replace(FAILED, attempt=attempt)) == Changed(0)
-    assert shard.delivery() == before
+    assert Changed(0) == shard.ask(replace(FAILED, attempt=attempt))
+    assert before == shard.delivery()
 
 
 def test_a_delivery_that_was_not_tried_is_put_off_and_not_counted() -> None:
@@ -193,8 +193,8 @@ def test_a_delivery_that_was_not_tried_is_put_off_and_not_counted() -> None:
     put_off = replace(FAILED, deferred_ms=700)
 
     assert shard.ask(put_off) == shard.ask(put_off) == Changed(1)
-    assert (shard.delivery().attempts, shard.delivery().due_ms) == (0, NOW_MS + 700)
-    assert shard.delivery().error == ""
+    assert (0, NOW_MS + 700) == (shard.delivery().attempts, shard.delivery().due_ms)
+    assert "" == shard.delivery().error
 
 
 @pytest.mark.parametrize(
@@ -217,12 +217,12 @@ def test_a_delivery_that_is_pending_for_too_long_is_dead_tried_or_not(
     assert not shard.delivery().died_ms
     shard.view.now_ms += 1
 
-    assert shard.ask(told[-1]) == Changed(1)
+    assert Changed(1) == shard.ask(told[-1])
     dead = shard.delivery()
-    assert (dead.attempts, dead.due_ms, dead.died_ms) == (attempts, 0, shard.view.now_ms)
-    assert dead.expires_ms == shard.view.now_ms + RULES.dlq_retention_ms
-    assert dead.error == f"not accepted within 60 s, {error}"
-    assert shard.ask(told[-1]) == Changed(0)
+    assert (attempts, 0, shard.view.now_ms) == (dead.attempts, dead.due_ms, dead.died_ms)
+    assert shard.view.now_ms + RULES.dlq_retention_ms == dead.expires_ms
+    assert f"not accepted within 60 s, {error}" == dead.error
+    assert Changed(0) == shard.ask(told[-1])
 
 
 def test_the_last_attempt_speaks_for_itself_however_late_it_is() -> None:
@@ -233,7 +233,7 @@ def test_the_last_attempt_speaks_for_itself_however_late_it_is() -> None:
     shard.view.now_ms += RULES.delivery_age_max_ms
     shard.ask(replace(FAILED, attempt=4))
 
-    assert (shard.delivery().died_ms, shard.delivery().error) == (shard.view.now_ms, "503")
+    assert (shard.view.now_ms, "503") == (shard.delivery().died_ms, shard.delivery().error)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_a_delivery_is_put_off_to_its_end_at_the_latest(told: Undelivered) -> No
     shard = _told()
     shard.ask(told)
 
-    assert shard.delivery().due_ms == NOW_MS + RULES.delivery_age_max_ms
+    assert NOW_MS + RULES.delivery_age_max_ms == shard.delivery().due_ms
 
 
 def test_a_replayed_delivery_is_as_young_as_a_new_one() -> None:
@@ -255,12 +255,12 @@ def test_a_replayed_delivery_is_as_young_as_a_new_one() -> None:
     put_off = replace(FAILED, deferred_ms=1)
     shard.view.now_ms += RULES.delivery_age_max_ms - 2
     shard.ask(put_off)
-    assert shard.delivery().died_ms == 0
+    assert 0 == shard.delivery().died_ms
     shard.view.now_ms += 2
     shard.ask(put_off)
 
-    assert shard.delivery().died_ms == shard.view.now_ms
-    assert shard.delivery().error == "not accepted within 60 s, and not tried"
+    assert shard.view.now_ms == shard.delivery().died_ms
+    assert "not accepted within 60 s, and not tried" == shard.delivery().error
 
 
 def test_a_replayed_delivery_begins_anew_once() -> None:
@@ -268,27 +268,27 @@ def test_a_replayed_delivery_begins_anew_once() -> None:
     shard = _undeliverable()
     shard.view.now_ms += 9
 
-    assert shard.ask(replace(REPLAY, ids=("t.1", "t.1", "missing"))) == Changed(1)
+    assert Changed(1) == shard.ask(replace(REPLAY, ids=("t.1", "t.1", "missing")))
     alive = shard.delivery()
-    assert (alive.attempts, alive.died_ms, alive.expires_ms) == (0, 0, 0)
-    assert (alive.due_ms, alive.replay) == (NOW_MS + 9, "replay-1")
-    assert shard.ask(REPLAY) == Changed(1)
-    assert shard.ask(replace(REPLAY, request="replay-2")) == Changed(0)
+    assert (0, 0, 0) == (alive.attempts, alive.died_ms, alive.expires_ms)
+    assert (NOW_MS + 9, "replay-1") == (alive.due_ms, alive.replay)
+    assert Changed(1) == shard.ask(REPLAY)
+    assert Changed(0) == shard.ask(replace(REPLAY, request="replay-2"))
     for attempt in range(1, 5):
         shard.ask(replace(FAILED, attempt=attempt))
-    assert shard.ask(REPLAY) == Changed(1)
+    assert Changed(1) == shard.ask(REPLAY)
     assert shard.delivery().died_ms
-    assert shard.ask(replace(REPLAY, request="replay-3")) == Changed(1)
+    assert Changed(1) == shard.ask(replace(REPLAY, request="replay-3"))
     assert not shard.delivery().died_ms
-    assert len(shard.items(ItemKind.AUDIT)) == 2
+    assert 2 == len(shard.items(ItemKind.AUDIT))
 
 
 def test_only_the_tenants_own_deliveries_are_acted_on() -> None:
     """Another tenant's does not exist."""
     shard = _undeliverable()
 
-    assert shard.ask(replace(REPLAY, tenant="umbrella")) == Changed(0)
-    assert shard.ask(Delivered(tenant="umbrella", id="t.1")) == Changed(0)
+    assert Changed(0) == shard.ask(replace(REPLAY, tenant="umbrella"))
+    assert Changed(0) == shard.ask(Delivered(tenant="umbrella", id="t.1"))
 
 
 def test_artifacts_are_announced_once_by_the_holder() -> None:
@@ -296,10 +296,10 @@ def test_artifacts_are_announced_once_by_the_holder() -> None:
     shard = _leased()
 
     assert shard.ask(STAGE) == shard.ask(STAGE) == Changed(1)
-    assert shard.task().uploads == ("u1",)
-    assert shard.ask(replace(STAGE, worker="bob")) == Rejected(Rejection.NOT_OWNER)
-    assert shard.ask(replace(STAGE, token=7)) == Rejected(Rejection.LEASE_LOST)
-    assert shard.ask(replace(STAGE, tenant="umbrella")) == Rejected(Rejection.NOT_FOUND)
+    assert ("u1",) == shard.task().uploads
+    assert Rejected(Rejection.NOT_OWNER) == shard.ask(replace(STAGE, worker="bob"))
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(replace(STAGE, token=7))
+    assert Rejected(Rejection.NOT_FOUND) == shard.ask(replace(STAGE, tenant="umbrella"))
 
 
 def test_a_task_has_only_so_many_sets_of_artifacts() -> None:
@@ -308,9 +308,9 @@ def test_a_task_has_only_so_many_sets_of_artifacts() -> None:
     for number in range(UPLOADS_MAX):
         shard.ask(replace(STAGE, upload=f"u{number}"))
 
-    assert shard.ask(replace(STAGE, upload="more")) == Rejected(Rejection.TOO_MANY, "uploads")
+    assert Rejected(Rejection.TOO_MANY, "uploads") == shard.ask(replace(STAGE, upload="more"))
     assert isinstance(shard.ask(submit(uploads=("u7",))), Submitted)
-    assert len(shard.swept()) == UPLOADS_MAX - 1
+    assert UPLOADS_MAX - 1 == len(shard.swept())
 
 
 def test_what_a_result_does_not_refer_to_is_swept_at_the_end_and_the_rest_with_the_task() -> None:
@@ -320,16 +320,16 @@ def test_what_a_result_does_not_refer_to_is_swept_at_the_end_and_the_rest_with_t
         shard.ask(replace(STAGE, upload=upload))
     shard.ask(submit(uploads=("u2",)))
 
-    assert shard.swept() == [("t", "u1"), ("t", "u3")]
-    assert {item.due_ms for item in shard.items(ItemKind.SWEEP) if isinstance(item, Sweep)} == {
-        NOW_MS + RULES.sweep_delay_ms
+    assert [("t", "u1"), ("t", "u3")] == shard.swept()
+    assert {NOW_MS + RULES.sweep_delay_ms} == {
+        item.due_ms for item in shard.items(ItemKind.SWEEP) if isinstance(item, Sweep)
     }
-    assert shard.task().uploads == ("u2",)
+    assert ("u2",) == shard.task().uploads
     for upload in ("u1", "u3"):
-        assert shard.ask(Swept(tenant="acme", id=f"t.{upload}", attempt=1)) == Changed(1)
-    assert shard.swept() == []
+        assert Changed(1) == shard.ask(Swept(tenant="acme", id=f"t.{upload}", attempt=1))
+    assert [] == shard.swept()
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))
-    assert shard.swept() == [("t", "u2")]
+    assert [("t", "u2")] == shard.swept()
 
 
 def test_artifacts_wait_for_the_next_attempt() -> None:
@@ -340,22 +340,22 @@ def test_artifacts_wait_for_the_next_attempt() -> None:
     shard.ask(STAGE)
     shard.ask(Abandon(request="a", id="t", tenant="acme", worker="ann"))
 
-    assert shard.task().uploads == ("u1",)
-    assert shard.swept() == []
+    assert ("u1",) == shard.task().uploads
+    assert [] == shard.swept()
 
 
 def test_what_was_staged_before_a_death_is_not_there_for_a_revived_task() -> None:
     """A late result that refers to them is refused, and so is their announcement."""
     shard = _dead()
-    assert shard.swept() == [("t", "u1")]
+    assert [("t", "u1")] == shard.swept()
     shard.ask(REQUEUE)
     shard.claim()
 
-    assert shard.ask(submit(uploads=("u1",))) == Rejected(Rejection.LEASE_LOST)
-    assert shard.ask(STAGE) == Rejected(Rejection.LEASE_LOST)
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(submit(uploads=("u1",)))
+    assert Rejected(Rejection.LEASE_LOST) == shard.ask(STAGE)
     assert shard.task().state is State.LEASED
     assert isinstance(shard.ask(submit()), Submitted)
-    assert shard.swept() == [("t", "u1")]
+    assert [("t", "u1")] == shard.swept()
 
 
 def test_a_sweep_is_tried_until_it_is_done() -> None:
@@ -364,9 +364,9 @@ def test_a_sweep_is_tried_until_it_is_done() -> None:
     failed = Swept(tenant="acme", id="t.u1", attempt=1, failed=True)
     died_ms = shard.view.now_ms
 
-    assert shard.ask(failed) == Changed(1)
-    assert shard.ask(failed) == Changed(0)
-    assert shard.items(ItemKind.SWEEP) == [
+    assert Changed(1) == shard.ask(failed)
+    assert Changed(0) == shard.ask(failed)
+    assert [
         Sweep(
             tenant="acme",
             id="t.u1",
@@ -375,9 +375,9 @@ def test_a_sweep_is_tried_until_it_is_done() -> None:
             due_ms=died_ms + SWEEP_RETRY_MS,
             attempts=1,
         )
-    ]
-    assert shard.ask(replace(failed, attempt=2, failed=False)) == Changed(1)
-    assert shard.ask(replace(failed, attempt=3)) == Changed(0)
+    ] == shard.items(ItemKind.SWEEP)
+    assert Changed(1) == shard.ask(replace(failed, attempt=2, failed=False))
+    assert Changed(0) == shard.ask(replace(failed, attempt=3))
 
 
 def _leased(**fields: object) -> Shard:

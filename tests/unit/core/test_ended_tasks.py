@@ -74,9 +74,9 @@ def test_a_worker_that_comes_late_changes_nothing(end: State, token: int) -> Non
     outcomes = [_ask(view, operation) for operation in late]
     cancelled = _ask(view, Cancel(request="late-4", id="t", tenant="acme"))
 
-    assert outcomes == [Rejected(Rejection.NOT_IN_PROGRESS)] * 4
-    assert cancelled == Rejected(Rejection.ALREADY_TERMINAL)
-    assert (_task(view), view.result("t")) == (ended, result)
+    assert [Rejected(Rejection.NOT_IN_PROGRESS)] * 4 == outcomes
+    assert Rejected(Rejection.ALREADY_TERMINAL) == cancelled
+    assert (ended, result) == (_task(view), view.result("t"))
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -88,8 +88,8 @@ def test_the_end_of_a_lease_that_is_over_means_nothing(end: State) -> None:
     ended = _task(view)
     view.now_ms += CLAIM.lease_ms
 
-    assert _ask(view, Advance(count=100)) == Advanced(0)
-    assert _task(view) == ended
+    assert Advanced(0) == _ask(view, Advance(count=100))
+    assert ended == _task(view)
 
 
 def test_work_that_waits_for_a_year_is_still_there() -> None:
@@ -104,8 +104,8 @@ def test_work_that_waits_for_a_year_is_still_there() -> None:
 
     claimed = _ask(view, CLAIM)
 
-    assert claimed == Claimed((_task(view),))
-    assert view.payload("t") == "{}"
+    assert Claimed((_task(view),)) == claimed
+    assert "{}" == view.payload("t")
 
 
 def test_work_that_takes_a_month_is_still_there() -> None:
@@ -119,7 +119,7 @@ def test_work_that_takes_a_month_is_still_there() -> None:
     _ask(view, COMPLETE)
 
     assert _task(view).state is State.DONE
-    assert _task(view).attempts == 1
+    assert 1 == _task(view).attempts
 
 
 def test_a_dead_letter_is_whole_until_its_retention_ends() -> None:
@@ -131,9 +131,9 @@ def test_a_dead_letter_is_whole_until_its_retention_ends() -> None:
     result = view.result("t")
 
     assert RULES.dlq_retention_ms > RULES.retention_ms
-    assert view.payload("t") == '{"n": 1}'
+    assert '{"n": 1}' == view.payload("t")
     assert result is not None
-    assert (result.status, result.error) == ("FAILED", "busy")
+    assert ("FAILED", "busy") == (result.status, result.error)
     _wait(view, 1)
     assert view.task("t") is None
     assert view.result("t") is None

@@ -67,21 +67,21 @@ def test_a_delayed_task_says_until_when() -> None:
     """The end is its start time, or the end of its time to live if that is earlier."""
     task = replace(READY, state=State.DELAYED, seq=0, due_ms=NOW_MS + 9)
 
-    assert _told(task) == (Reason.SCHEDULED, NOW_MS + 9)
-    assert _told(replace(task, expires_ms=NOW_MS + 4)) == (Reason.SCHEDULED, NOW_MS + 4)
-    assert _told(replace(task, expires_ms=NOW_MS + 20)) == (Reason.SCHEDULED, NOW_MS + 9)
-    assert _told(replace(task, attempts=1)) == (Reason.BACKING_OFF, NOW_MS + 9)
-    assert _told(replace(task, due_ms=NOW_MS)) == (Reason.BECOMING_READY, 0)
-    assert _told(replace(task, due_ms=NOW_MS, expires_ms=NOW_MS)) == (Reason.EXPIRING, 0)
+    assert (Reason.SCHEDULED, NOW_MS + 9) == _told(task)
+    assert (Reason.SCHEDULED, NOW_MS + 4) == _told(replace(task, expires_ms=NOW_MS + 4))
+    assert (Reason.SCHEDULED, NOW_MS + 9) == _told(replace(task, expires_ms=NOW_MS + 20))
+    assert (Reason.BACKING_OFF, NOW_MS + 9) == _told(replace(task, attempts=1))
+    assert (Reason.BECOMING_READY, 0) == _told(replace(task, due_ms=NOW_MS))
+    assert (Reason.EXPIRING, 0) == _told(replace(task, due_ms=NOW_MS, expires_ms=NOW_MS))
 
 
 def test_a_leased_task_runs_until_its_lease_ends() -> None:
     """After that it waits for the broker to notice."""
     task = replace(READY, state=State.LEASED, seq=0, lease_until_ms=NOW_MS + 9, expires_ms=1)
 
-    assert _told(task) == (Reason.RUNNING, NOW_MS + 9)
+    assert (Reason.RUNNING, NOW_MS + 9) == _told(task)
     assert not Reason.RUNNING.waiting
-    assert _told(replace(task, lease_until_ms=NOW_MS)) == (Reason.LEASE_EXPIRED, 0)
+    assert (Reason.LEASE_EXPIRED, 0) == _told(replace(task, lease_until_ms=NOW_MS))
     assert Reason.LEASE_EXPIRED.waiting
 
 
@@ -99,7 +99,7 @@ def test_every_end_has_a_reason_of_its_own() -> None:
         shard.claim()
         shard.ask(end)
 
-        assert _told(shard.task()) == (reason, 0)
+        assert (reason, 0) == _told(shard.task())
         assert not reason.waiting
 
 
@@ -126,7 +126,7 @@ def test_a_dead_letter_says_where_it_is_kept_and_why() -> None:
     shard.wait(LEASE_MS)
 
     text = "it is a dead letter of queue graves: LEASE_EXPIRED"
-    assert explain(shard.task(), FACTS) == Explanation(Reason.DEAD_LETTER, text)
+    assert Explanation(Reason.DEAD_LETTER, text) == explain(shard.task(), FACTS)
 
 
 def _told(task: Task) -> tuple[Reason, int]:

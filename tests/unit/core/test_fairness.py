@@ -10,8 +10,8 @@ from codeq_cluster.core.fairness import WEIGHT_MAX, Turns
 
 def test_among_equals_the_first_in_order_is_due() -> None:
     """The caller gives the order."""
-    assert Turns().due(["b", "a"]) == "b"
-    assert Turns().due(iter(["a", "b"])) == "a"
+    assert "b" == Turns().due(["b", "a"])
+    assert "a" == Turns().due(iter(["a", "b"]))
 
 
 def test_a_turn_costs_one_over_the_weight() -> None:
@@ -19,8 +19,8 @@ def test_a_turn_costs_one_over_the_weight() -> None:
     turns = Turns()
     order = _serve(turns, {"heavy": 2, "light": 1}, 300)
 
-    assert order[:6] == ["heavy", "light", "heavy", "heavy", "light", "heavy"]
-    assert order.count("heavy") == 200
+    assert ["heavy", "light", "heavy", "heavy", "light", "heavy"] == order[:6]
+    assert 200 == order.count("heavy")
 
 
 @pytest.mark.parametrize("weight", [1, 3, 7, 97, WEIGHT_MAX])
@@ -29,7 +29,7 @@ def test_no_weight_leaves_a_rest(weight: int) -> None:
     turns = Turns()
     order = _serve(turns, {"light": 1, "heavy": weight}, 5 * (weight + 1))
 
-    assert order.count("light") == 5
+    assert 5 == order.count("light")
 
 
 def test_a_queue_that_comes_late_joins_at_the_present_time() -> None:
@@ -37,7 +37,7 @@ def test_a_queue_that_comes_late_joins_at_the_present_time() -> None:
     turns = Turns()
     _serve(turns, {"old": 1}, 50)
 
-    assert _serve(turns, {"old": 1, "new": 1}, 6).count("new") == 3
+    assert 3 == _serve(turns, {"old": 1, "new": 1}, 6).count("new")
 
 
 @pytest.mark.parametrize("weight", [0, WEIGHT_MAX + 1])
@@ -53,12 +53,12 @@ def test_only_so_many_queues_are_remembered(monkeypatch: pytest.MonkeyPatch) -> 
     turns = Turns()
     for queue in ("a", "b"):
         turns.served(queue, weight=1)
-    assert turns.due(["b", "a", "c"]) == "c"
+    assert "c" == turns.due(["b", "a", "c"])
     turns.served("c", weight=1)
 
-    assert turns.begun == 1
-    assert turns.due(["b", "a"]) == "b"
-    assert turns.due(["c", "b"]) == "b"
+    assert 1 == turns.begun
+    assert "b" == turns.due(["b", "a"])
+    assert "b" == turns.due(["c", "b"])
 
 
 def test_a_queue_that_is_as_good_as_forgotten_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ def test_a_queue_that_is_as_good_as_forgotten_goes_first(monkeypatch: pytest.Mon
     for queue in ("a", "b", "b", "c"):
         turns.served(queue, weight=1)
 
-    assert turns.begun == 0
-    assert turns.due(["b", "c", "a"]) == "a"
-    assert turns.due(["b", "d"]) == "d"
+    assert 0 == turns.begun
+    assert "a" == turns.due(["b", "c", "a"])
+    assert "d" == turns.due(["b", "d"])
 
 
 def _serve(turns: Turns, weights: dict[str, int], count: int) -> list[str]:

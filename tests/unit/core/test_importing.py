@@ -78,11 +78,11 @@ def test_a_task_comes_as_it_was_and_once() -> None:
     shard.view.now_ms += 1
     second = took(shard, came, request="import-2")
 
-    assert first == Imported(imported=1)
-    assert second == Imported(present=1)
-    assert arrival(shard) == came
-    assert shard.delivery().url == WEBHOOK
-    assert recorded(shard) == [("task.import", "b", "1 tasks on one shard")]
+    assert Imported(imported=1) == first
+    assert Imported(present=1) == second
+    assert came == arrival(shard)
+    assert WEBHOOK == shard.delivery().url
+    assert [("task.import", "b", "1 tasks on one shard")] == recorded(shard)
 
 
 def test_a_callback_that_was_made_is_not_made_again() -> None:
@@ -93,7 +93,7 @@ def test_a_callback_that_was_made_is_not_made_again() -> None:
     shard.view.items.pop((ItemKind.DELIVERY, "acme", "t.1"))
     took(shard, came, request="import-2")
 
-    assert shard.items(ItemKind.DELIVERY) == []
+    assert [] == shard.items(ItemKind.DELIVERY)
 
 
 def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
@@ -102,8 +102,8 @@ def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
     shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(1,)))
     outcome = took(shard, made(priority=7))
 
-    assert outcome == Imported(imported=1)
-    assert shard.task().priority == 7
+    assert Imported(imported=1) == outcome
+    assert 7 == shard.task().priority
 
 
 def test_whose_it_was_does_not_matter() -> None:
@@ -112,8 +112,8 @@ def test_whose_it_was_does_not_matter() -> None:
     came = ended()
     took(shard, came, tenant="zeta")
 
-    assert shard.task().tenant == "zeta"
-    assert {item.tenant for item in shard.view.items.values()} == {"zeta"}
+    assert "zeta" == shard.task().tenant
+    assert {"zeta"} == {item.tenant for item in shard.view.items.values()}
 
 
 def test_a_lease_goes_on_with_its_token() -> None:
@@ -122,7 +122,7 @@ def test_a_lease_goes_on_with_its_token() -> None:
     there.create()
     there.claim()
     took(here, arrival(there))
-    assert here.task() == there.task()
+    assert there.task() == here.task()
     here.wait(LEASE_MS - 1)
     assert here.task().state is State.LEASED
     here.wait(1)
@@ -142,7 +142,7 @@ def test_who_waited_longer_goes_first() -> None:
     took(here, arrival(there, "b"), arrival(there, "a"), late)
     here.create("e")
 
-    assert here.claim(count=5) == ["a", "b", "c", "d", "e"]
+    assert ["a", "b", "c", "d", "e"] == here.claim(count=5)
 
 
 def test_what_was_to_be_deleted_does_not_come() -> None:
@@ -152,8 +152,8 @@ def test_what_was_to_be_deleted_does_not_come() -> None:
     shard.view.now_ms = came.task.retain_until_ms
     outcome = took(shard, came)
 
-    assert outcome == Imported(ended=1)
-    assert shard.view.tasks == {}
+    assert Imported(ended=1) == outcome
+    assert {} == shard.view.tasks
 
 
 def test_an_id_of_another_tenant_is_left_to_it() -> None:
@@ -163,8 +163,8 @@ def test_an_id_of_another_tenant_is_left_to_it() -> None:
     before = shard.task()
     outcome = took(shard, made())
 
-    assert outcome == Imported(ids_taken=("t",))
-    assert shard.task() == before
+    assert Imported(ids_taken=("t",)) == outcome
+    assert before == shard.task()
 
 
 def test_a_key_that_is_taken_keeps_its_task_out_or_is_forgotten() -> None:
@@ -178,12 +178,12 @@ def test_a_key_that_is_taken_keeps_its_task_out_or_is_forgotten() -> None:
     kept_out = took(shard, *came)
     forgetful = took(shard, *came, forget_keys=True)
 
-    assert kept_out == Imported(imported=1, keys_taken=("t1", "t3"))
-    assert forgetful == Imported(imported=2, present=1, forgotten_keys=2)
-    assert [shard.task(each).idempotency_key for each in ("t1", "t2", "t3")] == ["", "new", ""]
+    assert Imported(imported=1, keys_taken=("t1", "t3")) == kept_out
+    assert Imported(imported=2, present=1, forgotten_keys=2) == forgetful
+    assert ["", "new", ""] == [shard.task(each).idempotency_key for each in ("t1", "t2", "t3")]
     row = shard.view.keyed("acme", "k")
     assert row is not None
-    assert row.task_id == "here"
+    assert "here" == row.task_id
 
 
 def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
@@ -194,9 +194,9 @@ def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
         count for count in range(2, 50) if shard_of("acme/k", count) != shard_of("t", count)
     )
 
-    assert took(shard, came, shards=shards) == Imported(keys_apart=("t",))
-    assert took(shard, came, shards=shards, forget_keys=True) == Imported(
-        imported=1, forgotten_keys=1
+    assert Imported(keys_apart=("t",)) == took(shard, came, shards=shards)
+    assert Imported(imported=1, forgotten_keys=1) == took(
+        shard, came, shards=shards, forget_keys=True
     )
 
 
@@ -211,8 +211,8 @@ def test_a_budget_holds_for_what_comes(budget: Budget, limit: str) -> None:
     first = took(shard, *came)
     second = took(shard, *came)
 
-    assert first == Imported(imported=2, left=2, limit=limit)
-    assert second == Imported(present=2, left=2, limit=limit)
+    assert Imported(imported=2, left=2, limit=limit) == first
+    assert Imported(present=2, left=2, limit=limit) == second
 
 
 def test_policies_come_unless_there_is_one() -> None:
@@ -223,16 +223,16 @@ def test_policies_come_unless_there_is_one() -> None:
     first = took(shard, items=(topic, pause))
     second = took(shard, items=(replace(topic, max_attempts=9), pause), request="import-2")
 
-    assert first == Imported(items_imported=2)
-    assert second == Imported(items_present=2)
-    assert shard.view.item(ItemKind.TOPIC, "acme", "render") == replace(topic, tenant="acme")
-    assert recorded(shard) == [
-        ("task.import", "b", "2 topics, pauses or subscriptions on one shard")
-    ]
+    assert Imported(items_imported=2) == first
+    assert Imported(items_present=2) == second
+    assert replace(topic, tenant="acme") == shard.view.item(ItemKind.TOPIC, "acme", "render")
+    assert [("task.import", "b", "2 topics, pauses or subscriptions on one shard")] == recorded(
+        shard
+    )
     full = [replace(pause, id=f"q{n}") for n in range(PAUSES_MAX)]
     for start in range(0, len(full), 50):
         last = took(shard, items=tuple(full[start : start + 50]), request=f"import-{start}")
-    assert last == Imported(items_imported=49, items_refused=("pause/q999",))
+    assert Imported(items_imported=49, items_refused=("pause/q999",)) == last
 
 
 def test_callbacks_that_go_ahead_bring_no_task() -> None:
@@ -243,11 +243,11 @@ def test_callbacks_that_go_ahead_bring_no_task() -> None:
     took(shard, ahead, callbacks_only=True)
     shard.ask(Undelivered(tenant="acme", id="t.1", attempt=1))
     took(shard, ahead, callbacks_only=True, request="import-2")
-    assert (shard.delivery().attempts, shard.view.tasks) == (0, {})
+    assert (0, {}) == (shard.delivery().attempts, shard.view.tasks)
     took(shard, replace(came, deliveries=()), request="import-3")
     took(shard, replace(ahead, deliveries=()), callbacks_only=True, request="import-4")
 
-    assert arrival(shard) == came
+    assert came == arrival(shard)
 
 
 def test_a_dry_run_changes_nothing() -> None:
@@ -255,8 +255,8 @@ def test_a_dry_run_changes_nothing() -> None:
     shard = Shard()
     outcome = took(shard, ended(), dry_run=True)
 
-    assert outcome == Imported(imported=1)
-    assert (shard.view.tasks, shard.view.items) == ({}, {})
+    assert Imported(imported=1) == outcome
+    assert ({}, {}) == (shard.view.tasks, shard.view.items)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_what_no_cluster_can_have_is_told_apart(fields: dict[str, object]) -> No
     """A hand-made task would be where no timer and no claim ever finds it."""
     came = made()
 
-    assert fault(came) == ""
+    assert "" == fault(came)
     assert fault(replace(came, task=replace(came.task, **fields))) != ""
 
 
@@ -297,14 +297,14 @@ def test_what_ended_needs_its_result_and_its_own_callbacks() -> None:
         replace(came, deliveries=((replace(delivery, due_ms=-1), body),)),
     ]
 
-    assert fault(came) == ""
+    assert "" == fault(came)
     assert "" not in [fault(each) for each in faults]
     assert item_fault(Topic(tenant="", id="x", name="x", weight=101)) != ""
     assert item_fault(Topic(tenant="", id="x", name="x", retention_s=-1)) != ""
     assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=(11,))) != ""
     assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=tuple(range(11)))) != ""
-    assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=(0, 10))) == ""
-    assert item_fault(Topic(tenant="", id="x", name="x")) == ""
+    assert "" == item_fault(Topic(tenant="", id="x", name="x", priority_tiers=(0, 10)))
+    assert "" == item_fault(Topic(tenant="", id="x", name="x"))
 
 
 def test_more_than_one_decision_can_bear_is_a_bug() -> None:

@@ -107,7 +107,7 @@ def test_every_arrow_of_the_table_can_be_drawn() -> None:
         drawn((created(), CLAIM, Nack(**HELD, request="n")), at_once),
     )
 
-    assert found == set(ARROWS)
+    assert set(ARROWS) == found
 
 
 def test_a_change_that_no_operation_makes_is_no_arrow() -> None:

@@ -42,16 +42,16 @@ def test_a_patch_does_what_the_rfc_says(
     """Members are replaced, removed and merged at any depth."""
     made = patched(json.dumps(target, indent=2), json.dumps(patch, indent=1))
 
-    assert json.loads(made) == by_the_rfc(target, patch)
+    assert by_the_rfc(target, patch) == json.loads(made)
 
 
 def test_what_is_not_named_keeps_every_digit() -> None:
     """The patch's own numbers keep theirs too."""
     payload = '{"id": 12345678901234567890, "price": 1.10, "deep": {"n": 1e400, "gone": 1}}'
 
-    assert patched(payload, '{"deep": {"gone": null, "new": 98765432109876543210}}') == (
+    assert (
         '{"id":12345678901234567890,"price":1.10,"deep":{"n":1e400,"new":98765432109876543210}}'
-    )
+    ) == patched(payload, '{"deep": {"gone": null, "new": 98765432109876543210}}')
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '"a"', "null", "", "{", '{"a":}'])

@@ -15,19 +15,19 @@ from codeq_cluster.core.sharding import SHARDS_MAX, fnv1a_64, home_shard, shard_
 )
 def test_the_hash_is_fnv1a(text: str, expected: int) -> None:
     """The published test vectors hold."""
-    assert fnv1a_64(text) == expected
+    assert expected == fnv1a_64(text)
 
 
 def test_a_shard_is_one_of_those_there_are() -> None:
     """0 <= shard < shards, and every shard gets its share."""
-    assert {shard_of(str(number), 4) for number in range(64)} == {0, 1, 2, 3}
+    assert {0, 1, 2, 3} == {shard_of(str(number), 4) for number in range(64)}
 
 
 def test_tenants_live_on_every_shard_and_the_nameless_one_like_the_others() -> None:
     """A tenant's home shard never changes, and no shard is every tenant's home."""
     homes = {home_shard(f"tenant-{number}", 4) for number in range(64)}
 
-    assert homes == {0, 1, 2, 3}
+    assert {0, 1, 2, 3} == homes
     assert home_shard("", 4) == home_shard("_", 4) == shard_of("tenant/_", 4)
 
 
@@ -45,6 +45,6 @@ def test_an_id_is_drawn_for_the_shard_that_is_wanted(
 
     drawn = with_shard(text, shards=shards, wanted=wanted)
 
-    assert text[:-4] == drawn[:-4]
-    assert len(drawn) == len(text)
-    assert shard_of(drawn, shards) == wanted
+    assert drawn[:-4] == text[:-4]
+    assert len(text) == len(drawn)
+    assert wanted == shard_of(drawn, shards)

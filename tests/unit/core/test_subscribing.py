@@ -42,10 +42,10 @@ def test_a_subscription_is_made_once() -> None:
     """A second one of the same id is a retry, at any time."""
     shard = Shard()
 
-    assert shard.ask(SUBSCRIBE) == Subscribed(MADE)
+    assert Subscribed(MADE) == shard.ask(SUBSCRIBE)
     shard.view.now_ms += 5
-    assert shard.ask(SUBSCRIBE) == Subscribed(MADE)
-    assert shard.items(ItemKind.SUBSCRIPTION) == [MADE]
+    assert Subscribed(MADE) == shard.ask(SUBSCRIBE)
+    assert [MADE] == shard.items(ItemKind.SUBSCRIPTION)
 
 
 def test_a_tenant_has_so_many_subscriptions_and_no_more() -> None:
@@ -57,7 +57,7 @@ def test_a_tenant_has_so_many_subscriptions_and_no_more() -> None:
     refused = shard.ask(replace(SUBSCRIBE, id="one more"))
     elsewhere = shard.ask(replace(SUBSCRIBE, id="one more", tenant="umbrella"))
 
-    assert refused == Rejected(Rejection.TOO_MANY, "subscriptions")
+    assert Rejected(Rejection.TOO_MANY, "subscriptions") == refused
     assert isinstance(elsewhere, Subscribed)
     assert isinstance(shard.ask(replace(SUBSCRIBE, id="s-7")), Subscribed)  # A retry.
     shard.ask(Unsubscribe(id="s-3", tenant="acme"))
@@ -70,11 +70,11 @@ def test_a_renewed_subscription_lives_for_its_time_again() -> None:
     shard.ask(SUBSCRIBE)
     shard.view.now_ms += 299
 
-    assert shard.ask(RENEW) == Subscribed(replace(MADE, expires_ms=NOW_MS + 599))
+    assert Subscribed(replace(MADE, expires_ms=NOW_MS + 599)) == shard.ask(RENEW)
     longer = replace(MADE, ttl_ms=900, expires_ms=NOW_MS + 1_199)
-    assert shard.ask(replace(RENEW, ttl_ms=900)) == Subscribed(longer)
+    assert Subscribed(longer) == shard.ask(replace(RENEW, ttl_ms=900))
     shard.view.now_ms += 1
-    assert shard.ask(RENEW) == Subscribed(replace(longer, expires_ms=NOW_MS + 1_200))
+    assert Subscribed(replace(longer, expires_ms=NOW_MS + 1_200)) == shard.ask(RENEW)
 
 
 def test_a_subscription_that_is_over_cannot_be_renewed() -> None:
@@ -83,10 +83,10 @@ def test_a_subscription_that_is_over_cannot_be_renewed() -> None:
     shard.ask(SUBSCRIBE)
     shard.view.now_ms += 300
 
-    assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)
-    assert shard.wait(0) == 1
-    assert shard.items(ItemKind.SUBSCRIPTION) == []
-    assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)
+    assert Rejected(Rejection.NOT_FOUND) == shard.ask(RENEW)
+    assert 1 == shard.wait(0)
+    assert [] == shard.items(ItemKind.SUBSCRIPTION)
+    assert Rejected(Rejection.NOT_FOUND) == shard.ask(RENEW)
 
 
 def test_another_tenants_subscription_does_not_exist() -> None:
@@ -95,13 +95,13 @@ def test_another_tenants_subscription_does_not_exist() -> None:
     shard.ask(SUBSCRIBE)
     foreign = Unsubscribe(id="s", tenant="umbrella")
 
-    assert shard.ask(replace(RENEW, tenant="umbrella")) == Rejected(Rejection.NOT_FOUND)
-    assert shard.ask(foreign) == Changed(0)
-    assert shard.ask(replace(SUBSCRIBE, tenant="umbrella")) == Subscribed(
-        replace(MADE, tenant="umbrella")
+    assert Rejected(Rejection.NOT_FOUND) == shard.ask(replace(RENEW, tenant="umbrella"))
+    assert Changed(0) == shard.ask(foreign)
+    assert Subscribed(replace(MADE, tenant="umbrella")) == shard.ask(
+        replace(SUBSCRIBE, tenant="umbrella")
     )
-    assert shard.ask(foreign) == Changed(1)
-    assert shard.items(ItemKind.SUBSCRIPTION) == [MADE]
+    assert Changed(1) == shard.ask(foreign)
+    assert [MADE] == shard.items(ItemKind.SUBSCRIPTION)
 
 
 def test_an_ended_subscription_stays_ended() -> None:
@@ -110,6 +110,6 @@ def test_an_ended_subscription_stays_ended() -> None:
     shard.ask(SUBSCRIBE)
     end = Unsubscribe(id="s", tenant="acme")
 
-    assert shard.ask(end) == Changed(1)
-    assert shard.ask(end) == Changed(0)
-    assert shard.ask(RENEW) == Rejected(Rejection.NOT_FOUND)
+    assert Changed(1) == shard.ask(end)
+    assert Changed(0) == shard.ask(end)
+    assert Rejected(Rejection.NOT_FOUND) == shard.ask(RENEW)

@@ -51,16 +51,16 @@ def test_a_purge_cancels_what_waits_and_nothing_else() -> None:
     shard.create("other", command="scan")
     ids = ("running", "ready", "delayed", "other", "t", "nobody")
 
-    assert shard.ask(replace(PURGE, ids=ids)) == Changed(3)
-    assert [shard.task(each).state for each in ids[:5]] == [
+    assert Changed(3) == shard.ask(replace(PURGE, ids=ids))
+    assert [
         State.LEASED,
         State.FAILED,
         State.FAILED,
         State.READY,
         State.FAILED,
-    ]
-    assert shard.task().error == "CANCELLED"
-    assert recorded(shard) == [("queue.purge", "render", "3 tasks on one shard")]
+    ] == [shard.task(each).state for each in ids[:5]]
+    assert "CANCELLED" == shard.task().error
+    assert [("queue.purge", "render", "3 tasks on one shard")] == recorded(shard)
 
 
 def test_a_purge_sent_again_is_answered_as_before() -> None:
@@ -71,9 +71,9 @@ def test_a_purge_sent_again_is_answered_as_before() -> None:
     shard.ask(Cancel(request="cancel-1", id="gone", tenant="acme"))
     asked = replace(PURGE, ids=("t", "gone"))
 
-    assert shard.ask(replace(asked, tenant="other")) == Changed(0)
-    assert [shard.ask(asked), shard.ask(asked)] == [Changed(1), Changed(1)]
-    assert len(recorded(shard)) == 1
+    assert Changed(0) == shard.ask(replace(asked, tenant="other"))
+    assert [Changed(1), Changed(1)] == [shard.ask(asked), shard.ask(asked)]
+    assert 1 == len(recorded(shard))
 
 
 def test_purged_tasks_tell_their_webhooks() -> None:
@@ -82,19 +82,19 @@ def test_purged_tasks_tell_their_webhooks() -> None:
     shard.create(webhook="http://sink.example/")
     shard.ask(PURGE)
 
-    assert shard.delivery().task_id == "t"
+    assert "t" == shard.delivery().task_id
 
 
 def test_a_dead_letter_gets_another_payload_with_its_new_life() -> None:
     """The size is counted, the attempts restart at 0, and the history names the operator."""
     shard = dead(idempotency_key="k", fingerprint="f")
-    assert shard.ask(REVISE) == Changed(1)
+    assert Changed(1) == shard.ask(REVISE)
     task = shard.task()
 
-    assert (task.state, task.attempts, task.payload_bytes) == (State.READY, 0, 8)
-    assert shard.view.payload("t") == '{"n":12}'
+    assert (State.READY, 0, 8) == (task.state, task.attempts, task.payload_bytes)
+    assert '{"n":12}' == shard.view.payload("t")
     assert task.history[-1].outcome is AttemptOutcome.REQUEUED
-    assert recorded(shard) == [("dlq.revise", "t", "")]
+    assert [("dlq.revise", "t", "")] == recorded(shard)
 
 
 def test_a_create_sent_again_still_finds_a_revised_task() -> None:
@@ -103,7 +103,7 @@ def test_a_create_sent_again_still_finds_a_revised_task() -> None:
     before = shard.view.keyed("acme", "k")
     shard.ask(REVISE)
 
-    assert shard.view.keyed("acme", "k") == before
+    assert before == shard.view.keyed("acme", "k")
 
 
 def test_only_the_dead_letter_that_was_seen_is_revised() -> None:
@@ -116,8 +116,8 @@ def test_only_the_dead_letter_that_was_seen_is_revised() -> None:
     ]
     done = [shard.ask(REVISE), shard.ask(REVISE), shard.ask(replace(REVISE, request="revise-2"))]
 
-    assert refused == [Changed(0)] * 3
-    assert done == [Changed(1), Changed(1), Changed(0)]
+    assert [Changed(0)] * 3 == refused
+    assert [Changed(1), Changed(1), Changed(0)] == done
 
 
 def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
@@ -127,17 +127,17 @@ def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
     shard.view.now_ms += 5000
     shard.ask(REQUEUE)
     shard.view.now_ms += 5000
-    assert shard.ask(REBURY) == Changed(1)
+    assert Changed(1) == shard.ask(REBURY)
     after = shard.task()
 
-    assert replace(after, ended_by=before.ended_by, ready_ms=before.ready_ms) == before
+    assert before == replace(after, ended_by=before.ended_by, ready_ms=before.ready_ms)
     assert shard.view.result("t") is not None
-    assert shard.items(ItemKind.DELIVERY) == told
-    assert recorded(shard) == [("dlq.rebury", "t", ""), ("dlq.requeue", "t", "")]
-    assert [shard.ask(REBURY), shard.ask(replace(REBURY, request="back-2"))] == [
+    assert told == shard.items(ItemKind.DELIVERY)
+    assert [("dlq.rebury", "t", ""), ("dlq.requeue", "t", "")] == recorded(shard)
+    assert [
         Changed(1),
         Changed(0),
-    ]
+    ] == [shard.ask(REBURY), shard.ask(replace(REBURY, request="back-2"))]
 
 
 def test_what_somebody_has_claimed_is_not_taken_back() -> None:
@@ -152,8 +152,8 @@ def test_what_somebody_has_claimed_is_not_taken_back() -> None:
     ]
     shard.claim()
 
-    assert refused == [Changed(0)] * 4
-    assert shard.ask(REBURY) == Changed(0)
+    assert [Changed(0)] * 4 == refused
+    assert Changed(0) == shard.ask(REBURY)
     assert shard.task().state is State.LEASED
 
 
@@ -180,9 +180,9 @@ def test_a_second_life_is_counted_by_itself() -> None:
     shard.ask(REQUEUE)
     shard.ask(REBURY)
 
-    assert (died.state, died.attempts) == (State.DEAD, 2)
-    assert shard.task().attempts == 2
-    assert len(shard.task().history) == 5
+    assert (State.DEAD, 2) == (died.state, died.attempts)
+    assert 2 == shard.task().attempts
+    assert 5 == len(shard.task().history)
 
 
 def recorded(shard: Shard) -> list[tuple[str, str, str]]:
@@ -201,5 +201,5 @@ def test_what_is_on_record_names_the_operator() -> None:
     shard.ask(replace(REBURY, by="boss"))
     actors = [item.actor for item in shard.items(ItemKind.AUDIT) if isinstance(item, Audit)]
 
-    assert sorted(actors) == ["boss", "ops"]
+    assert ["boss", "ops"] == sorted(actors)
     assert shard.view.now_ms >= NOW_MS

@@ -43,7 +43,7 @@ def test_the_first_of_them_begins_when_all_are_there() -> None:
     """The membership has the data of all, in the order in which they are to lead."""
     others = [standing("n2"), standing("n3")]
 
-    assert judge(standing("n1"), others, order=ORDER, level=1) == FOUNDED
+    assert FOUNDED == judge(standing("n1"), others, order=ORDER, level=1)
 
 
 def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
@@ -54,7 +54,7 @@ def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
     founding = judge(new[0], [old, new[1]], order=ORDER, level=4)
 
     assert isinstance(founding, Membership)
-    assert founding.level == 1
+    assert 1 == founding.level
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
     """Whichever node reports it, and whichever other node is away."""
     told = standing("n3", founding=codec.encode(FOUNDED))
 
-    assert judge(standing("n2"), [told], order=ORDER, level=1) == FOUNDED
+    assert FOUNDED == judge(standing("n2"), [told], order=ORDER, level=1)
 
 
 @pytest.mark.parametrize("node_id", ["n1", "n2"])
@@ -97,7 +97,7 @@ def test_two_that_lost_their_data_wait_for_the_third() -> None:
     """It has the data that they lost."""
     waits = judge(standing("n1", data=99), [standing("n2", data=98)], order=ORDER, level=1)
 
-    assert waits == "not all nodes answer"
+    assert "not all nodes answer" == waits
 
 
 def test_a_node_among_members_that_were_let_in_came_later() -> None:
@@ -116,7 +116,7 @@ def test_a_single_node_begins_at_once() -> None:
 
     founding = judge(alone, [], order=("n1",), level=1)
 
-    assert founding == Membership(members=(alone.me,))
+    assert Membership(members=(alone.me,)) == founding
 
 
 @dataclass
@@ -154,7 +154,7 @@ class Node:
         self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
     ) -> object:
         """Answer for a peer."""
-        assert (method, body, topic) == (module.STAND, None, None)
+        assert (module.STAND, None, None) == (method, body, topic)
         assert timeout_s > 0
         self.asked += 1
         if self.asked > 6 and self.mine.me.id == "n3":
@@ -182,7 +182,7 @@ async def test_a_disk_that_refuses_is_tried_again() -> None:
 
     assert await node.founding().run() is BootstrapOutcome.FOUNDED
 
-    assert (node.founded, node.disk_fails) == ([FOUNDED], 0)
+    assert ([FOUNDED], 0) == (node.founded, node.disk_fails)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -194,7 +194,7 @@ async def test_a_node_that_came_later_hears_of_all_members() -> None:
 
     assert await node.founding().run() is BootstrapOutcome.LATER
 
-    assert node.heard == [five]
+    assert [five] == node.heard
 
 
 @pytest.mark.usefixtures("at_once")
@@ -208,7 +208,7 @@ async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too(
     await founding.go_on()
 
     [begun] = node.founded
-    assert begun.of("n3") == node.mine.me
+    assert node.mine.me == begun.of("n3")
     assert node.asked > 6
 
 
@@ -220,7 +220,7 @@ async def test_a_node_that_is_told_of_nobody_alive_learns_of_its_cluster_by_who_
 
     assert await node.founding().run() is BootstrapOutcome.LATER
 
-    assert node.founded == []
+    assert [] == node.founded
 
 
 @pytest.mark.usefixtures("at_once")
@@ -234,7 +234,7 @@ async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
 
     assert await node.founding().run() is BootstrapOutcome.FOUNDED
 
-    assert node.founded == [FOUNDED]
+    assert [FOUNDED] == node.founded
 
 
 @pytest.mark.usefixtures("at_once")

@@ -120,7 +120,7 @@ async def test_a_node_on_record_as_it_is_says_nothing() -> None:
 
     await announced(cluster, lambda _: True)
 
-    assert cluster.asked == []
+    assert [] == cluster.asked
 
 
 async def test_a_node_without_a_log_asks_by_way_of_whoever_is_there() -> None:
@@ -129,7 +129,7 @@ async def test_a_node_without_a_log_asks_by_way_of_whoever_is_there() -> None:
 
     await announced(cluster, lambda _: on_record(cluster))
 
-    assert cluster.asked == [("n3", 0), ("n3", 1)]
+    assert [("n3", 0), ("n3", 1)] == cluster.asked
 
 
 async def test_a_node_that_moved_asks_the_leader_where_that_is_not_on_record() -> None:
@@ -139,7 +139,7 @@ async def test_a_node_that_moved_asks_the_leader_where_that_is_not_on_record() -
 
     await announced(cluster, lambda _: cluster.groups[1].membership.of("n2") == ME)
 
-    assert cluster.asked == [("leader", 1)]
+    assert [("leader", 1)] == cluster.asked
 
 
 async def test_a_node_that_moved_away_from_its_leader_asks_by_way_of_another() -> None:
@@ -149,7 +149,7 @@ async def test_a_node_that_moved_away_from_its_leader_asks_by_way_of_another() -
 
     await announced(cluster, lambda _: cluster.groups[0].membership.of("n2") == ME)
 
-    assert cluster.asked == [("n3", 0)]
+    assert [("n3", 0)] == cluster.asked
 
 
 async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +160,7 @@ async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     await announced(cluster, lambda _: len(cluster.asked) >= 3)
 
     told = [record for record in caplog.records if record.message == "not let in"]
-    assert len(told) == 1
+    assert 1 == len(told)
     assert "cluster join n2" in str(vars(told[0])["reason"])
 
 

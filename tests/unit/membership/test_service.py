@@ -82,9 +82,9 @@ async def test_a_change_is_done_when_it_is_agreed_on() -> None:
     first = await asked.change(0, Dismiss(id="n3"), timeout_s=5)
     again = await asked.change(0, Dismiss(id="n3"), timeout_s=5)
 
-    assert group.membership.voters == ("n1", "n2")
-    assert (first.changes, first.done) == (True, True)
-    assert (again.changes, again.done) == (False, True)
+    assert ("n1", "n2") == group.membership.voters
+    assert (True, True) == (first.changes, first.done)
+    assert (False, True) == (again.changes, again.done)
 
 
 async def test_a_change_that_may_yet_come_to_nothing_is_not_done() -> None:
@@ -93,7 +93,7 @@ async def test_a_change_that_may_yet_come_to_nothing_is_not_done() -> None:
 
     effect = await asked.change(0, Dismiss(id="n3"), timeout_s=0.2)
 
-    assert (effect.done, effect.code, effect.retryable) == (False, "busy", True)
+    assert (False, "busy", True) == (effect.done, effect.code, effect.retryable)
 
 
 @pytest.mark.parametrize(("data", "code"), [(2, ""), (22, "no-majority")])
@@ -103,7 +103,7 @@ async def test_a_node_on_other_data_answers_for_nobody(data: int, code: str) -> 
 
     effect = await asked.change(0, Dismiss(id="n3"), timeout_s=5, dry=True)
 
-    assert effect.code == code
+    assert code == effect.code
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ async def test_a_node_goes_only_when_those_who_stay_can_agree(
 
     effect = await asked.change(0, Dismiss(id=gone), timeout_s=5, dry=True)
 
-    assert effect.code == code
+    assert code == effect.code
 
 
 async def test_a_peer_that_is_asked_gives_up_before_the_one_who_asks() -> None:
@@ -141,4 +141,4 @@ async def test_a_peer_that_is_asked_gives_up_before_the_one_who_asks() -> None:
     with pytest.raises(NoLeader):
         await members(Group(), Silent()).ask_through("n2", 0, Dismiss(id="n3"), timeout_s=5)
 
-    assert [0 < asks_on < waited == 5 for asks_on, waited in waits] == [True]
+    assert [True] == [0 < asks_on < waited == 5 for asks_on, waited in waits]

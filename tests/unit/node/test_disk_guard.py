@@ -131,7 +131,7 @@ async def test_a_failed_write_takes_all_out() -> None:
     await stage.outages.look()
     assert ["1 out", "0 out"] == stage.story
     assert "the disk failed under shard 1" == stage.outages.out[0].text
-    assert stage.told == [1, 2]
+    assert [1, 2] == stage.told
     await stage.outages.look()
     assert ["1 out", "0 out"] == stage.story
 
@@ -269,7 +269,7 @@ async def test_a_disk_that_takes_no_write_is_not_opened_anew() -> None:
         assert [] == await stage.later()
     assert {0: OutageReason.STORAGE_FAILED, 1: OutageReason.STORAGE_FAILED} == stage.reasons()
     stage.takes_writes = True
-    assert stage.outages._pause_s == 2
+    assert 2 == stage.outages._pause_s
 
     assert ["0 back", "1 back"] == await stage.later()
 
@@ -357,7 +357,7 @@ def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, most)
 
-    assert list(tmp_path.iterdir()) == []
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_free_space_is_the_file_systems(tmp_path: Path) -> None:

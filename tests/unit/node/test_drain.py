@@ -78,7 +78,7 @@ async def test_an_heir_that_has_gone_silent_is_passed_over() -> None:
     cluster = settled()
     cluster.nodes["B"].group.pause(lambda _error: None)
     cluster.run(2.0)
-    assert cluster.leader() == "A"
+    assert "A" == cluster.leader()
 
     took_s = await leave(cluster)
 

@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
     with opened(tmp_path) as directory:
         three = tuple(Member(id=f"n{n}", data=n) for n in (2, 3))
         directory.found(Membership(members=(Member(id="n1", data=directory.data), *three)))
-        assert members_of(directory).voters == ("n1", "n2", "n3")
+        assert ("n1", "n2", "n3") == members_of(directory).voters
     return tmp_path
 
 
@@ -57,8 +57,8 @@ def test_what_is_left_is_one_member(path: Path) -> None:
 
         with opened(path) as directory:
             found = members_of(directory)
-            assert found.members == (Member(id="n1", data=directory.data),)
-            assert found.past == (2, 3)
+            assert (Member(id="n1", data=directory.data),) == found.members
+            assert (2, 3) == found.past
 
 
 def stands(path: Path) -> list[Stand]:
@@ -78,10 +78,10 @@ def test_looking_changes_nothing(path: Path) -> None:
 
     found = stands(path)
 
-    assert found == [Stand(shard=0, applied=1, last=1, voters=("n1", "n2", "n3"))]
-    assert contents(path) == before
+    assert [Stand(shard=0, applied=1, last=1, voters=("n1", "n2", "n3"))] == found
+    assert before == contents(path)
     recover(path)
-    assert stands(path) == [Stand(shard=0, applied=1, last=2, voters=("n1",))]
+    assert [Stand(shard=0, applied=1, last=2, voters=("n1",))] == stands(path)
 
 
 def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
@@ -93,8 +93,8 @@ def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
     (path / "shard-0.incoming").rename(path / "shard-0.old")
     lost = stands(path)
 
-    assert len(coming) == 1
-    assert coming == lost
+    assert 1 == len(coming)
+    assert lost == coming
     assert not shard.exists()
 
 
@@ -106,7 +106,7 @@ def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
     recover(path)
 
     with opened(path) as directory:
-        assert members_of(directory).voters == ("n1",)
+        assert ("n1",) == members_of(directory).voters
 
 
 @pytest.mark.parametrize("lost", ["CURRENT", "*"])

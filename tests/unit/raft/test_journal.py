@@ -273,10 +273,10 @@ def test_the_log_equals_a_plain_list_whatever_happens_to_it(data: st.DataObject)
                 journal = opened(disk, applied=min(model), cache_bytes_max=60)
                 journal.commit = 0
                 term = max(journal.term, journal.last_term)
-        assert (min(model), max(model)) == (journal.first, journal.last)
+        assert (journal.first, journal.last) == (min(model), max(model))
         assert model[max(model)] == journal[-1]
         assert model[min(model)] == journal[0]
-        assert sum(len(entry[0]) for entry in model.values()) == journal.log_bytes
+        assert journal.log_bytes == sum(len(entry[0]) for entry in model.values())
         index = data.draw(st.integers(min(model), max(model)))
         assert [model[index]] == journal.read(index, count=1, bytes_max=0)
         assert model[index][2] == journal.term_at(index)

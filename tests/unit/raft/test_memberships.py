@@ -62,9 +62,9 @@ def test_what_counts_is_what_the_log_said_last(seed: int) -> None:
                 disk.crash(random)
                 made = journal(disk, applied=made.first)
 
-        assert made.memberships.newest[1] == said[max(said)]
+        assert said[max(said)] == made.memberships.newest[1]
         for index in (made.first, made.last):
-            assert made.memberships.at(index)[1] == said[max(i for i in said if i <= index)]
+            assert said[max(i for i in said if i <= index)] == made.memberships.at(index)[1]
 
 
 def test_a_snapshot_carries_who_formed_the_group_at_its_end() -> None:
@@ -78,11 +78,11 @@ def test_a_snapshot_carries_who_formed_the_group_at_its_end() -> None:
 
     term, members = stored_place(disk.get, lambda start, end: rows(disk, start, end), 7)
 
-    assert (term, members) == (0, made.members_row(7))
+    assert (0, made.members_row(7)) == (term, members)
     puts, _ = rows_after_snapshot(7, 0, vote_term=0, voted_for=None, members=members)
     fresh = SimDisk()
     fresh.write(puts, sync=True)
-    assert journal(fresh, applied=7).memberships.newest == (6, named(2))
+    assert (6, named(2)) == journal(fresh, applied=7).memberships.newest
 
 
 def test_a_log_that_does_not_say_goes_by_whoever_founds() -> None:
@@ -90,14 +90,14 @@ def test_a_log_that_does_not_say_goes_by_whoever_founds() -> None:
     disk = SimDisk()
     waiting = Journal(disk, cache_bytes_max=2**16)
     waiting.load(applied=1)
-    assert waiting.memberships.newest[1] == Membership()
+    assert Membership() == waiting.memberships.newest[1]
 
     waiting.found(FOUNDING)
     flushed(waiting, disk)
 
     again = Journal(disk, cache_bytes_max=2**16)
     again.load(applied=1)
-    assert again.memberships.newest[1] == FOUNDING
+    assert FOUNDING == again.memberships.newest[1]
 
 
 @pytest.mark.parametrize("change", [lambda row: row[:5], lambda row: row[:-1] + b"\xff"])

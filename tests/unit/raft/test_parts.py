@@ -208,7 +208,7 @@ def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
         inbox.put("B", render(TermHint(term=1), Stamp(1, seq)))
 
     assert 4096 == len(inbox)
-    assert counters["inbox_full"] == 1 + (6000 - 4) - 4094
+    assert 1 + (6000 - 4) - 4094 == counters["inbox_full"]
     inbox.get()
     assert inbox.put("B", append(60, 6001))
 

@@ -10,7 +10,7 @@ def test_an_entry_is_made_once_and_found_again() -> None:
     table = LruTable[str, list[int]](idle=lambda entry: not entry, entries_max=10)
     table.of("a", list).append(1)
 
-    assert table.of("a", list) == [1]
+    assert [1] == table.of("a", list)
 
 
 def test_idle_entries_go_when_others_come() -> None:
@@ -31,6 +31,6 @@ def test_beyond_the_bound_the_least_recently_used_entry_goes() -> None:
     for key in range(100):
         table.of(key, list).append(1)
 
-    assert len(table) == 8
-    assert table.of(99, list) == [1]
-    assert table.of(0, list) == []
+    assert 8 == len(table)
+    assert [1] == table.of(99, list)
+    assert [] == table.of(0, list)

@@ -50,35 +50,35 @@ def test_a_refusal_says_to_the_nanosecond_when_the_tokens_are_there(
     """A nanosecond earlier it refuses again; at that instant it gives them."""
     tokens = min(tokens, limit.burst)
     bucket = TokenBucket(limit, now_ns=0)
-    assert bucket.take(limit.burst, 0) == 0
+    assert 0 == bucket.take(limit.burst, 0)
 
     wait_ns = bucket.take(tokens, 0)
 
     assert wait_ns > 0
     early_ns = min(early_ns, wait_ns)
-    assert bucket.take(tokens, wait_ns - early_ns) == early_ns
-    assert bucket.take(tokens, wait_ns) == 0
+    assert early_ns == bucket.take(tokens, wait_ns - early_ns)
+    assert 0 == bucket.take(tokens, wait_ns)
 
 
 def test_a_bucket_starts_full_and_is_full_again_after_the_bursts_time() -> None:
     """A full bucket gains nothing."""
     bucket = TokenBucket(RateLimit(per_minute=60, burst=3), now_ns=0)
     assert bucket.full(0)
-    assert bucket.take(3, 0) == 0
+    assert 0 == bucket.take(3, 0)
 
-    assert bucket.held(2_999_999_999) == 2
+    assert 2 == bucket.held(2_999_999_999)
     assert not bucket.full(2_999_999_999)
     assert bucket.full(3 * 10**9)
-    assert bucket.held(100 * MINUTE_NS) == 3
+    assert 3 == bucket.held(100 * MINUTE_NS)
 
 
 def test_a_refused_ask_takes_nothing() -> None:
     """The tokens stay for callers that ask for fewer."""
     bucket = TokenBucket(RateLimit(per_minute=60, burst=5), now_ns=0)
-    assert bucket.take(3, 0) == 0
+    assert 0 == bucket.take(3, 0)
 
-    assert bucket.take(3, 0) == 10**9
-    assert bucket.take(2, 0) == 0
+    assert 10**9 == bucket.take(3, 0)
+    assert 0 == bucket.take(2, 0)
 
 
 def test_shares_of_a_limit_make_the_limit_together() -> None:
@@ -86,14 +86,14 @@ def test_shares_of_a_limit_make_the_limit_together() -> None:
     limit = RateLimit(per_minute=60, burst=9)
     shares = [TokenBucket(limit, now_ns=0, shares=3) for _ in range(3)]
 
-    assert [share.capacity for share in shares] == [3, 3, 3]
-    assert [share.take(3, 0) for share in shares] == [0, 0, 0]
-    assert [share.take(1, 0) for share in shares] == [3 * 10**9] * 3
+    assert [3, 3, 3] == [share.capacity for share in shares]
+    assert [0, 0, 0] == [share.take(3, 0) for share in shares]
+    assert [3 * 10**9] * 3 == [share.take(1, 0) for share in shares]
 
 
 def test_a_share_of_less_than_a_token_holds_one() -> None:
     """With less than one token it would refuse for ever."""
     share = TokenBucket(RateLimit(per_minute=60, burst=1), now_ns=0, shares=3)
 
-    assert share.capacity == 1
-    assert share.take(1, 0) == 0
+    assert 1 == share.capacity
+    assert 0 == share.take(1, 0)

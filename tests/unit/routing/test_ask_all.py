@@ -63,8 +63,8 @@ async def test_every_node_is_asked_and_this_one_comes_first() -> None:
     link = cluster("n1", "n2", "n3")
     found = await link.nodes["n2"].ask("load", "now", Load)
 
-    assert found == {n: Load(n, "now") for n in ("n1", "n2", "n3")}
-    assert next(iter(found)) == "n2"
+    assert {n: Load(n, "now") for n in ("n1", "n2", "n3")} == found
+    assert "n2" == next(iter(found))
 
 
 async def test_a_node_that_is_away_is_left_out() -> None:
@@ -72,7 +72,7 @@ async def test_a_node_that_is_away_is_left_out() -> None:
     link = cluster("n1", "n2", "n3")
     link.away.add("n3")
 
-    assert (await link.nodes["n1"].ask("load", "now", Load)).keys() == {"n1", "n2"}
+    assert {"n1", "n2"} == (await link.nodes["n1"].ask("load", "now", Load)).keys()
 
 
 async def test_a_node_that_is_silent_is_waited_for_a_moment(
@@ -83,7 +83,7 @@ async def test_a_node_that_is_silent_is_waited_for_a_moment(
     link = cluster("n1", "n2", "n3")
     link.silent.add("n2")
 
-    assert (await link.nodes["n1"].ask("load", "now", Load)).keys() == {"n1", "n3"}
+    assert {"n1", "n3"} == (await link.nodes["n1"].ask("load", "now", Load)).keys()
 
 
 async def test_a_node_of_another_release_is_left_out() -> None:
@@ -96,7 +96,7 @@ async def test_a_node_of_another_release_is_left_out() -> None:
     link.nodes["n2"] = AskAll(node_id="n2", peers=list, calls=link)
     link.nodes["n3"].offer("load", another)
 
-    assert (await link.nodes["n1"].ask("load", "now", Load)).keys() == {"n1"}
+    assert {"n1"} == (await link.nodes["n1"].ask("load", "now", Load)).keys()
 
 
 @pytest.mark.parametrize("body", [["unheard", 1], [], "load", ["load"], {"load": 1}, None])

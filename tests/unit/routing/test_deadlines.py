@@ -38,7 +38,7 @@ def test_a_wait_that_has_ended_is_left_alone() -> None:
 
     clock.run_until(clock.now + 2.0)
 
-    assert wait.result() == "done"
+    assert "done" == wait.result()
 
 
 def test_a_loop_without_waits_has_no_timer() -> None:

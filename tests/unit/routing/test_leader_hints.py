@@ -11,11 +11,11 @@ def test_who_is_named_is_asked_until_it_is_gone() -> None:
     peers = ["n3", "n1"]
     hints = LeaderHints(lambda: peers)
 
-    assert hints.of(0) == "n1"
+    assert "n1" == hints.of(0)
     hints.astray(0, "n1", NotLeader("n3"))
-    assert (hints.of(0), hints.of(1)) == ("n3", "n1")
+    assert ("n3", "n1") == (hints.of(0), hints.of(1))
     peers.remove("n3")
-    assert hints.of(0) == "n1"
+    assert "n1" == hints.of(0)
     peers.clear()
     assert hints.of(0) is None
 
@@ -29,8 +29,8 @@ def test_without_a_word_the_next_is_asked() -> None:
         asked.append(hints.of(0))
         hints.astray(0, asked[-1], error)
 
-    assert asked == ["n1", "n3", "n4", "n1"]
-    assert hints.of(0) == "n3"
+    assert ["n1", "n3", "n4", "n1"] == asked
+    assert "n3" == hints.of(0)
 
 
 def test_nobody_was_asked_and_nothing_is_learned() -> None:

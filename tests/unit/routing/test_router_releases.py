@@ -65,7 +65,7 @@ async def test_what_a_later_release_asks_is_refused_as_such(method: str, body: o
     with pytest.raises(MethodUnknown, match="this release"):
         await served(replica).serve("n2", method, body, 1.0)
 
-    assert replica.asked == []
+    assert [] == replica.asked
 
 
 async def test_what_a_later_release_appends_may_be_ignored() -> None:
@@ -74,4 +74,4 @@ async def test_what_a_later_release_appends_may_be_ignored() -> None:
 
     await served(replica).serve("n2", "operate", [0, [[*HEARTBEAT, "appended"]]], 1.0)
 
-    assert len(replica.asked) == 1
+    assert 1 == len(replica.asked)

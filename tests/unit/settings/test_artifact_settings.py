@@ -44,26 +44,30 @@ def test_a_directory_is_given() -> None:
     """Provider and path are enough."""
     found = loaded({"ARTIFACTS_PROVIDER": "local", "ARTIFACTS_DIRECTORY": "/srv/a"})
 
-    assert found.settings.artifacts == ArtifactSettings(
-        provider=ArtifactProvider.LOCAL, directory=Path("/srv/a")
+    assert (
+        ArtifactSettings(provider=ArtifactProvider.LOCAL, directory=Path("/srv/a"))
+        == found.settings.artifacts
     )
 
 
 def test_a_bucket_is_given() -> None:
     """Every key reaches its field; slashes around a prefix are dropped."""
-    assert loaded(S3).settings.artifacts == ArtifactSettings(
-        provider=ArtifactProvider.S3,
-        s3=S3Settings(
-            bucket="tasks",
-            endpoint="https://s3.example",
-            region="eu-west-1",
-            prefix="codeq/prod",
-            access_key_id="a-key",
-            secret_access_key=SECRET,
-            virtual_hosted=True,
-        ),
-        timeout_ms=5000,
-        uploads_max=3,
+    assert (
+        ArtifactSettings(
+            provider=ArtifactProvider.S3,
+            s3=S3Settings(
+                bucket="tasks",
+                endpoint="https://s3.example",
+                region="eu-west-1",
+                prefix="codeq/prod",
+                access_key_id="a-key",
+                secret_access_key=SECRET,
+                virtual_hosted=True,
+            ),
+            timeout_ms=5000,
+            uploads_max=3,
+        )
+        == loaded(S3).settings.artifacts
     )
 
 

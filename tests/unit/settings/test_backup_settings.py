@@ -47,9 +47,9 @@ def test_a_directory_or_a_bucket_is_given() -> None:
     bucket = open_place(found.settings.backup)
 
     assert isinstance(directory, BackupDirectory)
-    assert directory.where == "/srv/backups"
+    assert "/srv/backups" == directory.where
     assert isinstance(bucket, BackupBucket)
-    assert bucket.where == "s3://backups/codeq/prod"
+    assert "s3://backups/codeq/prod" == bucket.where
     assert SECRET not in repr(found)
 
 
@@ -74,4 +74,4 @@ def test_a_directory_beside_the_data_may_begin_alike() -> None:
     """Only a place below the data directory is refused."""
     found = loaded({"BACKUP_DIRECTORY": "/srv/data-backups"})
 
-    assert found.settings.backup.directory == Path("/srv/data-backups")
+    assert Path("/srv/data-backups") == found.settings.backup.directory

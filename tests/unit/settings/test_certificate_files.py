@@ -41,10 +41,11 @@ def test_all_files_of_a_certificate_are_taken() -> None:
     )
 
     assert TlsSettings(cert_file=Path("c"), key_file=Path("k")) == settings.tls
-    assert settings.link_tls == LinkTlsSettings(
-        cert_file=Path("lc"), key_file=Path("lk"), ca_file=Path("ca")
+    assert (
+        LinkTlsSettings(cert_file=Path("lc"), key_file=Path("lk"), ca_file=Path("ca"))
+        == settings.link_tls
     )
-    assert settings.peers[0].http == "https://127.0.0.1:8080"
+    assert "https://127.0.0.1:8080" == settings.peers[0].http
 
 
 @pytest.mark.parametrize(

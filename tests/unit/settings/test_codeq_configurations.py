@@ -33,7 +33,7 @@ _LEAST: Mapping[str, str] = {"PERSISTENCE_PATH": "data", **_TOKENS}
 def _says(loaded: Loaded) -> dict[str, str]:
     """Return the remark on each key that is not used as it is."""
     said = {remark.name: remark.says for remark in loaded.remarks}
-    assert len(said) == len(loaded.remarks)
+    assert len(loaded.remarks) == len(said)
     return said
 
 
@@ -58,14 +58,14 @@ def test_a_file_for_the_embedded_store_loads() -> None:
     loaded = load(file=configurations.EMBEDDED, environment=_TOKENS)
 
     settings = loaded.settings
-    assert (settings.port, settings.log_level) == (8085, "warning")
-    assert settings.data_dir == Path("/var/lib/codeq/tasks")
-    assert settings.lifecycle.default_lease_seconds == 120
-    assert settings.lifecycle.max_attempts_default == 7
-    assert settings.lifecycle.backoff_base_seconds == 3
-    assert settings.lifecycle.retention_seconds == 7200
-    assert settings.tracing == TracingSettings(service_name="tasks", sample_ratio=0.25)
-    assert _says(loaded).keys() == {
+    assert (8085, "warning") == (settings.port, settings.log_level)
+    assert Path("/var/lib/codeq/tasks") == settings.data_dir
+    assert 120 == settings.lifecycle.default_lease_seconds
+    assert 7 == settings.lifecycle.max_attempts_default
+    assert 3 == settings.lifecycle.backoff_base_seconds
+    assert 7200 == settings.lifecycle.retention_seconds
+    assert TracingSettings(service_name="tasks", sample_ratio=0.25) == settings.tracing
+    assert {
         "env",
         "timezone",
         "logFormat",
@@ -75,7 +75,7 @@ def test_a_file_for_the_embedded_store_loads() -> None:
         "webhookHandlers",
         "tracingOtlpEndpoint",
         "tracingOtlpInsecure",
-    }
+    } == _says(loaded).keys()
 
 
 def test_a_file_with_every_key_of_a_server_loads() -> None:
@@ -83,20 +83,20 @@ def test_a_file_with_every_key_of_a_server_loads() -> None:
     loaded = load(file=configurations.FULL, environment=configurations.CLUSTER_SECRET)
 
     settings = loaded.settings
-    assert (settings.data_dir, settings.shards) == (Path("/var/lib/codeq/tasks"), 2)
-    assert settings.auth.producer[0].tokens[0].tenant == "shop"
-    assert settings.auth.producer[0].tokens[0].scopes == ("codeq:admin",)
-    assert settings.auth.worker[0].tokens[0].event_types == ("RENDER", "PRINT")
-    assert settings.webhooks.subscription_min_interval_seconds == 1
-    assert (settings.webhooks.max_attempts, settings.webhooks.max_backoff_seconds) == (4, 300)
-    assert settings.rate_limit.webhook.requests_per_minute == 100
+    assert (Path("/var/lib/codeq/tasks"), 2) == (settings.data_dir, settings.shards)
+    assert "shop" == settings.auth.producer[0].tokens[0].tenant
+    assert ("codeq:admin",) == settings.auth.producer[0].tokens[0].scopes
+    assert ("RENDER", "PRINT") == settings.auth.worker[0].tokens[0].event_types
+    assert 1 == settings.webhooks.subscription_min_interval_seconds
+    assert (4, 300) == (settings.webhooks.max_attempts, settings.webhooks.max_backoff_seconds)
+    assert 100 == settings.rate_limit.webhook.requests_per_minute
     assert settings.artifacts.provider is ArtifactProvider.LOCAL
-    assert settings.artifacts.directory == Path("/var/lib/codeq/artifacts")
-    assert settings.node_id == "node-x"
-    assert settings.tracing.otlp_endpoint == "http://collector.example:4317"
+    assert Path("/var/lib/codeq/artifacts") == settings.artifacts.directory
+    assert "node-x" == settings.node_id
+    assert "http://collector.example:4317" == settings.tracing.otlp_endpoint
     assert settings.tracing.otlp_protocol is OtlpProtocol.GRPC
-    assert (settings.raft.heartbeat_ms, settings.raft.election_ms) == (100, 1000)
-    assert _says(loaded) == {
+    assert (100, 1000) == (settings.raft.heartbeat_ms, settings.raft.election_ms)
+    assert {
         "redisAddr": "there is no Redis here; ignored",
         "redisPassword": "there is no Redis here; ignored",
         "env": "no mode relaxes a check; ignored",
@@ -130,7 +130,7 @@ def test_a_file_with_every_key_of_a_server_loads() -> None:
         "raft.commitMS": "followers hear of a commit at once; ignored",
         "raft.applyTimeoutSeconds": "`limits.requestTimeoutMs` bounds every request; ignored",
         "raft.topicCatalogProtocol": "topics are always replicated; ignored",
-    }
+    } == _says(loaded)
 
 
 def test_a_file_of_the_chart_loads_where_its_data_is_said_to_be() -> None:
@@ -140,11 +140,11 @@ def test_a_file_of_the_chart_loads_where_its_data_is_said_to_be() -> None:
     loaded = load(file=configurations.CHART, environment=audience)
 
     (producer,) = loaded.settings.auth.producer
-    assert producer.jwks_url == "https://issuer.example/v1/.well-known/jwks.json"
-    assert (producer.issuer, producer.audience) == ("https://issuer.example", "codeq")
+    assert "https://issuer.example/v1/.well-known/jwks.json" == producer.jwks_url
+    assert ("https://issuer.example", "codeq") == (producer.issuer, producer.audience)
     assert loaded.settings.auth.allow_producer_as_worker
-    assert loaded.settings.webhooks.hmac_secret == ""
-    assert _says(loaded)["workerAudience"] == "there is no `workerJwksUrl`; ignored"
+    assert "" == loaded.settings.webhooks.hmac_secret
+    assert "there is no `workerJwksUrl`; ignored" == _says(loaded)["workerAudience"]
     assert "identityServiceApiKey" not in _says(loaded)
 
 
@@ -156,25 +156,25 @@ def test_the_environments_of_a_raft_cluster_load() -> None:
     }
 
     peers = {each.settings.peers for each in loaded.values()}
-    assert peers == {
+    assert {
         tuple(
             PeerAddress(id=name, link=f"{name}:7000", http=f"http://{name}:8080")
             for name in ("left", "middle", "right")
         )
-    }
+    } == peers
     for name, each in loaded.items():
         settings = each.settings
-        assert settings.node_id == name
-        assert (settings.link_host, settings.link_port) == ("", 7000)
-        assert settings.log_level == "warning"
-        assert settings.data_dir == Path("/var/lib/codeq/pebble")
-        assert settings.artifacts.directory == Path("/var/lib/codeq/artifacts")
-        assert settings.lifecycle.default_lease_seconds == 45
-        assert settings.auth.producer[0].tokens[0].scopes == ("codeq:admin",)
-        assert settings.auth.worker[0].tokens[0].tenant == "shop"
-        assert _says(each).keys() == configurations.RAFT_NAMED
-        assert {remark.source for remark in each.remarks if remark.name == "raft.bootstrap"} == {
-            "environment RAFT_BOOTSTRAP"
+        assert name == settings.node_id
+        assert ("", 7000) == (settings.link_host, settings.link_port)
+        assert "warning" == settings.log_level
+        assert Path("/var/lib/codeq/pebble") == settings.data_dir
+        assert Path("/var/lib/codeq/artifacts") == settings.artifacts.directory
+        assert 45 == settings.lifecycle.default_lease_seconds
+        assert ("codeq:admin",) == settings.auth.producer[0].tokens[0].scopes
+        assert "shop" == settings.auth.worker[0].tokens[0].tenant
+        assert configurations.RAFT_NAMED == _says(each).keys()
+        assert {"environment RAFT_BOOTSTRAP"} == {
+            remark.source for remark in each.remarks if remark.name == "raft.bootstrap"
         }
 
 
@@ -182,10 +182,10 @@ def test_a_cluster_without_a_secret_is_told_to_have_one() -> None:
     """CodeQ's link admits every node."""
     refused = _refusal(configurations.raft_environments()["left"])
 
-    assert refused == (
+    assert (
         "clusterSecret=not set (default): allowed is at least 16 characters, the same on every "
         "node, when there are peers"
-    )
+    ) == refused
 
 
 def test_the_forms_of_its_raft_variables_are_understood() -> None:
@@ -207,12 +207,12 @@ def test_the_forms_of_its_raft_variables_are_understood() -> None:
 
     settings = _settings(environment)
 
-    assert settings.raft == RaftSettings(heartbeat_ms=100, election_ms=600)
-    assert settings.peers == (
+    assert RaftSettings(heartbeat_ms=100, election_ms=600) == settings.raft
+    assert (
         PeerAddress(id="node-1", link="host1:7000", http="http://host1:8081"),
         PeerAddress(id="node-2", link="host2:7100", http="http://host2:8080"),
-    )
-    assert _settings({**environment, "RAFT_HEARTBEAT_MS": "200"}).raft.heartbeat_ms == 200
+    ) == settings.peers
+    assert 200 == _settings({**environment, "RAFT_HEARTBEAT_MS": "200"}).raft.heartbeat_ms
     assert "raft.electionMS=600" in _refusal({**environment, "RAFT_HEARTBEAT_MS": "601"})
 
 
@@ -220,8 +220,8 @@ def test_a_node_alone_listens_where_it_is_told_and_is_reached_on_loopback() -> N
     """An address without a host is no address for a client."""
     settings = _settings({"RAFT_BIND_ADDR": ":7000", "RAFT_ENABLED": "false"})
 
-    assert (settings.link_host, settings.link_port) == ("", 7000)
-    assert [peer.link for peer in settings.peers] == ["127.0.0.1:7000"]
+    assert ("", 7000) == (settings.link_host, settings.link_port)
+    assert ["127.0.0.1:7000"] == [peer.link for peer in settings.peers]
     assert "raft.bindAddr=:0" in _refusal({"RAFT_BIND_ADDR": ":0"})
     assert "raft.bindAddr=:http" in _refusal({"RAFT_BIND_ADDR": ":http"})
 
@@ -240,10 +240,10 @@ def test_data_that_is_kept_elsewhere_is_refused(tmp_path: Path, provider: str) -
         load(file=file, environment={})
     in_environment = _refusal({"PERSISTENCE_PROVIDER": provider})
 
-    assert str(in_file.value) == f"persistenceProvider={provider} (file {file}): {instead}"
-    assert in_environment == (
+    assert f"persistenceProvider={provider} (file {file}): {instead}" == str(in_file.value)
+    assert (
         f"persistenceProvider={provider} (environment PERSISTENCE_PROVIDER): {instead}"
-    )
+    ) == in_environment
 
 
 def test_the_store_of_a_node_may_be_named_or_not(tmp_path: Path) -> None:
@@ -253,11 +253,11 @@ def test_the_store_of_a_node_may_be_named_or_not(tmp_path: Path) -> None:
 
     loaded = load(file=file, environment=_TOKENS)
 
-    assert _says(loaded) == {
+    assert {
         "persistenceConfig.addr": "there is no Redis here; ignored",
         "persistenceConfig.password": "there is no Redis here; ignored",
-    }
-    assert _remarks({"PERSISTENCE_PROVIDER": "Pebble"}) == {}
+    } == _says(loaded)
+    assert {} == _remarks({"PERSISTENCE_PROVIDER": "Pebble"})
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,8 @@ def test_a_key_in_two_places_is_named_once(tmp_path: Path) -> None:
 
     loaded = load(file=file, environment={**_LEAST, "REDIS_ADDR": "redis:6380", "ENV": ""})
 
-    assert [(remark.name, remark.source) for remark in loaded.remarks] == [
-        ("redisAddr", "environment REDIS_ADDR")
+    assert [("redisAddr", "environment REDIS_ADDR")] == [
+        (remark.name, remark.source) for remark in loaded.remarks
     ]
 
 
@@ -318,7 +318,7 @@ def test_variables_without_a_key_are_named_as_they_are() -> None:
     """Those of codeQ's libraries."""
     variables = ("KVROCKS_PASSWORD", "GIN_MODE", "CODEQ_PPROF", "CODEQ_PPROF_ADDR")
 
-    assert _remarks(dict.fromkeys(variables, "1")).keys() == set(variables)
+    assert set(variables) == _remarks(dict.fromkeys(variables, "1")).keys()
 
 
 def test_a_provider_of_published_keys_has_its_own_skew_and_timeout() -> None:
@@ -338,8 +338,8 @@ def test_a_provider_of_published_keys_has_its_own_skew_and_timeout() -> None:
     ).auth
 
     first, second = auth.worker
-    assert (first.clock_skew_s, first.fetch_timeout_s) == (90.0, 2.5)
-    assert (second.clock_skew_s, second.fetch_timeout_s) == (0.0, None)
+    assert (90.0, 2.5) == (first.clock_skew_s, first.fetch_timeout_s)
+    assert (0.0, None) == (second.clock_skew_s, second.fetch_timeout_s)
     for part, wrong in (("clockSkew", "60s"), ("clockSkew", -1), ("httpTimeout", 61 * 10**9)):
         refused = _refusal(
             {
@@ -357,7 +357,7 @@ def test_an_issuer_of_workers_has_codeqs_audience_by_default() -> None:
 
     (provider,) = _settings(issuer).auth.worker
 
-    assert (provider.issuer, provider.audience) == ("i", "codeq-worker")
+    assert ("i", "codeq-worker") == (provider.issuer, provider.audience)
 
 
 def test_an_identity_service_gives_what_is_not_given_otherwise() -> None:
@@ -375,10 +375,10 @@ def test_an_identity_service_gives_what_is_not_given_otherwise() -> None:
     with pytest.raises(ConfigInvalid, match=r"identityAudience=not set.*IDENTITY_SERVICE_URL"):
         load(environment={**service, "IDENTITY_AUDIENCE": ""})
 
-    assert (other.jwks_url, other.issuer) == ("https://keys.example", "https://issuer.example")
-    assert _says(whole) == {
+    assert ("https://keys.example", "https://issuer.example") == (other.jwks_url, other.issuer)
+    assert {
         "identityServiceUrl": "`identityJwksUrl` and `identityIssuer` decide; ignored"
-    }
+    } == _says(whole)
 
 
 def test_ours_decide_where_both_are_given() -> None:
@@ -393,12 +393,12 @@ def test_ours_decide_where_both_are_given() -> None:
 
     settings = _settings(environment)
 
-    assert (settings.tracing.service_name, settings.tracing.sample_ratio) == ("ours", 0.5)
+    assert ("ours", 0.5) == (settings.tracing.service_name, settings.tracing.sample_ratio)
     assert settings.artifacts.directory is None
-    assert _remarks(environment) == {
+    assert {
         "tracingServiceName": "`tracing.serviceName` decides; ignored",
         "localArtifactsDir": "`artifacts.provider` decides; ignored",
-    }
+    } == _remarks(environment)
     assert "tracing.sampleRatio=7 (environment TRACING_SAMPLE_RATIO" in _refusal(
         {"TRACING_SAMPLE_RATIO": "7"}
     )
@@ -409,13 +409,13 @@ def test_tracing_that_is_switched_off_is_off() -> None:
     collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318"}
     off, on = {"TRACING_ENABLED": "false"}, {"TRACING_ENABLED": "true"}
 
-    assert _settings({**collector, **on}).tracing.otlp_endpoint == "http://collector.example:4318"
-    assert _remarks({**collector, **on}) == {}
-    assert _settings({**collector, **off}).tracing.otlp_endpoint == ""
-    assert _remarks({**collector, **off}) == {
-        "tracing.otlpEndpoint": "`tracingEnabled` is false; ignored"
-    }
-    assert _remarks(off) == {}
+    assert "http://collector.example:4318" == _settings({**collector, **on}).tracing.otlp_endpoint
+    assert {} == _remarks({**collector, **on})
+    assert "" == _settings({**collector, **off}).tracing.otlp_endpoint
+    assert {"tracing.otlpEndpoint": "`tracingEnabled` is false; ignored"} == _remarks(
+        {**collector, **off}
+    )
+    assert {} == _remarks(off)
 
 
 @pytest.mark.parametrize(
@@ -435,18 +435,18 @@ def test_a_collector_of_codeq_is_spoken_to_by_grpc(theirs: dict[str, str], endpo
     ours = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://ours.example:4318"}
 
     taken = _settings({**theirs, **on}).tracing
-    assert (taken.otlp_endpoint, taken.otlp_protocol) == (endpoint, OtlpProtocol.GRPC)
-    assert _remarks({**theirs, **on}) == {}
-    assert _settings(theirs).tracing.otlp_endpoint == ""
-    assert set(_remarks(theirs).values()) == {"no spans are made without `tracingEnabled`; ignored"}
+    assert (endpoint, OtlpProtocol.GRPC) == (taken.otlp_endpoint, taken.otlp_protocol)
+    assert {} == _remarks({**theirs, **on})
+    assert "" == _settings(theirs).tracing.otlp_endpoint
+    assert {"no spans are made without `tracingEnabled`; ignored"} == set(_remarks(theirs).values())
     kept = _settings({**theirs, **on, **ours}).tracing
-    assert (kept.otlp_endpoint, kept.otlp_protocol) == (
+    assert (
         "http://ours.example:4318",
         OtlpProtocol.HTTP,
-    )
-    assert _remarks({**theirs, **on, **ours})["tracingOtlpEndpoint"] == (
-        "`tracing.otlpEndpoint` decides; ignored"
-    )
+    ) == (kept.otlp_endpoint, kept.otlp_protocol)
+    assert ("`tracing.otlpEndpoint` decides; ignored") == _remarks({**theirs, **on, **ours})[
+        "tracingOtlpEndpoint"
+    ]
 
 
 def test_a_collector_of_codeq_that_is_no_address_is_refused_by_its_own_name() -> None:
@@ -480,6 +480,6 @@ def test_variables_of_codeq_do_not_reach_a_child() -> None:
     """A development cluster ignores the environment of a codeQ beside it."""
     variables = dict.fromkeys((name for name in configurations.KEYS.values() if name), "redis")
 
-    assert without_settings({**variables, "GIN_MODE": "release", "PATH": "/bin"}) == {
-        "PATH": "/bin"
-    }
+    assert {"PATH": "/bin"} == without_settings(
+        {**variables, "GIN_MODE": "release", "PATH": "/bin"}
+    )

@@ -53,10 +53,10 @@ def test_the_documentation_says_what_becomes_of_each_key_of_codeq() -> None:
 
     assert rows.keys() == configurations.KEYS.keys() | FOREIGN.keys()
     for name, variable in configurations.KEYS.items():
-        assert rows[name][0] == variable
+        assert variable == rows[name][0]
     for foreign in FOREIGN.values():
         if foreign.reason:
-            assert rows[foreign.name] == (foreign.env, f"ignored: {foreign.reason}")
+            assert (foreign.env, f"ignored: {foreign.reason}") == rows[foreign.name]
 
 
 def test_the_documentation_accounts_for_every_dependency() -> None:
@@ -98,8 +98,8 @@ def test_the_documentation_says_where_each_dependency_is_used() -> None:
         if not any(module.startswith(place) for used_one, module in used if used_one == library)
     }
 
-    assert elsewhere == set()
-    assert unneeded == set()
+    assert set() == elsewhere
+    assert set() == unneeded
 
 
 def _imports(path: Path) -> set[str]:
@@ -118,7 +118,7 @@ def test_every_hard_package_has_its_design() -> None:
     """Those whose rules no single module shows."""
     packages = [design.parent.name for design in _DESIGNS]
 
-    assert packages == ["broker", "membership", "raft", "snapshots", "storage", "wire"]
+    assert ["broker", "membership", "raft", "snapshots", "storage", "wire"] == packages
 
 
 @pytest.mark.parametrize("design", _DESIGNS, ids=lambda design: design.parent.name)
@@ -146,7 +146,7 @@ def test_a_design_names_tests_that_are_there(design: Path) -> None:
     named = set(re.findall(r"`(test_\w+)`", text))
     scenarios = set(re.findall(r"`(scenarios/\w+\.txt)`", text))
 
-    assert named - _tests() == set()
+    assert set() == named - _tests()
     assert not [name for name in scenarios if not (_ROOT / "tests" / "simulation" / name).is_file()]
 
 

@@ -85,8 +85,8 @@ def test_every_setting_has_a_key_and_every_key_a_setting() -> None:
 
     paths = [key.path for key in KEYS if key.path]
 
-    assert set(_fields(_load().settings)) - made_of_several_keys == set(paths)
-    assert len(paths) == len(set(paths))
+    assert set(paths) == set(_fields(_load().settings)) - made_of_several_keys
+    assert len(set(paths)) == len(paths)
 
 
 def _fields(settings: object, path: str = "") -> Iterator[str]:
@@ -109,8 +109,8 @@ def test_a_default_is_a_value_that_its_key_allows() -> None:
 
 def test_names_of_keys_and_variables_are_unique() -> None:
     """One name means one thing."""
-    assert len({key.name for key in KEYS}) == len(KEYS)
-    assert len({key.env for key in KEYS}) == len(KEYS)
+    assert len(KEYS) == len({key.name for key in KEYS})
+    assert len(KEYS) == len({key.env for key in KEYS})
     assert not {key.name for key in KEYS} & FOREIGN.keys()
     assert not {key.env for key in KEYS} & {each.env for each in FOREIGN.values()}
 
@@ -122,16 +122,16 @@ def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path:
     loaded = _load({"PORT": "1002", "LOG_LEVEL": "error"}, file, {"port": "1003"})
 
     settings = loaded.settings
-    assert settings.port == 1003
-    assert settings.log_level == "error"
+    assert 1003 == settings.port
+    assert "error" == settings.log_level
     assert settings.raft.durability is Durability.OS
-    assert settings.lifecycle.retention_seconds == 5
-    assert settings.lifecycle.dlq_retention_seconds == LifecycleSettings().dlq_retention_seconds
+    assert 5 == settings.lifecycle.retention_seconds
+    assert LifecycleSettings().dlq_retention_seconds == settings.lifecycle.dlq_retention_seconds
     sources = {shown.name: shown.source for shown in loaded.effective}
-    assert sources["port"] == "flag"
-    assert sources["logLevel"] == "environment LOG_LEVEL"
-    assert sources["durability"] == f"file {file}"
-    assert sources["dlqRetentionSeconds"] == "default"
+    assert "flag" == sources["port"]
+    assert "environment LOG_LEVEL" == sources["logLevel"]
+    assert f"file {file}" == sources["durability"]
+    assert "default" == sources["dlqRetentionSeconds"]
 
 
 def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_yaml_and_toml_say_the_same(tmp_path: Path) -> None:
     )
     environment = {"CLUSTER_SECRET": _SECRET}
 
-    assert _load(environment, yaml).settings == _load(environment, toml).settings
+    assert _load(environment, toml).settings == _load(environment, yaml).settings
 
 
 def test_a_file_of_the_reference_loads(tmp_path: Path) -> None:
@@ -206,31 +206,31 @@ clusterSecret: a-secret-of-the-cluster
     loaded = load(file=file)
 
     settings = loaded.settings
-    assert settings.node_id == "n2"
-    assert (settings.link_host, settings.link_port) == ("", 7000)
-    assert settings.peers == (
+    assert "n2" == settings.node_id
+    assert ("", 7000) == (settings.link_host, settings.link_port)
+    assert (
         PeerAddress(id="n1", link="host-1:7000", http="http://host-1:9000"),
         PeerAddress(id="n2", link="host-2:7000", http="http://host-2:9000"),
-    )
-    assert (settings.data_dir, settings.shards) == (Path("codeq-pebble"), 8)
-    assert settings.log_level == "warning"
-    assert (settings.raft.heartbeat_ms, settings.raft.election_ms) == (50, 500)
+    ) == settings.peers
+    assert (Path("codeq-pebble"), 8) == (settings.data_dir, settings.shards)
+    assert "warning" == settings.log_level
+    assert (50, 500) == (settings.raft.heartbeat_ms, settings.raft.election_ms)
     assert settings.lifecycle.backoff_policy is BackoffPolicy.EXPONENTIAL
-    assert settings.lifecycle.max_attempts_default == 3
-    assert settings.artifacts.directory == Path("/srv/artifacts")
-    assert settings.webhooks.subscription_min_interval_seconds == 2
-    assert settings.tracing == TracingSettings(service_name="codeq", sample_ratio=0.5)
-    assert settings.auth.producer[0].issuer == "https://id.example"
-    assert settings.auth.worker[0].jwks_url == "https://id.example/jwks.json"
-    assert settings.auth.worker[0].clock_skew_s == 30.0
-    assert [remark.name for remark in loaded.remarks if remark.says.endswith("; ignored")] == [
+    assert 3 == settings.lifecycle.max_attempts_default
+    assert Path("/srv/artifacts") == settings.artifacts.directory
+    assert 2 == settings.webhooks.subscription_min_interval_seconds
+    assert TracingSettings(service_name="codeq", sample_ratio=0.5) == settings.tracing
+    assert "https://id.example" == settings.auth.producer[0].issuer
+    assert "https://id.example/jwks.json" == settings.auth.worker[0].jwks_url
+    assert 30.0 == settings.auth.worker[0].clock_skew_s
+    assert [
         *("workerAudience", "tracingOtlpEndpoint", "tracingOtlpInsecure", "redisAddr"),
         *("persistenceConfig.fsyncOnCommit", "env", "timezone", "requeueInspectLimit"),
         *("cleanupIntervalSeconds", "subscriptionCleanupIntervalSeconds"),
         *("workerStreamAddr", "producerStreamAddr"),
         *("raft.bootstrap", "raft.leaderLeaseMS", "raft.commitMS", "raft.applyTimeoutSeconds"),
         "raft.topicCatalogProtocol",
-    ]
+    ] == [remark.name for remark in loaded.remarks if remark.says.endswith("; ignored")]
 
 
 def test_peers_come_in_the_same_order_on_every_node() -> None:
@@ -240,15 +240,15 @@ def test_peers_come_in_the_same_order_on_every_node() -> None:
     one = _load({**environment, "RAFT_PEERS": "a=h:1,b=h:2,c=h:3"}).settings
     other = _load({**environment, "RAFT_PEERS": "c=h:3, a=h:1 ,b=h:2"}).settings
 
-    assert one.peers == other.peers
-    assert [peer.id for peer in one.peers] == ["a", "b", "c"]
+    assert other.peers == one.peers
+    assert ["a", "b", "c"] == [peer.id for peer in one.peers]
 
 
 def test_a_node_without_peers_is_a_cluster_of_one() -> None:
     """It needs no secret, and its link still has a random one."""
     one, other = _load().settings, _load().settings
 
-    assert [peer.id for peer in one.peers] == [one.node_id]
+    assert [one.node_id] == [peer.id for peer in one.peers]
     assert len(one.cluster_secret) >= 32
     assert one.cluster_secret != other.cluster_secret
 
@@ -265,8 +265,8 @@ def test_an_ipv6_peer_stands_in_brackets() -> None:
         {"RAFT_PEERS": "a=[::1]:7000", "RAFT_SELF_ID": "a", "CLUSTER_SECRET": _SECRET}
     ).settings
 
-    assert (settings.link_host, settings.link_port) == ("::1", 7000)
-    assert settings.peers[0].http == "http://[::1]:8080"
+    assert ("::1", 7000) == (settings.link_host, settings.link_port)
+    assert "http://[::1]:8080" == settings.peers[0].http
 
 
 @pytest.mark.parametrize(
@@ -420,9 +420,9 @@ def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
     alone = {"RAFT_SELF_ID": "n1", "RAFT_PEERS": "n1=h:1"}
     by_key = _file(tmp_path, f"clusterSecretFile: {path}\n")
 
-    assert _load({**alone, "CLUSTER_SECRET_FILE": path}).settings.cluster_secret == _SECRET
-    assert _load(alone, by_key).settings.cluster_secret == _SECRET
-    assert _load(alone, None, {"clusterSecretFile": path}).settings.cluster_secret == _SECRET
+    assert _SECRET == _load({**alone, "CLUSTER_SECRET_FILE": path}).settings.cluster_secret
+    assert _SECRET == _load(alone, by_key).settings.cluster_secret
+    assert _SECRET == _load(alone, None, {"clusterSecretFile": path}).settings.cluster_secret
     assert "one of them" in _refusal({"CLUSTER_SECRET_FILE": path, "CLUSTER_SECRET": _SECRET})
     assert "readable file" in _refusal({"CLUSTER_SECRET_FILE": str(tmp_path / "none")})
 
@@ -492,10 +492,10 @@ def test_providers_of_the_reference_are_understood() -> None:
     ).settings.auth
 
     first, second = (provider.tokens[0] for provider in auth.worker)
-    assert (first.token, first.subject, first.tenant) == ("t1", "w", "acme")
-    assert first.scopes == ("codeq:claim", "codeq:admin")
-    assert first.event_types == ("*",)
-    assert (second.token, second.tenant, second.scopes) == ("t2", None, ())
+    assert ("t1", "w", "acme") == (first.token, first.subject, first.tenant)
+    assert ("codeq:claim", "codeq:admin") == first.scopes
+    assert ("*",) == first.event_types
+    assert ("t2", None, ()) == (second.token, second.tenant, second.scopes)
 
 
 def test_budgets_stand_in_a_file_by_tenant(tmp_path: Path) -> None:
@@ -513,11 +513,11 @@ budgets:
 
     budgets = _load(file=file).settings.budgets
 
-    assert (budgets.ready_tasks, budgets.in_flight, budgets.stored_bytes) == (100, 0, 0)
-    assert budgets.tenants == (
+    assert (100, 0, 0) == (budgets.ready_tasks, budgets.in_flight, budgets.stored_bytes)
+    assert (
         TenantBudget(tenant="acme", stored_bytes=5000),
         TenantBudget(tenant="", in_flight=7),
-    )
+    ) == budgets.tenants
 
 
 def test_rate_limits_stand_in_a_file_as_in_the_reference_and_by_tenant(tmp_path: Path) -> None:
@@ -541,11 +541,11 @@ rateLimit:
 
     assert RateSettings(requests_per_minute=600, burst_size=50) == rates.producer
     assert RateSettings() == rates.worker
-    assert rates.tenants == (
+    assert (
         TenantRateLimit(tenant="acme", scope="producer", requests_per_minute=6000, burst_size=500),
         TenantRateLimit(tenant="acme", scope="worker", requests_per_minute=0, burst_size=0),
         TenantRateLimit(tenant="", scope="admin", requests_per_minute=1, burst_size=1),
-    )
+    ) == rates.tenants
 
 
 def test_the_store_can_be_given_as_one_variable() -> None:
@@ -554,18 +554,18 @@ def test_the_store_can_be_given_as_one_variable() -> None:
 
     settings = _load({"PERSISTENCE_CONFIG": section, "PERSISTENCE_PATH": "/two"}).settings
 
-    assert (settings.data_dir, settings.shards) == (Path("/two"), 8)
+    assert (Path("/two"), 8) == (settings.data_dir, settings.shards)
     assert "unknown key" in _refusal({"PERSISTENCE_CONFIG": '{"shards": 8}'})
     assert "its JSON text" in _refusal({"PERSISTENCE_CONFIG": "/data"})
 
 
 def test_an_empty_variable_counts_as_not_set() -> None:
     """Compose files pass on variables without a value."""
-    assert _load({"PORT": "", "LOG_LEVEL": ""}).settings.port == 8080
+    assert 8080 == _load({"PORT": "", "LOG_LEVEL": ""}).settings.port
 
 
 def test_settings_of_this_process_do_not_reach_a_child() -> None:
     """Variables that configure a node are removed from an environment, the rest stays."""
     left = without_settings({"PORT": "1", "CLUSTER_SECRET_FILE": "x", "PATH": "/bin"})
 
-    assert left == {"PATH": "/bin"}
+    assert {"PATH": "/bin"} == left

@@ -27,8 +27,8 @@ def test_a_node_is_the_same_in_every_mode_of_the_reference(tmp_path: Path, mode:
     file.write_text(f"env: {mode}\n")
     plain = load(file=None, environment=_LEAST).settings
 
-    assert load(file=file, environment=_LEAST).settings == plain
-    assert load(file=None, environment={**_LEAST, "ENV": mode}).settings == plain
+    assert plain == load(file=file, environment=_LEAST).settings
+    assert plain == load(file=None, environment={**_LEAST, "ENV": mode}).settings
 
 
 def test_a_node_that_is_told_nothing_relaxes_nothing() -> None:
@@ -36,9 +36,9 @@ def test_a_node_that_is_told_nothing_relaxes_nothing() -> None:
     settings = load(file=None, environment=_LEAST).settings
 
     assert not settings.auth.allow_producer_as_worker
-    assert settings.auth.tenant_fallback == "deny"
+    assert "deny" == settings.auth.tenant_fallback
     assert not settings.auth.allow_http_jwks
     assert not settings.webhooks.allow_private
     assert settings.webhooks.signing is Signing.REFUSED
-    assert settings.raft.durability == "fsync"
-    assert settings.host == "127.0.0.1"
+    assert "fsync" == settings.raft.durability
+    assert "127.0.0.1" == settings.host

@@ -58,7 +58,7 @@ class Both:
         for _ in range(times):
             self.syncer.sync(self._file, outcomes.append)
 
-        assert outcomes == [None] * times
+        assert [None] * times == outcomes
         return self.kernel.synced - before[0], self.thread.synced - before[1]
 
 
@@ -66,7 +66,7 @@ def test_the_kernel_syncs_and_the_thread_is_tried_now_and_then() -> None:
     """One sync in many measures the way that is not in use."""
     both = Both()
 
-    assert both.sync(4 * TRY_EVERY) == (4 * TRY_EVERY - 4, 4)
+    assert (4 * TRY_EVERY - 4, 4) == both.sync(4 * TRY_EVERY)
     assert both.syncer.by_kernel
 
 
@@ -77,7 +77,7 @@ def test_a_thread_that_is_clearly_faster_takes_over() -> None:
     both.sync(TRY_EVERY)
 
     assert not both.syncer.by_kernel
-    assert both.sync(4 * TRY_EVERY) == (4, 4 * TRY_EVERY - 4)
+    assert (4, 4 * TRY_EVERY - 4) == both.sync(4 * TRY_EVERY)
 
 
 def test_a_thread_that_is_hardly_faster_does_not() -> None:

@@ -32,7 +32,7 @@ def test_what_was_noted_is_there_after_a_kill(tmp_path: Path) -> None:
         text=True,
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "noted\n"
+        assert "noted\n" == process.stdout.readline()
         os.kill(process.pid, signal.SIGKILL)
 
     file = AppliedFile(path, shards=3)

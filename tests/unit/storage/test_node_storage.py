@@ -26,8 +26,8 @@ def test_a_shard_that_wrote_nothing_for_long_opens_after_any_number_of_starts(
         node.kill()
         node.start()
 
-    assert node.rows(0) == {b"log/0": b"a"}
-    assert node.rows(1) == {b"log/%d" % n: b"b" for n in range(5)}
+    assert {b"log/0": b"a"} == node.rows(0)
+    assert {b"log/%d" % n: b"b" for n in range(5)} == node.rows(1)
 
 
 def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
@@ -42,13 +42,13 @@ def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
         node.shard(0).withdraw()
         node.shard(0).reopen()
         shown = node.rows(0)
-        assert shown[b"log/0"] == b"a"
+        assert b"a" == shown[b"log/0"]
         assert node.write(0, (b"log/2", b"c")) is None
         node.lose_power()
         node.start()
 
         # The failed write may be there or not, but its state no longer changes.
-        assert node.rows(0) == {**shown, b"log/2": b"c"}
+        assert {**shown, b"log/2": b"c"} == node.rows(0)
 
 
 def test_a_sync_that_fails_fails_every_write_that_waited_for_it() -> None:
@@ -57,7 +57,7 @@ def test_a_sync_that_fails_fails_every_write_that_waited_for_it() -> None:
     node.start()
     told = node.begin(0, (b"log/0", b"a")), node.begin(1, (b"log/0", b"b"))
     node.run(node.flush_s / 2)
-    assert [each() for each in told] == [[], []]
+    assert [[], []] == [each() for each in told]
     node.disks[0].full = True
     node.run(1.0)
     node.disks[0].full = False
@@ -87,9 +87,9 @@ def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after(
         node.lose_power()
         node.start()
 
-        assert node.rows(0) == shown
+        assert shown == node.rows(0)
         assert set(shown) >= {b"log/0", b"log/1", b"log/2"}
-        assert node.rows(1) == {b"log/%d" % n: b"well" for n in range(3)}
+        assert {b"log/%d" % n: b"well" for n in range(3)} == node.rows(1)
 
 
 def test_a_shard_is_opened_anew_while_another_is_written() -> None:
@@ -99,16 +99,16 @@ def test_a_shard_is_opened_anew_while_another_is_written() -> None:
     assert node.write(0, (b"log/0", b"a")) is None
     told = node.begin(1, (b"log/0", b"b"))
     node.run(0.0005)
-    assert told() == []
+    assert [] == told()
     node.shard(0).withdraw()
     node.shard(0).reopen()
     node.run(1.0)
-    assert told() == [None]
+    assert [None] == told()
     node.lose_power()
     node.start()
 
-    assert node.rows(0) == {b"log/0": b"a"}
-    assert node.rows(1) == {b"log/0": b"b"}
+    assert {b"log/0": b"a"} == node.rows(0)
+    assert {b"log/0": b"b"} == node.rows(1)
 
 
 @pytest.mark.parametrize("goes_on", [False, True])
@@ -119,18 +119,18 @@ def test_a_snapshot_takes_the_place_of_writes_that_are_in_the_log(*, goes_on: bo
     assert node.write(1, (b"log/0", b"other")) is None
     told = node.begin(0, (b"log/8", b"before"), (b"log/9", b"before"))
     node.run(0.01)
-    assert told() == [None]
+    assert [None] == told()
     node.databases[0].incoming = node.databases[0].state_rows()
     node.shard(0).replace([(b"log/7", b"snapshot")], index=1)
-    assert node.rows(0) == {b"log/7": b"snapshot"}
+    assert {b"log/7": b"snapshot"} == node.rows(0)
     if goes_on:
         assert node.write(0, (b"log/8", b"after")) is None
     node.lose_power()
     node.start()
 
     after = {b"log/8": b"after"} if goes_on else {}
-    assert node.rows(0) == {b"log/7": b"snapshot", **after}
-    assert node.rows(1) == {b"log/0": b"other"}
+    assert {b"log/7": b"snapshot", **after} == node.rows(0)
+    assert {b"log/0": b"other"} == node.rows(1)
 
 
 def test_a_power_cut_at_any_moment_keeps_what_was_acknowledged() -> None:
@@ -150,7 +150,7 @@ def test_a_power_cut_at_any_moment_keeps_what_was_acknowledged() -> None:
                     node.run(0.001)
                     if told():
                         break
-                assert told() == [None]
+                assert [None] == told()
                 acknowledged[shard][row[0]] = row[1]
                 node.run(random.choice([0.0, 0.01, 0.3]))
             node.run(random.random() / 2)

@@ -84,9 +84,9 @@ def test_reads_see_the_newest_of_both(
     wanted = sorted((k, v) for k, v in both.model.items() if start <= k < end)
     found = both.buffer.get(start)
 
-    assert both.model.get(start) == (stored.get(start) if found is MISSING else found)
-    assert both.buffer.merged(both.page(start, end), start, end) == wanted
-    assert list(both.buffer.over(both.page(start, end), start, end)) == wanted
+    assert (stored.get(start) if found is MISSING else found) == both.model.get(start)
+    assert wanted == both.buffer.merged(both.page(start, end), start, end)
+    assert wanted == list(both.buffer.over(both.page(start, end), start, end))
 
 
 @given(stored=st.dictionaries(keys, values), calls=steps)
@@ -96,7 +96,7 @@ def test_a_spill_changes_nothing_that_is_read(stored: Rows, calls: list[object])
 
     both.spill()
 
-    assert both.stored == both.model
+    assert both.model == both.stored
 
 
 @given(calls=steps)
@@ -104,6 +104,6 @@ def test_a_buffer_that_was_written_to_is_not_empty(calls: list[object]) -> None:
     """Its size is above zero from the first row or range on, so that its bound can be reached."""
     buffer = driven({}, calls).buffer
 
-    assert bool(buffer) == bool(buffer.rows or buffer.ranges)
+    assert bool(buffer.rows or buffer.ranges) == bool(buffer)
     assert (buffer.size > 0) >= bool(buffer)
     assert buffer.size >= sum(len(key) + len(value or b"") for key, value in buffer.rows.items())

@@ -65,8 +65,8 @@ def test_what_is_written_is_read(every: list[list[Write]], salt: bytes, behind: 
     found = segments.read(content(jobs, salt=salt) + bytes(40) + behind)
 
     assert found is not None
-    assert found[0] == HEADER
-    assert spread(found[1]) == spread(jobs)
+    assert HEADER == found[0]
+    assert spread(jobs) == spread(found[1])
 
 
 def test_a_frame_that_a_crash_has_torn_is_cut() -> None:
@@ -74,9 +74,9 @@ def test_a_frame_that_a_crash_has_torn_is_cut() -> None:
     whole, short = content(JOBS), content(JOBS[:2])
     for end in range(len(short), len(whole)):
         for rest in (b"", bytes(len(whole) - end), bytes(1000)):
-            assert spread(jobs_of(whole[:end] + rest)) == spread(JOBS[:2]), end
+            assert spread(JOBS[:2]) == spread(jobs_of(whole[:end] + rest)), end
 
-    assert spread(jobs_of(whole)) == spread(JOBS)
+    assert spread(JOBS) == spread(jobs_of(whole))
 
 
 def test_a_header_that_a_crash_has_torn_is_none() -> None:
@@ -103,8 +103,8 @@ def test_frames_of_a_files_earlier_life_are_none() -> None:
     for jobs in ([], JOBS[:1], JOBS[:2]):
         now = content(jobs)
 
-        assert spread(jobs_of(now + before[len(now) :])) == spread(jobs)
-        assert spread(jobs_of(now + segments.frame(OTHER, JOBS[2]))) == spread(jobs)
+        assert spread(jobs) == spread(jobs_of(now + before[len(now) :]))
+        assert spread(jobs) == spread(jobs_of(now + segments.frame(OTHER, JOBS[2])))
 
 
 def test_a_later_format_is_refused_by_name() -> None:

@@ -36,8 +36,8 @@ def test_rows_reach_the_database_soon_and_unasked() -> None:
     for shard in (0, 1):
         told = node.begin(shard, ROW)
         node.run(0.01)
-        assert told() == [None]
-        assert stored(node, shard) == set()
+        assert [None] == told()
+        assert set() == stored(node, shard)
 
     node.run(SPILL_S + 0.1)
 
@@ -56,7 +56,7 @@ def test_shards_are_spilled_in_turn() -> None:
         node.run(SPILL_S / 10)
         spilled.append(sum(bool(stored(node, shard)) for shard in (0, 1)) - before)
 
-    assert sorted(spilled) == [0] * 8 + [1, 1]
+    assert [0] * 8 + [1, 1] == sorted(spilled)
 
 
 def test_log_and_state_are_spilled_as_of_one_moment() -> None:
@@ -65,13 +65,13 @@ def test_log_and_state_are_spilled_as_of_one_moment() -> None:
     node.begin(0, ROW)
     node.run(0.01)
     node.shard(0).state.commit({b"a": b"1"}, index=2, digest=DIGEST)
-    assert (node.shard(0).state.applied_index, node.shard(0).state.stored_index) == (2, 1)
+    assert (2, 1) == (node.shard(0).state.applied_index, node.shard(0).state.stored_index)
 
     node.run(0.3)
 
-    assert node.shard(0).state.stored_index == 2
-    assert node.databases[0].state.get(b"a") == b"1"
-    assert stored(node, 0) == {b"log/1"}
+    assert 2 == node.shard(0).state.stored_index
+    assert b"1" == node.databases[0].state.get(b"a")
+    assert {b"log/1"} == stored(node, 0)
 
 
 def test_a_stalled_database_is_tried_again_and_the_log_goes_on() -> None:
@@ -80,14 +80,14 @@ def test_a_stalled_database_is_tried_again_and_the_log_goes_on() -> None:
     node.databases[0].stalled = True
     for row in rows(3):
         assert node.write(0, row) is None
-    assert stored(node, 0) == set()
-    assert node.rows(0) == dict(rows(3))
+    assert set() == stored(node, 0)
+    assert dict(rows(3)) == node.rows(0)
 
     node.databases[0].stalled = False
     node.run(0.5)
 
-    assert stored(node, 0) == set(dict(rows(3)))
-    assert node.failed == []
+    assert set(dict(rows(3))) == stored(node, 0)
+    assert [] == node.failed
 
 
 def test_a_stalled_database_stands_in_no_other_shards_way() -> None:
@@ -97,7 +97,7 @@ def test_a_stalled_database_stands_in_no_other_shards_way() -> None:
     assert node.write(0, ROW) is None
     assert node.write(1, ROW) is None
 
-    assert (stored(node, 0), stored(node, 1)) == (set(), {b"log/1"})
+    assert (set(), {b"log/1"}) == (stored(node, 0), stored(node, 1))
 
 
 def test_a_shard_whose_memory_is_full_waits_and_is_let_go() -> None:
@@ -107,13 +107,13 @@ def test_a_shard_whose_memory_is_full_waits_and_is_let_go() -> None:
     assert node.write(0, *rows(4)) is None
     told = node.begin(0, ROW)
     node.run(5.0)
-    assert told() == []
+    assert [] == told()
     assert node.write(1, ROW) is None
 
     node.databases[0].stalled = False
     node.run(0.5)
 
-    assert told() == [None]
+    assert [None] == told()
     assert node.write(0, ROW) is None
 
 
@@ -129,7 +129,7 @@ def test_no_more_than_its_bound_waits_in_memory_however_fast_it_comes() -> None:
         if not told():
             break
 
-    assert acknowledged == 4
+    assert 4 == acknowledged
     assert node.shard(0).size < HELD_BYTES + 2_000
 
 
@@ -140,12 +140,12 @@ def test_a_database_that_stalls_for_a_minute_has_failed() -> None:
     assert node.write(0, *rows(4)) is None
     told = node.begin(0, ROW)
     node.run(59.0)
-    assert (told(), node.failed) == ([], [])
+    assert ([], []) == (told(), node.failed)
 
     node.run(5.0)
 
-    assert node.failed == [(0, "RocksDB waits for a flush or a compaction in vain")]
-    assert told() == [None]
+    assert [(0, "RocksDB waits for a flush or a compaction in vain")] == node.failed
+    assert [None] == told()
 
 
 def test_a_database_that_fails_is_told_of_once_and_goes_on_from_the_log() -> None:
@@ -154,17 +154,17 @@ def test_a_database_that_fails_is_told_of_once_and_goes_on_from_the_log() -> Non
     node.disks[1].full = True
     for row in rows(3):
         assert node.write(1, row) is None
-    assert node.failed == [(1, "no space left")]
+    assert [(1, "no space left")] == node.failed
 
     node.disks[1].full = False
     node.shard(1).withdraw()
     node.shard(1).reopen()
 
-    assert node.rows(1) == dict(rows(3))
-    assert stored(node, 1) == set(dict(rows(3)))
+    assert dict(rows(3)) == node.rows(1)
+    assert set(dict(rows(3))) == stored(node, 1)
     assert node.write(1, (b"log/9", b"more")) is None
-    assert stored(node, 1) == {*dict(rows(3)), b"log/9"}
-    assert len(node.failed) == 1
+    assert {*dict(rows(3)), b"log/9"} == stored(node, 1)
+    assert 1 == len(node.failed)
 
 
 def big(count: int) -> list[tuple[bytes, bytes]]:
@@ -184,12 +184,12 @@ def test_segments_are_deleted_when_every_database_has_them_on_disk() -> None:
 
     node.databases[1].stalled = False
     node.run(2.0)
-    assert len(segments.names()) == 1
+    assert 1 == len(segments.names())
     node.lose_power()
     node.start()
 
-    assert node.rows(0) == dict(big(9))
-    assert node.rows(1) == dict([ROW])
+    assert dict(big(9)) == node.rows(0)
+    assert dict([ROW]) == node.rows(1)
 
 
 def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
@@ -199,7 +199,7 @@ def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
     node.databases[1].refuses_syncs = True
     for row in big(9):
         assert node.write(1, row) is None
-    assert node.failed == [(1, "syncing: Input/output error")]
+    assert [(1, "syncing: Input/output error")] == node.failed
     assert segments.names()[0].endswith("1")
 
     node.databases[1].refuses_syncs = False
@@ -210,8 +210,8 @@ def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
     node.lose_power()
     node.start()
 
-    assert node.rows(1) == dict(big(9))
-    assert len(segments.names()) == 1
+    assert dict(big(9)) == node.rows(1)
+    assert 1 == len(segments.names())
 
 
 def test_a_shard_that_is_being_opened_anew_keeps_its_segments() -> None:
@@ -228,8 +228,8 @@ def test_a_shard_that_is_being_opened_anew_keeps_its_segments() -> None:
     assert node.write(1, ROW) is None
     node.run(1.0)
 
-    assert len(segments.names()) == 1
-    assert node.rows(0) == dict([ROW])
+    assert 1 == len(segments.names())
+    assert dict([ROW]) == node.rows(0)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -246,13 +246,13 @@ def test_a_segment_outlives_a_database_that_loses_rows_while_the_disks_are_waite
     node.run(0.02)
     node.flush_s = 5.0
     node.run(0.5)
-    assert told() == [None]
-    assert len(segments.names()) == 2
-    assert stored(node, 0) == set(dict(big(3)))
+    assert [None] == told()
+    assert 2 == len(segments.names())
+    assert set(dict(big(3))) == stored(node, 0)
     node.shard(0).withdraw()
     node.databases[0].reopen()
     node.run(6.0)
 
     node.shard(0).reopen()
 
-    assert node.rows(0) == dict(big(3))
+    assert dict(big(3)) == node.rows(0)

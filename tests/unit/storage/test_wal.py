@@ -50,7 +50,7 @@ def filled(disk: SegmentDisk, *, jobs: int = 6) -> Wal:
     """Return a log of three segments of two jobs each, of shards 0 and 1 in turns."""
     wal = begun(disk)
     for n in range(1, jobs + 1):
-        assert job(wal, write(n % 2, b"%d" % n, 900)) == n
+        assert n == job(wal, write(n % 2, b"%d" % n, 900))
     return wal
 
 
@@ -64,8 +64,8 @@ def test_a_log_rolls_and_comes_back_in_order() -> None:
     disk = Disk().segments
     filled(disk)
 
-    assert len(disk.names()) == 3
-    assert recovered(disk, 0, 0) == [(n, n % 2, b"%d" % n) for n in range(1, 7)]
+    assert 3 == len(disk.names())
+    assert [(n, n % 2, b"%d" % n) for n in range(1, 7)] == recovered(disk, 0, 0)
 
 
 def test_a_database_gets_what_is_behind_its_mark() -> None:
@@ -73,8 +73,8 @@ def test_a_database_gets_what_is_behind_its_mark() -> None:
     disk = Disk().segments
     filled(disk)
 
-    assert recovered(disk, 4, 1) == [(3, 1, b"3"), (5, 1, b"5"), (6, 0, b"6")]
-    assert recovered(disk, 6, 6) == []
+    assert [(3, 1, b"3"), (5, 1, b"5"), (6, 0, b"6")] == recovered(disk, 4, 1)
+    assert [] == recovered(disk, 6, 6)
 
 
 def test_a_write_of_a_shard_that_is_not_there_is_refused() -> None:
@@ -155,15 +155,15 @@ def test_a_job_that_failed_may_be_there_and_is_followed_by_others() -> None:
         assert "syncing the write-ahead log: No space left" in str(wal.not_synced(refused.value))
         assert not wal.has_room(0)
         disk.full = False
-    assert job(wal, write(0, b"4")) == 4
+    assert 4 == job(wal, write(0, b"4"))
     # The failed jobs are not completely on disk, as the power cut shows.
     disk.segments.crash(Random(4))
 
     found = recovered(disk.segments, 0)
 
-    assert len(disk.segments.names()) == 3
-    assert [key for _, _, key in found if key != b"failed"] == [b"1", b"4"]
-    assert [seq for seq, _, _ in found] == sorted({seq for seq, _, _ in found})
+    assert 3 == len(disk.segments.names())
+    assert [b"1", b"4"] == [key for _, _, key in found if key != b"failed"]
+    assert sorted({seq for seq, _, _ in found}) == [seq for seq, _, _ in found]
 
 
 def test_a_segment_that_took_half_a_job_takes_no_more() -> None:
@@ -179,8 +179,8 @@ def test_a_segment_that_took_half_a_job_takes_no_more() -> None:
     disk.full = False
     disk.segments.tear(disk.segments.names()[0], keep=0.8)
 
-    assert job(wal, write(0, b"3")) == 3
-    assert [key for _, _, key in recovered(disk.segments, 0)] == [b"1", b"3"]
+    assert 3 == job(wal, write(0, b"3"))
+    assert [b"1", b"3"] == [key for _, _, key in recovered(disk.segments, 0)]
 
 
 def test_what_a_shard_has_in_the_log_is_read_while_the_log_is_written() -> None:
@@ -188,10 +188,10 @@ def test_what_a_shard_has_in_the_log_is_read_while_the_log_is_written() -> None:
     disk = Disk().segments
     wal = filled(disk)
 
-    assert [each.puts[0][0] for each in wal.kept(0, 2)] == [b"4", b"6"]
-    assert [each.puts[0][0] for each in wal.kept(1, 0)] == [b"1", b"3", b"5"]
-    assert [each.puts[0][0] for each in wal.kept(0, 1)] == [b"2", b"4", b"6"]
-    assert wal.kept(1, 6) == []
+    assert [b"4", b"6"] == [each.puts[0][0] for each in wal.kept(0, 2)]
+    assert [b"1", b"3", b"5"] == [each.puts[0][0] for each in wal.kept(1, 0)]
+    assert [b"2", b"4", b"6"] == [each.puts[0][0] for each in wal.kept(0, 1)]
+    assert [] == wal.kept(1, 6)
 
 
 @pytest.mark.parametrize(("upto", "left"), [(0, 3), (1, 3), (2, 2), (3, 2), (5, 1), (6, 1), (9, 1)])
@@ -202,8 +202,8 @@ def test_segments_are_deleted_that_hold_nothing_behind_a_job(upto: int, left: in
 
     wal.release(upto)
 
-    assert len(disk.names()) == left
-    assert [seq for seq, _, _ in recovered(disk, upto, upto)] == list(range(upto + 1, 7))
+    assert left == len(disk.names())
+    assert list(range(upto + 1, 7)) == [seq for seq, _, _ in recovered(disk, upto, upto)]
 
 
 def test_a_start_begins_a_segment_and_deletes_those_before() -> None:
@@ -214,9 +214,9 @@ def test_a_start_begins_a_segment_and_deletes_those_before() -> None:
     list(wal.recover([0, 0]))
     wal.begin(6)
 
-    assert disk.names() == ["segment-000000000004"]
-    assert job(wal, write(0, b"7")) == 7
-    assert recovered(disk, 6, 6) == [(7, 0, b"7")]
+    assert ["segment-000000000004"] == disk.names()
+    assert 7 == job(wal, write(0, b"7"))
+    assert [(7, 0, b"7")] == recovered(disk, 6, 6)
 
 
 def test_a_start_that_was_cut_off_is_no_gap_to_databases_that_are_beyond() -> None:
@@ -229,7 +229,7 @@ def test_a_start_that_was_cut_off_is_no_gap_to_databases_that_are_beyond() -> No
     for name, content in contents.items():
         disk.create(name, content, len(content))
 
-    assert recovered(disk, 8, 8) == []
+    assert [] == recovered(disk, 8, 8)
     with pytest.raises(DataDirectoryRefused, match="segment 3 ends at job 6, not at 8"):
         recovered(disk, 8, 7)
 
@@ -241,7 +241,7 @@ def test_an_ended_log_leaves_nothing() -> None:
 
     wal.end()
 
-    assert disk.names() == []
+    assert [] == disk.names()
 
 
 class UnsyncableDirectory(SegmentFiles):
@@ -268,8 +268,8 @@ def test_a_deletion_that_failed_half_way_is_done_again(tmp_path: Path) -> None:
 
     wal.release(4)
 
-    assert disk.names() == ["segment-000000000003"]
-    assert [seq for seq, _, _ in recovered(disk, 4, 4)] == [5, 6]
+    assert ["segment-000000000003"] == disk.names()
+    assert [5, 6] == [seq for seq, _, _ in recovered(disk, 4, 4)]
 
 
 def test_files_are_used_again_and_their_old_frames_are_not_read(tmp_path: Path) -> None:
@@ -282,8 +282,8 @@ def test_files_are_used_again_and_their_old_frames_are_not_read(tmp_path: Path) 
         job(wal, write(n % 2, b"%d" % n, 500))
     recycled = (tmp_path / "wal" / disk.names()[-1]).stat().st_ino
 
-    assert recycled == inodes["segment-000000000001"]
-    assert [seq for seq, _, _ in recovered(disk, 2, 2)] == [3, 4, 5, 6, 7, 8, 9]
+    assert inodes["segment-000000000001"] == recycled
+    assert [3, 4, 5, 6, 7, 8, 9] == [seq for seq, _, _ in recovered(disk, 2, 2)]
 
 
 @pytest.mark.parametrize("cut", ["new", "spare"])
@@ -292,11 +292,11 @@ def test_a_segment_that_a_crash_left_half_made_is_no_segment(tmp_path: Path, cut
     disk = SegmentFiles(tmp_path / "wal")
     filled(disk)
     (tmp_path / "wal" / cut).write_bytes(os.urandom(5_000))
-    assert len(disk.names()) == 3
+    assert 3 == len(disk.names())
 
     wal = Wal(disk, segment_bytes=2_000, grow_bytes=100)
     list(wal.recover([0, 0]))
     wal.begin(6)
-    assert job(wal, write(0, b"7")) == 7
+    assert 7 == job(wal, write(0, b"7"))
 
-    assert recovered(disk, 6, 6) == [(7, 0, b"7")]
+    assert [(7, 0, b"7")] == recovered(disk, 6, 6)

@@ -53,11 +53,11 @@ async def test_what_happens_in_a_slot_is_counted_for_queue_tenant_and_cluster() 
     story.history.count("acme", "resize", Flow.STARTED)
     await story.pass_by()
 
-    assert story.flows("acme", "resize").flows == [[2, 0], [0, 1], [0, 0], [0, 0]]
-    assert story.flows("acme").flows == [[3, 0], [0, 1], [0, 0], [0, 0]]
-    assert story.flows("other").flows == [[0, 0], [0, 0], [0, 0], [1, 0]]
-    assert story.flows(None).flows == [[3, 0], [0, 1], [0, 0], [1, 0]]
-    assert story.flows().first == FIRST
+    assert [[2, 0], [0, 1], [0, 0], [0, 0]] == story.flows("acme", "resize").flows
+    assert [[3, 0], [0, 1], [0, 0], [0, 0]] == story.flows("acme").flows
+    assert [[0, 0], [0, 0], [0, 0], [1, 0]] == story.flows("other").flows
+    assert [[3, 0], [0, 1], [0, 0], [1, 0]] == story.flows(None).flows
+    assert FIRST == story.flows().first
 
 
 async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
@@ -71,10 +71,10 @@ async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
     story.shards = [{}, {("render", "acme"): Counters(dead=5)}]
     await story.pass_by()
 
-    assert story.flows("acme", "resize").levels == [[11, 0], [22, 0], [33, 0], [44, 0]]
-    assert story.flows("acme").levels == [[11, 0], [22, 0], [33, 0], [44, 5]]
-    assert story.flows("").levels == [[7, 0], [0, 0], [0, 0], [0, 0]]
-    assert story.flows(None).levels == [[18, 0], [22, 0], [33, 0], [44, 5]]
+    assert [[11, 0], [22, 0], [33, 0], [44, 0]] == story.flows("acme", "resize").levels
+    assert [[11, 0], [22, 0], [33, 0], [44, 5]] == story.flows("acme").levels
+    assert [[7, 0], [0, 0], [0, 0], [0, 0]] == story.flows("").levels
+    assert [[18, 0], [22, 0], [33, 0], [44, 5]] == story.flows(None).levels
 
 
 async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> None:
@@ -89,11 +89,11 @@ async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> 
         found = story.history.slots("acme", "", step_s=FINE_S, since=since, until=until)
         return found.first, found.flows[Flow.CREATED]
 
-    assert slots(0, NEVER) == (FIRST, [0, 1, 2, 3])
-    assert slots(FIRST + 1, NEVER) == (FIRST + 2, [2, 3])
-    assert slots(FIRST + 1, FIRST + 3) == (FIRST + 2, [2])
-    assert slots(FIRST + 3, NEVER) == (FIRST + 4, [])
-    assert slots(FIRST + 100, NEVER) == (FIRST + 4, [])
+    assert (FIRST, [0, 1, 2, 3]) == slots(0, NEVER)
+    assert (FIRST + 2, [2, 3]) == slots(FIRST + 1, NEVER)
+    assert (FIRST + 2, [2]) == slots(FIRST + 1, FIRST + 3)
+    assert (FIRST + 4, []) == slots(FIRST + 3, NEVER)
+    assert (FIRST + 4, []) == slots(FIRST + 100, NEVER)
 
 
 async def test_coarse_slots_add_up_fine_ones() -> None:
@@ -105,8 +105,8 @@ async def test_coarse_slots_add_up_fine_ones() -> None:
         await story.pass_by()
     found = story.flows("acme", "resize", COARSE_S)
 
-    assert found.first == FIRST * FINE_S // COARSE_S
-    assert found.flows[Flow.COMPLETED] == [7, 12, 12]
+    assert FIRST * FINE_S // COARSE_S == found.first
+    assert [7, 12, 12] == found.flows[Flow.COMPLETED]
 
 
 async def test_only_the_last_slots_are_kept() -> None:
@@ -118,9 +118,9 @@ async def test_only_the_last_slots_are_kept() -> None:
     await story.pass_by(3)
     found = story.flows("acme", "resize")
 
-    assert found.first == FIRST + 3
-    assert len(found.flows[Flow.CREATED]) == SLOTS
-    assert sum(found.flows[Flow.CREATED]) == 1
+    assert FIRST + 3 == found.first
+    assert SLOTS == len(found.flows[Flow.CREATED])
+    assert 1 == sum(found.flows[Flow.CREATED])
 
 
 async def test_a_machine_that_slept_has_empty_slots() -> None:
@@ -131,7 +131,7 @@ async def test_a_machine_that_slept_has_empty_slots() -> None:
     await story.history.end_slots(story.slot)
     await story.history.end_slots(story.slot - 2)
 
-    assert story.flows("acme", "resize").flows[Flow.CREATED] == [1, 0, 0, 0]
+    assert [1, 0, 0, 0] == story.flows("acme", "resize").flows[Flow.CREATED]
 
 
 async def test_rates_are_told_of_queues_that_had_any_flow_in_a_minute() -> None:
@@ -145,10 +145,10 @@ async def test_rates_are_told_of_queues_that_had_any_flow_in_a_minute() -> None:
     rates = story.history.rates("acme")
     await story.pass_by(11)
 
-    assert rates == {"resize": [1, 1, 0, 0]}
-    assert story.history.rates("acme") == {"resize": [0, 1, 0, 0]}
+    assert {"resize": [1, 1, 0, 0]} == rates
+    assert {"resize": [0, 1, 0, 0]} == story.history.rates("acme")
     await story.pass_by()
-    assert story.history.rates("acme") == {}
+    assert {} == story.history.rates("acme")
 
 
 async def test_what_flowed_between_two_slots_is_summed_up_by_queue() -> None:
@@ -161,15 +161,15 @@ async def test_what_flowed_between_two_slots_is_summed_up_by_queue() -> None:
     story.history.count("acme", "resize", Flow.FAILED)
     story.history.count("other", "resize", Flow.FAILED)
 
-    assert story.history.flows("acme", since=FIRST, until=NEVER) == {
+    assert {
         "resize": [0, 1, 1, 0],
         "render": [2, 0, 0, 0],
-    }
-    assert story.history.flows("acme", since=FIRST, until=FIRST + 2) == {
+    } == story.history.flows("acme", since=FIRST, until=NEVER)
+    assert {
         "resize": [0, 1, 0, 0],
         "render": [1, 0, 0, 0],
-    }
-    assert story.history.flows("acme", since=FIRST + 2, until=NEVER) == {}
+    } == story.history.flows("acme", since=FIRST, until=FIRST + 2)
+    assert {} == story.history.flows("acme", since=FIRST + 2, until=NEVER)
 
 
 async def test_queues_whose_dead_letters_grow_are_named() -> None:
@@ -181,9 +181,9 @@ async def test_queues_whose_dead_letters_grow_are_named() -> None:
     story.shards = [{("a", "acme"): Counters(dead=8), ("b", "acme"): Counters(dead=1)}]
     await story.pass_by()
 
-    assert before == {}
-    assert story.history.died("acme") == {"a": 3}
-    assert story.history.died("other") == {}
+    assert {} == before
+    assert {"a": 3} == story.history.died("acme")
+    assert {} == story.history.died("other")
 
 
 async def test_queues_beyond_the_bound_count_for_their_tenant() -> None:
@@ -193,9 +193,9 @@ async def test_queues_beyond_the_bound_count_for_their_tenant() -> None:
         story.history.count("acme", f"q{number}", Flow.CREATED)
     await story.pass_by()
 
-    assert story.flows("acme").flows[Flow.CREATED] == [QUEUES_MAX + 10]
-    assert story.flows(None).flows[Flow.CREATED] == [QUEUES_MAX + 10]
-    assert len(story.history.rates("acme")) == QUEUES_MAX
+    assert [QUEUES_MAX + 10] == story.flows("acme").flows[Flow.CREATED]
+    assert [QUEUES_MAX + 10] == story.flows(None).flows[Flow.CREATED]
+    assert QUEUES_MAX == len(story.history.rates("acme"))
 
 
 async def test_tenants_beyond_the_bound_count_for_the_cluster() -> None:
@@ -206,8 +206,8 @@ async def test_tenants_beyond_the_bound_count_for_the_cluster() -> None:
     await story.pass_by()
     kept = [story.flows(f"t{n}").flows[Flow.CREATED] for n in range(TENANTS_MAX + 10)]
 
-    assert story.flows(None).flows[Flow.CREATED] == [TENANTS_MAX + 10]
-    assert kept.count([1]) == TENANTS_MAX
+    assert [TENANTS_MAX + 10] == story.flows(None).flows[Flow.CREATED]
+    assert TENANTS_MAX == kept.count([1])
 
 
 async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
@@ -221,8 +221,8 @@ async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
         story.history.count("acme", f"new{number}", Flow.CREATED)
     await story.pass_by()
 
-    assert len(story.history.rates("acme")) == QUEUES_MAX - 1
-    assert story.flows("acme", "q0").levels[0][-1] == 1
+    assert QUEUES_MAX - 1 == len(story.history.rates("acme"))
+    assert 1 == story.flows("acme", "q0").levels[0][-1]
 
 
 @pytest.mark.parametrize(
@@ -242,4 +242,4 @@ def test_what_nodes_have_counted_is_added_up_slot_by_slot(
     own = Slice(FIRST, [[10, 20, 30]] * len(Flow), [[1, 2, 3]] * 4)
     other = Slice(first, [counted] * len(Flow), [[9] * len(counted)] * 4)
 
-    assert merged([own, other]) == Slice(FIRST, [expected] * len(Flow), own.levels)
+    assert Slice(FIRST, [expected] * len(Flow), own.levels) == merged([own, other])

@@ -38,11 +38,11 @@ def test_warnings_and_uncaught_errors_are_lines_like_any_other() -> None:
 
     lines = [json.loads(line) for line in ran.stderr.splitlines()]
     told = [(line["level"], line["exception"].splitlines()[-1]) for line in lines[1:]]
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert (lines[0]["level"], "two\nlines" in lines[0]["event"]) == ("warning", True)
-    assert told == [
+    assert (1, "") == (ran.returncode, ran.stdout)
+    assert ("warning", True) == (lines[0]["level"], "two\nlines" in lines[0]["event"])
+    assert [
         ("error", "ZeroDivisionError: division by zero"),
         ("error", "KeyError: 'lost'"),
         ("critical", "ValueError: at the end"),
-    ]
-    assert {line["node"] for line in lines} == {"n1"}
+    ] == told
+    assert {"n1"} == {line["node"] for line in lines}

@@ -32,7 +32,7 @@ def record(**fields: object) -> logging.LogRecord:
 
 def test_a_line_is_an_event_and_its_fields() -> None:
     """Types are kept."""
-    assert line(record(task_id="t", attempt=2, peers=("a", "b"), ready=False, since=None)) == {
+    assert {
         "ts": "1970-01-01T00:00:01.500Z",
         "level": "info",
         "event": "lease expired",
@@ -43,7 +43,7 @@ def test_a_line_is_an_event_and_its_fields() -> None:
         "peers": ["a", "b"],
         "ready": False,
         "since": None,
-    }
+    } == line(record(task_id="t", attempt=2, peers=("a", "b"), ready=False, since=None))
 
 
 def test_no_field_takes_the_place_of_what_every_line_has() -> None:
@@ -69,7 +69,7 @@ def test_whatever_is_logged_fits_one_line() -> None:
     odd = record(error=ValueError("a\nb"), dump="x" * 100_000, text="\ud800", nan=float("nan"))
     fields = line(odd)
 
-    assert fields["error"] == "a\nb"
+    assert "a\nb" == fields["error"]
     assert len(str(fields["dump"])) < 5_000
 
 

@@ -19,21 +19,21 @@ def test_the_references_names_are_kept() -> None:
     metrics.task_completed("a", "COMPLETED", 0.3)
     metrics.lease_expired("a")
 
-    assert lines(metrics, "codeq_task_created_total") == [
-        'codeq_task_created_total{command="a"} 1.0'
-    ]
-    assert lines(metrics, "codeq_task_claimed_total") == [
-        'codeq_task_claimed_total{command="a"} 1.0'
-    ]
-    assert lines(metrics, "codeq_task_completed_total") == [
-        'codeq_task_completed_total{command="a",status="COMPLETED"} 1.0'
-    ]
-    assert lines(metrics, "codeq_lease_expired_total") == [
-        'codeq_lease_expired_total{command="a"} 1.0'
-    ]
+    assert ['codeq_task_created_total{command="a"} 1.0'] == lines(
+        metrics, "codeq_task_created_total"
+    )
+    assert ['codeq_task_claimed_total{command="a"} 1.0'] == lines(
+        metrics, "codeq_task_claimed_total"
+    )
+    assert ['codeq_task_completed_total{command="a",status="COMPLETED"} 1.0'] == lines(
+        metrics, "codeq_task_completed_total"
+    )
+    assert ['codeq_lease_expired_total{command="a"} 1.0'] == lines(
+        metrics, "codeq_lease_expired_total"
+    )
     bucket = 'codeq_task_processing_latency_seconds_bucket{command="a",le="%s",status="COMPLETED"}'
-    assert lines(metrics, bucket % "0.25") == [bucket % "0.25" + " 0.0"]
-    assert lines(metrics, bucket % "0.5") == [bucket % "0.5" + " 1.0"]
+    assert [bucket % "0.25" + " 0.0"] == lines(metrics, bucket % "0.25")
+    assert [bucket % "0.5" + " 1.0"] == lines(metrics, bucket % "0.5")
 
 
 def test_commands_beyond_the_cap_are_counted_together() -> None:
@@ -43,11 +43,11 @@ def test_commands_beyond_the_cap_are_counted_together() -> None:
     for command in ("a", "A", "b", "c", "d"):
         metrics.task_created(command)
 
-    assert lines(metrics, "codeq_task_created_total") == [
+    assert [
         'codeq_task_created_total{command="a"} 2.0',
         'codeq_task_created_total{command="b"} 1.0',
         'codeq_task_created_total{command="other"} 2.0',
-    ]
+    ] == lines(metrics, "codeq_task_created_total")
 
 
 def test_levels_are_read_when_they_are_scraped() -> None:
@@ -63,10 +63,10 @@ def test_levels_are_read_when_they_are_scraped() -> None:
     metrics.scrape()
     depth.update(a=2.0, b=3.0, c=4.0)
 
-    assert lines(metrics, "codeq_queue_depth") == [
+    assert [
         'codeq_queue_depth{command="a",queue="ready"} 2.0',
         'codeq_queue_depth{command="other",queue="ready"} 7.0',
-    ]
+    ] == lines(metrics, "codeq_queue_depth")
 
 
 def test_two_nodes_of_one_process_count_apart() -> None:
@@ -85,9 +85,9 @@ def test_requests_are_timed_by_route_method_and_status() -> None:
     metrics = Metrics()
     metrics.http_answered("/tasks/{id}", "GET", 200, 0.002)
 
-    assert lines(metrics, "codeq_http_request_seconds_count") == [
+    assert [
         'codeq_http_request_seconds_count{method="GET",route="/tasks/{id}",status="200"} 1.0'
-    ]
+    ] == lines(metrics, "codeq_http_request_seconds_count")
 
 
 def test_what_one_look_yields_is_looked_at_once() -> None:
@@ -112,7 +112,7 @@ def test_what_one_look_yields_is_looked_at_once() -> None:
     )
     text = metrics.scrape().decode()
 
-    assert looks == 1
+    assert 1 == looks
     assert 'codeq_files{level="6",shard="0"} 3.0' in text
     assert 'codeq_flushes_total{shard="0"} 2.0' in text
     assert "# TYPE codeq_silent gauge" in text
@@ -120,10 +120,10 @@ def test_what_one_look_yields_is_looked_at_once() -> None:
 
 def test_outcomes_that_are_known_begin_at_nothing() -> None:
     """The first failure then shows as an increase."""
-    assert lines(Metrics(), "codeq_artifact_sweeps_total") == [
+    assert [
         'codeq_artifact_sweeps_total{outcome="success"} 0.0',
         'codeq_artifact_sweeps_total{outcome="failure"} 0.0',
-    ]
+    ] == lines(Metrics(), "codeq_artifact_sweeps_total")
 
 
 def test_what_is_counted_of_a_shard_begins_at_nothing() -> None:
@@ -133,7 +133,7 @@ def test_what_is_counted_of_a_shard_begins_at_nothing() -> None:
 
     for histogram in ("entry_mutations", "commit_seconds", "fsync_seconds", "snapshot_seconds"):
         name = f"codeq_raft_{histogram}_count"
-        assert lines(metrics, name) == [f'{name}{{shard="3"}} 0.0']
-    assert lines(metrics, "codeq_raft_leader_changes_total") == [
-        'codeq_raft_leader_changes_total{shard="3"} 0.0'
-    ]
+        assert [f'{name}{{shard="3"}} 0.0'] == lines(metrics, name)
+    assert ['codeq_raft_leader_changes_total{shard="3"} 0.0'] == lines(
+        metrics, "codeq_raft_leader_changes_total"
+    )

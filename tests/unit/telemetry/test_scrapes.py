@@ -41,7 +41,7 @@ async def test_all_who_ask_at_once_are_given_one_text() -> None:
 
     texts = await asyncio.gather(*(scrapes.text() for _ in range(100)))
 
-    assert texts == [b"1"] * 100
+    assert [b"1"] * 100 == texts
 
 
 async def test_nobody_is_given_what_was_made_before_asking() -> None:
@@ -49,7 +49,7 @@ async def test_nobody_is_given_what_was_made_before_asking() -> None:
     counted = Counted()
     scrapes = Scrapes(counted.text, clock=counted.now_s)
 
-    assert [await scrapes.text() for _ in range(3)] == [b"1", b"2", b"3"]
+    assert [b"1", b"2", b"3"] == [await scrapes.text() for _ in range(3)]
 
 
 async def test_after_a_text_that_took_long_the_node_does_something_else() -> None:
@@ -62,7 +62,7 @@ async def test_after_a_text_that_took_long_the_node_does_something_else() -> Non
     passed_s = asyncio.get_running_loop().time() - begun_s
 
     assert passed_s >= 0.02 * RESTS * 0.9
-    assert counted.made == 2
+    assert 2 == counted.made
 
 
 async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
@@ -72,7 +72,7 @@ async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
     gone, waiting = (asyncio.create_task(scrapes.text()) for _ in range(2))
     asyncio.get_running_loop().call_soon(gone.cancel)
 
-    assert await waiting == b"1"
+    assert b"1" == await waiting
     with pytest.raises(asyncio.CancelledError):
         await gone
 
@@ -91,4 +91,4 @@ async def test_a_failure_is_told_to_who_asked_and_the_next_is_tried_again() -> N
 
     with pytest.raises(RuntimeError, match="a gauge"):
         await scrapes.text()
-    assert await scrapes.text() == b"2"
+    assert b"2" == await scrapes.text()

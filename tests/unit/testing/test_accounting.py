@@ -50,7 +50,7 @@ def test_an_acknowledged_task_that_is_not_there_is_lost() -> None:
     unread = audit([CREATE], {})
     absent = audit([CREATE], {"t1": FinalTask(status="", content="")})
 
-    assert [len(unread.lost), len(absent.lost)] == [1, 1]
+    assert [1, 1] == [len(unread.lost), len(absent.lost)]
     assert not unread.clean
 
 
@@ -58,7 +58,7 @@ def test_an_acknowledged_task_that_stays_pending_is_unfinished() -> None:
     """A task that nobody could finish is a violation of its own kind."""
     verdict = audit([CREATE], {"t1": FinalTask(status="PENDING", content="")})
 
-    assert [len(verdict.lost), len(verdict.unfinished)] == [0, 1]
+    assert [0, 1] == [len(verdict.lost), len(verdict.unfinished)]
     assert not verdict.clean
 
 
@@ -75,7 +75,7 @@ def test_two_results_of_different_content_are_finished_twice() -> None:
 
     verdict = audit([CREATE, CLAIM, RESULT, other], FINAL)
 
-    assert len(verdict.finished_twice) == 1
+    assert 1 == len(verdict.finished_twice)
     assert "['w1', 'w2']" in verdict.finished_twice[0]
 
 
@@ -90,14 +90,14 @@ def test_a_stored_result_that_nobody_was_acknowledged_for_is_found() -> None:
     """A result that changed after its acknowledgement counts as finished twice."""
     verdict = audit([CREATE, CLAIM, RESULT], {"t1": FinalTask(status="COMPLETED", content="r9")})
 
-    assert len(verdict.finished_twice) == 1
+    assert 1 == len(verdict.finished_twice)
 
 
 def test_a_claim_asked_after_an_acknowledged_result_is_found() -> None:
     """A finished task that is delivered again is a violation."""
     again = replace(CLAIM, worker="w2", started_s=3.2, ended_s=3.3)
 
-    assert len(audit([CREATE, CLAIM, RESULT, again], FINAL).finished_twice) == 1
+    assert 1 == len(audit([CREATE, CLAIM, RESULT, again], FINAL).finished_twice)
 
 
 def test_a_claim_answered_late_is_no_violation() -> None:
@@ -112,14 +112,14 @@ def test_a_delivery_nobody_created_is_invented() -> None:
     stranger = replace(CLAIM, key="k7", task_id="t7", content='{"key":"k7"}')
     altered = replace(CLAIM, content='{"key":"k1","more":1}')
 
-    assert len(audit([CREATE, CLAIM, RESULT, stranger, altered], FINAL).invented) == 2
+    assert 2 == len(audit([CREATE, CLAIM, RESULT, stranger, altered], FINAL).invented)
 
 
 def test_one_key_with_two_tasks_is_duplicated() -> None:
     """A retried create that made a second task is found by its delivery."""
     twin = replace(CLAIM, task_id="t2")
 
-    assert len(audit([CREATE, CLAIM, RESULT, twin], FINAL).duplicated) == 1
+    assert 1 == len(audit([CREATE, CLAIM, RESULT, twin], FINAL).duplicated)
 
 
 def test_a_failure_of_a_surviving_node_is_a_failed_request() -> None:
@@ -131,7 +131,7 @@ def test_a_failure_of_a_surviving_node_is_a_failed_request() -> None:
 
     verdict = audit([failure, excused, CREATE, CLAIM, RESULT], FINAL)
 
-    assert len(verdict.failed) == 1
+    assert 1 == len(verdict.failed)
     assert "no-leader" in str(verdict)
 
 
@@ -141,7 +141,7 @@ def test_the_time_to_repair_counts_only_creates_asked_after_the_fault() -> None:
     elsewhere = replace(CREATE, started_s=1.1, ended_s=1.15, shard=0)
     first = replace(CREATE, started_s=1.2, ended_s=1.75)
 
-    assert repair_seconds([under_way, elsewhere, first], struck_s=1.0, shard=2) == 0.75
+    assert 0.75 == repair_seconds([under_way, elsewhere, first], struck_s=1.0, shard=2)
     assert repair_seconds([under_way], struck_s=1.0, shard=2) is None
 
 
@@ -149,5 +149,5 @@ def test_percentiles_are_by_nearest_rank() -> None:
     """The summary of 1..100 is its 51st, 91st, 100th and last value; an empty set is all zero."""
     summary = Percentiles.of([float(n) for n in range(100, 0, -1)])
 
-    assert summary == Percentiles(count=100, p50=51.0, p90=91.0, p99=100.0, max=100.0)
-    assert Percentiles.of([]).count == 0
+    assert Percentiles(count=100, p50=51.0, p90=91.0, p99=100.0, max=100.0) == summary
+    assert 0 == Percentiles.of([]).count

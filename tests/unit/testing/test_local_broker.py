@@ -56,8 +56,8 @@ def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:
         took_s = time.monotonic() - begun
         ended = client.wait(task.id, timeout_s=0)
 
-    assert ended.value == "at last"
-    assert [attempt for attempt, _ in attempts] == [1, 2, 3, 4, 5, 6, 7]
+    assert "at last" == ended.value
+    assert [1, 2, 3, 4, 5, 6, 7] == [attempt for attempt, _ in attempts]
     due = timedelta()
     for (_, at), pause in zip(attempts, [timedelta(), *_LADDER], strict=True):
         due += pause
@@ -87,7 +87,7 @@ def _work_in_threads(broker: LocalBroker) -> None:
         broker.advance(days=3, hours=1)
         ended = [client.task(task.id) for task in tasks]
 
-    assert [(task.state, task.attempts) for task in ended] == [(State.DONE, 4)] * 2
+    assert [(State.DONE, 4)] * 2 == [(task.state, task.attempts) for task in ended]
 
 
 def test_a_delayed_task_is_ready_when_it_is_due_and_not_before(broker: LocalBroker) -> None:
@@ -99,7 +99,7 @@ def test_a_delayed_task_is_ready_when_it_is_due_and_not_before(broker: LocalBrok
         broker.advance(minutes=1)
         after = client.task(task.id).state
 
-    assert (before, after) == (State.DELAYED, State.READY)
+    assert (State.DELAYED, State.READY) == (before, after)
 
 
 async def test_a_lease_ends_without_a_worker(broker: LocalBroker) -> None:
@@ -115,9 +115,9 @@ async def test_a_lease_ends_without_a_worker(broker: LocalBroker) -> None:
         with pytest.raises(Refused) as caught:
             await leases.complete(claimed, b"1")
 
-    assert (held.state, lost.state) == (State.LEASED, State.READY)
-    assert lost.history[0].outcome == "LEASE_EXPIRED"
-    assert caught.value.code == "not-in-progress"
+    assert (State.LEASED, State.READY) == (held.state, lost.state)
+    assert "LEASE_EXPIRED" == lost.history[0].outcome
+    assert "not-in-progress" == caught.value.code
 
 
 def test_a_task_that_nobody_wants_dies_in_time(broker: LocalBroker) -> None:
@@ -132,8 +132,8 @@ def test_a_task_that_nobody_wants_dies_in_time(broker: LocalBroker) -> None:
         with pytest.raises(Refused, match="not found"):
             client.task(task.id)
 
-    assert (dead.state, dead.error) == (State.DEAD, "MESSAGE_EXPIRED")
-    assert ([row["id"] for row in kept], gone) == ([task.id], [])
+    assert (State.DEAD, "MESSAGE_EXPIRED") == (dead.state, dead.error)
+    assert ([task.id], []) == ([row["id"] for row in kept], gone)
 
 
 async def test_a_callback_that_is_refused_is_repeated(broker: LocalBroker) -> None:
@@ -157,7 +157,7 @@ async def test_a_callback_that_is_refused_is_repeated(broker: LocalBroker) -> No
         await worker.serve(tasks_max=1)
         await asyncio.to_thread(broker.advance, minutes=10)
 
-    assert [each["status"] for each in heard] == ["FAILED"] * 3
+    assert ["FAILED"] * 3 == [each["status"] for each in heard]
 
 
 def test_a_handler_that_takes_its_time_does_not_stop_the_clock(broker: LocalBroker) -> None:
@@ -177,8 +177,8 @@ def test_a_handler_that_takes_its_time_does_not_stop_the_clock(broker: LocalBrok
         broker.advance(minutes=2)
         lost = client.task(task.id)
 
-    assert (lost.state, lost.history[0].outcome) == (State.READY, "LEASE_EXPIRED")
-    assert seen == [1]
+    assert (State.READY, "LEASE_EXPIRED") == (lost.state, lost.history[0].outcome)
+    assert [1] == seen
 
 
 async def test_time_is_not_moved_where_workers_could_not_run(broker: LocalBroker) -> None:
@@ -209,7 +209,7 @@ def test_a_broker_is_there_again_on_its_files(tmp_path: Path) -> None:
     with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
         task = client.create("kept", {"n": 1})
     with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
-        assert client.task(task.id) == task
+        assert task == client.task(task.id)
 
 
 def test_a_wrong_setting_is_told_at_once(tmp_path: Path) -> None:

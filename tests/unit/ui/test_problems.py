@@ -44,8 +44,8 @@ def test_a_queue_that_is_worked_on_is_no_problem() -> None:
     """Tasks that wait for a moment are none, nor is an empty queue."""
     rows = [row("a", ready=900, oldest_s=59), row("b")]
 
-    assert told(rows) == []
-    assert told([row("a", ready=1, oldest_s=299)], Poll("w", NOW_MS, 0, ("a",))) == []
+    assert [] == told(rows)
+    assert [] == told([row("a", ready=1, oldest_s=299)], Poll("w", NOW_MS, 0, ("a",)))
 
 
 def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
@@ -60,25 +60,25 @@ def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
         )
     ]
 
-    assert told(rows) == expected
-    assert told(rows, Poll("w", NOW_MS, 1, ("b",))) == expected
-    assert told(rows, Poll("w", NOW_MS - 61_000, 0, ("a",))) == expected
+    assert expected == told(rows)
+    assert expected == told(rows, Poll("w", NOW_MS, 1, ("b",)))
+    assert expected == told(rows, Poll("w", NOW_MS - 61_000, 0, ("a",)))
 
 
 def test_a_worker_that_waits_or_asks_for_everything_counts() -> None:
     """A long poll may have begun long ago."""
     rows = [row("a", ready=1, oldest_s=61)]
 
-    assert told(rows, Poll("w", NOW_MS - 100_000, 1, ("a",))) == []
-    assert told(rows, Poll("w", NOW_MS, 0, ())) == []
+    assert [] == told(rows, Poll("w", NOW_MS - 100_000, 1, ("a",)))
+    assert [] == told(rows, Poll("w", NOW_MS, 0, ()))
 
 
 def test_a_queue_whose_workers_do_not_keep_up_is_behind() -> None:
     """With what comes and what is claimed beside it."""
     problems = told([row("a", ready=1, oldest_s=7300)], Poll("w", NOW_MS, 0, ("a",)))
 
-    assert [problem.text for problem in problems] == [
-        "Queue a is behind: 1 task, the oldest for 2 h, 2/s come, 1/s are claimed"
+    assert ["Queue a is behind: 1 task, the oldest for 2 h, 2/s come, 1/s are claimed"] == [
+        problem.text for problem in problems
     ]
     assert problems[0].severity is Severity.WARN
 
@@ -87,8 +87,8 @@ def test_a_paused_queue_with_tasks_is_told_of_as_paused_alone() -> None:
     """That nobody gets them is meant; an empty one is nobody's problem."""
     problems = told([row("a", ready=3, oldest_s=200_000, paused=True), row("b", paused=True)])
 
-    assert [problem.text for problem in problems] == [
-        "Queue a is paused: 3 tasks, the oldest for 2 days"
+    assert ["Queue a is paused: 3 tasks, the oldest for 2 days"] == [
+        problem.text for problem in problems
     ]
 
 
@@ -100,19 +100,19 @@ def test_a_problem_keeps_its_id_while_it_grows_and_shares_it_with_no_other() -> 
     first, second = told(rows, a=1, b=2), told(later, a=7, b=5)
     ids = [problem.id for problem in told([*rows, *many], a=1)]
 
-    assert {problem.id for problem in first} == {problem.id for problem in second}
+    assert {problem.id for problem in second} == {problem.id for problem in first}
     assert [problem.text for problem in first] != [problem.text for problem in second]
-    assert len(set(ids)) == len(ids)
+    assert len(ids) == len(set(ids))
 
 
 def test_dead_letters_that_grow_lead_to_them() -> None:
     """The queue with most comes first."""
     problems = told([row("a"), row("b")], a=1, b=12)
 
-    assert [(problem.text, problem.link) for problem in problems] == [
+    assert [
         ("Dead letters of b: 12 more in a quarter of an hour", "dead-letters/b"),
         ("Dead letters of a: 1 more in a quarter of an hour", "dead-letters/a"),
-    ]
+    ] == [(problem.text, problem.link) for problem in problems]
 
 
 def test_many_of_a_kind_are_summed_up() -> None:
@@ -120,11 +120,11 @@ def test_many_of_a_kind_are_summed_up() -> None:
     rows = [row(f"q{n}", ready=1, oldest_s=100 + n) for n in range(SHOWN_MAX + 2)]
     problems = told(rows)
 
-    assert [problem.link for problem in problems] == [
+    assert [
         *(f"queues/q{n}" for n in range(SHOWN_MAX + 1, 1, -1)),
         "queues",
-    ]
-    assert (problems[-1].text, problems[-1].id) == ("The same of 2 more queues", "unpolled")
+    ] == [problem.link for problem in problems]
+    assert ("The same of 2 more queues", "unpolled") == (problems[-1].text, problems[-1].id)
 
 
 def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:
@@ -140,10 +140,10 @@ def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:
         missing=["shard 0 has no leader"],
     )
 
-    assert [problem.text for problem in of_node(standing)] == [
+    assert [
         "Node n1 is not ready: shard 0 has no leader",
         "Node n2 is not connected with n1",
-    ]
+    ] == [problem.text for problem in of_node(standing)]
 
 
 def test_a_disk_that_fills_and_an_upgrade_under_way_are_told_of() -> None:
@@ -164,14 +164,14 @@ def test_a_disk_that_fills_and_an_upgrade_under_way_are_told_of() -> None:
     fine = {"n1": report("n1", "1", 10), "n2": report("n2", "1", 50)}
     not_fine = {"n1": report("n1", "1", 9), "n2": report("n2", "2", 50)}
 
-    assert list(of_cluster(fine)) == []
-    assert [problem.text for problem in of_cluster(not_fine)] == [
+    assert [] == list(of_cluster(fine))
+    assert [
         "The disk of n1 is 91% full",
         "Nodes run releases 1 and 2: an upgrade is under way",
-    ]
+    ] == [problem.text for problem in of_cluster(not_fine)]
 
 
 def test_dead_deliveries_are_told_of() -> None:
     """None are no problem."""
-    assert list(of_webhooks(0)) == []
-    assert [problem.link for problem in of_webhooks(2)] == ["webhooks"]
+    assert [] == list(of_webhooks(0))
+    assert ["webhooks"] == [problem.link for problem in of_webhooks(2)]

@@ -11,7 +11,7 @@ def test_what_one_node_seals_another_opens() -> None:
     """Both derive their keys from the cluster's secret."""
     sealed = HERE.close(b"token")
 
-    assert Seal("the secret of a cluster", cluster_id="a").open(sealed) == b"token"
+    assert b"token" == Seal("the secret of a cluster", cluster_id="a").open(sealed)
 
 
 def test_nobody_without_the_secret_opens_or_makes_a_seal() -> None:
@@ -23,8 +23,8 @@ def test_nobody_without_the_secret_opens_or_makes_a_seal() -> None:
         Seal("", cluster_id="a"),
     ]
 
-    assert [stranger.open(sealed) for stranger in strangers] == [None, None, None]
-    assert [HERE.open(stranger.close(b"token")) for stranger in strangers] == [None, None, None]
+    assert [None, None, None] == [stranger.open(sealed) for stranger in strangers]
+    assert [None, None, None] == [HERE.open(stranger.close(b"token")) for stranger in strangers]
 
 
 def test_an_altered_seal_is_none() -> None:
@@ -43,13 +43,13 @@ def test_the_same_is_sealed_differently_every_time() -> None:
     """Two sessions of one token do not look alike, nor do their marks."""
     sealed = [HERE.close(b"token") for _ in range(3)]
 
-    assert len(set(sealed)) == 3
-    assert len({HERE.mark(each) for each in sealed}) == 3
+    assert 3 == len(set(sealed))
+    assert 3 == len({HERE.mark(each) for each in sealed})
 
 
 def test_a_mark_belongs_to_one_seal_of_one_cluster() -> None:
     """It is told again by every node, and cannot be told without the secret."""
     sealed = HERE.close(b"token")
 
-    assert HERE.mark(sealed) == Seal("the secret of a cluster", cluster_id="a").mark(sealed)
+    assert Seal("the secret of a cluster", cluster_id="a").mark(sealed) == HERE.mark(sealed)
     assert HERE.mark(sealed) != Seal("another secret", cluster_id="a").mark(sealed)

@@ -22,15 +22,15 @@ def test_an_address_that_guesses_has_to_wait() -> None:
     clock = Clock()
     throttle = Throttle(clock)
     for _ in range(FAILURES.burst):
-        assert throttle.wait_s("a") == 0
+        assert 0 == throttle.wait_s("a")
         throttle.failed("a")
 
-    assert throttle.wait_s("a") == 6
-    assert throttle.wait_s("b") == 0
+    assert 6 == throttle.wait_s("a")
+    assert 0 == throttle.wait_s("b")
     clock.now_ns += 6 * SECOND_NS
-    assert throttle.wait_s("a") == 0
+    assert 0 == throttle.wait_s("a")
     throttle.failed("a")
-    assert throttle.wait_s("a") == 6
+    assert 6 == throttle.wait_s("a")
 
 
 def test_asking_for_the_wait_makes_it_no_longer() -> None:
@@ -44,8 +44,8 @@ def test_asking_for_the_wait_makes_it_no_longer() -> None:
         waits.append(throttle.wait_s("a"))
         clock.now_ns += SECOND_NS
 
-    assert waits == [6, 5, 4, 3, 2, 1]
-    assert throttle.wait_s("a") == 0
+    assert [6, 5, 4, 3, 2, 1] == waits
+    assert 0 == throttle.wait_s("a")
 
 
 def test_memory_does_not_grow_with_the_addresses_that_try() -> None:
@@ -58,5 +58,5 @@ def test_memory_does_not_grow_with_the_addresses_that_try() -> None:
     known = throttle.wait_s("first")
     throttle.failed("one more")
 
-    assert known == 6
-    assert throttle.wait_s("first") == 0
+    assert 6 == known
+    assert 0 == throttle.wait_s("first")

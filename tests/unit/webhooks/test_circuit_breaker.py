@@ -33,7 +33,7 @@ def _breaker(clock: Clock, **bounds: float) -> CircuitBreaker:
 
 def _fail(breaker: CircuitBreaker, times: int, host: str = HOST) -> None:
     for _ in range(times):
-        assert breaker.admit(host) == 0.0
+        assert 0.0 == breaker.admit(host)
         breaker.failed(host)
 
 
@@ -46,9 +46,9 @@ def test_failures_in_a_row_open_the_circuit_of_that_host_alone() -> None:
     before = breaker.wait_s(HOST)
     _fail(breaker, 1)
 
-    assert before == 0.0
+    assert 0.0 == before
     assert breaker.wait_s(HOST) == breaker.admit(HOST) == 5.0
-    assert breaker.admit(OTHER) == 0.0
+    assert 0.0 == breaker.admit(OTHER)
 
 
 def test_after_the_cool_down_one_request_probes_and_the_others_wait() -> None:
@@ -62,10 +62,10 @@ def test_after_the_cool_down_one_request_probes_and_the_others_wait() -> None:
     first, second = breaker.admit(HOST), breaker.admit(HOST)
     breaker.succeeded(HOST)
 
-    assert (early, first) == (1.0, 0.0)
+    assert (1.0, 0.0) == (early, first)
     assert second > 0.0
-    assert breaker.admit(HOST) == 0.0
-    assert len(breaker) == 0
+    assert 0.0 == breaker.admit(HOST)
+    assert 0 == len(breaker)
 
 
 def test_each_failed_probe_doubles_the_cool_down_up_to_its_cap() -> None:
@@ -82,8 +82,8 @@ def test_each_failed_probe_doubles_the_cool_down_up_to_its_cap() -> None:
     breaker.succeeded(HOST)
     _fail(breaker, 3)
 
-    assert waits == [5.0, 10.0, 15.0, 15.0]
-    assert breaker.wait_s(HOST) == 5.0
+    assert [5.0, 10.0, 15.0, 15.0] == waits
+    assert 5.0 == breaker.wait_s(HOST)
 
 
 def test_a_failure_of_a_request_from_before_does_not_lengthen_the_cool_down() -> None:
@@ -94,7 +94,7 @@ def test_a_failure_of_a_request_from_before_does_not_lengthen_the_cool_down() ->
     clock.now_s += 2.0
     breaker.failed(HOST)
 
-    assert breaker.wait_s(HOST) == 3.0
+    assert 3.0 == breaker.wait_s(HOST)
 
 
 def test_a_probe_that_says_nothing_leaves_its_place_to_another() -> None:
@@ -109,7 +109,7 @@ def test_a_probe_that_says_nothing_leaves_its_place_to_another() -> None:
     breaker.undecided(OTHER)
 
     assert during > 0.0
-    assert breaker.admit(HOST) == 0.0
+    assert 0.0 == breaker.admit(HOST)
 
 
 def test_of_too_many_hosts_the_one_heard_of_longest_ago_is_forgotten() -> None:
@@ -120,10 +120,10 @@ def test_of_too_many_hosts_the_one_heard_of_longest_ago_is_forgotten() -> None:
     breaker.failed("a")
     _fail(breaker, 1, "c")
 
-    assert len(breaker) == 2
+    assert 2 == len(breaker)
     assert breaker.wait_s("a") > 0.0
     _fail(breaker, 2, "b")
-    assert breaker.wait_s("b") == 0.0
+    assert 0.0 == breaker.wait_s("b")
 
 
 @given(
@@ -151,4 +151,4 @@ def test_whatever_happens_a_host_is_tried_again_within_the_cap(
         breaker.undecided(host)
     clock.now_s += 15.0
 
-    assert [breaker.admit(host) for host in "abcd"] == [0.0] * 4
+    assert [0.0] * 4 == [breaker.admit(host) for host in "abcd"]

@@ -13,10 +13,10 @@ def test_a_full_host_leaves_places_to_others() -> None:
     places = HostLimits(per_host=2, total=3)
     taken = [places.take(host) for host in ("a", "a", "a", "b", "b")]
 
-    assert taken == [True, True, False, True, False]
-    assert (places.free("a"), places.free("b"), places.free("c")) == (0, 0, 0)
+    assert [True, True, False, True, False] == taken
+    assert (0, 0, 0) == (places.free("a"), places.free("b"), places.free("c"))
     places.give_back("a")
-    assert (places.free("a"), places.free("b")) == (1, 1)
+    assert (1, 1) == (places.free("a"), places.free("b"))
 
 
 @given(st.lists(st.sampled_from("abc")), st.integers(1, 3), st.integers(3, 6))
@@ -29,4 +29,4 @@ def test_what_is_given_back_can_be_taken_again(hosts: list[str], per_host: int, 
     assert all(taken.count(host) <= per_host for host in "abc")
     for host in taken:
         places.give_back(host)
-    assert [places.free(host) for host in "abc"] == [min(per_host, total)] * 3
+    assert [min(per_host, total)] * 3 == [places.free(host) for host in "abc"]

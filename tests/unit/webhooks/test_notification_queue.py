@@ -45,14 +45,14 @@ class World:
         span: object = None,
     ) -> Sent:
         """Record a call, which belongs to no trace."""
-        assert (trace_parent, trace_state, span) == ("", "", None)
+        assert ("", "", None) == (trace_parent, trace_state, span)
         self.heard.append((url, body, delivery))
         await self.tell()
         return self.answer
 
     async def wait_s(self, tenant: str) -> float:
         """Return whether the tenant may call."""
-        assert tenant == "acme"
+        assert "acme" == tenant
         await self.tell()
         return 1.0 if self.limited else 0.0
 
@@ -108,9 +108,9 @@ async def test_each_letter_is_tried_once_and_counted() -> None:
     box.put(world.notification("b"))
     await ended(background)
 
-    assert world.heard == [("http://swift/a", b"{}", "a"), ("http://swift/b", b"{}", "b")]
-    assert world.counts == {("render", "success"): 1, ("render", "failure"): 1}
-    assert world.unsent == []
+    assert [("http://swift/a", b"{}", "a"), ("http://swift/b", b"{}", "b")] == world.heard
+    assert {("render", "success"): 1, ("render", "failure"): 1} == world.counts
+    assert [] == world.unsent
 
 
 async def test_a_letter_waits_for_room_and_others_pass_it() -> None:
@@ -125,8 +125,8 @@ async def test_a_letter_waits_for_room_and_others_pass_it() -> None:
     await world.until_heard(2)
     await ended(background)
 
-    assert [url for url, _, _ in world.heard] == ["http://swift/a", "http://slow/s"]
-    assert world.unsent == ["s"]
+    assert ["http://swift/a", "http://slow/s"] == [url for url, _, _ in world.heard]
+    assert ["s"] == world.unsent
 
 
 async def test_nothing_to_tell_any_more_and_no_calls_left_are_not_sent() -> None:
@@ -142,8 +142,8 @@ async def test_nothing_to_tell_any_more_and_no_calls_left_are_not_sent() -> None
     box.put(world.notification("deferred"))
     await ended(background)
 
-    assert world.unsent == ["empty", "limited", "deferred"]
-    assert world.counts == {("render", "dropped"): 2}
+    assert ["empty", "limited", "deferred"] == world.unsent
+    assert {("render", "dropped"): 2} == world.counts
 
 
 async def test_a_server_that_never_has_room_keeps_a_bounded_number_for_a_bounded_time() -> None:
@@ -161,11 +161,11 @@ async def test_a_server_that_never_has_room_keeps_a_bounded_number_for_a_bounded
     )
     for number in range(LETTERS_OF_A_SERVER_MAX + 1):
         box.put(world.notification(f"d{number}", "dead"))
-    assert world.counts == {("render", "dropped"): 1}
-    assert world.unsent == [f"d{LETTERS_OF_A_SERVER_MAX}"]
+    assert {("render", "dropped"): 1} == world.counts
+    assert [f"d{LETTERS_OF_A_SERVER_MAX}"] == world.unsent
 
     await thrown_away.wait()
-    assert world.heard == []
+    assert [] == world.heard
     box.stop()
 
 
@@ -196,7 +196,7 @@ def test_a_member_that_leaves_a_hash_party_moves_only_its_own_queues() -> None:
 
     before, after = picked(members), picked(members[:-1])
 
-    assert set(before.values()) == {each.id for each in members}
+    assert {each.id for each in members} == set(before.values())
     assert all(after[queue] == who for queue, who in before.items() if who != "s4")
 
 
@@ -212,9 +212,9 @@ def test_a_group_goes_on_after_the_one_that_heard_last_whoever_comes_and_goes() 
         )
         return who.id, wait_s
 
-    assert pick(members) == ("a", 0.0)
-    assert pick(members, b=9.0) == ("c", 0.0)
-    assert pick(members, a=3.0, b=2.0, c=4.0) == ("b", 2.0)
-    assert pick(members) == ("a", 0.0)
-    assert pick([members[0], members[2]]) == ("c", 0.0)
-    assert pick(members) == ("a", 0.0)
+    assert ("a", 0.0) == pick(members)
+    assert ("c", 0.0) == pick(members, b=9.0)
+    assert ("b", 2.0) == pick(members, a=3.0, b=2.0, c=4.0)
+    assert ("a", 0.0) == pick(members)
+    assert ("c", 0.0) == pick([members[0], members[2]])
+    assert ("a", 0.0) == pick(members)

@@ -107,7 +107,7 @@ class Setting:
         [outcome] = await self.shard.engine.operate(
             [Undelivered(tenant="acme", id=delivery_id, attempt=1, deferred_ms=ms)]
         )
-        assert outcome.count == 1  # type: ignore[union-attr]
+        assert 1 == outcome.count  # type: ignore[union-attr]
 
     def pending(self) -> list[Delivery]:
         """Return the stored deliveries, by due instant."""
@@ -183,8 +183,8 @@ async def test_a_delivery_runs_once_and_is_gone(setting: Setting) -> None:
     await setting.end("c")
     await setting.gone("c.1")
 
-    assert setting.world.begun == ["a.1", "b.1", "c.1"]
-    assert setting.pending() == []
+    assert ["a.1", "b.1", "c.1"] == setting.world.begun
+    assert [] == setting.pending()
 
 
 async def test_what_is_not_committed_does_not_run(setting: Setting) -> None:
@@ -206,7 +206,7 @@ async def test_what_is_not_committed_does_not_run(setting: Setting) -> None:
     await setting.world.until(lambda: bool(setting.world.begun))
 
     assert lost.exception() is not None
-    assert setting.world.begun == ["kept.1"]
+    assert ["kept.1"] == setting.world.begun
 
 
 async def test_a_delivery_under_way_is_not_begun_again_though_it_is_due_anew(
@@ -223,7 +223,7 @@ async def test_a_delivery_under_way_is_not_begun_again_though_it_is_due_anew(
         setting.shard.clock.pass_ms(2)
         await setting.end(f"b{setting.shard.clock.monotonic}")
     await world.until(lambda: len(world.begun) == 4)
-    assert world.begun.count("a.1") == 1
+    assert 1 == world.begun.count("a.1")
 
     await world.let_go("a.1")
     await world.until(lambda: world.begun.count("a.1") == 2)
@@ -240,7 +240,7 @@ async def test_deliveries_run_when_they_are_due_and_in_that_order(setting: Setti
     clock.pass_ms(99)
     await setting.end("now", url="http://other/")
     await world.until(lambda: bool(world.begun))
-    assert world.begun == ["now.1"]
+    assert ["now.1"] == world.begun
 
     clock.pass_ms(1)
     setting.outbox_jobs.look_soon()
@@ -248,7 +248,7 @@ async def test_deliveries_run_when_they_are_due_and_in_that_order(setting: Setti
     clock.pass_ms(1_000)
     setting.outbox_jobs.look_soon()
     await world.until(lambda: len(world.begun) == 4)
-    assert world.begun == ["now.1", "b.1", "c.1", "a.1"]
+    assert ["now.1", "b.1", "c.1", "a.1"] == world.begun
 
 
 async def test_a_server_without_room_holds_up_its_own_alone(setting: Setting) -> None:
@@ -259,12 +259,12 @@ async def test_a_server_without_room_holds_up_its_own_alone(setting: Setting) ->
     await setting.end(*(f"s{n}" for n in range(5)), url="http://silent/hook")
     await setting.end("a", "b")
     await world.until(lambda: len(world.begun) == 4)
-    assert sorted(world.begun) == ["a.1", "b.1", "s0.1", "s1.1"]
+    assert ["a.1", "b.1", "s0.1", "s1.1"] == sorted(world.begun)
 
     await world.let_go("s1.1")
     await world.until(lambda: len(world.begun) == 5)
-    assert world.begun[-1] == "s2.1"
-    assert setting.outbox_jobs.running == 2
+    assert "s2.1" == world.begun[-1]
+    assert 2 == setting.outbox_jobs.running
 
 
 async def test_only_so_many_run_at_once(setting: Setting) -> None:
@@ -274,11 +274,11 @@ async def test_only_so_many_run_at_once(setting: Setting) -> None:
     world.held = {f"{each}.1" for each in ids}
     await setting.end(*ids)
     await world.until(lambda: len(world.begun) == RUNNING_MAX)
-    assert setting.outbox_jobs.running == RUNNING_MAX
+    assert RUNNING_MAX == setting.outbox_jobs.running
 
     await world.let_go("t000.1")
     await world.until(lambda: len(world.begun) == RUNNING_MAX + 1)
-    assert world.begun == [f"{each}.1" for each in ids]
+    assert [f"{each}.1" for each in ids] == world.begun
 
 
 async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setting) -> None:
@@ -296,11 +296,11 @@ async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setti
     now_ms = setting.shard.clock.wall
     silent = [each for each in setting.pending() if server_of(each.url) == "silent"]
     put_off = [each for each in silent if each.due_ms > now_ms]
-    assert world.begun == ["z1.1", "z2.1"]
-    assert {each.attempts for each in silent} == {0}
-    assert [(each.id, each.due_ms - now_ms) for each in put_off] == [
+    assert ["z1.1", "z2.1"] == world.begun
+    assert {0} == {each.attempts for each in silent}
+    assert [
         (f"{task_id}.1", PUT_OFF_MS + n * APART_MS) for n, task_id in enumerate(ids[:IN_SIGHT])
-    ]
+    ] == [(each.id, each.due_ms - now_ms) for each in put_off]
     # Two creates, two ends, two outcomes (the last perhaps still to come), one deferral.
     assert state.applied_index - before <= 7
 
@@ -317,7 +317,7 @@ async def test_a_run_that_could_not_be_tried_leaves_no_trace(setting: Setting) -
     before = state.applied_index, setting.pending()
     await world.until(lambda: len(world.begun) == 2)
 
-    assert (state.applied_index, setting.pending()) == before
+    assert before == (state.applied_index, setting.pending())
 
 
 async def test_a_deposed_leader_begins_nothing_and_the_next_one_repeats(setting: Setting) -> None:
@@ -331,13 +331,13 @@ async def test_a_deposed_leader_begins_nothing_and_the_next_one_repeats(setting:
     await world.let_go("a.1")
     next_one = setting_over(setting.shard.store, setting.shard.clock)
     next_one.shard.log.term = log.term
-    assert next_one.outbox_jobs.running == 0
-    assert next_one.world.begun == []
+    assert 0 == next_one.outbox_jobs.running
+    assert [] == next_one.world.begun
     next_one.shard.log.lead()
     await next_one.world.until(lambda: len(next_one.world.begun) == 2)
 
-    assert next_one.world.begun == ["a.1", "b.1"]
-    assert world.begun == ["a.1"]
+    assert ["a.1", "b.1"] == next_one.world.begun
+    assert ["a.1"] == world.begun
     await next_one.stop()
 
 
@@ -351,11 +351,11 @@ async def test_a_leader_that_returns_goes_on(setting: Setting) -> None:
     log.lead()
     await setting.end("c")
     await world.until(lambda: "c.1" in world.begun)
-    assert world.begun.count("a.1") == 1
+    assert 1 == world.begun.count("a.1")
 
     await world.let_go("a.1")
     await setting.gone("a.1")
-    assert world.begun.count("a.1") == 1
+    assert 1 == world.begun.count("a.1")
 
 
 async def test_a_run_that_fails_is_repeated_and_does_not_spin(setting: Setting) -> None:
@@ -407,7 +407,7 @@ async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
     other.shard.log.lead()
     await other.world.until(lambda: len(other.world.begun) == 2)
 
-    assert world.begun == []
+    assert [] == world.begun
     await other.stop()
 
 
@@ -423,7 +423,7 @@ async def test_what_found_no_room_is_looked_at_again_by_itself(setting: Setting)
     world.room["swift"] = ANY
     await world.until(lambda: world.begun == ["a.1"])
 
-    assert [each.id for each in setting.pending()][-1] == "far.1"
+    assert "far.1" == [each.id for each in setting.pending()][-1]
 
 
 async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> None:
@@ -446,14 +446,14 @@ async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> Non
     await setting.gone("z.1")
     dead = await setting.died(len(ids))
 
-    assert world.begun == ["z.1"]
-    assert {each.id for each in dead} == {f"{each}.1" for each in ids}
-    assert {(each.attempts, each.died_ms) for each in dead} == {(0, clock.wall)}
-    assert {each.error for each in dead} == {
-        f"not accepted within {AGE_MAX_MS // 1000} s, and not tried"
+    assert ["z.1"] == world.begun
+    assert {f"{each}.1" for each in ids} == {each.id for each in dead}
+    assert {(0, clock.wall)} == {(each.attempts, each.died_ms) for each in dead}
+    assert {f"not accepted within {AGE_MAX_MS // 1000} s, and not tried"} == {
+        each.error for each in dead
     }
-    assert sorted(batches)[-2:] == [IN_SIGHT, IN_SIGHT]
-    assert sum(batches) == len(ids) + 1
+    assert [IN_SIGHT, IN_SIGHT] == sorted(batches)[-2:]
+    assert len(ids) + 1 == sum(batches)
 
 
 async def test_what_is_put_off_is_given_up_when_it_is_too_old_and_no_sooner(
@@ -467,12 +467,12 @@ async def test_what_is_put_off_is_given_up_when_it_is_too_old_and_no_sooner(
     clock.pass_ms(AGE_MAX_MS - 1)
     await setting.end("b")
     await setting.gone("b.1")
-    assert [(each.id, each.died_ms) for each in setting.pending()] == [("a.1", 0)]
+    assert [("a.1", 0)] == [(each.id, each.died_ms) for each in setting.pending()]
 
     clock.pass_ms(1)
     setting.outbox_jobs.look_soon()
-    assert [each.died_ms for each in await setting.died(1)] == [clock.wall]
-    assert world.begun == ["b.1"]
+    assert [clock.wall] == [each.died_ms for each in await setting.died(1)]
+    assert ["b.1"] == world.begun
 
 
 async def test_what_is_under_way_when_it_is_too_old_ends_as_it_ends(setting: Setting) -> None:
@@ -484,7 +484,7 @@ async def test_what_is_under_way_when_it_is_too_old_ends_as_it_ends(setting: Set
     clock.pass_ms(AGE_MAX_MS)
     await setting.end("b")
     await setting.gone("b.1")
-    assert [(each.id, each.died_ms) for each in setting.pending()] == [("a.1", 0)]
+    assert [("a.1", 0)] == [(each.id, each.died_ms) for each in setting.pending()]
 
     await world.let_go("a.1")
     await setting.gone("a.1")
@@ -511,5 +511,5 @@ async def test_the_timer_is_set_for_whatever_is_due_next() -> None:
     world.room["swift"] = ANY
     await world.until(lambda: len(world.begun) == 2)
 
-    assert world.begun == ["nearer.1", "near.1"]
+    assert ["nearer.1", "near.1"] == world.begun
     await setting.stop()

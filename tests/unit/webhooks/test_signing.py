@@ -31,9 +31,9 @@ def test_a_receiver_computes_the_same(secret: str, unix_s: int, body: bytes) -> 
     signed = headers(secret, previous="", unix_s=unix_s, body=body)
 
     text = signed["X-CodeQ-Timestamp"].encode() + b"." + body
-    assert signed.keys() == {"X-CodeQ-Timestamp", "X-CodeQ-Signature"}
+    assert {"X-CodeQ-Timestamp", "X-CodeQ-Signature"} == signed.keys()
     assert (
-        hmac.new(secret.encode(), text, hashlib.sha256).hexdigest() == signed["X-CodeQ-Signature"]
+        signed["X-CodeQ-Signature"] == hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
     )
 
 
@@ -41,12 +41,12 @@ def test_both_secrets_sign_while_there_are_two() -> None:
     """A receiver that knows either one finds its signature."""
     signed = headers("new", previous="old", unix_s=7, body=BODY)
 
-    assert signed["X-CodeQ-Signature"] == signature("new", unix_s=7, body=BODY)
-    assert signed["X-CodeQ-Signature-Previous"] == signature("old", unix_s=7, body=BODY)
+    assert signature("new", unix_s=7, body=BODY) == signed["X-CodeQ-Signature"]
+    assert signature("old", unix_s=7, body=BODY) == signed["X-CodeQ-Signature-Previous"]
     assert signed["X-CodeQ-Signature"] != signed["X-CodeQ-Signature-Previous"]
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
     """Not even by the previous one."""
-    assert headers("", previous="", unix_s=7, body=BODY) == {}
-    assert headers("", previous="old", unix_s=7, body=BODY) == {}
+    assert {} == headers("", previous="", unix_s=7, body=BODY)
+    assert {} == headers("", previous="old", unix_s=7, body=BODY)

@@ -93,7 +93,7 @@ def test_an_altered_byte_ends_the_stream_at_its_frame(
             break
         intact += 1
 
-    assert bodies[:intact] == delivered
+    assert delivered == bodies[:intact]
 
 
 @given(order=st.permutations(range(5)))
@@ -104,8 +104,8 @@ def test_reordered_frames_are_refused(order: list[int]) -> None:
     in_place = next((i for i, number in enumerate(order) if i != number), 5)
     delivered, reason = read(secured(), [frames[number] for number in order])
 
-    assert bodies[:in_place] == delivered
-    assert (None if in_place == 5 else BadFrame.MAC) == reason
+    assert delivered == bodies[:in_place]
+    assert reason == (None if in_place == 5 else BadFrame.MAC)
 
 
 def test_a_repeated_frame_is_refused() -> None:

@@ -120,7 +120,7 @@ def test_two_releases_speak_the_newest_version_that_both_know(
         dialling(identity("n1", versions=dials)), accepting(identity("n2", versions=accepts))
     )
 
-    assert (dialled.version, accepted.version) == (spoken, spoken)
+    assert (spoken, spoken) == (dialled.version, accepted.version)
 
 
 @pytest.mark.parametrize(("dials", "accepts"), [((2, 3), (1, 1)), ((1, 1), (2, 3))])
@@ -135,7 +135,7 @@ def test_releases_too_far_apart_learn_what_each_of_them_speaks(
     with pytest.raises(HandshakeRefusedError) as there:
         dialler.receive(acceptor.refusal(here.value.reason))
 
-    assert (here.value.reason, there.value.said) == (HandshakeRefusal.VERSION, "version")
+    assert (HandshakeRefusal.VERSION, "version") == (here.value.reason, there.value.said)
     for refused, ours, theirs in ((here, accepts, dials), (there, dials, accepts)):
         assert f"this release speaks versions {ours[0]} to {ours[1]}" in refused.value.detail
         assert f"the other side's {theirs[0]} to {theirs[1]}" in refused.value.detail
@@ -146,7 +146,7 @@ def test_a_version_lowered_on_the_way_is_no_proof() -> None:
     dialler = dialling(identity("n1", versions=(1, 2)))
     acceptor = accepting(identity("n2", versions=(1, 2)))
     hello = cbor2.loads(dialler.hello())
-    assert hello[1:3] == [1, 2]
+    assert [1, 2] == hello[1:3]
     hello[2] = 1
     proof = dialler.receive(acceptor.receive(cbor2.dumps(hello))[0])
     assert isinstance(proof, bytes)
@@ -168,7 +168,7 @@ def test_what_a_later_hello_adds_is_proved_and_passed_over() -> None:
     dialler, acceptor = dialling(), accepting()
     dialler._hello = cbor2.dumps([*cbor2.loads(dialler.hello()), "more"])
 
-    assert shake(dialler, acceptor)[1].peer == "n1"
+    assert "n1" == shake(dialler, acceptor)[1].peer
 
 
 def test_a_dialler_without_the_secret_is_refused() -> None:

@@ -190,7 +190,7 @@ def test_a_damaged_entry_is_refused_or_is_another_entry(body: bytes) -> None:
     with suppress(entries.EntryInvalid):
         entry = entries.decode(body)
 
-        assert entries.decode(entries.encode(entry, level=LEVEL)) == entry
+        assert entry == entries.decode(entries.encode(entry, level=LEVEL))
 
 
 plain: st.SearchStrategy[Any] = st.recursive(
@@ -220,9 +220,9 @@ def test_fields_of_another_kind_are_refused(
         message = raft.parse(packed(changed))
 
         again = raft.render(message, raft.Stamp(message.incarnation, message.seq))
-        assert raft.parse(again) == message
+        assert message == raft.parse(again)
         # An answer leaves out fields that have their defaults.
-        assert defaults | unpack(again) == defaults | changed
+        assert defaults | changed == defaults | unpack(again)
 
 
 def packed(fields: dict[str, object]) -> bytes:
@@ -271,5 +271,5 @@ def test_what_is_damaged_above_is_whole_before() -> None:
             if isinstance(message, RaftMessage):
                 raft.parse(message.message)
 
-    assert entries.decode(ENTRY).seq == 4
-    assert cbor2.loads(BODIES[0])[2] == SPOKEN[0]
+    assert 4 == entries.decode(ENTRY).seq
+    assert SPOKEN[0] == cbor2.loads(BODIES[0])[2]

@@ -158,7 +158,7 @@ def test_a_later_releases_error_leaves_the_outcome_unknown() -> None:
 
     assert isinstance(failure, Failure)
     assert isinstance(failure.error, OutcomeUnknown)
-    assert str(failure.error) == "too-modern: for you"
+    assert "too-modern: for you" == str(failure.error)
 
 
 @given(data=st.binary(max_size=200))

@@ -33,7 +33,7 @@ def test_a_request_leaves_a_line_at_the_severity_asked_for(
     with caplog.at_level(level, NAME):
         answer(AccessLog(severity))
 
-    assert [record.levelname for record in caplog.records] == told
+    assert told == [record.levelname for record in caplog.records]
 
 
 def test_of_many_refusals_few_are_told_and_the_others_counted(
@@ -50,6 +50,6 @@ def test_of_many_refusals_few_are_told_and_the_others_counted(
         log.refused("last", route="/x", status=401, reason="expired")
 
     fields = [vars(record) for record in caplog.records]
-    assert len(fields) == REFUSALS_TOLD + 1
-    assert [each["untold_before"] for each in fields] == [0] * REFUSALS_TOLD + [90]
-    assert (fields[-1]["request_id"], fields[-1]["reason"]) == ("last", "expired")
+    assert REFUSALS_TOLD + 1 == len(fields)
+    assert [0] * REFUSALS_TOLD + [90] == [each["untold_before"] for each in fields]
+    assert ("last", "expired") == (fields[-1]["request_id"], fields[-1]["reason"])

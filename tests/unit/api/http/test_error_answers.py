@@ -32,7 +32,7 @@ def test_the_envelope_has_four_keys() -> None:
     """Clients of the reference read the first; the others are ours."""
     body = json.loads(envelope(ApiError(400, "t", "c", retryable=True), "r"))
 
-    assert body == {"error": "t", "code": "c", "retryable": True, "requestId": "r"}
+    assert {"error": "t", "code": "c", "retryable": True, "requestId": "r"} == body
 
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown(), LinkLost(), StorageFailed(), CodeqError()])
@@ -40,7 +40,7 @@ def test_a_write_whose_fate_is_not_known_is_never_called_failed(failure: CodeqEr
     """Nor is it called not applied."""
     error = from_failure(failure)
 
-    assert (error.status, error.text, error.code) == (503, "outcome unknown", "outcome-unknown")
+    assert (503, "outcome unknown", "outcome-unknown") == (error.status, error.text, error.code)
     assert error.retryable
     assert "X-Outcome" not in error.headers
 
@@ -50,25 +50,25 @@ def test_a_shard_without_leader_says_that_nothing_was_applied(failure: CodeqErro
     """And when to come again."""
     error = from_failure(failure)
 
-    assert (error.status, error.text, error.code) == (503, "no leader for shard", "no-leader")
-    assert error.headers == {"Retry-After": "1", "X-Outcome": "not-applied"}
+    assert (503, "no leader for shard", "no-leader") == (error.status, error.text, error.code)
+    assert {"Retry-After": "1", "X-Outcome": "not-applied"} == error.headers
 
 
 def test_an_overloaded_broker_says_when_to_come_again() -> None:
     """Its own estimate goes out."""
     error = from_failure(Overloaded("queue", retry_after_s=3))
 
-    assert error.status == 503
-    assert error.headers == {"Retry-After": "3", "X-Outcome": "not-applied"}
+    assert 503 == error.status
+    assert {"Retry-After": "3", "X-Outcome": "not-applied"} == error.headers
 
 
 def test_an_exceeded_limit_is_named_with_when_to_come_again() -> None:
     """In the header and in the body, in whole seconds of which there is at least one."""
     error = from_failure(LimitExceeded(scope="producer", operation="create_task", retry_after_s=0))
 
-    assert error.status == 429
-    assert error.headers == {"Retry-After": "1", "X-Outcome": "not-applied"}
-    assert json.loads(envelope(error, "r")) == {
+    assert 429 == error.status
+    assert {"Retry-After": "1", "X-Outcome": "not-applied"} == error.headers
+    assert {
         "error": "rate limit exceeded",
         "code": "rate-limited",
         "retryable": True,
@@ -76,7 +76,7 @@ def test_an_exceeded_limit_is_named_with_when_to_come_again() -> None:
         "scope": "producer",
         "operation": "create_task",
         "retryAfterSeconds": 1,
-    }
+    } == json.loads(envelope(error, "r"))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_every_refusal_of_the_broker_has_its_answer(
     """The word stays the code."""
     error = from_rejection(Rejected(rejection), not_found="task not found")
 
-    assert (error.status, error.text, error.code) == (status, text, rejection.value)
+    assert (status, text, rejection.value) == (error.status, error.text, error.code)
     assert not error.retryable
 
 
@@ -106,10 +106,10 @@ def test_a_priority_outside_the_tiers_is_told_which_there_are() -> None:
     """And which one a request has that names none."""
     error = from_rejection(Rejected(Rejection.INVALID_PRIORITY, "1, 3, 5"))
 
-    assert (error.status, error.code, error.retryable) == (400, "invalid-priority", False)
-    assert error.text == (
+    assert (400, "invalid-priority", False) == (error.status, error.code, error.retryable)
+    assert (
         "invalid 'priority' (must be one of 1, 3, 5, the priorityTiers of its topic; 0 when absent)"
-    )
+    ) == error.text
 
 
 def test_no_refusal_lacks_an_answer() -> None:
@@ -122,4 +122,4 @@ def test_a_caller_not_let_in_is_told_the_authenticators_words(status: int) -> No
     """Nothing is added."""
     error = from_access(AccessRefused(status, "words"))
 
-    assert (error.status, error.text) == (status, "words")
+    assert (status, "words") == (error.status, error.text)

@@ -125,7 +125,7 @@ def by_the_library(data: bytes, loop: asyncio.AbstractEventLoop) -> Read | None:
     if message.should_close or message.version != HttpVersion11 or not payload.is_eof():
         return None
     headers = {name.lower(): text for name, text in message.headers.items()}
-    assert len(headers) == len(message.headers)
+    assert len(message.headers) == len(headers)
     body = b"" if payload.at_eof() else payload.read_nowait()
     return Read(str(message.url), headers, body)
 
@@ -175,7 +175,7 @@ def test_what_is_read_here_is_what_the_library_would_read(
         _, whole = found
         path = data.split(b" ", 2)[1].decode()
 
-        assert by_the_library(data, loop) == Read(path, dict(whole.headers), whole.body)
+        assert Read(path, dict(whole.headers), whole.body) == by_the_library(data, loop)
 
 
 @pytest.mark.parametrize("pattern", [each.path for each in ROUTES if each.whole])
@@ -184,10 +184,10 @@ def test_every_route_that_takes_whole_requests_is_found(pattern: str) -> None:
     found = routes().read(request(pattern.removeprefix(BASE).replace("{id}", _ID)))
 
     assert found is not None
-    assert (found[0], found[1].match_info) == (
+    assert (
         pattern,
         {"id": _ID} if "{id}" in pattern else {},
-    )
+    ) == (found[0], found[1].match_info)
 
 
 @pytest.mark.parametrize(
@@ -224,4 +224,4 @@ def test_a_body_of_the_greatest_size_is_read_here() -> None:
 
     assert found is not None
     assert isinstance(found[1], Whole)
-    assert found[1].body == b"{}"
+    assert b"{}" == found[1].body

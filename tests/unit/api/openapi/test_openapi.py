@@ -74,7 +74,7 @@ def test_the_document_is_valid_openapi_3_1() -> None:
     """Programs that read OpenAPI can read this one."""
     OpenAPIV31SpecValidator(DOCUMENT).validate()
 
-    assert DOCUMENT["openapi"] == "3.1.0"
+    assert "3.1.0" == DOCUMENT["openapi"]
 
 
 @pytest.mark.parametrize(("body", "field"), [("TaskBody", "payload"), ("ResultBody", "result")])
@@ -91,12 +91,12 @@ def test_every_route_is_described_and_nothing_else() -> None:
     """The route table is what the document is made from."""
     described = {(method, path) for path, method, _ in DESCRIBED.operations()}
 
-    assert described == {(route.method, route.path) for route in ROUTES}
+    assert {(route.method, route.path) for route in ROUTES} == described
 
 
 def test_every_handler_has_its_answers_described_and_nothing_else_has() -> None:
     """A new route without them fails here."""
-    assert set(operations(SETTINGS)) == {route.handler for route in ROUTES}
+    assert {route.handler for route in ROUTES} == set(operations(SETTINGS))
 
 
 def test_a_body_is_described_by_a_type_that_its_handler_returns() -> None:
@@ -109,7 +109,7 @@ def test_a_body_is_described_by_a_type_that_its_handler_returns() -> None:
         told = {get_args(each)[0] for each in answers if get_origin(each) is HttpAnswer}
         seen += len(shown)
 
-        assert shown == told - {NoneType}, operation_id(handler)
+        assert told - {NoneType} == shown, operation_id(handler)
     assert seen > 40
 
 
@@ -119,7 +119,7 @@ def test_operations_have_names_and_tags_of_their_own() -> None:
     found = [operation for _, _, operation in DESCRIBED.operations()]
 
     assert len({each["operationId"] for each in found}) == len(found) == len(ROUTES)
-    assert {tag for each in found for tag in each["tags"]} == tags
+    assert tags == {tag for each in found for tag in each["tags"]}
     assert all(each["summary"] for each in found)
 
 
@@ -128,7 +128,7 @@ def test_every_reference_resolves() -> None:
     referred = set(_references(DOCUMENT))
     shapes = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
 
-    assert referred == shapes
+    assert shapes == referred
 
 
 def test_a_choice_of_words_says_that_it_is_a_text() -> None:
@@ -141,7 +141,7 @@ def test_a_choice_of_words_says_that_it_is_a_text() -> None:
     choices = [schema for schema in schemas if "enum" in schema]
 
     assert choices
-    assert {schema.get("type") for schema in choices} == {"string"}
+    assert {"string"} == {schema.get("type") for schema in choices}
 
 
 def test_every_field_of_a_body_is_described_under_the_decoders_name() -> None:
@@ -149,7 +149,7 @@ def test_every_field_of_a_body_is_described_under_the_decoders_name() -> None:
     for name, body in BODIES.items():
         properties = DOCUMENT["components"]["schemas"][name]["properties"]
 
-        assert set(properties) == {each.encode_name for each in msgspec.structs.fields(body)}
+        assert {each.encode_name for each in msgspec.structs.fields(body)} == set(properties)
         assert all("description" in each for each in properties.values())
 
 
@@ -179,7 +179,7 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
         for each in getattr(decoded, items, None) or ():
             item.decode(each, error="refused")
 
-    assert DESCRIBED.faults(body["schema"], body["example"]) == []
+    assert [] == DESCRIBED.faults(body["schema"], body["example"])
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_null_field_is_described_as_absent() -> None:
         schemas.Schema(body).decode(json.dumps(nulls), error="refused")
         faults = DESCRIBED.faults({"$ref": f"#/components/schemas/{name}"}, nulls)
 
-        assert [fault for fault in faults if "required" not in fault] == []
+        assert [] == [fault for fault in faults if "required" not in fault]
 
 
 def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_document() -> None:
@@ -251,7 +251,7 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         name for name in BODIES if "additionalProperties" in DOCUMENT["components"]["schemas"][name]
     ]
 
-    assert closed == ["SelectionBody", "TopicBody"]
+    assert ["SelectionBody", "TopicBody"] == closed
 
 
 def test_every_example_of_an_answer_looks_as_its_schema_says() -> None:
@@ -264,8 +264,8 @@ def test_every_example_of_an_answer_looks_as_its_schema_says() -> None:
                 examples += [content["example"]] if "example" in content else []
                 seen += len(examples)
 
-                assert [DESCRIBED.faults(content["schema"], each) for each in examples] == [
-                    [] for _ in examples
+                assert [[] for _ in examples] == [
+                    DESCRIBED.faults(content["schema"], each) for each in examples
                 ]
     assert seen > 100
 
@@ -298,7 +298,7 @@ def test_every_refusal_that_a_handler_makes_is_documented_and_no_other() -> None
         "internal",
     }
 
-    assert documented == made | rejections | usual
+    assert made | rejections | usual == documented
 
 
 def test_the_access_of_a_route_shows_in_its_security() -> None:
@@ -308,8 +308,8 @@ def test_the_access_of_a_route_shows_in_its_security() -> None:
         scopes = [route.scope] if route.scope else []
         expected = [] if route.access == "open" else [{"bearer": scopes}]
 
-        assert operation["security"] == expected, operation_id(route.handler)
-        assert ("401" in operation["responses"]) == bool(expected)
+        assert expected == operation["security"], operation_id(route.handler)
+        assert bool(expected) == ("401" in operation["responses"])
 
 
 def test_the_document_names_the_limits_of_its_node() -> None:
@@ -317,8 +317,8 @@ def test_the_document_names_the_limits_of_its_node() -> None:
     schema = DOCUMENT["components"]["schemas"]["TasksBody"]["properties"]["tasks"]
     refused = DESCRIBED.answer("POST", "/v1/codeq/tasks/batch", 400)["content"][JSON]["examples"]
 
-    assert schema["maxItems"] == 7
-    assert refused["batch-too-large"]["summary"] == "batch size exceeds maximum of 7"
+    assert 7 == schema["maxItems"]
+    assert "batch size exceeds maximum of 7" == refused["batch-too-large"]["summary"]
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:

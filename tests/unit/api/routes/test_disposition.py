@@ -18,7 +18,7 @@ def test_a_name_cannot_leave_its_place_in_the_header(name: str) -> None:
     pattern = r"""attachment; filename="[^"\\%\x00-\x1f\x7f-]*[^"]*"; filename\*=UTF-8''[\w.~%-]+"""
 
     assert re.fullmatch(pattern, disposition(name), re.ASCII)
-    assert disposition(name).count('"') == 2
+    assert 2 == disposition(name).count('"')
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,4 @@ def test_a_name_cannot_leave_its_place_in_the_header(name: str) -> None:
 )
 def test_the_last_part_of_a_name_is_the_files(name: str, header: str) -> None:
     """What a client would make of the rest is a directory."""
-    assert disposition(name) == header
+    assert header == disposition(name)

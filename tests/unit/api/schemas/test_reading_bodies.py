@@ -27,21 +27,21 @@ def test_a_payload_is_kept_as_it_was_sent(payload: str) -> None:
     """No number is rounded, no key moved, no space lost."""
     body = task(f'{{"command":"a","payload":  {payload}\n}}')
 
-    assert requests.json_text(body.payload, depth_max=10, error="") == payload
+    assert payload == requests.json_text(body.payload, depth_max=10, error="")
 
 
 @pytest.mark.parametrize("text", ['{"payload":null}', "{}", '{"PAYLOAD":null,"x":1}'])
 def test_null_is_the_same_as_absent(text: str) -> None:
     """For payloads as for every other field."""
-    assert requests.json_text(task(text).payload, depth_max=10, error="") == ""
+    assert "" == requests.json_text(task(text).payload, depth_max=10, error="")
 
 
 def test_field_names_match_in_any_case_and_unknown_ones_are_ignored() -> None:
     """As the reference's decoder has it."""
     body = task('{"COMMAND":"a","PayLoad":{"Kept":1},"maxattempts":3,"workerId":{"a":[]}}')
 
-    assert (body.command, body.max_attempts) == ("a", 3)
-    assert bytes(body.payload) == b'{"Kept":1}'
+    assert ("a", 3) == (body.command, body.max_attempts)
+    assert b'{"Kept":1}' == bytes(body.payload)
 
 
 def test_the_last_of_duplicated_fields_wins() -> None:
@@ -49,7 +49,7 @@ def test_the_last_of_duplicated_fields_wins() -> None:
     exact = task('{"command":"a","command":"b"}')
     folded = task('{"command":"a","Command":"b"}')
 
-    assert (exact.command, folded.command) == ("b", "b")
+    assert ("b", "b") == (exact.command, folded.command)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_what_is_no_such_body_is_refused_in_the_routes_words(text: str) -> None:
     with pytest.raises(ApiError) as refused:
         requests.TASK.decode(text, error="the route's text")
 
-    assert (refused.value.status, refused.value.text) == (400, "the route's text")
+    assert (400, "the route's text") == (refused.value.status, refused.value.text)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_depth_is_counted_outside_strings(payload: str, deep: bool) -> None:
     except ApiError:
         refused = True
 
-    assert deep == refused
+    assert refused == deep
 
 
 @given(
@@ -122,7 +122,7 @@ def test_depth_agrees_with_a_walk_of_the_value(value: object) -> None:
     """Counting brackets is as good as parsing."""
     text = msgspec.json.encode(value).decode()
 
-    assert requests.depth(text) == walked_depth(value)
+    assert walked_depth(value) == requests.depth(text)
 
 
 def walked_depth(value: object) -> int:

@@ -48,7 +48,7 @@ def test_a_task_is_rendered_in_the_contracts_order() -> None:
     """Every key, with a lease token for the worker that has just claimed it."""
     view = encode(task_view(TASK, '{"a": 1}', shards=1, claimed=True)).decode()
 
-    assert view == (
+    assert (
         '{"id":"t","command":"Resize","payload":"{\\"a\\": 1}","priority":3,'
         '"webhook":"https://h","traceParent":"p","traceState":"s","status":"IN_PROGRESS",'
         '"lastKnownLocation":"INPROG_SET","workerId":"w","leaseUntil":"1970-01-01T00:01:02.345Z",'
@@ -58,7 +58,7 @@ def test_a_task_is_rendered_in_the_contracts_order() -> None:
         '"runAt":"1970-01-01T00:00:01.500Z","shard":0,"history":[{"worker":"v",'
         '"startedAt":"1970-01-01T00:00:01.000Z","endedAt":"1970-01-01T00:00:02.000Z",'
         '"outcome":"NACKED","error":"busy"}]}'
-    )
+    ) == view
 
 
 def test_what_is_empty_is_left_out() -> None:
@@ -74,7 +74,7 @@ def test_what_is_empty_is_left_out() -> None:
         state=State.READY,
     )
 
-    assert list(json.loads(encode(task_view(bare, "1", shards=1)))) == [
+    assert [
         "id",
         "command",
         "payload",
@@ -84,7 +84,7 @@ def test_what_is_empty_is_left_out() -> None:
         "createdAt",
         "updatedAt",
         "shard",
-    ]
+    ] == list(json.loads(encode(task_view(bare, "1", shards=1))))
 
 
 def test_nobody_but_the_claiming_worker_sees_a_lease_token() -> None:
@@ -100,13 +100,13 @@ def test_a_task_says_what_time_will_do_to_it() -> None:
         for state in State
     }
 
-    assert shown[State.DELAYED]["readyAt"] == "1970-01-01T00:00:03.000Z"
-    assert {state for state in State if "readyAt" in shown[state]} == {State.DELAYED}
-    assert shown[State.READY]["expiresAt"] == "1970-01-01T00:00:09.000Z"
-    assert {state for state in State if "expiresAt" in shown[state]} == {
+    assert "1970-01-01T00:00:03.000Z" == shown[State.DELAYED]["readyAt"]
+    assert {State.DELAYED} == {state for state in State if "readyAt" in shown[state]}
+    assert "1970-01-01T00:00:09.000Z" == shown[State.READY]["expiresAt"]
+    assert {
         State.READY,
         State.DELAYED,
-    }
+    } == {state for state in State if "expiresAt" in shown[state]}
 
 
 def test_a_result_echoes_the_body_as_it_was_sent() -> None:
@@ -124,36 +124,36 @@ def test_a_result_echoes_the_body_as_it_was_sent() -> None:
         )
     ).decode()
 
-    assert view == (
+    assert (
         '{"taskId":"t","status":"COMPLETED","result":' + body + ","
         '"artifacts":[{"name":"a","url":"https://u"}],"completedAt":"1970-01-01T00:00:00.001Z"}'
-    )
+    ) == view
 
 
 def test_a_failed_result_has_no_body() -> None:
     """The key is absent, not null."""
     view = encode(result_view(Result(task_id="t", status="FAILED", error="e", completed_ms=0)))
 
-    assert json.loads(view) == {
+    assert {
         "taskId": "t",
         "status": "FAILED",
         "error": "e",
         "completedAt": "1970-01-01T00:00:00.000Z",
-    }
+    } == json.loads(view)
 
 
 def test_queue_stats_have_every_key_always() -> None:
     """Clients read them without asking whether they are there."""
     view = queue_view(QueueDepth("c", Counters(1, 2, 3, 4), 5_000), now_ms=7_999)
 
-    assert json.loads(encode(view)) == {
+    assert {
         "command": "c",
         "ready": 1,
         "delayed": 2,
         "inProgress": 3,
         "dlq": 4,
         "oldestReadySeconds": 2,
-    }
+    } == json.loads(encode(view))
 
 
 def test_raft_status_speaks_of_every_group() -> None:
@@ -169,8 +169,8 @@ def test_raft_status_speaks_of_every_group() -> None:
     )
     view = json.loads(encode(raft_view([status])))
 
-    assert view["numGroups"] == 1
-    assert list(view["groups"][0])[:8] == [
+    assert 1 == view["numGroups"]
+    assert [
         "shardIdx",
         "isLeader",
         "selfId",
@@ -179,14 +179,14 @@ def test_raft_status_speaks_of_every_group() -> None:
         "leaderAddr",
         "leaderHTTPAddr",
         "hasLeader",
-    ]
-    assert view["groups"][0]["selfHTTPAddr"] == "http://a"
-    assert view["groups"][0]["logSync"] == "kernel"
-    assert view["groups"][0]["peers"] == [
-        {"id": "b", "httpAddr": "http://b", "connected": True, "matchIndex": 4}
-    ]
+    ] == list(view["groups"][0])[:8]
+    assert "http://a" == view["groups"][0]["selfHTTPAddr"]
+    assert "kernel" == view["groups"][0]["logSync"]
+    assert [{"id": "b", "httpAddr": "http://b", "connected": True, "matchIndex": 4}] == view[
+        "groups"
+    ][0]["peers"]
 
 
 def test_instants_are_utc_with_milliseconds() -> None:
     """As RFC 3339 has it, with a Z."""
-    assert rfc3339(1_732_000_000_007) == "2024-11-19T07:06:40.007Z"
+    assert "2024-11-19T07:06:40.007Z" == rfc3339(1_732_000_000_007)

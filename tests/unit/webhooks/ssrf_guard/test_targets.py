@@ -100,7 +100,7 @@ def test_an_ipv6_address_is_as_public_as_the_ipv4_address_it_carries(address: IP
     """Mapped, 6to4 and NAT64 addresses lead to it."""
     verdicts = {is_public(str(carrier)) for carrier in _carriers(address)}
 
-    assert {is_public(str(address))} == verdicts
+    assert verdicts == {is_public(str(address))}
 
 
 @pytest.mark.parametrize("address", PUBLIC)
@@ -112,7 +112,7 @@ def test_a_public_address_is_a_target(address: str) -> None:
 
     assert is_public(address)
     assert isinstance(target, Target)
-    assert (target.host, target.name) == (f"{address}:443", "")
+    assert (f"{address}:443", "") == (target.host, target.name)
 
 
 @given(st.text("0123456789abcdefxABCDEFX.", min_size=1, max_size=16))
@@ -193,12 +193,12 @@ def test_one_server_has_one_name(url: str, host: str) -> None:
     target = read(url, allow_private=False)
 
     assert isinstance(target, Target)
-    assert (target.host, target.name) == (host, host.rpartition(":")[0])
+    assert (host, host.rpartition(":")[0]) == (target.host, target.name)
 
 
 def _answering(*addresses: str) -> Targets:
     async def lookup(name: str) -> Sequence[str]:
-        assert name == "hooks.example"
+        assert "hooks.example" == name
         return addresses
 
     return Targets(allow_private=False, lookup=lookup)
