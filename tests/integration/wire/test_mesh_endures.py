@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from codeq_cluster.errors import PeerUnreachable
+from codeq_cluster.errors import LinkLost, PeerUnreachable
 from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.wire.frames import FrameReader, plain_frame
 from codeq_cluster.wire.handshake import Accepting, LinkIdentity
@@ -424,6 +424,45 @@ async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
             await two.running.call("n1", "m", b"x" * 2**16, timeout_s=1)
         await one.stop()
         await two.stop()
+
+
+async def test_a_call_ends_when_the_connection_it_left_on_does(nodes: Nodes) -> None:
+    """Its answer could still come in, but nobody knows whether the peer got the question."""
+    asked = asyncio.Event()
+
+    async def hold(peer: str, method: str, body: object, timeout_s: float) -> object:
+        asked.set()
+        return await asyncio.Event().wait()
+
+    one, two = nodes.make("n1", "n2")
+    two.serve = hold
+    async with Wire(two.port) as wire:
+        one.peers = {"n2": f"127.0.0.1:{wire.port}"}
+        await one.start()
+        await two.start()
+        await joined(one, two)
+        call = asyncio.ensure_future(one.running.call("n2", "m", None, timeout_s=60))
+        await asked.wait()
+        wire.cut()
+
+        with pytest.raises(LinkLost, match="broke before an answer came"):
+            await call
+        await one.stop()
+
+
+async def test_a_peer_that_dials_is_dialled_at_once(nodes: Nodes) -> None:
+    """A node that has given up on a peer for minutes need not wait until they are over."""
+    slow = replace(SETTINGS, redial_ms=1_800_000, redial_ms_max=1_800_000)
+    one, two = nodes.make("n1", "n2", settings=slow)
+    async with Wire(two.port) as wire:
+        wire.slams = 1
+        one.peers = {"n2": f"127.0.0.1:{wire.port}"}
+        await one.start()
+        await eventually(lambda: wire.slams == 0)
+        await two.start()
+
+        await joined(one, two)
+        await one.stop()
 
 
 async def test_an_answer_is_not_sent_to_the_next_process(nodes: Nodes, connect: Join) -> None:
