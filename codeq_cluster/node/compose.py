@@ -45,8 +45,9 @@ from codeq_cluster.node.recovery import Recovery
 from codeq_cluster.node.report import Reporter
 from codeq_cluster.node.status import status_of
 from codeq_cluster.node.webhook_wiring import WebhookWiring
-from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.group import Identity, RaftGroup
 from codeq_cluster.raft.io_adapters import DiskThread, GroupLink, LoopTimers
+from codeq_cluster.raft.ports import Events, Ports
 from codeq_cluster.ratelimit.limiter import BORROW, RateLimiter, RateLimits
 from codeq_cluster.routing.ask_all import GATHER, AskAll
 from codeq_cluster.routing.leadership import TRANSFER, LeadershipTransfers
@@ -407,23 +408,25 @@ class Node:
         timers = LoopTimers(asyncio.get_running_loop())
         for shard, engine in enumerate(self._engines):
             group = RaftGroup(
-                shard=shard,
-                node_id=settings.node_id,
-                founding=self._members.founding,
-                incarnation=directory.incarnation,
-                store=self._shards[shard].log,
-                machine=engine,
-                source=engine,
-                link=GroupLink(mesh, shard),
-                timers=timers,
-                writer=self._shards[shard].log,
-                random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
+                Identity(shard=shard, node_id=settings.node_id, incarnation=directory.incarnation),
+                bootstrap=self._members.founding,
+                ports=Ports(
+                    store=self._shards[shard].log,
+                    writer=self._shards[shard].log,
+                    machine=engine,
+                    source=engine,
+                    link=GroupLink(mesh, shard),
+                    timers=timers,
+                    random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
+                ),
+                events=Events(
+                    on_fatal=partial(_stop_at_once, shard),
+                    on_behind=partial(self._upkeep.behind, shard),
+                    on_diverged=partial(self._upkeep.diverged, shard),
+                    on_storage_failed=partial(self._upkeep.failed, shard),
+                    on_members=self._members.changed,
+                ),
                 settings=settings.raft,
-                on_fatal=partial(_stop_at_once, shard),
-                on_behind=partial(self._upkeep.behind, shard),
-                on_diverged=partial(self._upkeep.diverged, shard),
-                on_storage_failed=partial(self._upkeep.failed, shard),
-                on_members=self._members.changed,
             )
             engine.attach(group)
             self._groups.append(group)

@@ -7,6 +7,8 @@ simulator's virtual clock, network and disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import Protocol
 
 
@@ -132,3 +134,47 @@ class EntrySource(Protocol):
 
         Entries taken before and not yet applied may still be applied: their outcome is unknown.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything around one group; every port calls back on the group's loop.
+
+    Attributes:
+        store: Where the journal lives.
+        writer: Makes the journal's rows durable.
+        machine: Applies the committed entries.
+        source: Where entries come from while this node leads.
+        link: To the peers.
+        timers: Time and the loop.
+        random: For election timeouts.
+    """
+
+    store: LogStore
+    writer: LogWriter
+    machine: StateMachine
+    source: EntrySource
+    link: Link
+    timers: Timers
+    random: Random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Events:
+    """What a group reports to the node around it.
+
+    Attributes:
+        on_fatal: Called once when the replica must stop; no turn follows.
+        on_behind: Called repeatedly while the leader no longer has the entries this node needs.
+        on_diverged: Called repeatedly, with the first entry at which this replica's state differs
+            from the majority's, until a snapshot has replaced the state.
+        on_storage_failed: Called when the disk refused and the group has paused itself. `resume`
+            may follow, on a store that was reopened. Without it, a failed disk is fatal.
+        on_members: Called when the membership has changed.
+    """
+
+    on_fatal: Callable[[BaseException], None]
+    on_behind: Callable[[], None] = lambda: None
+    on_diverged: Callable[[int], None] = lambda _index: None
+    on_storage_failed: Callable[[BaseException], None] | None = None
+    on_members: Callable[[], None] = lambda: None

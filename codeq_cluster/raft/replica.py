@@ -26,6 +26,7 @@ class Context:
         shard: Number of the shard, for logs and status.
         node_id: This node.
         incarnation: Grows durably with each start on the same data; 1 to 2^64 - 1.
+        level: The newest format version this node knows.
         settings: Times and sizes.
         rules: Production has them all.
         counters: Of dropped and refused messages and other rare events, by reason.
@@ -35,6 +36,7 @@ class Context:
     shard: int
     node_id: str
     incarnation: int
+    level: int
     settings: RaftSettings
     rules: SafetySwitches
     counters: Counter[str]

@@ -9,9 +9,22 @@ from codeq_cluster.codec import levels
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.raft.elections import Elections
 from codeq_cluster.raft.read_index import ReadIndex
-from codeq_cluster.raft.replica import Replica
+from codeq_cluster.raft.replica import Context, Replica
 
 _log = logging.getLogger(__name__)
+
+
+class Beginning:
+    """The members for as long as a log names none.
+
+    Attributes:
+        members: Empty for a node that waits for a bootstrap, or to be added by a leader.
+        wanted: The bootstrap that the next turn carries out.
+    """
+
+    def __init__(self, members: Membership) -> None:
+        self.members = members
+        self.wanted: Membership | None = None
 
 
 class Roster:
@@ -21,7 +34,7 @@ class Roster:
 
     Args:
         replica: Whose membership this is; its log has been loaded.
-        level: The newest format version this node knows.
+        beginning: The members that the log begins with.
         read_index: Counts its rounds again when the voters change.
         elections: Armed when this node becomes a voter.
         on_members: Called when the membership has changed.
@@ -31,7 +44,7 @@ class Roster:
         self,
         replica: Replica,
         *,
-        level: int,
+        beginning: Beginning,
         read_index: ReadIndex,
         elections: Elections,
         on_members: Callable[[], None],
@@ -40,18 +53,18 @@ class Roster:
         self._voters = replica.voters
         self._journal = replica.journal
         self._engine = replica.engine
-        self._level = level
+        self._beginning = beginning
         self._read_index = read_index
         self._elections = elections
         self._on_members = on_members
 
-    def bootstrap(self, membership: Membership) -> bool:
-        """Begin the log with these members; False, and no effect, when it has members already."""
-        if self._voters.membership.members:
-            return False
-        self._journal.found(membership)
-        self.adopt()
-        return True
+    def bootstrap(self) -> None:
+        """Begin the log with the members that were asked for, unless it has members already."""
+        membership, self._beginning.wanted = self._beginning.wanted, None
+        if membership is not None and not self._voters.membership.members:
+            self._journal.found(membership)
+            self._beginning.members = membership
+            self.adopt()
 
     def adopt(self) -> None:
         """Follow the newest membership in the log.
@@ -63,7 +76,7 @@ class Roster:
         voters = self._voters
         if (index, membership) == (voters.index, voters.membership):
             return
-        check_level(membership, shard=self._context.shard, known=self._level)
+        check_level(membership, self._context)
         voting = voters.voting
         voters.adopt(index, membership)
         self._engine.adopt_members()
@@ -85,10 +98,10 @@ class Roster:
         self._on_members()
 
 
-def check_level(membership: Membership, *, shard: int, known: int) -> None:
-    """Check that this node knows the formats that a group uses.
+def check_level(membership: Membership, context: Context) -> None:
+    """Check that this node knows the formats that its group uses.
 
     Raises:
         ReleaseTooOld: It does not.
     """
-    levels.check(membership.level, by=f"shard {shard}", known=known)
+    levels.check(membership.level, by=f"shard {context.shard}", known=context.level)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from codeq_cluster.raft.replica import Replica
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
@@ -58,3 +60,48 @@ class GroupStatus:
     peers: tuple[PeerStatus, ...]
     counters: Mapping[str, int]
     in_doubt: tuple[str, ...] = ()
+
+
+def describe(
+    replica: Replica, *, running: bool, ready: bool, known_commit: int, leader_changes: int
+) -> GroupStatus:
+    """Return the status of a replica.
+
+    Args:
+        replica: It has been started.
+        running: It takes turns.
+        ready: It leads, and has applied everything of earlier terms.
+        known_commit: The highest commit index that a leader has reported.
+        leader_changes: How often the known leader changed since the start.
+    """
+    context, voters = replica.context, replica.voters
+    engine, journal, divergence = replica.engine, replica.journal, replica.divergence
+    return GroupStatus(
+        shard=context.shard,
+        is_leader=running and engine.leads(),
+        ready=running and ready,
+        leader=engine.leader() if running else None,
+        term=engine.term(),
+        commit_index=engine.commit_index(),
+        known_commit=max(engine.commit_index(), known_commit),
+        applied_index=replica.applier.index,
+        digest=replica.machine.digest.hex(),
+        log_bytes=journal.log_bytes,
+        log_first=journal.first,
+        log_last=journal.last,
+        leader_changes=leader_changes,
+        voting=voters.voting,
+        preferred=voters.preferred,
+        changing=voters.index > replica.applier.index,
+        peers=tuple(
+            PeerStatus(
+                id=peer,
+                voter=voters.votes(peer),
+                connected=engine.connected(peer),
+                match_index=engine.match_index(peer),
+            )
+            for peer in voters.peers
+        ),
+        counters=dict(context.counters),
+        in_doubt=divergence.differing if divergence.open else (),
+    )

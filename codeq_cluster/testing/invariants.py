@@ -337,7 +337,7 @@ def _engine(group: RaftGroup) -> SafeSyncObj:
 
 
 def _applied(group: RaftGroup) -> int:
-    return group._applier.index  # noqa: SLF001 - likewise
+    return group._replica.applier.index  # noqa: SLF001 - likewise
 
 
 def _voters(group: RaftGroup) -> Voters:

@@ -19,8 +19,9 @@ from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.group import Identity, RaftGroup
 from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
+from codeq_cluster.raft.ports import Events, Ports
 from codeq_cluster.raft.safety_switches import ALL_RULES
 from codeq_cluster.raft.safety_switches import SafetySwitches as GuardRules
 from codeq_cluster.routing.router import Router
@@ -193,22 +194,24 @@ class SimBroker:
         )
         for shard, (engine, watch) in enumerate(zip(self.engines, watches, strict=True)):
             group = RaftGroup(
-                shard=shard,
-                node_id=node_id,
-                founding=founding,
-                incarnation=incarnation,
-                store=self.storage.shards[shard].log,
-                machine=_WatchedEngine(engine, node_id, watch),
-                source=engine,
-                link=GroupLink(self.link, shard),
-                timers=timers,
-                writer=self.storage.shards[shard].log,
-                random=Random(random.random()),  # noqa: S311 - timeouts, not secrets
+                Identity(shard=shard, node_id=node_id, incarnation=incarnation),
+                bootstrap=founding,
+                ports=Ports(
+                    store=self.storage.shards[shard].log,
+                    writer=self.storage.shards[shard].log,
+                    machine=_WatchedEngine(engine, node_id, watch),
+                    source=engine,
+                    link=GroupLink(self.link, shard),
+                    timers=timers,
+                    random=Random(random.random()),  # noqa: S311 - timeouts, not secrets
+                ),
+                events=Events(
+                    on_fatal=partial(on_fatal, shard),
+                    on_behind=partial(on_behind, shard),
+                    on_diverged=partial(_diverged, partial(on_behind, shard)),
+                    on_storage_failed=partial(on_storage_failed, shard),
+                ),
                 settings=settings.raft,
-                on_fatal=partial(on_fatal, shard),
-                on_behind=partial(on_behind, shard),
-                on_diverged=partial(_diverged, partial(on_behind, shard)),
-                on_storage_failed=partial(on_storage_failed, shard),
                 rules=settings.guard,
             )
             engine.attach(group)

@@ -11,8 +11,9 @@ from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, incarnation_of
 from codeq_cluster.errors import MembershipRefused
 from codeq_cluster.membership import plan
-from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.group import Identity, RaftGroup
 from codeq_cluster.raft.journal import FIRST_INDEX, Journal
+from codeq_cluster.raft.ports import Events, Ports
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import Durability, RaftSettings
 from codeq_cluster.storage.node_storage import NodeStorage
@@ -163,23 +164,29 @@ class SimCluster:
         [shard] = storage.shards
         machine = SimMachine(shard, database, partial(self._watch_apply, node_id, source))
         group = RaftGroup(
-            shard=SHARD,
-            node_id=node_id,
-            founding=self._founding if is_founder else Membership(),
-            incarnation=incarnation_of(self._data[node_id], self._opened[node_id]),
-            store=shard.log,
-            machine=machine,
-            source=source,
-            link=_SimLink(node_id, self.network),
-            timers=timers,
-            writer=shard.log,
-            random=Random(self.random.random()),  # noqa: S311 - timeouts, not secrets
+            Identity(
+                shard=SHARD,
+                node_id=node_id,
+                incarnation=incarnation_of(self._data[node_id], self._opened[node_id]),
+                level=self._level(node_id),
+            ),
+            bootstrap=self._founding if is_founder else Membership(),
+            ports=Ports(
+                store=shard.log,
+                writer=shard.log,
+                machine=machine,
+                source=source,
+                link=_SimLink(node_id, self.network),
+                timers=timers,
+                random=Random(self.random.random()),  # noqa: S311 - timeouts, not secrets
+            ),
+            events=Events(
+                on_fatal=partial(self._fatal, node_id),
+                on_behind=partial(self._behind, node_id),
+                on_diverged=partial(self._diverged, node_id),
+                on_storage_failed=partial(self._storage_failed, node_id),
+            ),
             settings=self.settings,
-            on_fatal=partial(self._fatal, node_id),
-            on_behind=partial(self._behind, node_id),
-            on_diverged=partial(self._diverged, node_id),
-            on_storage_failed=partial(self._storage_failed, node_id),
-            level=self._level(node_id),
             rules=self.rules,
         )
         node = SimNode(

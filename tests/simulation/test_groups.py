@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -124,7 +125,8 @@ def test_a_disk_without_a_second_chance_stops_the_replica() -> None:
     """A group wired without a way to reopen its disk is stopped permanently."""
     cluster = settled()
     cluster.expect_fatal = True
-    cluster.nodes["B"].group._on_storage_failed = None
+    group = cluster.nodes["B"].group
+    group._events = replace(group._events, on_storage_failed=None)
     cluster.disks["B"].full = True
 
     propose(cluster, 3)
