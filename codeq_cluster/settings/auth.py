@@ -69,7 +69,7 @@ def _forms(of: str, issuer: str) -> tuple[SettingKey, ...]:
             f"kind of `{of}AuthConfig`",
         ),
         SettingKey(
-            f"{of}AuthConfig", ANYTHING, "one provider, a mapping or its JSON text", secret=True
+            f"{of}AuthConfig", ANYTHING, "one provider, as a mapping or its JSON text", secret=True
         ),
         SettingKey(f"{issuer}JwksUrl", URL, f"keys of {of} tokens"),
         SettingKey(f"{issuer}Issuer", TEXT, f"issuer of {of} tokens"),
@@ -90,28 +90,29 @@ class AuthSettings:
         "auth.tenantFallback",
         "deny",
         choice("deny", "subject", "default"),
-        "the tenant of a token that names none",
+        "tenant of a token that names none: `deny` refuses it, `subject` takes the token's "
+        "subject, `default` the default tenant",
     )
     allow_producer_as_worker: bool = key(
-        "allowProducerAsWorker", False, FLAG, "a producer token serves on worker routes"
+        "allowProducerAsWorker", False, FLAG, "producer tokens are accepted on worker routes"
     )
     clock_skew_seconds: int = key(
         "allowedClockSkewSeconds",
         60,
         whole(0, 3600),
-        "tolerated between a token's issuer and this node",
+        "tolerated difference between the clocks of a token's issuer and this node",
     )
     cached_tokens_max: int = key(
         "auth.cachedTokensMax",
         10_000,
         whole(1, 10_000_000),
-        "verified tokens remembered until they expire",
+        "verified tokens that are cached until they expire",
     )
     allow_http_jwks: bool = key(
         "auth.allowHttpJwks",
         False,
         FLAG,
-        "published keys may come from another host over plain HTTP",
+        "published keys may be fetched from other hosts over plain HTTP",
     )
     producer: tuple[AuthProviderSettings, ...] = field(
         default=(), metadata=made_from(*_forms("producer", issuer="identity"))

@@ -22,24 +22,22 @@ class ArtifactProvider(StrEnum):
 class S3Settings:
     """A bucket of an S3-compatible store; without a name, there is none."""
 
-    bucket: str = key("{section}.bucket", "", HOST, "{subject}; it is not made")
+    bucket: str = key("{section}.bucket", "", HOST, "{subject}; it must exist")
     endpoint: str = key("{section}.endpoint", "", URL, "base URL of the store; without it, AWS")
-    region: str = key("{section}.region", "us-east-1", TEXT, "that requests are signed for")
+    region: str = key("{section}.region", "us-east-1", TEXT, "region that requests are signed for")
     # Without slashes at its ends.
-    prefix: str = key("{section}.prefix", "", KEY_PREFIX, "of every key in the bucket")
+    prefix: str = key("{section}.prefix", "", KEY_PREFIX, "prefix of every key in the bucket")
     access_key_id: str = key(
         "{section}.accessKeyId",
         "",
         TEXT,
-        "without it, the credentials that AWS's own tools would find",
+        "access key; without it, the credentials that AWS's own tools would use",
         secret=True,
     )
     secret_access_key: str = key(
-        "{section}.secretAccessKey", "", TEXT, "goes with `{section}.accessKeyId`", secret=True
+        "{section}.secretAccessKey", "", TEXT, "secret of `{section}.accessKeyId`", secret=True
     )
-    allow_http: bool = key(
-        "{section}.allowHttp", False, FLAG, "the endpoint may be one without TLS"
-    )
+    allow_http: bool = key("{section}.allowHttp", False, FLAG, "the endpoint may use plain HTTP")
     virtual_hosted: bool = key(
         "{section}.virtualHosted",
         False,
@@ -56,30 +54,32 @@ class ArtifactSettings:
         "artifacts.provider",
         ArtifactProvider.NONE,
         member(ArtifactProvider),
-        "where artifacts are kept: `none` refuses them, `local` a directory, `s3` a bucket",
+        "where artifacts are stored: `none` refuses them, `local` is a directory, `s3` a bucket",
     )
     public_url: str = key(
         "artifacts.publicUrl",
         "",
         URL,
-        "what the URLs of stored artifacts begin with; without it they are paths",
+        "prefix of the URLs of stored artifacts; without it they are paths",
     )
-    # The same for every node, on a shared disk if need be.
     directory: Path | None = key(
-        "artifacts.directory", None, PATH, "of the provider `local`, a must with it"
+        "artifacts.directory",
+        None,
+        PATH,
+        "directory of the provider `local`, required with it; all nodes share it",
     )
-    s3: S3Settings = section(S3Settings, "of the provider `s3`, a must with it")
+    s3: S3Settings = section(S3Settings, "bucket of the provider `s3`, required with it")
     timeout_ms: int = key(
         "artifacts.timeoutMs",
         30_000,
         whole(100, 600_000),
-        "of an upload, of a deletion, and of each step of a download",
+        "timeout of an upload, of a deletion, and of each step of a download",
     )
     uploads_max: int = key(
         "artifacts.uploadsMax",
         8,
         whole(1, 1000),
-        "uploads under way on one node; each has up to 32 MiB in memory",
+        "concurrent uploads on one node; each takes up to 32 MiB of memory",
     )
 
 
@@ -91,23 +91,26 @@ class BackupSettings:
         "backup.directory",
         None,
         PATH,
-        "where this node keeps the backups it takes; on another disk than the data",
+        "directory for this node's backups; on another disk than the data",
     )
-    s3: S3Settings = section(S3Settings, "keeps them instead of a directory")
+    s3: S3Settings = section(S3Settings, "bucket for backups, in place of a directory")
     timeout_ms: int = key(
         "backup.timeoutMs",
         30_000,
         whole(100, 600_000),
-        "silence of the store that is put up with",
+        "an operation fails when the store is silent for this long",
     )
     # A week of daily ones.
     keep: int = key(
-        "backup.keep", 7, whole(1, 10_000), "complete backups that stay when a new one is verified"
+        "backup.keep",
+        7,
+        whole(1, 10_000),
+        "complete backups to keep; a new one that is verified replaces the oldest",
     )
     # The thread that compresses the rows takes turns with the node's own.
     bytes_per_second: int = key(
         "backup.bytesPerSecond",
         16 * MIB,
         whole(2**16, 2**34),
-        "of rows that are read for a backup, at most",
+        "highest rate at which rows are read for a backup",
     )

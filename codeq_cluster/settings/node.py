@@ -53,14 +53,17 @@ class NodeSettings:
     """
 
     port: int = key("port", 8080, whole(1, 65535), "HTTP port")
-    host: str = key("host", "127.0.0.1", HOST, "address the HTTP port listens on", env="CODEQ_HOST")
+    host: str = key(
+        "host", "127.0.0.1", HOST, "address that the HTTP port listens on", env="CODEQ_HOST"
+    )
     cluster_id: str = key("clusterId", "codeq", ID, "name of the cluster, the same on every node")
     cluster_secret: str = field(
         repr=False,
         metadata=value_of(
             "clusterSecret",
             SECRET,
-            "shared by the nodes, proves a peer on the link; a must with more than one node",
+            "shared secret by which nodes prove themselves to each other; required with more than "
+            "one node",
             secret=True,
         ),
     )
@@ -68,25 +71,25 @@ class NodeSettings:
         "logLevel",
         "info",
         choice("debug", "info", "warning", "error", aliases={"warn": "warning"}),
-        "least severity that is logged",
+        "lowest severity that is logged",
     )
     access_log: str = key(
         "accessLog",
         "debug",
         choice("never", "debug", "info"),
-        "severity of the line each request leaves in the log",
+        "severity of the log line of each request",
     )
     metrics_max_commands: int = key(
         "metrics.maxCommands",
         200,
         whole(1, 100_000),
-        "distinct `command` labels; the rest is `other`",
+        "distinct values of the label `command`; further commands count as `other`",
     )
     data_dir: Path = field(
         metadata=value_of(
             "persistenceConfig.path",
             PATH,
-            "data directory; a must, there is no default",
+            "data directory; required",
             env="PERSISTENCE_PATH",
         )
     )
@@ -94,11 +97,11 @@ class NodeSettings:
         "persistenceConfig.numShards",
         4,
         whole(1, SHARDS_MAX),
-        "Raft groups; fixed when the data is created",
+        "number of Raft groups; fixed when the data is created",
         env="PERSISTENCE_NUM_SHARDS",
     )
     tracing: TracingSettings = section(TracingSettings)
-    node_id: str = key("raft.selfId", "n1", ID, "id of this node; a must with `raft.peers`")
+    node_id: str = key("raft.selfId", "n1", ID, "id of this node; required with `raft.peers`")
     link_host: str = "127.0.0.1"
     link_port: int = field(
         default=18080,
@@ -106,7 +109,7 @@ class NodeSettings:
             SettingKey(
                 "raft.bindAddr",
                 LISTENING,
-                "where the link listens; without it, this node's address in `raft.peers`",
+                "address that the link listens on; by default, this node's address in `raft.peers`",
             )
         ),
     )
@@ -115,14 +118,14 @@ class NodeSettings:
             SettingKey(
                 "raft.peers",
                 each(ADDRESS),
-                "link address of every first node, or of nodes that are there, and of this one; "
-                "without it, a cluster of one",
+                "link addresses of this node and of all nodes of a new cluster, or some of a "
+                "running one; without it, a cluster of one node",
             ),
             SettingKey(
                 "raft.peerHTTPAddrs",
                 each(URL),
-                "base URL of every node; of one without, the peer's link host and this node's "
-                "`port`",
+                "base URL of each node; by default, the host of the node's link address and this "
+                "node's `port`",
             ),
         )
     )

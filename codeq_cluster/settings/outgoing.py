@@ -32,14 +32,14 @@ class WebhookSettings:
         "webhookHmacSecret",
         "",
         SECRET,
-        "signs what is sent to webhooks and subscriptions; without it, both are refused",
+        "signs requests to webhooks and subscriptions; without it, both are refused",
         secret=True,
     )
     hmac_previous_secret: str = key(
         "webhookHmacPreviousSecret",
         "",
         SECRET,
-        "the secret before it, signs beside it while receivers change over",
+        "the previous secret; requests carry both signatures while receivers change over",
         secret=True,
     )
     unsigned: Unsigned = key(
@@ -52,19 +52,19 @@ class WebhookSettings:
         "resultWebhookMaxAttempts",
         5,
         whole(1, 100),
-        "attempts of one delivery; then it is a dead delivery",
+        "attempts at one delivery before it is a dead delivery",
     )
     base_backoff_seconds: int = key(
         "resultWebhookBaseBackoffSeconds",
         2,
         whole(0, 86_400),
-        "wait after the first attempt; doubles with each",
+        "wait after the first attempt; doubles with each further attempt",
     )
     max_backoff_seconds: int = key(
         "resultWebhookMaxBackoffSeconds",
         60,
         whole(0, 86_400),
-        "longest such wait; at least `resultWebhookBaseBackoffSeconds`",
+        "longest wait between two attempts; at least `resultWebhookBaseBackoffSeconds`",
     )
     # A dead host with many deliveries waiting is tried about once a minute, so that attempts alone
     # would never end them all.
@@ -72,34 +72,36 @@ class WebhookSettings:
         "resultWebhookMaxAgeSeconds",
         86_400,
         whole(1, 2_592_000),
-        "a delivery pending for so long is a dead delivery, tried or not",
+        "a delivery that is pending for this long is a dead delivery, tried or not",
     )
     allow_private: bool = key(
         "webhooks.allowPrivate",
         False,
         FLAG,
-        "loopback, link-local and private targets are sent to, for development",
+        "requests to loopback, link-local and private addresses are allowed, for development",
     )
     timeout_seconds: float = key(
         "webhooks.timeoutSeconds",
         15.0,
         number(0.1, 300),
-        "from the look-up of a target's name to its answer",
+        "time for one request, from the lookup of the target's name to the answer",
     )
     # So that a slow host cannot take all.
     per_host_concurrency: int = key(
         "webhooks.perHostConcurrency",
         4,
         whole(1, 10_000),
-        "at once to one host and port; at most `webhooks.concurrency`",
+        "concurrent requests to one host and port; at most `webhooks.concurrency`",
     )
     # Each costs a socket, and a thread while its name is resolved.
-    concurrency: int = key("webhooks.concurrency", 64, whole(1, 10_000), "at once from this node")
+    concurrency: int = key(
+        "webhooks.concurrency", 64, whole(1, 10_000), "concurrent requests of this node"
+    )
     subscription_min_interval_seconds: int = key(
         "subscriptionMinIntervalSeconds",
         5,
         whole(0, 86_400),
-        "between two notices to a subscription that names no interval",
+        "shortest time between two notifications to a subscription that names no interval",
     )
 
     @property
@@ -129,28 +131,28 @@ class TracingSettings:
         "tracing.otlpEndpoint",
         "",
         URL,
-        "base URL of an OTLP collector; without it no spans are made",
+        "base URL of an OTLP collector; without it there is no tracing",
         env="OTEL_EXPORTER_OTLP_ENDPOINT",
     )
     otlp_protocol: OtlpProtocol = key(
         "tracing.otlpProtocol",
         OtlpProtocol.HTTP,
         member(OtlpProtocol),
-        "what the collector speaks at that port",
+        "protocol of the collector at that endpoint",
         env="OTEL_EXPORTER_OTLP_PROTOCOL",
     )
     sample_ratio: float = key(
         "tracing.sampleRatio",
         1.0,
         number(0, 1),
-        "of the traces that begin here; a caller's own decision is followed",
+        "share of the traces that begin here; a caller's own decision is followed",
         env="OTEL_TRACES_SAMPLER_ARG",
     )
     service_name: str = key(
         "tracing.serviceName",
         "codeq-cluster",
         TEXT,
-        "what the spans' service is called",
+        "service name of the spans",
         env="OTEL_SERVICE_NAME",
     )
     # `name=value,name=value`
@@ -158,7 +160,7 @@ class TracingSettings:
         "tracing.headers",
         "",
         HEADERS,
-        "sent with every export, for a collector that wants a key",
+        "headers of every export, for a collector that needs a key",
         env="OTEL_EXPORTER_OTLP_HEADERS",
         secret=True,
     )

@@ -25,31 +25,35 @@ class StoreSettings:
         "store.blockCacheBytes",
         256 * MIB,
         whole(MIB, 2**40),
-        "of RocksDB's block cache, all shards together",
+        "size of RocksDB's block cache, shared by all shards",
     )
     memtable_bytes: int = key(
-        "store.memtableBytes", 16 * MIB, whole(MIB, 4096 * MIB), "of one memtable"
+        "store.memtableBytes", 16 * MIB, whole(MIB, 4096 * MIB), "size of one memtable"
     )
-    bloom_bits: int = key("store.bloomBits", 10, whole(1, 32), "of a key in the bloom filters")
+    bloom_bits: int = key(
+        "store.bloomBits", 10, whole(1, 32), "bits for each key in the Bloom filters"
+    )
     # A stall of some seconds at 10 MB/s.
     unspilled_bytes: int = key(
         "store.unspilledBytes",
         64 * MIB,
         whole(MIB, 2**40),
-        "of a shard's rows in memory while its database stalls; with more the shard waits",
+        "size of a shard's rows in memory that its database has not taken yet; beyond it, the "
+        "shard waits",
     )
     # At 100 MB/s of writes: a second's notice, and room for writes in progress.
     min_free_bytes: int = key(
         "store.minFreeBytes",
         256 * MIB,
         whole(0, 2**40),
-        "free on the disk; a node with less steps back; 0 waits until a write fails",
+        "free space on the disk; a node with less stops leading and voting before writes fail; "
+        "0 waits until one fails",
     )
     # The kernel costs half the CPU, and waits longer where other work keeps all cores busy.
     sync: LogSync = key(
         "store.sync",
         LogSync.AUTO,
         member(LogSync),
-        "who waits for the disk; `kernel` costs less where cores are idle, `thread` is faster "
-        "where they are busy, `auto` goes by how long syncs take",
+        "what waits for the disk: `kernel` takes less CPU, `thread` is faster on busy cores, "
+        "`auto` decides by how long syncs take",
     )

@@ -30,13 +30,13 @@ class LifecycleSettings:
         "defaultLeaseSeconds", 300, whole(1, 12 * 3600), "lease of a claim that names none"
     )
     max_attempts_default: int = key(
-        "maxAttemptsDefault", 5, whole(1, 1000), "attempts of a task that names none"
+        "maxAttemptsDefault", 5, whole(1, 1000), "attempts of a task that names no maximum"
     )
     backoff_policy: BackoffPolicy = key(
         "backoffPolicy",
         BackoffPolicy.EXP_FULL_JITTER,
         member(BackoffPolicy),
-        "how the delay of a nack grows with the attempts",
+        "how the delay after a nack grows with the attempts",
     )
     backoff_base_seconds: int = key(
         "backoffBaseSeconds", 5, whole(0, _YEAR_SECONDS), "delay after the first attempt"
@@ -66,7 +66,10 @@ class LifecycleSettings:
         "the record of an admin's or operator's action is kept this long",
     )
     lease_grace_seconds: float = key(
-        "leaseGraceSeconds", 2.0, number(0, 3600), "a lease is taken back this long after its end"
+        "leaseGraceSeconds",
+        2.0,
+        number(0, 3600),
+        "a new leader ends no lease for this long, so that workers can renew theirs",
     )
 
 
@@ -79,27 +82,27 @@ class LimitSettings:
         "limits.maxBodyBytes",
         MIB,
         whole(1024, 64 * MIB),
-        "of a request; below `raft.entryBytesMax`",
+        "size of a request's body; below `raft.entryBytesMax`",
     )
     max_result_bytes: int = key(
-        "limits.maxResultBytes", MIB, whole(1024, 64 * MIB), "of a result's JSON text"
+        "limits.maxResultBytes", MIB, whole(1024, 64 * MIB), "size of a result's JSON text"
     )
     # It is kept with the task and with the result.
     max_error_bytes: int = key(
-        "limits.maxErrorBytes", 64 * 1024, whole(1024, MIB), "of a result's error text"
+        "limits.maxErrorBytes", 64 * 1024, whole(1024, MIB), "size of a result's error text"
     )
     # It passes through a node's memory.
     max_artifact_bytes: int = key(
-        "limits.maxArtifactBytes", 64 * MIB, whole(1024, 1024 * MIB), "of one artifact"
+        "limits.maxArtifactBytes", 64 * MIB, whole(1024, 1024 * MIB), "size of one artifact"
     )
-    batch_max: int = key("limits.batchMax", 100, whole(1, 10_000), "items of one batch request")
+    batch_max: int = key("limits.batchMax", 100, whole(1, 10_000), "items in one batch request")
     # Deeper JSON breaks readers, not the broker.
     payload_depth_max: int = key(
-        "limits.payloadDepthMax", 200, whole(1, 900), "nesting of a payload"
+        "limits.payloadDepthMax", 200, whole(1, 900), "nesting depth of a payload"
     )
     # It is a part of a key of the store.
     idempotency_key_bytes_max: int = key(
-        "limits.idempotencyKeyBytesMax", 256, whole(1, 4096), "of an idempotency key"
+        "limits.idempotencyKeyBytesMax", 256, whole(1, 4096), "size of an idempotency key"
     )
     # A task that always fails must become a dead letter in time.
     max_attempts_max: int = key(
@@ -127,26 +130,26 @@ class LimitSettings:
         "limits.requestTimeoutMs",
         10_000,
         whole(100, 300_000),
-        "from a request to its answer, waits not counted",
+        "time from a request to its answer, without the waits it asks for",
     )
     operations_queued_max: int = key(
         "limits.operationsQueuedMax",
         20_000,
         whole(1, 10_000_000),
-        "waiting for a shard's next entry; then 503",
+        "operations waiting for a shard's next entry; beyond it, callers get 503",
     )
     operations_queued_bytes_max: int = key(
         "limits.operationsQueuedBytesMax",
         64 * MIB,
         whole(MIB, 16_384 * MIB),
-        "the same in bytes",
+        "size of the operations waiting for a shard's next entry; beyond it, callers get 503",
     )
     # Each costs a few KiB.
     waiters_max: int = key(
         "limits.waitersMax",
         20_000,
         whole(1, 10_000_000),
-        "waiting claims of one node, and as many result reads",
+        "claims that may wait on one node, and as many result reads",
     )
     # Each costs a descriptor and buffers.
     connections_max: int = key(
@@ -154,20 +157,24 @@ class LimitSettings:
     )
     # From its first byte to its last; a slower client is stalled.
     header_timeout_ms: int = key(
-        "limits.headerTimeoutMs", 10_000, whole(100, 600_000), "to send a request's head"
+        "limits.headerTimeoutMs", 10_000, whole(100, 600_000), "time to send a request's head"
     )
     # A client has the same time to read its part of an answer.
     body_timeout_ms: int = key(
-        "limits.bodyTimeoutMs", 30_000, whole(100, 600_000), "to send a request's body"
+        "limits.bodyTimeoutMs", 30_000, whole(100, 600_000), "time to send a request's body"
     )
     # Longer than the 60 s of usual proxies, which would otherwise send a request into a closing
     # connection.
     idle_timeout_ms: int = key(
-        "limits.idleTimeoutMs", 75_000, whole(100, 3_600_000), "a connection may stay idle"
+        "limits.idleTimeoutMs",
+        75_000,
+        whole(100, 3_600_000),
+        "time that a connection may stay idle",
     )
     drain_ms: int = key(
         "limits.drainMs",
         1000,
         whole(0, 300_000),
-        "`/readyz` is 503 before a node that stops sends clients away; balancers look oftener",
+        "a stopping node answers 503 to `/readyz` for this long before it closes connections; "
+        "set it above the interval of a load balancer's checks",
     )

@@ -57,7 +57,10 @@ class RateSettings:
         "{section}.requestsPerMinute", 0, _PER_MINUTE, "{subject}; 0 for no limit"
     )
     burst_size: int = key(
-        "{section}.burstSize", 0, _BURST, "how many at once after a pause; above 0 with a limit"
+        "{section}.burstSize",
+        0,
+        _BURST,
+        "requests that may come at once after a pause; above 0 with a limit",
     )
 
 
@@ -96,12 +99,16 @@ def _limits(tenant: str, scopes: Mapping[object, object]) -> Iterator[TenantRate
 class RateLimitSettings:
     """Each tenant's rate limits over the whole cluster."""
 
-    producer: RateSettings = section(RateSettings, "creates of a tenant, each task of a batch")
+    producer: RateSettings = section(
+        RateSettings, "creates by a tenant, counting each task of a batch"
+    )
     # A batch counts once, as it may find nothing.
-    worker: RateSettings = section(RateSettings, "claims of a tenant, a batch as one")
+    worker: RateSettings = section(RateSettings, "claims by a tenant, counting a batch once")
     # Each may delete much.
-    admin: RateSettings = section(RateSettings, "clean-ups of a tenant")
-    webhook: RateSettings = section(RateSettings, "calls made for a tenant; those beyond it wait")
+    admin: RateSettings = section(RateSettings, "clean-ups by a tenant")
+    webhook: RateSettings = section(
+        RateSettings, "webhook requests for a tenant, further ones wait"
+    )
     tenants: tuple[TenantRateLimit, ...] = key(
         "rateLimit.tenants",
         (),
@@ -143,7 +150,7 @@ class BudgetSettings:
         "budgets.readyTasks",
         0,
         _BOUND,
-        "tasks of a tenant that wait, ready or delayed; 0 for no bound",
+        "waiting tasks of a tenant, ready or delayed; 0 for no bound",
     )
     in_flight: int = key(
         "budgets.inFlight", 0, _BOUND, "tasks of a tenant in progress; 0 for no bound"
@@ -152,7 +159,7 @@ class BudgetSettings:
         "budgets.storedBytes",
         0,
         _BOUND,
-        "payloads and results kept for a tenant; 0 for no bound",
+        "size of a tenant's stored payloads and results; 0 for no bound",
     )
     tenants: tuple[TenantBudget, ...] = key(
         "budgets.tenants",
