@@ -27,14 +27,29 @@ from codeq_cluster.api.http.errors import (
 from codeq_cluster.api.http.memory_limits import result_bytes_max
 from codeq_cluster.api.http.middleware import Handler, Route
 from codeq_cluster.api.http.refusals import NEVER_STALE, STALLED, body_too_large
-from codeq_cluster.api.openapi import admin, admin_bodies
-from codeq_cluster.api.openapi import operations as openapi_operations
+from codeq_cluster.api.openapi import (
+    artifacts,
+    audit,
+    backups,
+    cluster,
+    dead_letters,
+    deliveries,
+    ops,
+    queues,
+    subscriptions,
+    task_lists,
+    tasks,
+    workers,
+)
 from codeq_cluster.api.openapi.types import (
     COMMAND_SCHEMA,
     JSON,
+    BodyFields,
     DescribedAnswer,
+    DescribedBody,
     DescribedOperation,
     Fields,
+    Operations,
     Parameter,
 )
 from codeq_cluster.auth import Access, AccessRefused, Role
@@ -81,9 +96,7 @@ _FAILED = (NoLeader(), Overloaded("a queue"), OutcomeUnknown(), MethodUnknown())
 
 _BODILESS = {204, 304}
 _COMMANDS = {"command", "name"}  # What paths call a command, and a topic by its command.
-_NOTHING_SAID = DescribedOperation(
-    answers=()
-)  # Such a route is described by what the table says alone.
+_NOTHING_SAID = DescribedOperation()  # Such a route is described by what the table says alone.
 
 _HEADERS = {
     "Retry-After": "Seconds to wait before the next try.",
@@ -101,14 +114,38 @@ _USUAL_HEADERS = {
 }
 
 
-def operations(settings: NodeSettings) -> dict[Handler, DescribedOperation]:
+def operations(settings: NodeSettings) -> Operations:
     """Return what each handler takes and answers on a node of these settings."""
-    return openapi_operations.operations(settings) | admin.operations(settings)
+    limits = settings.limits
+    return {
+        **tasks.operations(limits),
+        **workers.operations(limits),
+        **artifacts.operations(limits),
+        **dead_letters.OPERATIONS,
+        **task_lists.OPERATIONS,
+        **queues.OPERATIONS,
+        **deliveries.OPERATIONS,
+        **audit.OPERATIONS,
+        **cluster.operations(settings.shards),
+        **backups.operations(settings.raft.entry_bytes_max),
+        **subscriptions.OPERATIONS,
+        **ops.OPERATIONS,
+    }
 
 
-def fields(settings: NodeSettings) -> dict[type[Struct], Fields]:
+def fields(settings: NodeSettings) -> BodyFields:
     """Return what bodies' types do not say, on a node of these settings."""
-    return openapi_operations.fields(settings) | admin_bodies.fields(settings)
+    return {
+        **tasks.fields(settings),
+        **workers.fields(settings),
+        **artifacts.fields(settings.limits),
+        **dead_letters.FIELDS,
+        **task_lists.FIELDS,
+        **queues.FIELDS,
+        **deliveries.FIELDS,
+        **cluster.fields(settings.shards),
+        **subscriptions.fields(settings.webhooks.subscription_min_interval_seconds),
+    }
 
 
 def encoded(routes: Sequence[Route], settings: NodeSettings) -> bytes:
@@ -195,15 +232,15 @@ class _Described:
             described["requestBody"] = {"required": True, "content": {"*/*": {"schema": {}}}}
         return described
 
-    def _body(self, body: type[Struct]) -> _Json:
-        operation = self._operation
-        schema: _Json = {"$ref": _REF.format(name=body.__name__)}
-        if operation.required:
-            schema["required"] = list(operation.required)
+    @staticmethod
+    def _body(body: DescribedBody) -> _Json:
+        schema: _Json = {"$ref": _REF.format(name=body.type.__name__)}
+        if body.required:
+            schema["required"] = list(body.required)
             # Null is the same as absent.
-            schema["properties"] = {name: {"not": {"type": "null"}} for name in operation.required}
-        content = {"schema": schema, "example": operation.example}
-        return {"required": not operation.body_may_miss, "content": {JSON: content}}
+            schema["properties"] = {name: {"not": {"type": "null"}} for name in body.required}
+        content = {"schema": schema, "example": body.example}
+        return {"required": not body.may_miss, "content": {JSON: content}}
 
     def _responses(self) -> _Json:
         responses = {str(each.status): self._answer(each) for each in self._operation.answers}

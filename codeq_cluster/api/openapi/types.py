@@ -1,21 +1,22 @@
-"""Types: of what is said of an operation beside its route and its handler's docstring."""
+"""Types: what is said of an operation beside its route and its handler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from msgspec import Struct
 
 from codeq_cluster.api.http.call import COMMAND
 from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.middleware import Handler
 
 JSON = "application/json"
 COMMAND_SCHEMA: Mapping[str, object] = {"type": "string", "pattern": f"^{COMMAND.pattern}$"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """One thing a caller may say beside path and body."""
 
@@ -26,7 +27,23 @@ class Parameter:
     required: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class DescribedBody:
+    """A request's body.
+
+    Attributes:
+        required: Fields this route needs beyond those every user of the type needs.
+        may_miss: The route serves a request without a body too.
+    """
+
+    type: type[Struct]
+    example: object
+    _: KW_ONLY
+    required: tuple[str, ...] = ()
+    may_miss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DescribedAnswer:
     """One answer that is no error in the usual envelope.
 
@@ -37,34 +54,41 @@ class DescribedAnswer:
     """
 
     text: str
+    example: object = None
+    _: KW_ONLY
     status: int = 200
     body: Any = None
-    example: object = None
     media: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedOperation:
     """What a handler takes and answers.
 
-    Attributes:
-        required: Fields this route needs beyond those every user of the body needs.
-        body_may_miss: The route serves a request without a body too.
+    Args:
+        answers: Every answer that is no error.
+        body: The request's body; None for none, or for one that is no JSON.
         binary: The body is a file's content, of any type.
+        parameters: Of query and headers.
         errors: Refusals of this handler's own.
         replicated: It asks a shard, which may be without a leader, overloaded or cut off.
     """
 
-    body: type[Struct] | None = None
-    required: tuple[str, ...] = ()
-    body_may_miss: bool = False
-    binary: bool = False
-    example: object = None
-    parameters: tuple[Parameter, ...] = ()
-    answers: tuple[DescribedAnswer, ...]
-    errors: tuple[ApiError, ...] = ()
-    replicated: bool = True
+    def __init__(
+        self,
+        *answers: DescribedAnswer,
+        body: DescribedBody | None = None,
+        binary: bool = False,
+        parameters: tuple[Parameter, ...] = (),
+        errors: tuple[ApiError, ...] = (),
+        replicated: bool = True,
+    ) -> None:
+        self.answers = answers
+        self.body = body
+        self.binary = binary
+        self.parameters = parameters
+        self.errors = errors
+        self.replicated = replicated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +106,13 @@ class Fields:
     one_of: tuple[str, ...] = ()
     known: Mapping[str, Mapping[str, object]]
     strict: bool = False
+
+
+# What each handler takes and answers, and what bodies' types do not say.
+Operations = dict[Handler, DescribedOperation]
+BodyFields = dict[type[Struct], Fields]
+
+
+def said(text: str, **facts: object) -> Mapping[str, object]:
+    """Return what is said of one field."""
+    return {"description": text, **facts}

@@ -22,7 +22,7 @@ from codeq_cluster.errors import ArtifactMissing, ArtifactStoreFailed
 
 log = logging.getLogger(__name__)
 
-_NOT_FOUND = ApiError(404, "artifact not found", "not-found")
+ARTIFACT_NOT_FOUND = ApiError(404, "artifact not found", "not-found")
 _PLAIN = re.compile(r"[^A-Za-z0-9 !#$&'()+,.;=@^_`{}~-]")
 
 
@@ -37,7 +37,7 @@ async def download(call: Call) -> web.StreamResponse:
         reading = store.get(path, start=said.start, end=said.end, etag=stored.etag)
         return await _send(call, reading, said, name)
     except ArtifactMissing as missing:
-        raise _NOT_FOUND from missing
+        raise ARTIFACT_NOT_FOUND from missing
 
 
 async def describe(call: Call) -> web.StreamResponse:
@@ -46,7 +46,7 @@ async def describe(call: Call) -> web.StreamResponse:
     try:
         stored = await store.head(path)
     except ArtifactMissing as missing:
-        raise _NOT_FOUND from missing
+        raise ARTIFACT_NOT_FOUND from missing
     said = _said(call, stored, "HEAD")
     return web.Response(status=said.status, headers=_headers(call, said, name))
 
@@ -63,7 +63,7 @@ def no_such_range(headers: Mapping[str, str]) -> ApiError:
 
 async def _named(call: Call) -> tuple[ArtifactStore, str, str]:
     """Return the store, the path in it and the name of the artifact that was asked for."""
-    task_id = call.task_id(not_found=_NOT_FOUND)
+    task_id = call.task_id(not_found=ARTIFACT_NOT_FOUND)
     asked = (call.request.match_info["upload"], call.request.match_info["artifact"])
     if not is_name(asked[1]):
         raise INVALID_NAME
@@ -72,9 +72,9 @@ async def _named(call: Call) -> tuple[ArtifactStore, str, str]:
     )
     store = call.services.artifacts
     if store is None or found is None or found[1] is None:
-        raise _NOT_FOUND
+        raise ARTIFACT_NOT_FOUND
     if not any(links.target(each.url, task_id) == asked for each in found[1].artifacts):
-        raise _NOT_FOUND
+        raise ARTIFACT_NOT_FOUND
     return store, artifact_path(call.identity.tenant, task_id, *asked), asked[1]
 
 

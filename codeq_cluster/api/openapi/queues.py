@@ -1,0 +1,132 @@
+"""Queues: what the handlers of queues and of their topics take and answer."""
+
+from __future__ import annotations
+
+from codeq_cluster.api.http.errors import ApiError, from_failure
+from codeq_cluster.api.http.refusals import INVALID_COMMAND
+from codeq_cluster.api.openapi.examples import COMMAND, NOON_MS
+from codeq_cluster.api.openapi.parameters import PAGE, PAGED, query
+from codeq_cluster.api.openapi.types import (
+    BodyFields,
+    DescribedAnswer,
+    DescribedBody,
+    DescribedOperation,
+    Fields,
+    Operations,
+    said,
+)
+from codeq_cluster.api.routes import queues, topics
+from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas.item_views import TopicPage, topic_view
+from codeq_cluster.api.schemas.queue_views import PausedQueue, QueueView
+from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
+from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Topic
+from codeq_cluster.errors import TooMany
+
+_QUEUE = QueueView(
+    command=COMMAND, ready=12, delayed=3, in_progress=4, dlq=0, oldest_ready_seconds=7
+)
+_TOPIC = topic_view(
+    Topic(
+        tenant="acme",
+        id=COMMAND,
+        name=COMMAND,
+        version=2,
+        priority_tiers=(0, 5, 9),
+        max_attempts=5,
+        dead_letter="images-dead",
+        retention_s=3600,
+        max_consumers=20,
+        weight=3,
+        created_ms=NOON_MS,
+        updated_ms=NOON_MS + 30 * 60_000,
+    )
+)
+_TURNED = "Every shard's leader goes by it; `changed` unless it was so before."
+_BAD_NAME = topics.invalid_field("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
+_POLICY_REFUSED = tuple(
+    topics.invalid_field(name, message)
+    for name, message in (
+        ("owner", "unknown field"),
+        ("priorityTiers", f"must contain between 1 and {TIERS_MAX} priorities"),
+        ("priorityTiers", f"priorities must be integers from 0 through {TIER_MAX}"),
+        ("priorityTiers", "priorities must be unique"),
+        *(
+            (name, f"must be between {least} and {most}")
+            for name, (least, most) in topics.BOUNDS.items()
+        ),
+        ("deadLetterTopicRef", "must be a DNS label with at most 63 characters"),
+        ("deadLetterTopicRef", "must differ from topicName"),
+    )
+)
+_BOUNDS = {
+    name: {"minimum": least, "maximum": most} for name, (least, most) in topics.BOUNDS.items()
+}
+
+OPERATIONS: Operations = {
+    queues.queues: DescribedOperation(DescribedAnswer("The queues, by name.", [_QUEUE])),
+    queues.queue: DescribedOperation(DescribedAnswer("The queue.", _QUEUE)),
+    queues.pause: DescribedOperation(
+        DescribedAnswer(_TURNED, PausedQueue(COMMAND, paused=True, changed=True)),
+        errors=(INVALID_COMMAND, from_failure(TooMany("paused queues", PAUSES_MAX))),
+    ),
+    queues.resume: DescribedOperation(
+        DescribedAnswer(_TURNED, PausedQueue(COMMAND, paused=False, changed=True)),
+        errors=(INVALID_COMMAND,),
+    ),
+    topics.topics: DescribedOperation(
+        DescribedAnswer("A page.", TopicPage([_TOPIC])), parameters=PAGE, errors=PAGED
+    ),
+    topics.topic: DescribedOperation(
+        DescribedAnswer("The topic.", _TOPIC),
+        errors=(
+            _BAD_NAME,
+            ApiError(404, f'queue topic "{_TOPIC.topic_id}" not found', "not-found"),
+        ),
+    ),
+    topics.put: DescribedOperation(
+        DescribedAnswer("It stands, changed or as it was.", _TOPIC),
+        DescribedAnswer("It is made.", _TOPIC, status=201),
+        body=DescribedBody(requests.TopicBody, _TOPIC.policy),
+        errors=(_BAD_NAME, *_POLICY_REFUSED, from_failure(TooMany("topics", TOPICS_MAX))),
+    ),
+    topics.delete: DescribedOperation(
+        DescribedAnswer("It is gone.", status=204),
+        parameters=(query("deletionPolicy", "Must be `Delete`.", required=True, enum=["Delete"]),),
+        errors=(topics.POLICY_REQUIRED, _BAD_NAME),
+    ),
+}
+
+FIELDS: BodyFields = {
+    requests.TopicBody: Fields(
+        known={
+            "priorityTiers": said(
+                "Priorities that a new task of the command may have, any when absent; 10 means 9. "
+                "Tasks that are there keep theirs.",
+                minItems=1,
+                maxItems=TIERS_MAX,
+                uniqueItems=True,
+                items={"type": "integer", "minimum": 0, "maximum": TIER_MAX},
+            ),
+            "maxAttempts": said(
+                "Default and ceiling of a new task's deliveries.", **_BOUNDS["maxAttempts"]
+            ),
+            "deadLetterTopicRef": said(
+                "Queue in which the command's dead letters are kept; another one.",
+                pattern=f"^{topics.LABEL.pattern}$",
+            ),
+            "retentionSeconds": said(
+                "From a task's end to its deletion; 0 for the broker's own.",
+                **_BOUNDS["retentionSeconds"],
+            ),
+            "maxConsumers": said(
+                "Tasks of the queue in progress at once, over the whole cluster; 0 for any number.",
+                **_BOUNDS["maxConsumers"],
+            ),
+            "weight": said(
+                "Share of the queue among those a claim takes from at once.", **_BOUNDS["weight"]
+            ),
+        },
+        strict=True,
+    )
+}

@@ -1,0 +1,243 @@
+"""Workers: what the handlers that claim tasks, hold leases and end tasks take and answer."""
+
+from __future__ import annotations
+
+from codeq_cluster.api.http.refusals import (
+    INVALID_COMMAND,
+    INVALID_STATUS,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    TASK_NOT_FOUND,
+    batch_too_large,
+    too_high,
+    too_many,
+)
+from codeq_cluster.api.openapi import artifacts
+from codeq_cluster.api.openapi.examples import CLAIMED, RESULT, TASK_ID
+from codeq_cluster.api.openapi.parameters import header
+from codeq_cluster.api.openapi.tasks import (
+    ANY_JSON,
+    TOO_LARGE,
+    budget_exceeded,
+    items_of,
+    rate_limited,
+)
+from codeq_cluster.api.openapi.types import (
+    COMMAND_SCHEMA,
+    BodyFields,
+    DescribedAnswer,
+    DescribedBody,
+    DescribedOperation,
+    Fields,
+    Operations,
+    said,
+)
+from codeq_cluster.api.routes import workers
+from codeq_cluster.api.routes.allowed import COMMANDS_MAX
+from codeq_cluster.api.routes.attachments import ARTIFACTS_MAX
+from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas.lease_views import (
+    AbandonedTask,
+    ClaimedBatch,
+    ExtendedLease,
+    RefusedTask,
+    SubmittedBatch,
+    SubmittedItem,
+)
+from codeq_cluster.ratelimit.token_bucket import Scope
+from codeq_cluster.settings import LimitSettings, NodeSettings
+
+_LEASE_TOKEN = (
+    header(
+        "X-CodeQ-Lease-Token",
+        "The claim's `leaseToken`, for bodies that do not carry it.",
+        "integer",
+    ),
+)
+_LOST = (*artifacts.NOT_HELD, workers.INVALID_TOKEN)
+_TOKEN = {"leaseToken": CLAIMED.lease_token}
+_NEW_RESULT = {
+    "status": RESULT.status,
+    "result": RESULT.result,
+    "artifacts": RESULT.artifacts,
+    **_TOKEN,
+}
+_NOTHING_CAME = DescribedAnswer("Nothing came in time.", status=204)
+
+
+def operations(limits: LimitSettings) -> Operations:
+    """Return what these handlers take and answer within these limits."""
+    return _claiming(limits) | _holding(limits) | _ending(limits)
+
+
+def _claiming(limits: LimitSettings) -> Operations:
+    example = {"commands": [CLAIMED.command], "leaseSeconds": 300, "waitSeconds": 10}
+    errors = (
+        too_high("leaseSeconds", limits.lease_seconds_max),
+        too_many("commands", COMMANDS_MAX),
+        INVALID_COMMAND,
+        NOT_ALLOWED,
+        rate_limited(Scope.WORKER, "claim"),
+        budget_exceeded("inFlight", "claim"),
+    )
+    return {
+        workers.claim: DescribedOperation(
+            DescribedAnswer("The task, now the caller's.", CLAIMED),
+            _NOTHING_CAME,
+            body=DescribedBody(requests.ClaimBody, example),
+            errors=errors,
+        ),
+        workers.claim_batch: DescribedOperation(
+            DescribedAnswer("The tasks, now the caller's; at least one.", ClaimedBatch([CLAIMED])),
+            _NOTHING_CAME,
+            body=DescribedBody(
+                requests.ClaimBody,
+                {"count": min(10, limits.batch_max)} | example,
+                required=("count",),
+            ),
+            errors=(workers.count_too_large(limits.batch_max), *errors),
+        ),
+    }
+
+
+def _holding(limits: LimitSettings) -> Operations:
+    return {
+        workers.heartbeat: DescribedOperation(
+            DescribedAnswer(
+                "The lease is longer, on a majority of the nodes.",
+                ExtendedLease(ok=True, lease_until="2026-01-31T12:09:30.000Z"),
+            ),
+            body=DescribedBody(requests.LeaseBody, {"extendSeconds": 300} | _TOKEN),
+            parameters=_LEASE_TOKEN,
+            errors=(too_high("extendSeconds", limits.lease_seconds_max), NOT_FOUND, *_LOST),
+        ),
+        workers.abandon: DescribedOperation(
+            DescribedAnswer(
+                "The task is back in its queue, or a dead letter.", AbandonedTask("requeued")
+            ),
+            body=DescribedBody(requests.LeaseBody, _TOKEN, may_miss=True),
+            parameters=_LEASE_TOKEN,
+            errors=(NOT_FOUND, *_LOST),
+        ),
+        workers.nack: DescribedOperation(
+            DescribedAnswer(
+                "The task is back in its queue after a delay, or a dead letter.",
+                RefusedTask("requeued", delay_seconds=30),
+            ),
+            body=DescribedBody(
+                requests.LeaseBody, {"delaySeconds": 30, "reason": "upstream is down"} | _TOKEN
+            ),
+            parameters=_LEASE_TOKEN,
+            errors=(NOT_FOUND, *_LOST),
+        ),
+    }
+
+
+def _ending(limits: LimitSettings) -> Operations:
+    unheard_of = {"taskId": "unheard-of", "status": "FAILED", "error": "no such image"}
+    refused = SubmittedItem("unheard-of", error=TASK_NOT_FOUND.text, code=TASK_NOT_FOUND.code)
+    return {
+        workers.submit: DescribedOperation(
+            DescribedAnswer(
+                "The result stands; the same one sent again gets the same answer.", RESULT
+            ),
+            body=DescribedBody(requests.ResultBody, _NEW_RESULT),
+            parameters=_LEASE_TOKEN,
+            errors=(
+                workers.RESULT_REQUIRED,
+                workers.ERROR_REQUIRED,
+                INVALID_STATUS,
+                too_many("artifacts", ARTIFACTS_MAX),
+                *artifacts.result_errors(limits),
+                workers.result_too_large(limits),
+                workers.error_too_large(limits),
+                TOO_LARGE,
+                TASK_NOT_FOUND,
+                *_LOST,
+            ),
+        ),
+        workers.submit_batch: DescribedOperation(
+            DescribedAnswer(
+                "What became of each item, in order.",
+                SubmittedBatch([SubmittedItem(TASK_ID, RESULT), refused]),
+            ),
+            body=DescribedBody(
+                requests.ResultsBody, {"results": [{"taskId": TASK_ID} | _NEW_RESULT, unheard_of]}
+            ),
+            errors=(batch_too_large(limits.batch_max),),
+        ),
+    }
+
+
+def fields(settings: NodeSettings) -> BodyFields:
+    """Return what the types of these bodies do not say, on a node of these settings."""
+    limits, lifecycle = settings.limits, settings.lifecycle
+    lease_token = said("The claim's; a stale one is refused. Absent: the caller's name decides.")
+    return {
+        requests.ClaimBody: Fields(
+            known={
+                "commands": said(
+                    "Queues to take from, each allowed by the token; absent or empty for all of "
+                    "the token's.",
+                    maxItems=COMMANDS_MAX,
+                    items=COMMAND_SCHEMA,
+                ),
+                "leaseSeconds": said(
+                    f"How long the tasks are the caller's; {lifecycle.default_lease_seconds} for 0 "
+                    "or less.",
+                    maximum=limits.lease_seconds_max,
+                ),
+                "waitSeconds": said(
+                    "How long to wait for a task; moved into 0 to "
+                    f"{limits.claim_wait_seconds_max}. The wait ends {workers.EARLY_S} s early."
+                ),
+                "count": said(
+                    "How many tasks at most; heeded by the batch route alone.",
+                    minimum=1,
+                    maximum=limits.batch_max,
+                ),
+            },
+        ),
+        requests.LeaseBody: Fields(
+            known={
+                "extendSeconds": said(
+                    "Of a heartbeat: the lease ends so long from now; "
+                    f"{lifecycle.default_lease_seconds} for 0 or less.",
+                    maximum=limits.lease_seconds_max,
+                ),
+                "delaySeconds": said(
+                    "Of a nack: ready again after so long, moved into 0 to "
+                    f"{lifecycle.backoff_max_seconds}; 0 for the back-off's choice."
+                ),
+                "reason": said(
+                    f"Of a nack: kept in the task's history, its first {workers.REASON_CHARS_MAX} "
+                    "characters."
+                ),
+                "leaseToken": lease_token,
+            },
+        ),
+        requests.ResultBody: Fields(
+            required=("status",),
+            known={
+                "status": said("How the task ended.", enum=["COMPLETED", "FAILED"]),
+                "result": said(
+                    f"{ANY_JSON} codeQ takes objects alone. At most "
+                    f"{limits.max_result_bytes} bytes; required when COMPLETED."
+                ),
+                "error": said(
+                    f"At most {limits.max_error_bytes} bytes; required when FAILED, and not blank."
+                ),
+                "artifacts": said(
+                    "Products, kept elsewhere or to be kept here.",
+                    maxItems=ARTIFACTS_MAX,
+                    items={"$ref": "#/components/schemas/ArtifactBody"},
+                ),
+                "leaseToken": lease_token,
+                "taskId": said("Heeded, and required, by the batch route alone."),
+            },
+        ),
+        requests.ResultsBody: Fields(
+            required=("results",),
+            known={"results": items_of("ResultBody", limits, required=["taskId"])},
+        ),
+    }
