@@ -1,1 +1,1 @@
-"""Tools: they write the pages that follow from the code or from measurements."""
+"""Tools: they write the pages that are generated from the code or from measurements."""

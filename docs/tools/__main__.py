@@ -1,4 +1,4 @@
-"""Write the pages that follow from the code or from measurements: `make pages`."""
+"""Write the pages that are generated from the code or from measurements: `make pages`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison: the README's figures of other brokers, taken from those of docs/performance.md."""
+"""Comparison: the README's figures of other brokers, taken from docs/performance.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 BEGIN = "<!-- comparison: begin; make pages writes what follows -->"
 END = "<!-- comparison: end -->"
 
-# Rows by their names there, and what the README calls them.
+# The names of rows on that page, and their names in the README.
 _ROWS = {
     "synced when acknowledged": "on disk when a create is answered",
     "acknowledged but not handed out / handed out twice, over that": (
@@ -29,10 +29,10 @@ _SPREAD = re.compile(r" \([^)]* to [^)]*\)")
 
 
 def compared(readme: str, performance: str) -> str:
-    """Return the README with its table as the measurements have it, medians alone.
+    """Return the README with the medians of the measurements in its table.
 
     Raises:
-        KeyError: A row or a column is no longer there.
+        KeyError: A row or a column no longer exists.
         ValueError: The README has no place for the table.
     """
     before, _, rest = readme.partition(BEGIN)

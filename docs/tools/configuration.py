@@ -12,10 +12,10 @@ COMING = "## Coming from codeQ's configuration"
 
 
 def described(page: str) -> str:
-    """Return the page with each key's row as the settings have it.
+    """Return the page with each key's row rewritten from the settings.
 
-    The page decides the sections and the order of the rows. A row without a key stays, and a key
-    without a row stays away, for the tests to name.
+    The page keeps its sections and the order of its rows. A row without a key is kept and a key
+    without a row is not added, so that the tests can report both.
     """
     ours, heading, codeq = page.partition(COMING)
     rows = {key.name: row(key) for key in KEYS}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 COMMAND = "resize-image"
 ARTIFACT = "thumbnail.png"
-# What a path's parameters are in the examples; a name in capitals is a variable of the shell.
+# The values of a path's parameters; a name in capitals is a variable of the shell.
 PATH: Mapping[str, str] = {
     "command": COMMAND,
     "name": COMMAND,
@@ -23,9 +23,9 @@ class Example:
     Attributes:
         body: JSON text, `@` and a file, or empty for none.
         query: Without the question mark.
-        id: The variable of the shell that the path's id is.
-        task: The state in which `$TASK` must be for the answer to be a success; empty for any, or
-            where there is no task.
+        id: The variable of the shell for the path's id.
+        task: The state of `$TASK` in which the request succeeds; empty for any, or if there is
+            no task.
     """
 
     body: str = ""
@@ -41,7 +41,7 @@ _NODE = '"nodeId":"n4"'
 _SELECTION = '{"error":"MAX_ATTEMPTS","limit":100,"dryRun":true}'
 _SUBSCRIPTION = Example(id="$SUBSCRIPTION")
 
-# By operation; one that is not here needs nothing but its path.
+# By operation; an operation without an entry needs only its path.
 EXAMPLES: Mapping[str, Example] = {
     "tasks_create": Example(body=_BODY[:-1] + ',"idempotencyKey":"cat-640"}'),
     "tasks_create_batch": Example(body=f'{{"tasks":[{_BODY},{_BODY}]}}'),

@@ -1,4 +1,4 @@
-"""HTTP: the reference of docs/http.md, made of the document that a node serves as /openapi.json."""
+"""HTTP: the reference of docs/http.md, generated from the document at /openapi.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Json = Mapping[str, Any]
 
 _LINK = re.compile(r"\]\(#(\w+)\)")
 
-# The settings that give the reference its defaults and bounds: those of an unconfigured node.
+# The settings for the defaults and bounds of the reference: those of an unconfigured node.
 _SETTINGS = NodeSettings(
     node_id="n1",
     cluster_id="c",
@@ -25,7 +25,7 @@ _SETTINGS = NodeSettings(
     peers=(PeerAddress(id="n1", link="127.0.0.1:7000", http="http://127.0.0.1"),),
     data_dir=Path("data"),
 )
-# Listed once at the head of the page, since any route can answer them.
+# Listed once at the top of the page, since every route can answer with them.
 _USUAL: Mapping[str, str] = {
     "unauthorized": "401: the token is missing, malformed or not accepted here.",
     "forbidden": "403: the token is valid but does not allow this.",
@@ -71,7 +71,7 @@ def reference(described: _Json) -> str:
 
 
 def curl(method: str, path: str, operation: _Json) -> str:
-    """Return the request of an operation as a command of the shell, in lines."""
+    """Return the request of an operation as lines of a shell command."""
     example = EXAMPLES.get(operation["operationId"], Example())
     filled = re.sub(r"{(\w+)}", lambda part: PATH.get(part[1], example.id), path)
     url = f'"$CODEQ{filled}' + (f"?{example.query}" if example.query else "") + '"'
@@ -153,7 +153,7 @@ def _body(described: _Json, operation: _Json) -> Iterator[str]:
 
 
 def _objects(described: _Json, text: str) -> Mapping[str, str]:
-    """Return each object that a text links to, directly or by way of another, in words."""
+    """Return each object that a text links to, directly or through another, in words."""
     schemas = {name.lower(): name for name in described["components"]["schemas"]}
     told: dict[str, str] = {}
     left = _LINK.findall(text)

@@ -1,7 +1,7 @@
-"""Lifecycle: the state diagram of a task, drawn from the core's table of arrows.
+"""Lifecycle: the state diagram of a task, drawn from the core's table of transitions.
 
-The table says which arrows there are. This module says where they go on the page, and refuses to
-draw one that it has no way for, so the picture cannot leave out what the table has.
+The table has the transitions, and this module their positions. It refuses to draw a transition
+without a position, so the picture cannot leave one out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from codeq_cluster.core.lifecycle import ARROWS
 from codeq_cluster.core.task import State
 
 _START, _END = "start", "end"
-# States that arrows of one cause leave together; the smallest that has all of them stands for them.
+# States with a common transition of one cause; the smallest group that has all of them is used.
 _GROUPS: Mapping[str, frozenset[State]] = {
     "waiting": frozenset({State.READY, State.DELAYED}),
     "not ended": frozenset({State.READY, State.DELAYED, State.LEASED}),
@@ -28,7 +28,7 @@ _LINE_HEIGHT = 16
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a state stands: its centre, its colour, and what the HTTP API calls it."""
+    """The place of a state: its centre, its colour, and its name in the HTTP API."""
 
     x: int
     y: int
@@ -38,7 +38,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How an arrow goes, as a path, and where its words stand."""
+    """The path of an arrow, and the place of its text."""
 
     path: str
     x: int
@@ -78,7 +78,7 @@ _WAYS: Mapping[tuple[str, str], _Way] = {
     ("DEAD", "READY"): _Way("M940 524 Q930 548 900 548 H270 Q260 548 260 538 V364", 560, 566),
     ("ended", _END): _Way("M1110 330 H1274", 1190, 304),
 }
-_DOTS = ((58, 150), (58, 330))  # Where tasks come from.
+_DOTS = ((58, 150), (58, 330))  # The start of every task.
 _DOT_END = (1286, 330)
 
 
@@ -115,7 +115,7 @@ orient="auto"><path d="M0 0 L10 5 L0 10 z" fill="#555"/></marker></defs>
 
 
 def _arrows() -> dict[tuple[str, str], list[str]]:
-    """Return the causes of each arrow by its ends, with those of one group put together."""
+    """Return the causes of each arrow by its ends, with those of one group merged."""
     befores: dict[tuple[type, str, str], set[State | None]] = {}
     for arrow in ARROWS:
         after = _END if arrow.after is None else arrow.after.name

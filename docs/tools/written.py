@@ -1,4 +1,4 @@
-"""Written: which files follow from the code or from measurements, and what is in them."""
+"""Written: the files generated from the code or from measurements, with their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals: a worker's process that is told to stop."""
+"""Signals: a worker's process that is asked to stop."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 async def _worker(
     broker: LocalBroker, directory: Path, *, grace_s: float
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the program until it has begun with a task; one that has not ended is killed."""
+    """Run the program until it handles a task; kill it if it has not ended."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _PROGRAM, broker.url, broker.token, str(directory), str(grace_s)),
         stdout=asyncio.subprocess.PIPE,
@@ -97,7 +97,7 @@ def _read(broker: LocalBroker, task: TaskRecord) -> TaskRecord:
 async def test_what_runs_is_finished(
     broker: LocalBroker, tmp_path: Path, number: signal.Signals, command: str
 ) -> None:
-    """Nothing more is claimed, the result is reported, and the program ends as if it had wanted."""
+    """Nothing more is claimed, the result is reported, and the exit code is 0."""
     task = await asyncio.to_thread(_created, broker, command)
     async with _worker(broker, tmp_path, grace_s=30) as process:
         process.send_signal(number)
@@ -121,7 +121,7 @@ async def test_what_runs_is_finished(
 async def test_what_takes_too_long_is_given_back(
     broker: LocalBroker, tmp_path: Path, command: str
 ) -> None:
-    """The task is ready at once, not when its lease ends; a thread does not hold the process up."""
+    """The task is ready before its lease ends, and a thread does not delay the process."""
     task = await asyncio.to_thread(_created, broker, command)
     async with _worker(broker, tmp_path, grace_s=0.1) as process:
         process.send_signal(signal.SIGTERM)
@@ -135,7 +135,7 @@ async def test_what_takes_too_long_is_given_back(
 
 
 async def test_a_second_signal_does_not_wait(broker: LocalBroker, tmp_path: Path) -> None:
-    """Whoever is in a hurry gets the tasks back at once."""
+    """A second signal returns the tasks at once."""
     task = await asyncio.to_thread(_created, broker, "coroutine")
     async with _worker(broker, tmp_path, grace_s=600) as process:
         process.send_signal(signal.SIGTERM)

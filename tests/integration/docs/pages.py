@@ -1,4 +1,4 @@
-"""Pages: their commands and programs as a reader runs them, against a broker of a test."""
+"""Pages: their commands and programs, run as by a reader against a test's broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 ENDS_WITHIN_S = 60.0
 
-# What differs from one run to the next: ids, instants, lease tokens, ports, seconds to wait.
+# Values that differ between runs: ids, instants, lease tokens, ports, seconds to wait.
 _VARYING = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "REQUEST"),
@@ -29,12 +29,12 @@ _VARYING = (
 
 
 def page(name: str) -> list[Block]:
-    """Return the fenced blocks of a page of docs/, in their order."""
+    """Return the fenced blocks of a page of docs/, in order."""
     return blocks((DOCS / name).read_text())
 
 
 def run(broker: LocalBroker, command: list[str], *, directory: Path, exit_code: int = 0) -> str:
-    """Run what a page has a reader run, and return what it printed, errors included."""
+    """Run a program or command of a page, and return its output, including errors."""
     ended = subprocess.run(
         command,
         cwd=directory,
@@ -56,7 +56,7 @@ def run(broker: LocalBroker, command: list[str], *, directory: Path, exit_code: 
 
 
 def shell(broker: LocalBroker, script: str, *, directory: Path, exit_code: int = 0) -> str:
-    """Run a page's commands, and return what they printed."""
+    """Run a page's commands, and return their output."""
     return run(
         broker,
         ["bash", "-euo", "pipefail", "-c", addressed(broker, script)],
@@ -66,15 +66,15 @@ def shell(broker: LocalBroker, script: str, *, directory: Path, exit_code: int =
 
 
 def addressed(broker: LocalBroker, text: str) -> str:
-    """Return a page's text with the broker's address and token for those of `make up`."""
+    """Return a page's text with the broker's address and token in place of those of `make up`."""
     text = text.replace("http://127.0.0.1:8080", broker.url).replace(".venv/bin/", "")
     return text.replace("dev-token", broker.token)
 
 
 def differing(shown: Sequence[str], said: str) -> list[str]:
-    """Return the lines that a page shows and a program did not say, or the other way round.
+    """Return the lines in which a page and a program's output differ.
 
-    `…` on the page is anything; ids, instants and their like may differ.
+    `…` on the page matches anything; ids, instants and similar values may differ.
     """
     lines = _steady(said).splitlines()
     if len(lines) != len(shown):
@@ -87,7 +87,7 @@ def differing(shown: Sequence[str], said: str) -> list[str]:
 
 
 def _steady(text: str) -> str:
-    """Return text with a word for each thing that differs between two runs."""
+    """Return text with a placeholder for each value that differs between runs."""
     for varying, word in _VARYING:
         text = varying.sub(word, text)
     return text

@@ -1,4 +1,4 @@
-"""Stage: the tasks and other things that a request of the HTTP reference needs to succeed."""
+"""Stage: the tasks and other objects that requests of the HTTP reference need."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PATIENCE_S = 60.0
 
 @dataclass(slots=True)
 class Stage:
-    """Makes tasks and their like; `set` is what the shell's variables stand for."""
+    """Creates tasks and other objects; `set` has the values of the shell's variables."""
 
     broker: LocalBroker
     set: dict[str, str] = field(default_factory=dict)
 
     def prepare(self, task: str) -> None:
-        """Make a task of the kind an example asks for: `$TASK` is its id."""
+        """Create a task in the state an example needs: `$TASK` is its id."""
         match task:
             case "":
                 pass
@@ -59,7 +59,7 @@ class Stage:
         return json.loads(text) if text else None
 
     def created(self, **fields: object) -> str:
-        """Return a task that is ready, of the best priority."""
+        """Return a ready task of the highest priority."""
         task = {"command": COMMAND, "payload": {"image": "cat.png"}, "priority": 9, **fields}
         return str(self.send("POST", "/tasks", task)["id"])
 
@@ -70,7 +70,7 @@ class Stage:
         return created
 
     def claimed(self, task: str, **asked: object) -> None:
-        """Claim until the task is had; what comes before it is held, too."""
+        """Claim until this task comes; the tasks before it are leased too."""
         taken = {"id": ""}
         while taken["id"] != task:
             taken = self.send("POST", "/tasks/claim", {"commands": [COMMAND], **asked})
@@ -95,7 +95,7 @@ class Stage:
         return task, stored["url"].split("/")[-2]
 
     def make_the_rest(self) -> None:
-        """Make a subscription, a backup and a dead delivery."""
+        """Create a subscription, a backup and a dead delivery."""
         subscription = {"callbackUrl": NOBODY, "eventTypes": [COMMAND]}
         made = self.send("POST", "/workers/subscriptions", subscription)
         self.set["SUBSCRIPTION"] = made["subscriptionId"]
@@ -105,14 +105,14 @@ class Stage:
         self.set["DELIVERY"] = f"{self.undelivered(NOBODY)}.1"
 
     def undelivered(self, url: str) -> str:
-        """Return a task whose callback nobody took."""
+        """Return a task whose callback failed."""
         task = self._dead(webhook=url)
         self.broker.advance(seconds=1)
         self._until(lambda: self.send("GET", "/admin/deliveries?status=dead")["deliveries"])
         return task
 
     def _until(self, holds: Callable[[], object]) -> None:
-        """Wait until something is so, for as long as a busy machine may take."""
+        """Wait until a condition holds, with time for a busy machine."""
         until_s = time.monotonic() + PATIENCE_S
         while not holds():
             assert time.monotonic() < until_s

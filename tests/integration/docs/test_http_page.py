@@ -1,4 +1,4 @@
-"""The HTTP reference: every request on the page is answered with success by a real broker."""
+"""The HTTP reference: a real broker answers every request on the page with success."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _OPERATIONS = [
     for path, methods in document()["paths"].items()
     for method, operation in methods.items()
 ]
-# Two that go last: nothing is left for the others of what they are asked to end.
+# These two come last: they end objects that the others need.
 _LAST = ("subscriptions_unsubscribe", "deliveries_replay")
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Run a broker that has artifacts, backups and callbacks, and something of each."""
+    """Run a broker that has artifacts, backups and callbacks, and one of each object."""
     directory = tmp_path_factory.mktemp("broker")
     settings = {
         "artifacts": {"provider": "local", "directory": str(directory / "artifacts")},
@@ -42,7 +42,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def test_every_request_of_the_page_succeeds(stage: Stage, tmp_path: Path) -> None:
-    """With the status that the page names first, and by the very text that a reader copies."""
+    """The status is the first one on the page, and the request is the text that a reader copies."""
     (tmp_path / ARTIFACT).write_bytes(b"a picture")
     (tmp_path / "part.cbor").write_bytes(encode_arrivals(Arrivals()))
     answered = {}
@@ -50,7 +50,7 @@ def test_every_request_of_the_page_succeeds(stage: Stage, tmp_path: Path) -> Non
         name = operation["operationId"]
         stage.prepare(EXAMPLES.get(name, Example()).task)
         known = "".join(f"{variable}={value}\n" for variable, value in stage.set.items())
-        # The status is told on a line of its own, after whatever the answer is.
+        # The status is printed on its own line after the answer.
         shown = f'{_PRELUDE}{known}curl() {{ command curl -w "\\n%{{http_code}}" "$@"; }}\n'
         said = shell(stage.broker, shown + command, directory=tmp_path)
         answered[name] = said.splitlines()[-1]
@@ -62,7 +62,7 @@ def test_every_request_of_the_page_succeeds(stage: Stage, tmp_path: Path) -> Non
 
 
 def test_every_request_of_the_page_is_run() -> None:
-    """What is fenced on the page is what the test above runs, each once."""
+    """The test above runs exactly the fenced requests of the page, each once."""
     fenced = [block.body.rstrip("\n") for block in _BLOCKS if block.marks == "run"]
 
     assert sorted(command for command, _ in _OPERATIONS) == sorted(fenced)

@@ -1,4 +1,4 @@
-"""The recipes: each program does what it promises, and prints what stands below it."""
+"""The recipes: each program does what it promises, and its output is the one shown below it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 
 @pytest.mark.parametrize("section", _PROGRAMS)
 def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path: Path) -> None:
-    """It prints what the page says, so what it promises has been seen."""
+    """It prints the output on the page, which shows its promise."""
     program, shown = _PROGRAMS[section]
     file = tmp_path / f"{program.marks}.py"
     file.write_text(addressed(broker, program.body))
@@ -41,10 +41,10 @@ def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path:
 
 
 def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_path: Path) -> None:
-    """By the commands of the page, and the line of its crontab is the same command."""
+    """The page's commands are run, and the line of its crontab has the same command."""
     program, shown = _SHOWN["Cron from outside"]
     [crontab] = [block.body for block in _BLOCKS if block.marks == "cron"]
-    # Cron hands the shell what follows the five fields, with its own escape undone.
+    # Cron passes the text after the five fields to the shell, without cron's own escape.
     command = crontab.split(maxsplit=5)[5].replace("\\%", "%")
     made = shell(broker, command, directory=tmp_path).strip()
     said = shell(broker, program.body, directory=tmp_path)
@@ -56,7 +56,7 @@ def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_pat
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    """A recipe is a program and what it prints."""
+    """A recipe is a program with its output."""
     kinds = [_kind(block) for block in _BLOCKS]
 
     assert {"program", "shows", "cron", "run"} == set(kinds)

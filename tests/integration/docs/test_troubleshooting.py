@@ -1,4 +1,4 @@
-"""Troubleshooting: each trouble is made, and shows as the page says."""
+"""Troubleshooting: each problem is caused, and looks as the page says."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _waiting(stage: Stage) -> None:
     stage.prepare("ready")
 
 
-# What makes the trouble, where the page's own commands do not.
+# Causes of problems that the page's own commands do not cause.
 _TROUBLES: Mapping[str, Callable[[Stage], None]] = {
     "401 unauthorized": _waiting,
     "409 idempotency-conflict": _keyed,
@@ -85,14 +85,14 @@ _TROUBLES: Mapping[str, Callable[[Stage], None]] = {
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    """Run a broker that has none of the troubles yet."""
+    """Run a broker without any of the problems."""
     with LocalBroker(tmp_path / "broker", settings=_SETTINGS) as broker:
         yield Stage(broker)
 
 
 @pytest.mark.parametrize("section", _STEPS)
 def test_a_trouble_shows_as_the_page_says(section: str, stage: Stage, tmp_path: Path) -> None:
-    """By the commands that the page gives for it."""
+    """The page's commands show it."""
     _TROUBLES.get(section, lambda _: None)(stage)
     known = "".join(f"{variable}={value}\n" for variable, value in stage.set.items())
     for step in _STEPS[section]:
@@ -103,5 +103,5 @@ def test_a_trouble_shows_as_the_page_says(section: str, stage: Stage, tmp_path: 
 
 
 def test_every_trouble_that_is_made_is_on_the_page() -> None:
-    """One that was renamed would be made no more."""
+    """A renamed problem would no longer be caused."""
     assert _TROUBLES.keys() <= _STEPS.keys()

@@ -1,4 +1,4 @@
-"""Where the commands' tests run: with no development cluster, no profile and nobody's settings."""
+"""The place of the commands' tests: without development cluster, profile or settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Move to an empty directory, with none of this machine's settings; return it."""
+    """Move to an empty directory, without this machine's settings; return it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CODEQ_CONFIG_DIR", str(tmp_path / "codeq"))
     for name in (*_VARIABLES, *(key.env for key in KEYS)):

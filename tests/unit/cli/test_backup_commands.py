@@ -1,4 +1,4 @@
-"""Backup commands: lines and exit codes of those that need no cluster."""
+"""Backup commands: output and exit codes of those that need no cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.properties.backup_worlds import NOW_MS, World, back_up
 
 @pytest.fixture
 def backups(tmp_path: Path) -> Path:
-    """Keep three backups of one world of three shards."""
+    """Create three backups of one cluster of three shards."""
     world = World(3, seed=4)
     world.live(80)
     place = BackupDirectory(tmp_path / "backups")
@@ -39,7 +39,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 def test_backups_are_listed_with_what_is_wrong(
     backups: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Complete, damaged and incomplete ones, as a table and as JSON."""
+    """Complete, damaged and incomplete ones are in the table and in the JSON."""
     whole, damaged, cut = sorted(each.name for each in backups.iterdir())
     (backups / damaged / MANIFEST).write_text("{}")
     (backups / cut / MANIFEST).unlink()
@@ -59,7 +59,7 @@ def test_backups_are_listed_with_what_is_wrong(
 def test_the_newest_complete_one_is_verified_unless_one_is_named(
     backups: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A damaged one ends with 1 and says which file it is."""
+    """A damaged one ends with 1 and the name of the file."""
     first, second, third = sorted(each.name for each in backups.iterdir())
     (backups / third / MANIFEST).unlink()
     file = backups / first / part_file(2)
@@ -75,7 +75,7 @@ def test_the_newest_complete_one_is_verified_unless_one_is_named(
 def test_an_export_beside_backups_is_not_taken_for_the_newest_one(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It holds one tenant, and would bring a cluster back without the others."""
+    """It holds one tenant, so restoring it would lose the others."""
     newest = max(each.name for each in backups.iterdir())
     export = ("backup", "export", "--in", backups, "--tenant", "acme", "--to", backups, "--json")
     made = json.loads(said(capsys, *export)[1])["id"]
@@ -112,7 +112,7 @@ def test_pruning_says_what_it_would_do_before_it_does(
 def test_one_tenant_moves_to_another_cluster(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exported, and imported into a restore of a backup without it."""
+    """It is exported, and imported into a restore of a backup without it."""
     exports = {name: tmp_path / name for name in ("acme", "zeta")}
     made = {}
     for name, place in exports.items():
@@ -141,7 +141,7 @@ def test_one_tenant_moves_to_another_cluster(
 def test_a_tenant_of_whom_there_is_nothing_is_a_mistake(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither an export nor a data directory is made of nothing."""
+    """An unknown tenant gives neither an export nor a data directory."""
     exports = tmp_path / "exports"
     export = ("backup", "export", "--in", backups, "--tenant", "acmee", "--to", exports)
     restore = ("restore", "--from", backups, "--tenant", "acmee", "--node-id", "a")
@@ -157,7 +157,7 @@ def test_a_tenant_of_whom_there_is_nothing_is_a_mistake(
 def test_what_has_no_worker_is_shown_without(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stopped node's tasks as a table: each as many cells as there are columns."""
+    """Each row of a stopped node's tasks has as many cells as there are columns."""
     said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", tmp_path / "data"))
     code, table, _ = said(capsys, "inspect", tmp_path / "data", "--tasks", "--limit", 1000)
     header, *lines = table.splitlines()
@@ -172,7 +172,7 @@ def test_what_has_no_worker_is_shown_without(
 def test_output_that_nobody_reads_ends_a_command_and_says_so(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
-    """Tables, JSON and what is short; without any output at all it is run all the same."""
+    """Tables, JSON and short output fail alike; with closed streams the command still runs."""
     said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", tmp_path / "data"))
     command = [sys.executable, "-m", "codeq_cluster.cli.main", "inspect", tmp_path / "data"]
     command += arguments
@@ -191,7 +191,7 @@ def test_output_that_nobody_reads_ends_a_command_and_says_so(
 def test_a_restore_refuses_what_does_not_fit(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A number of shards that parts keys, an odd one, a used directory, and nothing to read."""
+    """An incompatible or odd number of shards, a used directory and missing backups are refused."""
     restore = ("restore", "--from", backups, "--node-id", "a", "--into", tmp_path / "data")
     code, _, error = said(capsys, *restore, "--shards", 2)
     assert (1, True) == (code, "restore with 1, 3, or leave these keys out" in error)
@@ -219,7 +219,7 @@ def test_a_restore_refuses_what_does_not_fit(
 def test_what_is_inspected_must_be_a_data_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is made of a directory that is none, or not there."""
+    """A missing directory, or another one, is refused and not created."""
     for path in (tmp_path, tmp_path / "nothing"):
         code, _, error = said(capsys, "inspect", path)
 
@@ -231,7 +231,7 @@ def test_what_is_inspected_must_be_a_data_directory(
 def test_a_shard_that_a_directory_does_not_have_is_no_empty_list(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told which there are."""
+    """The error lists the shards that exist."""
     data = tmp_path / "data"
     said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", data, "--shards", 3))
     for shard, code in ((-1, 2), (0, 0), (2, 0), (3, 2)):
@@ -240,7 +240,7 @@ def test_a_shard_that_a_directory_does_not_have_is_no_empty_list(
 
 
 def test_a_terminal_shows_a_bar(backups: Path) -> None:
-    """On standard error, beside the id on standard output."""
+    """The bar is on standard error, and the id on standard output."""
     ours, theirs = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "codeq_cluster.cli.main", "backup", "verify", "--in", backups],
@@ -258,5 +258,5 @@ def test_a_terminal_shows_a_bar(backups: Path) -> None:
 
 
 def test_an_id_sorts_by_time() -> None:
-    """Of two within one second too."""
+    """Two ids of the same second sort by time as well."""
     assert new_id(NOW_MS) < new_id(NOW_MS + 1) < new_id(NOW_MS + 999)

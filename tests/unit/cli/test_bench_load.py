@@ -1,4 +1,4 @@
-"""Bench load: what counts as a failure, and when it is no use to go on."""
+"""Bench load: which failures count, and which end the load."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from codeq_cluster.errors import CodeqError
 
 
 def test_a_refused_token_ends_it_at_once() -> None:
-    """A rate of refusals is of no interest."""
+    """The rate of refusals would mean nothing."""
     with pytest.raises(Refused, match="invalid token"):
         Figures().failed(Refused("invalid token", status=401))
 
 
 def test_a_failure_among_successes_is_counted() -> None:
-    """And the first one is told."""
+    """The first failure is shown."""
     figures = Figures(created=10)
     figures.failed(Refused("overloaded", status=503))
     figures.failed("no leader")
@@ -29,7 +29,7 @@ def test_a_failure_among_successes_is_counted() -> None:
 
 
 def test_a_cluster_that_does_nearly_nothing_is_given_up() -> None:
-    """With the reason."""
+    """The error has the reason."""
     figures = Figures()
     for _ in range(99):
         figures.failed("overloaded")
@@ -39,7 +39,7 @@ def test_a_cluster_that_does_nearly_nothing_is_given_up() -> None:
 
 
 def test_quantiles_are_in_milliseconds() -> None:
-    """Of a thousand times, one each millisecond."""
+    """A thousand times, one for each millisecond, have known quantiles."""
     times = array("d", [n / 1000 for n in range(1, 1001)])
 
     assert pytest.approx({"p50": 500, "p95": 950, "p99": 990, "max": 1000}, 0.01) == _quantiles(
@@ -49,7 +49,7 @@ def test_quantiles_are_in_milliseconds() -> None:
 
 
 def test_a_payload_has_the_size_that_was_asked_for() -> None:
-    """As JSON text."""
+    """The size counts the JSON text."""
     load = BenchLoad(event="e", seconds=1, in_flight=1, batch=1, payload_bytes=128)
 
     assert 128 == len(f'"{load.payload}"')

@@ -1,4 +1,4 @@
-"""Commands: exit codes and lines of the command line, without a cluster behind it."""
+"""Commands: exit codes and output of the command line, without a cluster."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_wrong_use_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
 def test_a_misspelt_command_is_told_its_name(
     arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The nearest one is named."""
+    """The error suggests the nearest name."""
     with pytest.raises(SystemExit):
         main(arguments)
 
@@ -55,7 +55,7 @@ def test_a_misspelt_command_is_told_its_name(
 def test_an_unknown_flag_is_told_with_the_usage_of_its_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And not with that of all commands, which does not have the flags it could be."""
+    """The usage of all commands does not have the command's flags."""
     with pytest.raises(SystemExit) as ended:
         main(["dlq", "ls", "greet", "--group-by", "error"])
 
@@ -73,7 +73,7 @@ def test_an_unknown_flag_is_told_with_the_usage_of_its_command(
 def test_what_is_no_base_url_of_a_node_is_a_wrong_use(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told before anything is asked, and a password is not repeated."""
+    """The error comes before any request and does not repeat a password."""
     with pytest.raises(SystemExit) as ended:
         main(["task", "get", "t", "--url", url])
 
@@ -95,7 +95,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` names what is installed."""
+    """`--version` prints the installed version."""
     with pytest.raises(SystemExit):
         main(["--version"])
 
@@ -127,7 +127,7 @@ def test_a_node_with_a_wrong_configuration_does_not_start(
 def test_the_effective_configuration_is_printed_without_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`config` checks what `node` would start with and says where each value comes from."""
+    """`config` checks a node's configuration and prints the source of each value."""
     file = tmp_path / "codeq.toml"
     file.write_text('allowProducerAsWorker = true\nenv = "prod"\n')
     monkeypatch.setenv("CODEQ_CONFIG_PATH", str(file))
@@ -154,7 +154,7 @@ def test_the_effective_configuration_is_printed_without_secrets(
 
 
 def test_every_key_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    """`config --keys` is the reference of the configuration."""
+    """`config --keys` lists every key."""
     assert 0 == main(["config", "--keys"])
 
     output = capsys.readouterr().out
@@ -162,7 +162,7 @@ def test_every_key_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_status_of_nobody_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """A node that takes no connection is a row of the table, not a stack trace."""
+    """An unreachable node is a row of the table, not a stack trace."""
     url = _nobody()
 
     code = main(["status", "--url", url, "--json"])
@@ -231,7 +231,7 @@ def test_a_command_for_operators_says_what_to_do_without_a_broker(
 def test_the_help_of_a_command_for_the_cluster_says_whose_token_it_takes(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An admin's is refused, so nobody should have to find out by trying."""
+    """An admin's token is refused, so the help names the operator's."""
     with pytest.raises(SystemExit):
         main([*words, "--help"])
 
@@ -239,7 +239,7 @@ def test_the_help_of_a_command_for_the_cluster_says_whose_token_it_takes(
 
 
 def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is found here, before anything is sent."""
+    """The error comes before anything is sent."""
     code = main(["task", "create", "--event", "e", "--payload", "{", "--url", _nobody()])
 
     assert 1 == code

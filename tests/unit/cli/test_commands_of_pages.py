@@ -1,7 +1,7 @@
-"""Commands of pages: every command the documentation has a reader type is held by a test.
+"""Commands of pages: a test covers every command in the documentation.
 
-A block with a mark is run by its page's test. A line of any other block is understood by its own
-program, or is listed here with the test that holds what it does.
+Marked blocks are run by their page's test. Every other line must be accepted by its program's
+parser, or is listed here with the test that covers it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAGES = [
 _ACCEPTANCE = "tests/acceptance"
 _DEPLOY = "tests/unit/test_deploy"
 
-# The test that runs the marked blocks of a page, and fails when it leaves one out.
+# The test that runs the marked blocks of each page, and fails if it leaves one out.
 _README = (
     f"{_ACCEPTANCE}/test_readme.py",
     "test_the_readme_and_the_five_minutes_work_as_they_are_written",
@@ -45,7 +45,7 @@ _MARKED = {
     "docs/start.md": _README,
     "docs/clients.md": (_CLIENTS, "test_a_client_in_go_takes_a_task_through_its_life"),
     "docs/http.md": _HTTP,
-    # What docs/http.md begins with.
+    # The beginning of docs/http.md.
     "docs/tools/http-head.md": _HTTP,
     "docs/recipes.md": (
         "tests/integration/docs/test_recipes.py",
@@ -61,7 +61,7 @@ _MARKED = {
     ),
 }
 
-# Blocks and lines without a mark, by how they begin, and the test that holds what they do.
+# The beginnings of unmarked blocks and lines, with the test that covers them.
 _CERTIFICATES = (
     "tests/unit/settings/test_page_examples.py",
     "test_the_certificates_of_the_page_are_taken_by_the_nodes_they_are_for",
@@ -120,17 +120,17 @@ _TARGET = re.compile(r"make [a-z-]+\b")
 
 
 class _Understood(Exception):
-    """The parser took the whole line."""
+    """The parser accepted the whole line."""
 
 
 def _blocks(page: Path) -> list[Block]:
-    """Return the blocks of commands, those within a list included."""
+    """Return the blocks of commands, including those within a list."""
     text = _IN_A_LIST.sub("", page.read_text())
     return [block for block in blocks(text) if block.language == "sh"]
 
 
 def _unmarked(page: Path) -> list[str]:
-    """Return the commands that no mark hands to a test: comments gone, a loop as one."""
+    """Return the unmarked commands, without comments and with a loop as one command."""
     found = []
     for block in _blocks(page):
         if not block.marks:
@@ -142,7 +142,7 @@ def _unmarked(page: Path) -> list[str]:
 
 
 def _inline(page: Path) -> list[str]:
-    """Return the commands within sentences and tables that are whole."""
+    """Return the complete commands within sentences and tables."""
     return [code for code in _INLINE.findall(_FENCED.sub("", page.read_text())) if "…" not in code]
 
 
@@ -156,8 +156,8 @@ _TARGETS = sorted({line for _, line in _LINES if _TARGET.match(line)})
 
 
 def _assert_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the program's own parser take the words, whole or as the name of what takes more."""
-    # The rest of the line is the shell's; an address has a form, names have none.
+    """Assert that the program's own parser accepts the words as a whole or as a group's name."""
+    # The rest of the line belongs to the shell; addresses have a form, names have none.
     text = re.split(r" [>|\\]", command)[0].replace("URL", "http://127.0.0.1")
     words = shlex.split(re.sub(r"\bN\b", "1", text))
     try:
@@ -172,10 +172,10 @@ def _assert_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parse a line as its program does, and go no further.
+    """Parse a line as its program does, and stop there.
 
     Raises:
-        SystemExit: It is not understood, or asks for help.
+        SystemExit: The line is invalid, or asks for help.
     """
     program, *rest = words
     if program.endswith("codeq-cluster"):
@@ -191,7 +191,7 @@ def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, warnings.catch_warnings():
         patched.setattr(argparse.ArgumentParser, "parse_args", parsed)
         patched.setattr(sys, "argv", [module, *rest])
-        # Another test may have imported the module, which runs as a program all the same.
+        # Another test may have imported the module, which must run as a program all the same.
         warnings.simplefilter("ignore", RuntimeWarning)
         with pytest.raises(_Understood):
             runpy.run_module(module, run_name="__main__")
@@ -199,7 +199,7 @@ def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("command", _TYPED)
 def test_a_command_of_a_page_is_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole, or as the name of a command that takes more."""
+    """The parser accepts it as a whole or as the name of a group of commands."""
     _assert_understood(command, monkeypatch)
 
 
@@ -207,9 +207,9 @@ def test_a_command_of_a_page_is_understood(command: str, monkeypatch: pytest.Mon
 def test_what_a_target_of_a_page_runs_is_understood(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the module's own parser, with the arguments that `make` hands on."""
+    """The module's own parser accepts the arguments that `make` passes on."""
     told = subprocess.run(
-        # The tests themselves may run below a `make`, which says where it is.
+        # The tests may run below a `make`, which adds its directory.
         [*shlex.split(command), "--dry-run", "--no-print-directory"],
         cwd=ROOT,
         capture_output=True,
@@ -224,7 +224,7 @@ def test_what_a_target_of_a_page_runs_is_understood(
 
 
 def test_every_command_of_a_page_is_held_by_something() -> None:
-    """A line that is neither understood here nor listed with its test is nobody's."""
+    """A line that is neither accepted nor listed with its test is untested."""
     nobodys = [
         (page, line)
         for page, line in _LINES
@@ -244,7 +244,7 @@ def test_every_command_of_a_page_is_held_by_something() -> None:
 
 
 def test_every_page_with_marked_blocks_has_a_test_that_runs_them() -> None:
-    """Runbooks have one for all of them."""
+    """Runbooks have one test for all of them."""
     marked = {
         str(page.relative_to(ROOT))
         for page in _PAGES
@@ -256,7 +256,7 @@ def test_every_page_with_marked_blocks_has_a_test_that_runs_them() -> None:
 
 
 def test_every_test_that_holds_a_command_is_there() -> None:
-    """Or a command would be held by a name."""
+    """A test that no longer exists covers nothing."""
     named = {
         _RUNBOOKS,
         *_MARKED.values(),

@@ -1,4 +1,4 @@
-"""Completion: what bash completes with the script that the command prints."""
+"""Completion: bash's completions with the printed script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def script(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def _completed(script: str, *words: str) -> set[str]:
-    """Return what bash offers for the last word."""
+    """Return bash's completions of the last word."""
     typed = " ".join(f"'{word}'" for word in ("codeq-cluster", *words))
     asked = (
         f"COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _shtab_codeq_cluster; "
@@ -46,14 +46,14 @@ def _completed(script: str, *words: str) -> set[str]:
 def test_commands_flags_and_choices_are_completed(
     script: str, words: tuple[str, ...], offered: set[str]
 ) -> None:
-    """As they are in this release."""
+    """They are those of this release."""
     assert offered == _completed(script, *words)
 
 
 def test_files_are_completed_where_a_file_is_meant(
     script: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """By the shell's own means."""
+    """The shell's own completion of files is used."""
     file = tmp_path_factory.mktemp("certificates") / "authority.pem"
     file.touch()
 
@@ -62,7 +62,7 @@ def test_files_are_completed_where_a_file_is_meant(
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "tcsh", "powershell"])
 def test_every_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each names the commands in its own words."""
+    """Each script has the names of the commands."""
     assert 0 == main(["completion", shell])
 
     script = capsys.readouterr().out

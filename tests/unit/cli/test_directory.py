@@ -1,4 +1,4 @@
-"""Directory: what a development cluster keeps, and whom it refuses."""
+"""Directory: the files of a development cluster, and refusals of other directories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codeq_cluster.errors import CodeqError, DataDirectoryRefused
 
 
 def test_a_new_directory_gets_four_shards_and_keeps_them(tmp_path: Path) -> None:
-    """The shard count is fixed by the first start; later ones need not name it."""
+    """The first start fixes the number of shards; later ones need not name it."""
     directory = tmp_path / "a" / "b"
     nodes = plan(directory, nodes=3, port_base=9000)
 
@@ -30,7 +30,7 @@ def test_a_new_directory_gets_four_shards_and_keeps_them(tmp_path: Path) -> None
 def test_other_numbers_than_those_of_the_data_are_refused(
     tmp_path: Path, nodes: int, shards: int, named: str
 ) -> None:
-    """The line says what the data was made for."""
+    """The error has the numbers that the data was created for."""
     with locked(tmp_path):
         prepare(tmp_path, plan(tmp_path, nodes=3, port_base=9000), shards=6)
 
@@ -39,7 +39,7 @@ def test_other_numbers_than_those_of_the_data_are_refused(
 
 
 def test_the_secret_of_the_cluster_is_made_once_and_private(tmp_path: Path) -> None:
-    """Nodes of two starts still know each other, and nobody else reads the secret."""
+    """Nodes of two starts accept each other, and no other user can read the secret."""
     nodes = plan(tmp_path, nodes=1, port_base=9000)
     with locked(tmp_path):
         prepare(tmp_path, nodes, shards=None)
@@ -52,7 +52,7 @@ def test_the_secret_of_the_cluster_is_made_once_and_private(tmp_path: Path) -> N
 
 
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
-    """The lock is held until the end and is free after it, whatever stays on disk."""
+    """The lock is held until the end and then released, whatever remains on disk."""
     with locked(tmp_path):
         with pytest.raises(DataDirectoryRefused, match="in use"), locked(tmp_path):
             pytest.fail("locked twice")
@@ -63,7 +63,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
-    """Somebody's files are no place for a cluster."""
+    """A directory with unrelated files is not used."""
     (tmp_path / "thesis.txt").write_text("done")
 
     with pytest.raises(DataDirectoryRefused, match="no development cluster"), locked(tmp_path):
@@ -74,7 +74,7 @@ def test_a_foreign_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1, "nodes": "x", "shards": 1}'])
 def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
-    """What cannot be read is not overwritten."""
+    """A file that cannot be read is not overwritten."""
     (tmp_path / "dev.json").write_text(text)
 
     with locked(tmp_path), pytest.raises(DataDirectoryRefused, match="damaged"):
@@ -84,7 +84,7 @@ def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_what_runs_is_published_and_retracted(tmp_path: Path) -> None:
-    """cluster.json names each node, its process, URL and data, and goes with the cluster."""
+    """cluster.json has each node's process, URL and data, and is removed with the cluster."""
     one, two = plan(tmp_path, nodes=2, port_base=9000)
 
     publish(tmp_path, [(one, 41), (two, None)])
@@ -101,7 +101,7 @@ def test_what_runs_is_published_and_retracted(tmp_path: Path) -> None:
 
 
 def test_a_damaged_cluster_file_is_an_error(tmp_path: Path) -> None:
-    """It is not taken for a cluster that does not run."""
+    """A damaged file does not mean that no cluster runs."""
     (tmp_path / "cluster.json").write_text("{")
 
     with pytest.raises(CodeqError, match="cannot be read"):

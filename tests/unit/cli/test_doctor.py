@@ -1,4 +1,4 @@
-"""Doctor: what it makes of configurations, disks, clocks and certificates."""
+"""Doctor: its findings on configurations, disks, clocks and certificates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _found(directory: Path, **flags: str) -> dict[str, Finding]:
 
 
 def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
-    """The configuration is valid, and not all that was written is in effect."""
+    """The configuration is valid, but some of its keys have no effect."""
     data = {"persistenceConfig.path": str(tmp_path), "allowProducerAsWorker": "true"}
     provider = '[{"kind":"static","tokens":["t"]}]'
     loaded = load(
@@ -83,7 +83,7 @@ def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
 def test_a_cluster_that_nobody_may_command_is_found(
     tmp_path: Path, providers: str, level: FindingLevel, text: str
 ) -> None:
-    """Where all tokens are in the configuration; an admin is no operator."""
+    """If all tokens are in the configuration, this can be judged; an admin is no operator."""
     found = _found(tmp_path, auth__producer=providers)["operator"]
 
     assert found.level is level
@@ -99,7 +99,7 @@ async def _node(
     offers: Mapping[str, str] | None = None,
     group: Mapping[str, str] | None = None,
 ) -> AsyncIterator[str]:
-    """Serve what the doctor asks; yields the base URL."""
+    """Serve the requests of the doctor; yields the base URL."""
 
     async def answer(request: web.Request) -> web.Response:
         headers = {"Date": format_date_time(time.time() + ahead_s)}
@@ -119,14 +119,14 @@ async def _node(
 
 
 async def _doctor(*words: str) -> int:
-    """Run the command beside this loop, which serves the node."""
+    """Run the command in a thread beside this loop, which serves the node."""
     return await asyncio.to_thread(main, ["doctor", *words])
 
 
 async def test_every_check_is_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line that is not well says what to do; the exit code is of the worst."""
+    """A finding that is not ok says what to do; the worst one sets the exit code."""
     monkeypatch.chdir(tmp_path)
     async with _node(version="0.0.1", ahead_s=-3600, code=401) as url:
         code = await _doctor("--url", url, "--json")
@@ -148,7 +148,7 @@ async def test_every_check_is_a_line(
 async def test_a_healthy_node_ends_with_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was not looked at is no failure."""
+    """A skipped check is no failure."""
     monkeypatch.chdir(tmp_path)
     async with _node(version=__version__, ahead_s=0, code=200) as url:
         code = await _doctor("--url", url)
@@ -162,7 +162,7 @@ async def test_a_healthy_node_ends_with_0(
 async def test_a_wrong_configuration_is_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It stands beside the other checks, and names the key."""
+    """It is a finding beside the other checks, and names the key."""
     monkeypatch.chdir(tmp_path)
     async with _node(version=__version__, ahead_s=0, code=200) as url:
         code = await _doctor("--url", url, "--set", "durability=never")
@@ -187,7 +187,7 @@ async def test_a_running_node_says_what_it_takes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whatever its configuration is, and without a token; words of a later release are left out."""
+    """It needs neither configuration nor token, and leaves out words of later releases."""
     monkeypatch.chdir(tmp_path)
     offers = dict(zip(("artifacts", "webhooks"), said, strict=True))
     async with _node(version=__version__, ahead_s=0, code=200, offers=offers) as url:
@@ -214,7 +214,7 @@ async def test_what_a_write_survives_and_who_syncs_the_log_is_told(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As the node says it is now, whatever its configuration asks for."""
+    """The finding has the node's present state, not its configuration."""
     monkeypatch.chdir(tmp_path)
     group = dict(zip(("durability", "logSync"), said, strict=True))
     async with _node(group=group) as url:
@@ -225,7 +225,7 @@ async def test_what_a_write_survives_and_who_syncs_the_log_is_told(
 
 
 def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
-    """Both are off until somebody says where and with which secret."""
+    """Both are off until a place and a secret are configured."""
     off = _found(tmp_path)
     on = _found(
         tmp_path,
@@ -244,7 +244,7 @@ def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
 
 
 def test_artifacts_that_cannot_be_written_are_a_fault(tmp_path: Path) -> None:
-    """What stands in the way of the directory is no directory."""
+    """A file in place of the directory is found."""
     (tmp_path / "taken").write_text("")
     found = _found(
         tmp_path,
@@ -265,7 +265,7 @@ async def test_a_node_that_its_environment_configures_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """As in a container, which has no file."""
+    """A container has no configuration file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(name, value)
     monkeypatch.setenv("AUTH_PRODUCER", '[{"kind":"static","tokens":[{"token":"t"}]}]')
@@ -288,7 +288,7 @@ async def test_a_node_that_its_environment_configures_is_looked_at(
     ],
 )
 def test_clocks_that_differ_are_told(ahead_s: float, level: FindingLevel) -> None:
-    """A lease's grace may hide two seconds, nothing hides a minute."""
+    """A lease's grace tolerates two seconds; a minute is a failure."""
     assert clock("http://n1", ahead_s).level is level
 
 
@@ -302,7 +302,7 @@ def test_clocks_that_differ_are_told(ahead_s: float, level: FindingLevel) -> Non
     ],
 )
 def test_a_certificate_is_to_be_renewed_in_time(days: float, level: FindingLevel) -> None:
-    """Two weeks, as the alarm of the metrics."""
+    """The limit is two weeks, as in the alert."""
     assert certificate("node.pem", days * _DAY_S).level is level
 
 
@@ -316,7 +316,7 @@ def test_a_new_directory_is_fine(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_another_node_is_told(tmp_path: Path) -> None:
-    """Before the node refuses to start."""
+    """The doctor finds it before the node refuses to start."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "node.json"
     file.write_text('{"clusterId": "blue", "nodeId": "n1", "shards": 4}')
@@ -334,7 +334,7 @@ def test_a_directory_of_another_node_is_told(tmp_path: Path) -> None:
 
 
 def test_certificates_are_looked_at(tmp_path: Path) -> None:
-    """One that has ended, and one that is none."""
+    """An expired certificate and an invalid one are found."""
     pair = {"tls__certFile": str(tmp_path / "c.pem"), "tls__keyFile": str(tmp_path / "k.pem")}
     Authority().issue("n1", days=5).write(tmp_path / "c.pem", tmp_path / "k.pem")
     ending = _found(tmp_path, **pair)["certificate"]

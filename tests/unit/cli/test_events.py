@@ -1,4 +1,4 @@
-"""Events: what two looks at a cluster say about the time between them."""
+"""Events: the changes between two looks at a cluster."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _look(*problems: str, leader: str | None = "n1", trouble: str = "") -> Look:
 
 
 def _problem(text: str) -> ProblemLine:
-    """Return a problem whose text has its id, a colon, and what it measures."""
+    """Return a problem whose text is its id, a colon and a figure."""
     return ProblemLine(text.partition(":")[0], "bad", text)
 
 
@@ -50,17 +50,17 @@ def _told(events: list[Event]) -> list[tuple[str, str]]:
 
 
 def test_nothing_happens_where_nothing_changes() -> None:
-    """A look like the one before is no event."""
+    """Two equal looks give no event."""
     assert [] == [*between(_look("a"), _look("a"), at=_AT)]
 
 
 def test_a_problem_that_grows_is_the_same_problem() -> None:
-    """It is not told again and again while it lasts."""
+    """A problem is reported once, however its figures change."""
     assert [] == [*between(_look("a is behind: 7 tasks"), _look("a is behind: 9"), at=_AT)]
 
 
 def test_a_problem_that_follows_another_is_told_and_the_other_is_over() -> None:
-    """However alike they read."""
+    """Two problems with similar texts are told apart by their ids."""
     before, now = "Node n2 is not connected with n1", "Node n3 is not connected with n1"
     events = [*between(_look(before), _look(now), at=_AT)]
 
@@ -68,12 +68,12 @@ def test_a_problem_that_follows_another_is_told_and_the_other_is_over() -> None:
 
 
 def test_what_is_wrong_at_first_is_told() -> None:
-    """Who looks later than it began wants to know as well."""
+    """The first look reports all problems that exist."""
     assert [("wrong", "a (bad)"), ("wrong", "b (bad)")] == _told([*begun(_look("a", "b"), at=_AT)])
 
 
 def test_a_node_that_cannot_show_everything_says_of_nothing_that_it_is_over() -> None:
-    """What is missing from its answer is not known."""
+    """A part that is missing from its answer is unknown."""
     assert [] == [*between(_look("a"), _look(trouble="no leader for shard"), at=_AT)]
 
 
@@ -88,14 +88,14 @@ def test_a_node_that_cannot_show_everything_says_of_nothing_that_it_is_over() ->
 def test_a_shard_that_another_node_leads_is_told(
     before: str | None, now: str | None, text: str
 ) -> None:
-    """Or none at all."""
+    """A shard without a leader is reported too."""
     events = [*between(_look(leader=before), _look(leader=now), at=_AT)]
 
     assert [("leader", text)] == _told(events)
 
 
 def test_tasks_are_counted_by_queue_up_to_the_end_of_the_last_slot() -> None:
-    """What did not happen is left out, and many queues are one line."""
+    """Zero counts are left out, and many queues share one line."""
     told = Flowed(
         step=5,
         last=int(_AT.timestamp()) // 5 - 1,
@@ -114,7 +114,7 @@ def test_tasks_are_counted_by_queue_up_to_the_end_of_the_last_slot() -> None:
 
 
 def test_the_audit_and_dead_letters_have_their_own_time() -> None:
-    """That of the broker, and no character that commands a terminal."""
+    """The time is the broker's, and control characters are removed."""
     record = {
         "at": "2026-01-31T12:00:00.500Z",
         "actor": "me\x1b[2J",
@@ -132,12 +132,12 @@ def test_the_audit_and_dead_letters_have_their_own_time() -> None:
 
 
 def test_a_line_has_its_time_and_its_kind() -> None:
-    """In columns."""
+    """Time and kind have their own columns."""
     line = Event(at=_here(_AT), kind=EventKind.OVER, text="all well").line
 
     assert "12:00:00  over    all well" == line
 
 
 def _here(at: datetime) -> datetime:
-    """Return the same time of day where this test runs."""
+    """Return the same time of day in this machine's time zone."""
     return at.replace(tzinfo=None).astimezone()

@@ -1,4 +1,4 @@
-"""Named commands: the README's table has every command there is, and says true of them."""
+"""Named commands: the README's table has every command with its true properties."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[s
 
 
 def _named() -> set[str]:
-    """Return the commands of the table, each in full."""
+    """Return the commands of the table with their full names."""
     first_cells = re.findall(r"^\| (`.*?`) \| ", _TABLE, re.MULTILINE)
     names = [name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)]
     found = set()
@@ -40,12 +40,12 @@ def _named() -> set[str]:
 
 
 def test_the_readme_names_every_command() -> None:
-    """And none that is not there."""
+    """The table has no other command."""
     assert {name for name, _ in _leaves(_parser([]))} == _named()
 
 
 def test_every_command_takes_what_the_readme_says() -> None:
-    """JSON of all but those that serve; who is asked, by whom and whom to believe of the others."""
+    """All but those named take --json, and every command for a cluster takes the same flags."""
     leaves = dict(_leaves(_parser([])))
     asking = {name for name, flags in leaves.items() if "--url" in flags}
 

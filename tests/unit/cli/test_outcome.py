@@ -1,4 +1,4 @@
-"""Outcome: every error that a caller can do something about names the next command."""
+"""Outcome: every error with a remedy names the next command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _API = Path(__file__).resolve().parents[3] / "codeq_cluster" / "api"
 
 
 def test_every_code_with_advice_is_one_that_the_api_gives() -> None:
-    """Advice for a code that nobody sends would never be read."""
+    """Advice for a code that no route sends would never be read."""
     sources = "".join(file.read_text() for file in _API.rglob("*.py"))
     rejections = {rejection.value for rejection in Rejection}
     unknown = [code for code in _NEXT if f'"{code}"' not in sources and code not in rejections]
@@ -26,7 +26,7 @@ def test_every_code_with_advice_is_one_that_the_api_gives() -> None:
 def test_nobody_there_names_the_command_that_starts_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """And the flag for another cluster."""
+    """The error also names the flag for another cluster."""
     code = report(Unreachable("no node takes a connection: http://h:1"))
     line = capsys.readouterr().err
 
@@ -42,7 +42,7 @@ def test_nobody_there_names_the_command_that_starts_one(
 def test_a_token_without_a_role_names_the_command_that_makes_one(
     role: Role, named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the broker's own words for it."""
+    """The broker's own words for the role select the command."""
     refused = lacks(role)
     code = report(Refused(refused.text, status=refused.status))
 
@@ -51,7 +51,7 @@ def test_a_token_without_a_role_names_the_command_that_makes_one(
 
 
 def test_a_token_that_is_not_taken_names_init(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where one is kept that is."""
+    """`init` saves a valid token."""
     code = report(Refused("invalid token", status=401, code="unauthorized"))
 
     assert Exit.AUTH == code
@@ -61,7 +61,7 @@ def test_a_token_that_is_not_taken_names_init(capsys: pytest.CaptureFixture[str]
 def test_a_shard_without_a_leader_names_the_command_that_shows_the_nodes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The cluster's status says which are away."""
+    """The cluster's status shows which nodes are down."""
     code = report(Refused("no leader for shard", status=503, code="no-leader", retryable=True))
 
     assert Exit.API == code
@@ -69,7 +69,7 @@ def test_a_shard_without_a_leader_names_the_command_that_shows_the_nodes(
 
 
 def test_a_refusal_that_is_only_a_code_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what to type next."""
+    """The line adds what to do next."""
     code = report(Refused("already-terminal", status=409, code="already-terminal"))
 
     assert Exit.API == code

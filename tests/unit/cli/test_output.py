@@ -1,4 +1,4 @@
-"""Output: what lists look like, and how far they are read."""
+"""Output: the format of lists, and how much of them is read."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _options(**given: object) -> argparse.Namespace:
     ],
 )
 def test_a_cell_is_one_harmless_line(value: object, shown: str) -> None:
-    """A worker's error cannot command the operator's terminal."""
+    """A worker's error must not control the operator's terminal."""
     assert shown == cell(value)
 
 
@@ -64,7 +64,7 @@ _TIME = "2026-11-22T21:15:17.336Z"
 
 
 def test_a_table_that_fits_breaks_headers_before_addresses() -> None:
-    """At 80 columns, where it would be three columns too wide in one line each."""
+    """At 80 columns, the rows on single lines would be three columns too wide."""
     headers = ("NODE", "HTTP", "LINK", "CONNECTED", "VOTER", "KNOWS LEVEL", "LEADS")
     row = ("n1", "http://127.0.0.1:18080", "127.0.0.1:28080", "yes", "yes", "2", "0,3")
     widths = _widths([*zip(headers, row, strict=True)], 80)
@@ -74,7 +74,7 @@ def test_a_table_that_fits_breaks_headers_before_addresses() -> None:
 
 @pytest.mark.parametrize("width", [80, 120, 250])
 def test_a_table_is_as_wide_as_there_is_room(width: int) -> None:
-    """Ids and times stay whole, what is long is broken; or it does not fit at all."""
+    """Ids and times stay whole and long texts wrap, or the table does not fit at all."""
     columns = [("ID", _ID), ("EVENT", "greet"), ("UPDATED", _TIME), ("ERROR", "e" * 90)]
     widths = _widths(columns, width)
 
@@ -85,7 +85,7 @@ def test_a_table_is_as_wide_as_there_is_room(width: int) -> None:
 
 
 def test_rows_that_do_not_fit_are_a_few_lines_each() -> None:
-    """The id alone, then what is said of it; what is not said is left out."""
+    """The id comes first, then the other cells; empty ones are left out."""
     output = StringIO()
     console = Console(file=output, width=40, highlight=False, markup=False)
     cells = [[_ID, "greet", "-", _TIME, "odd size"]]
@@ -100,7 +100,7 @@ def test_rows_that_do_not_fit_are_a_few_lines_each() -> None:
 
 
 def test_without_a_terminal_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """However wide it is."""
+    """The line may have any width."""
     table([f"COLUMN {n}" for n in range(12)], [["x" * 100] * 12, ["y"] * 12])
     table(["ID", "MEANING"], [["a", "two words " * 50]], chars_max=500)
 
@@ -110,7 +110,7 @@ def test_without_a_terminal_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) 
 
 
 async def test_pages_are_read_until_the_limit() -> None:
-    """A page that is short or empty and has a cursor is no end."""
+    """A short or empty page with a cursor is not the end."""
     pages = {
         "": Page([{"id": "a"}], "1"),
         "1": Page([], "2"),
@@ -130,7 +130,7 @@ async def test_pages_are_read_until_the_limit() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 100_001])
 async def test_a_limit_out_of_bounds_is_a_wrong_use(limit: int) -> None:
-    """Nothing is asked."""
+    """No request is sent."""
 
     async def fetch(_: int, __: str) -> Page:
         raise AssertionError

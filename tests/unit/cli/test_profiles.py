@@ -1,4 +1,4 @@
-"""Profiles: which cluster a command asks and with whose token, by flag, variable or profile."""
+"""Profiles: the cluster and the token of a command, by flag, variable or profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codeq_cluster.cli.support import profiles
 from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
 from codeq_cluster.errors import ConfigInvalid
 
-# As codeQ's own command writes it; what it says of its issuer means nothing here.
+# As codeQ's own command writes it; its fields about an issuer have no meaning here.
 _CODEQ = """
 currentProfile: work
 profiles:
@@ -31,7 +31,7 @@ profiles:
     baseUrl: http://home:8080,http://home:8081
     workerToken: home-worker
 """
-# Of an init without a cluster behind it.
+# For an init without a cluster.
 _NOBODY = "http://127.0.0.1:9"
 
 
@@ -51,7 +51,7 @@ def _options(*flags: str, caller: Caller = Caller.ADMIN) -> argparse.Namespace:
 
 
 def test_without_anything_a_development_cluster_is_meant() -> None:
-    """Its first port, and the token that every such cluster takes."""
+    """The defaults are its first port and the token that every such cluster accepts."""
     assert ("http://127.0.0.1:8080",) == urls_of(_options())
     assert {"dev-token"} == {token_of(_options(caller=caller)) for caller in Caller}
     assert ca_of(_options()) is None
@@ -61,7 +61,7 @@ def test_without_anything_a_development_cluster_is_meant() -> None:
 def test_a_flag_comes_before_a_variable_and_that_before_a_profile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each setting by itself, in the order of codeQ's command."""
+    """Each setting follows codeQ's order independently."""
     from_profile = (urls_of(_options()), token_of(_options()))
     monkeypatch.setenv("CODEQ_BASE_URL", "http://a:1, http://b:2")
     monkeypatch.setenv("CODEQ_TOKEN", "variable")
@@ -86,7 +86,7 @@ def test_a_flag_comes_before_a_variable_and_that_before_a_profile(
 def test_each_caller_has_a_token_of_its_own(
     caller: Caller, tokens: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own in the profile, then the variable for all, then its own variable."""
+    """The role's variable comes before the common one, and that before the profile."""
     options = _options(caller=caller)
     found = [token_of(options)]
     monkeypatch.setenv("CODEQ_TOKEN", "any")
@@ -102,7 +102,7 @@ def test_each_caller_has_a_token_of_its_own(
 def test_an_admin_without_a_token_of_its_own_speaks_as_the_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in codeQ, whose admins are producers."""
+    """In codeQ admins are producers."""
     monkeypatch.setenv("CODEQ_PRODUCER_TOKEN", "producer")
 
     assert "producer" == token_of(_options())
@@ -121,7 +121,7 @@ def test_another_profile_is_named_by_flag_or_variable(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("file")
 def test_a_profile_that_is_not_there_says_how_to_make_it() -> None:
-    """And which ones there are."""
+    """The error also lists the existing profiles."""
     with pytest.raises(ConfigInvalid, match=r"home, work; make it with: .* init --profile play"):
         urls_of(_options("--profile", "play"))
 
@@ -130,7 +130,7 @@ def test_a_profile_that_is_not_there_says_how_to_make_it() -> None:
     "text", ["profiles: 1", "- a", "profiles: {a: 1}", "{", "profiles: {a: {baseUrl: 1}}"]
 )
 def test_a_file_that_is_none_is_named(file: Path, text: str) -> None:
-    """In place of an unknown cluster being asked."""
+    """Otherwise the command would ask the wrong cluster."""
     file.write_text(text)
 
     with pytest.raises(ConfigInvalid, match=r"config\.yaml: "):
@@ -138,7 +138,7 @@ def test_a_file_that_is_none_is_named(file: Path, text: str) -> None:
 
 
 def test_a_variable_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the text, which may hold a password."""
+    """The error leaves out the text, which may hold a password."""
     monkeypatch.setenv("CODEQ_BASE_URL", "http://u:turnip@h")
 
     with pytest.raises(ConfigInvalid, match="CODEQ_BASE_URL: allowed is") as refused:
@@ -150,7 +150,7 @@ def test_a_variable_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_init_makes_a_profile_for_every_other_command(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is the current one, in a file that nobody else may read."""
+    """It becomes the current one, in a file that no other user can read."""
     code = main(["init", "--url", _NOBODY, "--token", "mine"])
     told = capsys.readouterr()
     file = elsewhere / "codeq" / "config.yaml"
@@ -162,7 +162,7 @@ def test_init_makes_a_profile_for_every_other_command(
 
 
 def test_init_changes_what_is_named_and_keeps_the_rest(file: Path) -> None:
-    """The other profiles, and keys that only codeQ's command knows."""
+    """Other profiles stay, and so do keys that only codeQ's command knows."""
     before = yaml.safe_load(file.read_text())
     code = main(["init", "--profile", "home", "--worker-token", "new"])
     after = yaml.safe_load(file.read_text())
@@ -175,7 +175,7 @@ def test_init_changes_what_is_named_and_keeps_the_rest(file: Path) -> None:
 def test_init_keeps_no_authorities_that_cannot_be_read(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every command after it would fail."""
+    """Otherwise every later command would fail."""
     code = main(["init", "--url", _NOBODY, "--ca", "ca.pem"])
 
     assert 1 == code
@@ -184,7 +184,7 @@ def test_init_keeps_no_authorities_that_cannot_be_read(
 
 
 def test_init_without_an_address_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
-    """A profile that names no cluster would be of no use."""
+    """A profile without a cluster would be useless."""
     code = main(["init", "--token", "mine"])
 
     assert 2 == code

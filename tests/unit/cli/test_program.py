@@ -1,4 +1,4 @@
-"""Program: what an executable file gets of a task, and what is made of its end."""
+"""Program: the input of an executable file from a task, and the outcome of its end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _gone(pid: str) -> bool:
 
 
 def _has_ended(pid: str) -> bool:
-    """Return whether a process has ended; one that only waits to be reaped has."""
+    """Return whether a process has ended, even if it was not reaped."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -69,7 +69,7 @@ async def test_the_payload_comes_in_and_json_goes_out_as_it_is(tmp_path: Path) -
 
 
 async def test_the_task_is_in_the_environment(tmp_path: Path) -> None:
-    """A handler knows which delivery of which task it has."""
+    """A program can tell which delivery of which task it has."""
     said = await _run(tmp_path, 'echo "$CODEQ_TASK_ID $CODEQ_TASK_COMMAND $CODEQ_TASK_ATTEMPT"')
 
     assert "t1 greet 2" == json.loads(said)
@@ -90,13 +90,13 @@ async def test_another_exit_code_gives_the_task_back(tmp_path: Path) -> None:
 
 
 async def test_exit_code_100_fails_the_task(tmp_path: Path) -> None:
-    """It is not tried again."""
+    """The task is not retried."""
     with pytest.raises(Fail, match=r"^no such cat$"):
         await _run(tmp_path, "echo no such cat >&2; exit 100")
 
 
 async def test_a_signal_is_named(tmp_path: Path) -> None:
-    """An operator sees what the kernel did."""
+    """An operator sees the signal that ended the program."""
     with pytest.raises(Retry, match=r"^signal SIGKILL$"):
         await _run(tmp_path, "kill -9 $$")
 
@@ -109,13 +109,13 @@ async def test_a_program_need_not_read_its_payload(tmp_path: Path) -> None:
 
 
 async def test_too_much_output_is_refused(tmp_path: Path) -> None:
-    """A program that never stops writing is stopped."""
+    """A program that never stops writing is killed."""
     with pytest.raises(Retry, match="standard output has more than"):
         await _run(tmp_path, "exec yes")
 
 
 async def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:
-    """A child that holds the pipes does not hold the worker, and does not live on."""
+    """A child that holds the pipes does not delay the worker and is ended."""
     said = await _run(tmp_path, "sleep 1000 & echo $!")
     await until(partial(_gone, said), within_s=60, what="the child's end")
 
@@ -134,7 +134,7 @@ async def test_a_cancelled_program_is_ended(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_cannot_be_run_is_unfit(tmp_path: Path) -> None:
-    """No task is to die of a missing interpreter."""
+    """No task should die because of a missing interpreter."""
     file = tmp_path / "handler"
     file.write_text("#!/no/such/interpreter\n")
     file.chmod(0o755)
@@ -143,7 +143,7 @@ async def test_a_file_that_cannot_be_run_is_unfit(tmp_path: Path) -> None:
 
 
 def test_a_handler_is_looked_for_before_anything_is_claimed(tmp_path: Path) -> None:
-    """The line says what is wrong with it."""
+    """The error says what is wrong with the file."""
     plain = tmp_path / "plain"
     plain.write_text("")
 
@@ -156,7 +156,7 @@ def test_a_handler_is_looked_for_before_anything_is_claimed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_program_cancelled_while_it_starts_is_ended(turns: int, tmp_path: Path) -> None:
-    """However far its start has come, the cancellation ends, and the program with it."""
+    """At any point of its start, the cancellation returns and the program is ended."""
     file = tmp_path / "pid"
     program = Program(_script(tmp_path, f"echo $$ > {file}; sleep 1000 & wait"), environment=_PATH)
     running = asyncio.create_task(program(_task()))

@@ -1,4 +1,4 @@
-"""Status: what the command makes of the answers of nodes."""
+"""Status: the command's reading of nodes' answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _node(
 
 
 async def _status(*arguments: str) -> int:
-    """Run the command beside this loop, which serves the nodes."""
+    """Run the command in a thread beside this loop, which serves the nodes."""
     return await asyncio.to_thread(main, ["status", *arguments])
 
 
@@ -94,7 +94,7 @@ async def test_a_node_that_is_not_ready_ends_with_1(capsys: pytest.CaptureFixtur
 async def test_a_refusal_decides_the_exit_code(
     http: int, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong token, a wrong answer and a node in trouble can be told apart by a script."""
+    """A script can tell a wrong token, a wrong answer and a failing node apart."""
     async with _node({"error": "no"}, code=http) as url:
         assert code == await _status("--url", url)
 
@@ -105,7 +105,7 @@ async def test_a_refusal_decides_the_exit_code(
 async def test_a_status_in_another_form_ends_with_4(
     status: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What cannot be read is said, not guessed."""
+    """The error says that the answer cannot be read."""
     async with _node(status) as url:
         assert 4 == await _status("--url", url)
 

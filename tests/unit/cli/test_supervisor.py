@@ -1,4 +1,4 @@
-"""Supervisor: real nodes under it die and are reported, or are started again."""
+"""Supervisor: real nodes die and are reported, or are restarted."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _WITHIN_S = 60.0
 
 
 def _planned(directory: Path, nodes: int) -> tuple[PlannedNode, ...]:
-    """Lay out nodes on ports that are free now."""
+    """Plan nodes on ports that are free now."""
     return plan(directory, nodes=nodes, port_base=free_port_base(nodes))
 
 
 class _Running:
-    """A supervised cluster and all it said."""
+    """A supervised cluster and its output."""
 
     def __init__(self, directory: Path, said: list[str]) -> None:
         self.said = said
         self._directory = directory
 
     def pids(self) -> list[int | None]:
-        """Return the processes as cluster.json has them."""
+        """Return the process ids in cluster.json."""
         document = json.loads((self._directory / "cluster.json").read_text())
         return [node["pid"] for node in document["nodes"]]
 
     async def hears(self, wanted: Callable[[str], bool]) -> None:
-        """Wait until a line is said."""
+        """Wait until a line is printed."""
 
         async def heard() -> bool:
             return any(wanted(line) for line in self.said)
@@ -51,7 +51,7 @@ class _Running:
 
 @asynccontextmanager
 async def _running(directory: Path, *, nodes: int, restart: bool) -> AsyncIterator[_Running]:
-    """Run a cluster until the block ends; then nothing of it is left."""
+    """Run a cluster until the block ends; then all its processes are gone."""
     said: list[str] = []
     with locked(directory):
         planned = _planned(directory, nodes)
@@ -80,7 +80,7 @@ def _kill(pid: int | None) -> None:
 
 
 async def test_a_dead_node_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
-    """One line says which, how it died and how to start it again; cluster.json shows it gone."""
+    """The line has its name, its end and the command to restart it; cluster.json drops it."""
     async with _running(tmp_path, nodes=3, restart=False) as cluster:
         before = cluster.pids()
         _kill(before[1])
@@ -105,7 +105,7 @@ async def test_with_restart_a_dead_node_comes_back(tmp_path: Path) -> None:
 
 
 async def test_a_cluster_without_a_node_ends(tmp_path: Path) -> None:
-    """When the last node is dead there is nothing to wait for."""
+    """When the last node is dead the command ends."""
 
     async def killed() -> None:
         async with _running(tmp_path, nodes=1, restart=False) as cluster:
@@ -135,7 +135,7 @@ async def test_a_node_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
 
 
 async def test_nodes_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
-    """When `dev` is killed so that it cannot stop its nodes, they notice and stop themselves."""
+    """If `dev` is killed and cannot stop its nodes, they notice and stop themselves."""
     directory, output = tmp_path / "dev", tmp_path / "output"
     base = _planned(directory, 2)[0].port
     command = [sys.executable, "-m", "codeq_cluster.cli.main", "dev", "--nodes", "2"]

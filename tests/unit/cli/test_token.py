@@ -1,4 +1,4 @@
-"""Token: what the command makes is what a node takes."""
+"""Token: nodes accept the tokens that the command creates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _made(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 async def test_a_worker_s_token_opens_a_worker_s_routes(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its event types are those named, its tenant is its own."""
+    """Its event types are those named, and its tenant is its own."""
     token = _made(capsys, "--as", "worker", "--event", "greet")
     identity = await _node().authenticate(token, Access.WORKER)
 
@@ -52,7 +52,7 @@ async def test_an_administrator_s_token_opens_admin_routes(
 async def test_an_operator_s_token_opens_the_cluster_s_routes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is an admin of its tenant only where that is asked for too."""
+    """It is an admin of its tenant only if that scope is requested too."""
     operator = await _node().authenticate(_made(capsys, "--as", "operator"), Access.OPERATOR)
     words = ("--as", "operator", "--as", "admin")
     both = await _node().authenticate(_made(capsys, *words), Access.OPERATOR)
@@ -62,7 +62,7 @@ async def test_an_operator_s_token_opens_the_cluster_s_routes(
 
 
 def test_claims_are_told_beside_the_token(capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON has both; other claims are JSON or text."""
+    """The JSON has both; further claims are JSON or text."""
     words = ("--json", "--claim", "role=ADMIN", "--claim", "level=3", "--ttl", "60")
     assert 0 == main(["token", "--subject", "a", *words])
     made = json.loads(capsys.readouterr().out)
@@ -102,7 +102,7 @@ def test_a_wrong_use_says_what_is_allowed(
 
 
 def test_the_secret_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A newline at its end is no part of it."""
+    """A newline at its end is ignored."""
     file = tmp_path / "secret"
     file.write_text(f"{_SECRET}\n")
 

@@ -1,4 +1,4 @@
-"""Top screen: what is wrong comes first, on a screen of any size."""
+"""Top screen: problems come first, on a screen of any size."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _first_shard(lines: list[str]) -> list[str]:
 def test_whatever_there_is_fits(
     problems: int, shards: int, queues: int, width: int, height: int
 ) -> None:
-    """No line is longer than the screen, nor are there more lines."""
+    """Neither the lines nor their number exceed the screen."""
     look = _look(problems=problems, shards=shards, queues=queues)
     lines = _drawn(look, width=width, height=height)
 
@@ -87,7 +87,7 @@ def test_whatever_there_is_fits(
 
 
 def test_numbers_are_whole_at_80_columns() -> None:
-    """A name is cut before a number is."""
+    """Names are cut before numbers are."""
     row = next(line for line in _drawn(_look()) if line.startswith("queue-0"))
 
     assert "…" in row
@@ -95,7 +95,7 @@ def test_numbers_are_whole_at_80_columns() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    """So that nobody takes the screen for all there is."""
+    """The reader sees that the screen does not show everything."""
     lines = _drawn(_look(problems=30, shards=64, queues=16))
     problems = sum("is not connected" in line for line in lines)
 
@@ -103,7 +103,7 @@ def test_what_is_left_out_is_counted() -> None:
 
 
 def test_a_shard_s_rate_is_that_since_the_look_before() -> None:
-    """42 entries in two seconds, and the peer that lacks most."""
+    """It shows 42 entries in two seconds, and the peer that lacks the most."""
     now = _look(shards=1)
     (shard,) = now.shards
     earlier = ShardLine(0, "n1", "n1", 7, shard.commit_index - 42, 958, shard.peers)
@@ -113,7 +113,7 @@ def test_a_shard_s_rate_is_that_since_the_look_before() -> None:
 
 
 def test_a_node_that_is_behind_the_one_before_shows_no_rate() -> None:
-    """Another node may be asked than at the look before."""
+    """The previous look may come from another node."""
     now = _look(shards=1)
     (shard,) = now.shards
     ahead = ShardLine(0, "n1", "n1", 7, shard.commit_index + 1, 0, [])
@@ -124,7 +124,7 @@ def test_a_node_that_is_behind_the_one_before_shows_no_rate() -> None:
 
 
 def test_nodes_that_are_away_are_named_at_each_shard() -> None:
-    """They count before those that are only behind."""
+    """They come before nodes that are only behind."""
     look = _look(shards=1)
     away = ShardLine(
         0, "n1", None, 7, 9, 9, [Peer("n2"), Peer("n3", connected=True, match_index=1)]
@@ -138,7 +138,7 @@ def test_nodes_that_are_away_are_named_at_each_shard() -> None:
 
 
 def test_an_operator_without_a_tenant_sees_each_tenant_s_share() -> None:
-    """And no queue of any of them."""
+    """An operator sees no queue of any tenant."""
     overview = OverviewLines(tenants=[Tenant("acme", 2, TotalsLine(ready=7)), Tenant("", 1)])
     lines = _drawn(replace(_look(), totals=None, overview=overview))
 
@@ -149,7 +149,7 @@ def test_an_operator_without_a_tenant_sees_each_tenant_s_share() -> None:
 
 
 def test_names_cannot_command_the_terminal() -> None:
-    """A queue's name or a node's text is shown as it is, in one line."""
+    """A queue's name or a node's text is shown on one line without control characters."""
     look = _look(queues=0)
     hostile = OverviewLines(
         problems=[ProblemLine("it", "bad", "[red]\x1b[2J\nnext")],

@@ -1,4 +1,4 @@
-"""Servers that answer as a test tells them, for what a real broker cannot be made to do."""
+"""Servers that give a test's answers, where a real broker cannot be made to give them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client: what producers and readers get of a real broker; the same by both faces."""
+"""Client: the calls of producers and readers on a real broker, alike in both interfaces."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TASK = TaskRecord(
 
 
 class _InThreads:
-    """The sync face as an async one: each call waits in a thread."""
+    """The synchronous interface as an async one: each call waits in a thread."""
 
     def __init__(self, face: Any) -> None:
         self._face = face
@@ -54,7 +54,7 @@ class _InThreads:
 
 @pytest_asyncio.fixture(params=["async", "sync"])
 async def client(broker: LocalBroker, request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    """Yield a client by either face."""
+    """Yield a client with either interface."""
     if request.param == "async":
         async with broker.client() as opened:
             yield opened
@@ -65,14 +65,14 @@ async def client(broker: LocalBroker, request: pytest.FixtureRequest) -> AsyncIt
 
 @pytest_asyncio.fixture
 async def leases(broker: LocalBroker) -> AsyncIterator[Leases]:
-    """Yield what a worker would ask with."""
+    """Yield the requests of workers."""
     async with Leases([broker.url], token=broker.token) as opened:
         yield opened
 
 
 @dataclass
 class _Resize:
-    """A payload, and a result, with a type."""
+    """A typed payload and result."""
 
     width: int
     at: datetime
@@ -86,7 +86,7 @@ async def _completed(leases: Leases, command: str, result: bytes) -> TaskRecord:
 
 @pytest.mark.parametrize("face", [(Client, SyncClient), (Operator, SyncOperator)])
 def test_no_call_is_missing_from_the_sync_face(face: tuple[type, type]) -> None:
-    """Every public coroutine method of the one is a method of the other."""
+    """Every public coroutine method of one class is a method of the other."""
     one, other = face
     calls = {
         name
@@ -99,7 +99,7 @@ def test_no_call_is_missing_from_the_sync_face(face: tuple[type, type]) -> None:
 
 
 async def test_a_task_is_created_as_it_was_asked(client: Any) -> None:
-    """Each argument is the field of the API that it stands for."""
+    """Each argument sets its field of the API."""
     made = await client.create(
         "asked", {"n": 1}, priority=7, max_attempts=3, delay=timedelta(hours=1), ttl=86_400
     )
@@ -113,7 +113,7 @@ async def test_a_task_is_created_as_it_was_asked(client: Any) -> None:
 
 
 async def test_an_instant_needs_its_time_zone(client: Any) -> None:
-    """One with it is the instant the task starts at; one without could be any of 24."""
+    """An instant without a time zone would be ambiguous."""
     at = datetime(2036, 1, 31, 12, tzinfo=UTC)
     made = await client.create("at", 1, run_at=at)
 
@@ -123,7 +123,7 @@ async def test_an_instant_needs_its_time_zone(client: Any) -> None:
 
 
 async def test_a_payload_travels_as_it_was_written(client: Any) -> None:
-    """Digits that a float would lose, and the order of keys, arrive."""
+    """Digits that a float would lose, and the order of keys, arrive unchanged."""
     text = '{"b": 12345678901234567890.123456789, "a": null}'
     made = await client.create("raw", msgspec.Raw(text.encode()))
 
@@ -131,7 +131,7 @@ async def test_a_payload_travels_as_it_was_written(client: Any) -> None:
 
 
 async def test_typed_values_travel_both_ways(client: Any, leases: Leases) -> None:
-    """A dataclass is a payload, and a result is read as one."""
+    """A dataclass is sent as a payload, and a result is read as one."""
     sent = _Resize(640, datetime(2026, 1, 31, tzinfo=UTC))
     made = await client.create("typed", sent)
     await _completed(leases, "typed", made.payload.encode())
@@ -145,7 +145,7 @@ async def test_typed_values_travel_both_ways(client: Any, leases: Leases) -> Non
 
 
 async def test_each_create_has_a_key_of_its_own(client: Any) -> None:
-    """Two calls make two tasks; with a key of the caller's, one."""
+    """Two calls create two tasks; with the caller's own key they create one."""
     fresh = {(await client.create("keyed", 1)).id for _ in range(2)}
     same = {(await client.create("keyed", 1, idempotency_key="mine")).id for _ in range(2)}
     with pytest.raises(Refused, match="idempotency conflict") as caught:
@@ -156,7 +156,7 @@ async def test_each_create_has_a_key_of_its_own(client: Any) -> None:
 
 
 async def test_many_are_created_in_chunks_each_for_itself(client: Any) -> None:
-    """The outcomes are in the tasks' order; one that is refused costs no other."""
+    """Outcomes are in the tasks' order, and a refused task does not affect the others."""
     tasks = [NewTask("many" if n != 3 else "not a command", n) for n in range(7)]
     outcomes = await client.create_many(tasks, chunk=2)
 
@@ -166,7 +166,7 @@ async def test_many_are_created_in_chunks_each_for_itself(client: Any) -> None:
 
 
 async def test_chunks_are_no_larger_than_a_broker_takes(client: Any) -> None:
-    """Payloads that would not fit one request together go in several."""
+    """Payloads too large for one request are sent in several."""
     outcomes = await client.create_many(NewTask("large", "x" * 400_000) for _ in range(5))
     too_large = await client.create_many([NewTask("large", "x" * 2_000_000), NewTask("large", 1)])
 
@@ -176,7 +176,7 @@ async def test_chunks_are_no_larger_than_a_broker_takes(client: Any) -> None:
 
 
 async def test_a_task_not_created_can_be_created_again(client: Any) -> None:
-    """It has its key, so that nothing is made twice."""
+    """It has its key, so no second task is created."""
     [first] = await client.create_many([NewTask("again", 1, idempotency_key="once")])
     [conflict] = await client.create_many([NewTask("again", 2, idempotency_key="once")])
     [again] = await client.create_many([NewTask("again", 1, idempotency_key="once")])
@@ -187,7 +187,7 @@ async def test_a_task_not_created_can_be_created_again(client: Any) -> None:
 
 
 async def test_a_token_that_may_not_create_is_told_once(broker: LocalBroker) -> None:
-    """None of the tasks was made, so the whole call is refused."""
+    """No task was created, so the whole call is refused."""
     async with Client([broker.url], token="nobody's") as client:
         with pytest.raises(Refused, match="invalid token") as caught:
             await client.create_many([NewTask("c", 1)])
@@ -196,7 +196,7 @@ async def test_a_token_that_may_not_create_is_told_once(broker: LocalBroker) -> 
 
 
 async def test_a_wait_is_over_when_the_task_ends(client: Any, leases: Leases) -> None:
-    """The result comes with it; the task's end does not have to be polled for."""
+    """The wait returns the result without polling for the task's end."""
     made = await client.create("waited", 1)
     async with asyncio.TaskGroup() as both:
         waiting = both.create_task(client.wait(made.id, timeout_s=30))
@@ -218,7 +218,7 @@ async def test_a_wait_that_is_over_before_the_task_says_so(client: Any) -> None:
 
 
 async def test_a_failed_task_has_no_value(client: Any, leases: Leases) -> None:
-    """Whoever asks for it gets the error."""
+    """Reading its value raises the error."""
     made = await client.create("failing", 1)
     [task] = await leases.claim(["failing"], lease_s=60)
     await leases.fail(task, "no cat in the picture")
@@ -235,7 +235,7 @@ async def test_a_failed_task_has_no_value(client: Any, leases: Leases) -> None:
 
 
 async def test_a_call_can_be_made_and_waited_for_at_once(client: Any, leases: Leases) -> None:
-    """As with a function whose work is done elsewhere."""
+    """The call returns the result like a function whose work is done elsewhere."""
     async with asyncio.TaskGroup() as both:
         calling = both.create_task(client.create_and_wait("called", {"n": 1}, timeout_s=30))
         await _completed(leases, "called", b"2")
@@ -244,7 +244,7 @@ async def test_a_call_can_be_made_and_waited_for_at_once(client: Any, leases: Le
 
 
 async def test_a_task_is_explained_and_cancelled(client: Any) -> None:
-    """A cancelled task has ended; a second cancel is refused."""
+    """A cancelled task has ended, and a second cancel is refused."""
     made = await client.create("cancelled", 1)
     before = await client.explain(made.id)
     await client.cancel(made.id)
@@ -258,7 +258,7 @@ async def test_a_task_is_explained_and_cancelled(client: Any) -> None:
 
 
 async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
-    """Also for a wait, which would never end."""
+    """A wait fails as well, since it would never end."""
     nobody = "00000000-0000-0000-0000-000000000000"
     for asking in (client.task(nobody), client.wait(nobody)):
         with pytest.raises(Refused) as caught:
@@ -268,7 +268,7 @@ async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
 
 
 async def test_what_cannot_be_encoded_is_told_before_anything_is_sent(client: Any) -> None:
-    """None of the others is created either."""
+    """None of the other tasks is created either."""
     with pytest.raises(TypeError):
         await client.create_many([NewTask("c", 1), NewTask("c", object())])
     with pytest.raises(ValueError, match="idempotency_key"):

@@ -1,4 +1,4 @@
-"""Connection: what it makes of every kind of answer, and which node it asks when."""
+"""Connection: its reading of every kind of answer, and the order of nodes it asks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _busy(**headers: str) -> web.Response:
 
 
 async def test_an_error_keeps_its_status_text_and_code() -> None:
-    """A caller can tell what may be retried, and the id is one part of the path."""
+    """A caller can tell what to retry, and an id is quoted as one segment of the path."""
     paths: list[str] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -54,7 +54,7 @@ async def test_an_error_keeps_its_status_text_and_code() -> None:
 
 
 async def test_what_keeps_a_node_from_being_ready_is_in_the_error() -> None:
-    """The names of what is missing are told."""
+    """The error names what is missing."""
 
     async def handler(_: web.Request) -> web.Response:
         body = {"error": "not ready", "code": "not-ready", "missing": ["shard 1", "shard 2"]}
@@ -67,7 +67,7 @@ async def test_what_keeps_a_node_from_being_ready_is_in_the_error() -> None:
 
 @pytest.mark.parametrize("status", [200, 404])
 async def test_a_server_that_is_none_of_ours_is_told(status: int) -> None:
-    """A page of somebody else is no answer."""
+    """A page of another server does not count as an answer."""
 
     async def handler(_: web.Request) -> web.Response:
         return web.Response(text="<html>", content_type="text/html", status=status)
@@ -78,7 +78,7 @@ async def test_a_server_that_is_none_of_ours_is_told(status: int) -> None:
 
 
 async def test_an_answer_in_another_form_is_refused() -> None:
-    """What cannot be read is said, with what is wrong about it."""
+    """The error says what is wrong with the answer."""
 
     async def handler(_: web.Request) -> web.Response:
         return web.json_response({"id": 1})
@@ -89,7 +89,7 @@ async def test_an_answer_in_another_form_is_refused() -> None:
 
 
 async def test_a_node_without_a_connection_is_passed_over(closed_url: str) -> None:
-    """Nothing was sent to it, so the next node may be asked for anything."""
+    """Nothing was sent to it, so any request may go to the next node."""
 
     async def handler(_: web.Request) -> web.Response:
         return web.json_response(_TASK, status=202)
@@ -101,14 +101,14 @@ async def test_a_node_without_a_connection_is_passed_over(closed_url: str) -> No
 
 
 async def test_no_node_at_all_is_unreachable(closed_url: str) -> None:
-    """The error says so, and that nothing was done is part of its meaning."""
+    """The error says so, and implies that nothing was done."""
     async with Client([closed_url], token="t", deadline_s=0, discover=False) as client:
         with pytest.raises(Unreachable, match=f"no node takes a connection: {closed_url}"):
             await client.create("c", 1)
 
 
 async def test_a_request_is_repeated_until_its_deadline(closed_url: str) -> None:
-    """One deadline covers all repetitions, and it is not passed."""
+    """One deadline bounds all repetitions."""
     begun = time.monotonic()
     async with Client([closed_url], token="t", deadline_s=0.5, discover=False) as client:
         with pytest.raises(Unreachable):
@@ -118,7 +118,7 @@ async def test_a_request_is_repeated_until_its_deadline(closed_url: str) -> None
 
 
 async def test_what_does_harm_twice_is_not_repeated() -> None:
-    """A cancel whose answer is lost may have happened; its caller is told that nobody knows."""
+    """A cancel with a lost answer may have taken effect; the caller gets an unknown outcome."""
     calls = 0
 
     async def handler(request: web.Request) -> web.Response:
@@ -136,7 +136,7 @@ async def test_what_does_harm_twice_is_not_repeated() -> None:
 
 
 async def test_what_does_harm_twice_is_repeated_when_nothing_was_done() -> None:
-    """The broker says so with its refusal."""
+    """The broker's refusal says that nothing was done."""
     answers = [_busy(X_Outcome="not-applied"), web.json_response({"status": "cancelled"})]
 
     async def handler(_: web.Request) -> web.Response:
@@ -149,7 +149,7 @@ async def test_what_does_harm_twice_is_repeated_when_nothing_was_done() -> None:
 
 
 async def test_a_create_is_repeated_with_the_same_key() -> None:
-    """An answer that is lost costs a second request and makes no second task."""
+    """A lost answer costs a second request, but no second task is created."""
     keys: list[object] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -168,7 +168,7 @@ async def test_a_create_is_repeated_with_the_same_key() -> None:
 
 @pytest.mark.parametrize("as_date", [False, True])
 async def test_a_broker_that_says_when_is_asked_then(as_date: bool) -> None:
-    """`Retry-After` counts, in seconds or as a date."""
+    """`Retry-After` is obeyed, in seconds or as a date."""
     asked_at: list[float] = []
 
     async def handler(_: web.Request) -> web.Response:
@@ -187,7 +187,7 @@ async def test_a_broker_that_says_when_is_asked_then(as_date: bool) -> None:
 
 
 async def test_a_broker_that_says_too_late_is_not_waited_for() -> None:
-    """What cannot be answered before the deadline is told at once."""
+    """A retry beyond the deadline fails at once."""
 
     async def handler(_: web.Request) -> web.Response:
         return _busy(Retry_After="9")
@@ -220,7 +220,7 @@ async def test_an_answer_that_takes_too_long_is_given_up() -> None:
 
 
 async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> None:
-    """A node that stands still takes connections; nothing can come of a read but its answer."""
+    """A frozen node takes connections but does not answer; repeating a read is harmless."""
     release = asyncio.Event()
 
     async def silent(_: web.Request) -> web.Response:
@@ -231,7 +231,7 @@ async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> Non
         return web.json_response(_TASK)
 
     async with serve(silent) as still, serve(answers) as next_one:
-        # Each has so long to answer, and the next one is not to be too slow for it.
+        # Each node has this long to answer, and the next one must not be too slow for it.
         options = {"token": "t", "deadline_s": 0, "discover": False}
         async with Client([still, next_one], timeout_s=2.0, **options) as client:
             assert "x" == (await client.task("x")).id
@@ -248,7 +248,7 @@ async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> Non
 
 
 async def test_the_other_nodes_are_learned() -> None:
-    """A node that was not named is asked once the one that was has gone."""
+    """A node that the caller did not name is asked once the named one is gone."""
     others: list[str] = []
 
     async def first(request: web.Request) -> web.Response:
@@ -275,7 +275,7 @@ async def test_the_other_nodes_are_learned() -> None:
 
 
 async def test_idle_connections_are_used_again() -> None:
-    """Requests one after the other share a connection."""
+    """Consecutive requests share a connection."""
     ports: set[object] = set()
 
     async def handler(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""Handlers: what they may take and raise, on a real broker."""
+"""Handlers: their arguments and exceptions, on a real broker."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from codeq_cluster.testing.cluster import until
 
 @dataclass
 class Resize:
-    """A payload with a type."""
+    """A typed payload."""
 
     width: int
 
 
 @dataclass
 class Crop:
-    """Another, which nothing in JSON would tell from it."""
+    """Another one with the same JSON."""
 
     width: int
 
 
 class RateLimited(Exception):
-    """Raised by a handler whose service has had enough."""
+    """Raised by a handler whose service is overloaded."""
 
 
 class TooFast(RateLimited):
-    """One kind of it."""
+    """A subclass of it."""
 
 
 class _Callable:
-    """A handler that is no function."""
+    """A callable object as a handler."""
 
     def __init__(self) -> None:
         self.seen: list[object] = []
@@ -58,7 +58,7 @@ class _Callable:
 async def _handled(
     broker: LocalBroker, command: str, handler: Any, payload: object = 1, **options: Any
 ) -> tuple[Any, Ended]:
-    """Let a handler work off one task; return how the task stands and how the delivery ended."""
+    """Let a handler process one task; return the task and how the delivery ended."""
     endings: list[Ended] = []
     worker = broker.worker(ended=endings.append)
     worker.task(command, **options)(handler)
@@ -69,7 +69,7 @@ async def _handled(
 
 
 async def test_a_payload_is_read_as_the_type_the_handler_names(broker: LocalBroker) -> None:
-    """And the handler sees which delivery it has."""
+    """The handler also sees which delivery it has."""
     seen: list[Task[Resize]] = []
 
     async def handler(task: Task[Resize]) -> Resize:
@@ -86,7 +86,7 @@ async def test_a_payload_is_read_as_the_type_the_handler_names(broker: LocalBrok
 
 
 async def test_a_payload_without_a_type_is_plain(broker: LocalBroker) -> None:
-    """A handler that names none gets dicts, lists, strings and numbers."""
+    """A handler without a type gets dicts, lists, strings and numbers."""
     seen: list[object] = []
 
     async def bare(task) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
@@ -105,7 +105,7 @@ async def test_a_payload_without_a_type_is_plain(broker: LocalBroker) -> None:
 
 
 async def test_a_handler_may_be_anything_that_can_be_called(broker: LocalBroker) -> None:
-    """An object, a part of a function, a method."""
+    """An object, a partial function and a method all work."""
     whole = _Callable()
 
     async def scaled(factor: int, task: Task[Resize]) -> int:
@@ -119,7 +119,7 @@ async def test_a_handler_may_be_anything_that_can_be_called(broker: LocalBroker)
 
 
 async def test_a_payload_of_another_form_is_tried_again(broker: LocalBroker) -> None:
-    """A worker of another release may know it; the handler never sees it."""
+    """A worker of another release may be able to read it; the handler is not called."""
 
     async def handler(task: Task[Resize]) -> None:
         raise AssertionError(task)
@@ -152,7 +152,7 @@ async def test_a_function_runs_in_a_thread_and_keeps_the_context(broker: LocalBr
 async def test_what_a_thread_raises_gives_the_task_back(
     broker: LocalBroker, raised: Exception
 ) -> None:
-    """Also the one exception that no coroutine can be told of."""
+    """StopIteration, which a future refuses, is raised like any other exception."""
 
     def handler(_: Task[int]) -> None:
         raise raised
@@ -175,7 +175,7 @@ async def test_what_a_thread_raises_gives_the_task_back(
 async def test_an_exception_means_what_was_said_of_its_type(
     broker: LocalBroker, raised: Exception, ending: Ending, note: str, delay: int | None
 ) -> None:
-    """Its own type or the nearest one above it."""
+    """The nearest type in the exception's class hierarchy decides."""
 
     async def handler(_: Task[int]) -> None:
         raise raised
@@ -192,7 +192,7 @@ async def test_an_exception_means_what_was_said_of_its_type(
 
 
 async def test_each_command_has_its_handler_and_the_rest_may_have_one(tmp_path: Path) -> None:
-    """Commands are told apart by their own names; `*` takes what nobody else does."""
+    """`*` takes the commands without their own handler."""
     seen: list[tuple[str, str]] = []
     with LocalBroker(tmp_path) as broker:
         await _work_off_three(broker, seen)
@@ -218,7 +218,7 @@ async def _work_off_three(broker: LocalBroker, seen: list[tuple[str, str]]) -> N
 
 
 async def test_a_codec_of_one_s_own_reads_and_writes(broker: LocalBroker) -> None:
-    """Payloads need not be what msgspec makes of them."""
+    """Payloads need not be read by msgspec."""
 
     class Upper(MsgspecCodec):
         def encode(self, value: object) -> bytes:
@@ -280,7 +280,7 @@ def _local() -> Any:
     ],
 )
 def test_a_handler_that_could_never_be_called_is_refused(handler: Any, text: str) -> None:
-    """Where it is registered, not with the first task."""
+    """The refusal comes at registration, not with the first task."""
     with pytest.raises(ConfigInvalid, match=text):
         Worker(["http://localhost"], token="t").task("c")(handler)
 
@@ -303,7 +303,7 @@ async def test_a_worker_that_cannot_work_is_refused() -> None:
 async def test_a_thread_whose_lease_is_lost_keeps_its_place_until_it_returns(
     broker: LocalBroker,
 ) -> None:
-    """Its task says that it is to end; no other task is handled beside it meanwhile."""
+    """Its task's `cancelled` is true; no other task takes its slot meanwhile."""
     entered, go_on = threading.Event(), threading.Event()
     endings: asyncio.Queue[Ended] = asyncio.Queue()
     seen: list[tuple[str, bool]] = []
@@ -334,7 +334,7 @@ async def test_a_thread_whose_lease_is_lost_keeps_its_place_until_it_returns(
 
 
 async def test_health_fails_while_no_claim_is_answered(broker: LocalBroker) -> None:
-    """A supervisor sees it; a worker that waits for work is well."""
+    """A supervisor sees a silent broker; a worker that waits for work is healthy."""
     worker = broker.worker(health_port=0, wait_s=1, silent_s_max=2)
     worker.task("healthy")(_Callable())
 

@@ -1,4 +1,4 @@
-"""Nodes: which one is asked next."""
+"""Nodes: the order in which they are asked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_node_that_answered_last_is_asked_first() -> None:
 
 
 def test_a_node_that_failed_is_asked_last_until_it_has_rested() -> None:
-    """Its rest doubles with every failure and is over with the first answer."""
+    """Its rest doubles with every failure and ends with the first answer."""
     clock = _Clock()
     nodes = Nodes(["http://a", "http://b"], monotonic=clock)
     nodes.failed("http://a")
@@ -44,7 +44,7 @@ def test_a_node_that_failed_is_asked_last_until_it_has_rested() -> None:
 
 
 def test_when_all_have_failed_the_one_that_rests_least_is_asked_first() -> None:
-    """Somebody has to be asked."""
+    """Some node must be asked."""
     nodes = Nodes(["http://a", "http://b"], monotonic=_Clock())
     nodes.failed("http://a")
     nodes.failed("http://a")
@@ -54,7 +54,7 @@ def test_when_all_have_failed_the_one_that_rests_least_is_asked_first() -> None:
 
 
 def test_what_is_learned_stands_beside_what_was_named() -> None:
-    """What is learned later stands in its place."""
+    """Nodes learned later replace those learned before."""
     nodes = Nodes(["http://a"])
     nodes.learn(["http://b/", "http://a", "ftp://c", "http://d"])
     first = nodes.all
@@ -65,7 +65,7 @@ def test_what_is_learned_stands_beside_what_was_named() -> None:
 
 
 def test_a_token_that_was_sent_over_tls_alone_is_never_sent_in_the_clear() -> None:
-    """Whatever a node says."""
+    """The nodes' own URLs do not matter."""
     nodes = Nodes(["https://a"])
     nodes.learn(["http://b", "https://c"])
 
@@ -73,7 +73,7 @@ def test_a_token_that_was_sent_over_tls_alone_is_never_sent_in_the_clear() -> No
 
 
 def test_a_node_cannot_make_a_client_try_without_end() -> None:
-    """What is learned is bounded."""
+    """The number of learned nodes is bounded."""
     nodes = Nodes(["http://a"])
     nodes.learn(f"http://n{n}" for n in range(10_000))
 

@@ -15,7 +15,7 @@ from codeq_cluster.testing.broker import LocalBroker
 
 @pytest.fixture(scope="module")
 def spans() -> InMemorySpanExporter:
-    """Set OpenTelemetry up as a program does that wants spans; once a process is all it allows."""
+    """Set OpenTelemetry up as a program with an SDK does; it allows that once per process."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -31,7 +31,7 @@ def _named(spans: InMemorySpanExporter, name: str) -> ReadableSpan:
 async def test_a_handler_continues_the_trace_of_its_producer(
     broker: LocalBroker, spans: InMemorySpanExporter
 ) -> None:
-    """Whatever the handler does is a part of it, and the broker keeps what joins the two."""
+    """The handler's own spans belong to the trace, and the broker stores its context."""
     tracer = trace.get_tracer("test")
     worker = broker.worker()
 
@@ -60,7 +60,7 @@ async def test_a_handler_continues_the_trace_of_its_producer(
 async def test_a_delivery_that_fails_is_an_error_in_its_trace(
     broker: LocalBroker, spans: InMemorySpanExporter
 ) -> None:
-    """What the handler says is not told: it may hold what users sent. Several are one span."""
+    """The handler's text is left out, since it may be private. Several attempts are one span."""
     worker = broker.worker()
 
     @worker.task("traced-failure")

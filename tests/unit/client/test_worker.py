@@ -1,4 +1,4 @@
-"""Worker: what it tells a broker of a handler's end, and what it does when one is in trouble."""
+"""Worker: its reports about handlers to a broker, and its reactions to a broker in trouble."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BUSY = {"error": "overloaded", "code": "overloaded", "retryable": True}
 
 
 class _Peer:
-    """A server that speaks the workers' routes: it hands tasks out and writes down what it hears.
+    """A server with the workers' routes, which hands tasks out and records requests.
 
     Attributes:
-        tasks: Handed out one a claim; after them, claims wait until the client goes.
+        tasks: Handed out, one per claim; after them, claims wait until the client leaves.
         refusals: By verb, answers given before it behaves.
         heard: Each verb and body about a task, in order.
     """
@@ -110,7 +110,7 @@ async def _one(peer: _Peer, handler: Any, **settings: Any) -> Ended:
 
 
 async def test_what_a_handler_returns_is_the_result() -> None:
-    """It is sent with the lease token, and the claim named what the worker works on."""
+    """It is sent with the lease token, and the claim named the worker's commands."""
     peer = _Peer(_task())
 
     async def handler(task: Task) -> object:
@@ -129,7 +129,7 @@ async def test_what_a_handler_returns_is_the_result() -> None:
     ("result", "sent"), [(None, {}), (Raw(b" null "), {}), (Raw(b"[1]"), [1]), ("x", "x")]
 )
 async def test_a_result_is_never_null(result: object, sent: object) -> None:
-    """The broker would take null for no result; JSON text is sent as it is."""
+    """The broker would treat null as no result; JSON text is sent unchanged."""
     peer = _Peer(_task())
 
     async def handler(_: Task) -> object:
@@ -155,7 +155,7 @@ async def test_what_a_handler_raises_decides_the_end(
     fields: dict[str, object],
     ending: Ending | None,
 ) -> None:
-    """A failure is final, anything else is tried again, with the reason."""
+    """`Fail` is final; any other exception retries the task, with the reason."""
     peer = _Peer(_task())
 
     async def handler(_: Task) -> object:
@@ -165,13 +165,13 @@ async def test_what_a_handler_raises_decides_the_end(
 
     assert [(verb, {**fields, "leaseToken": 77})] == peer.heard
     assert ended.ending is (ending or Ending.RETURNED)
-    # What it did not mean to raise is told with its place.
+    # An unexpected exception is logged with its traceback.
     assert ("ValueError: odd" in caplog.text) is isinstance(raised, ValueError)
 
 
 @pytest.mark.parametrize("result", [object(), {1, object()}])
 async def test_a_result_that_is_no_json_is_tried_again(result: object) -> None:
-    """The reason says so."""
+    """The reason says that the result is not JSON."""
     peer = _Peer(_task())
 
     async def handler(_: Task) -> object:
@@ -184,7 +184,7 @@ async def test_a_result_that_is_no_json_is_tried_again(result: object) -> None:
 
 
 async def test_a_result_the_broker_refuses_becomes_the_reason() -> None:
-    """It is not sent for ever, and the task is not left to its lease."""
+    """The result is not resent for ever, and the task need not wait for its lease's end."""
     peer = _Peer(_task())
     peer.refusals["result"] = [(413, {"error": "result exceeds 9 bytes"})]
 
@@ -201,7 +201,7 @@ async def test_a_result_the_broker_refuses_becomes_the_reason() -> None:
 
 
 async def test_a_report_is_repeated_while_it_may_succeed() -> None:
-    """A broker that is busy hears it again, and the task has ended once."""
+    """A busy broker gets the report again, and the task ends once."""
     peer = _Peer(_task())
     peer.refusals["result"] = [(503, _BUSY), (503, _BUSY)]
 
@@ -215,7 +215,7 @@ async def test_a_report_is_repeated_while_it_may_succeed() -> None:
 
 
 async def test_a_claim_is_repeated_while_it_may_succeed() -> None:
-    """A worker outlives a broker without a leader."""
+    """A worker survives a broker without a leader."""
     peer = _Peer(_task())
     peer.refusals["claim"] = [(503, _BUSY)]
 
@@ -229,7 +229,7 @@ async def test_a_claim_is_repeated_while_it_may_succeed() -> None:
 
 
 async def test_a_lease_is_extended_and_a_lost_one_ends_the_handler() -> None:
-    """The handler is cancelled, since somebody else may have the task; nothing is reported."""
+    """The handler is cancelled, since another worker may have the task; nothing is reported."""
     peer = _Peer(_task())
     peer.refusals["heartbeat"] = [(200, {"ok": True}), (409, _LOST)]
     cancelled = asyncio.Event()
@@ -248,7 +248,7 @@ async def test_a_lease_is_extended_and_a_lost_one_ends_the_handler() -> None:
 
 
 async def test_a_report_after_the_lease_is_lost() -> None:
-    """The worker says so and goes on."""
+    """The worker reports the loss and goes on."""
     peer = _Peer(_task())
     peer.refusals["result"] = [(409, _LOST)]
 
@@ -261,7 +261,7 @@ async def test_a_report_after_the_lease_is_lost() -> None:
 
 
 async def test_a_stop_lets_handlers_finish() -> None:
-    """Nothing more is claimed, and what runs is completed."""
+    """Nothing more is claimed, and running handlers complete."""
     peer = _Peer(_task())
     begun, go_on = asyncio.Event(), asyncio.Event()
     endings: list[Ended] = []
@@ -283,7 +283,7 @@ async def test_a_stop_lets_handlers_finish() -> None:
 
 
 async def test_a_stop_gives_late_tasks_back() -> None:
-    """A handler that goes on beyond the bound is cancelled."""
+    """A handler that runs beyond the bound is cancelled."""
     peer = _Peer(_task())
     begun = asyncio.Event()
     endings: list[Ended] = []
@@ -303,7 +303,7 @@ async def test_a_stop_gives_late_tasks_back() -> None:
 
 
 async def test_an_idle_worker_stops_at_once() -> None:
-    """A claim that waits is withdrawn."""
+    """A waiting claim is withdrawn."""
     peer = _Peer()
 
     async def handler(_: Task) -> object:
@@ -320,7 +320,7 @@ async def test_an_idle_worker_stops_at_once() -> None:
 
 
 async def test_a_cancelled_worker_gives_its_tasks_back() -> None:
-    """Whoever cancels it need not wait for a lease to end."""
+    """The tasks need not wait for their leases to end."""
     peer = _Peer(_task("t1"), _task("t2"))
     begun = asyncio.Queue[str]()
 
@@ -338,7 +338,7 @@ async def test_a_cancelled_worker_gives_its_tasks_back() -> None:
 
 
 async def test_no_more_is_claimed_than_can_be_handled() -> None:
-    """A claim asks for as many as there are free places."""
+    """A claim asks for as many tasks as there are free slots."""
     peer = _Peer(_task("t1"))
     begun = asyncio.Event()
 
@@ -357,7 +357,7 @@ async def test_no_more_is_claimed_than_can_be_handled() -> None:
 
 
 async def test_a_token_that_may_not_claim_ends_the_worker() -> None:
-    """It makes no sense to ask again."""
+    """A repetition would be refused too."""
     peer = _Peer(_task())
     peer.refusals["claim"] = [(403, {"error": "missing scope", "code": "forbidden"})]
 
@@ -372,7 +372,7 @@ async def test_a_token_that_may_not_claim_ends_the_worker() -> None:
 
 
 async def test_a_worker_without_nodes_gives_up() -> None:
-    """After the bound it ends and says why, for its supervisor to see."""
+    """After the bound it ends with the reason, for its supervisor."""
     async with _Peer().served() as url:
         gone = url
 
@@ -384,7 +384,7 @@ async def test_a_worker_without_nodes_gives_up() -> None:
 
 
 async def test_an_unfit_handler_ends_the_worker_and_spares_the_queue() -> None:
-    """The task goes back, and no further one is claimed only to die."""
+    """The task is returned, and no further task is claimed only to die."""
     peer = _Peer(_task("t1"), _task("t2"))
 
     async def handler(_: Task) -> object:
@@ -398,7 +398,7 @@ async def test_an_unfit_handler_ends_the_worker_and_spares_the_queue() -> None:
 
 
 async def test_a_claim_in_another_form_ends_the_worker() -> None:
-    """What cannot be read is said, not guessed."""
+    """The error says that the answer cannot be read."""
     peer = _Peer({"id": "t1"})
 
     async def handler(_: Task) -> object:
@@ -410,7 +410,7 @@ async def test_a_claim_in_another_form_ends_the_worker() -> None:
 
 
 async def test_a_worker_may_run_beside_a_program_s_main_thread() -> None:
-    """Signals are not its own there; it works all the same."""
+    """It gets no signals there, but works."""
     peer = _Peer(_task())
     endings: list[Ended] = []
 
@@ -425,7 +425,7 @@ async def test_a_worker_may_run_beside_a_program_s_main_thread() -> None:
 
 
 async def test_a_worker_stopped_before_it_began_claims_nothing() -> None:
-    """A stop is not lost for coming early."""
+    """An early stop is not lost."""
     peer = _Peer(_task())
 
     async def handler(_: Task[object]) -> object:

@@ -1,4 +1,4 @@
-"""Flows: what went through each queue, in no more rows than are shown."""
+"""Flows: the counts of each queue, in no more rows than are shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from codeq_cluster.ui.views.flows import QUEUES_MAX, FlowRow, QueueFlow, flows_v
 
 
 def test_the_busiest_queues_are_told_and_the_others_summed_up() -> None:
-    """However many there are."""
+    """The number of rows is bounded, however many queues there are."""
     few = {f"q{number:03}": [1, 0, 0, 1] for number in range(QUEUES_MAX)}
     told = flows_view(7, {"idler": [1, 0, 0, 0], **few, "busy": [9, 8, 7, 6]})
 
@@ -18,7 +18,7 @@ def test_the_busiest_queues_are_told_and_the_others_summed_up() -> None:
 
 
 def test_no_flow_is_no_row() -> None:
-    """Nor is it others."""
+    """A queue without activity is in neither the rows nor the sum."""
     told = flows_view(7, {})
 
     assert ([], 0) == (told.queues, told.more)

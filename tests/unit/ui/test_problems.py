@@ -1,4 +1,4 @@
-"""Problems: what the overview says needs attention."""
+"""Problems: the faults that the overview reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW_MS = 1_000_000_000
 
 
 def row(command: str, *, ready: int = 0, oldest_s: int = 0, paused: bool = False) -> QueueRow:
-    """Return a queue that two tasks a second come into, and one is claimed from."""
+    """Return a queue with two created tasks a second and one claimed."""
     return QueueRow(
         command=command,
         ready=ready,
@@ -36,12 +36,12 @@ def row(command: str, *, ready: int = 0, oldest_s: int = 0, paused: bool = False
 
 
 def told(rows: Sequence[QueueRow], *polls: Poll, **died: int) -> list[Problem]:
-    """Return what is wrong with queues."""
+    """Return the problems of queues."""
     return list(of_queues(rows, {"n1": [], "n2": polls}, died, now_ms=NOW_MS))
 
 
 def test_a_queue_that_is_worked_on_is_no_problem() -> None:
-    """Tasks that wait for a moment are none, nor is an empty queue."""
+    """Neither briefly waiting tasks nor an empty queue is a problem."""
     rows = [row("a", ready=900, oldest_s=59), row("b")]
 
     assert [] == told(rows)
@@ -49,7 +49,7 @@ def test_a_queue_that_is_worked_on_is_no_problem() -> None:
 
 
 def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
-    """A worker of another queue does not count, nor one that has not come for a minute."""
+    """Workers of other queues do not count, nor those that have not polled for a minute."""
     rows = [row("a", ready=1200, oldest_s=61)]
     expected = [
         Problem(
@@ -66,7 +66,7 @@ def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
 
 
 def test_a_worker_that_waits_or_asks_for_everything_counts() -> None:
-    """A long poll may have begun long ago."""
+    """A long poll may have started long ago."""
     rows = [row("a", ready=1, oldest_s=61)]
 
     assert [] == told(rows, Poll("w", NOW_MS - 100_000, 1, ("a",)))
@@ -74,7 +74,7 @@ def test_a_worker_that_waits_or_asks_for_everything_counts() -> None:
 
 
 def test_a_queue_whose_workers_do_not_keep_up_is_behind() -> None:
-    """With what comes and what is claimed beside it."""
+    """The text has the rates of created and claimed tasks."""
     problems = told([row("a", ready=1, oldest_s=7300)], Poll("w", NOW_MS, 0, ("a",)))
 
     assert ["Queue a is behind: 1 task, the oldest for 2 h, 2/s come, 1/s are claimed"] == [
@@ -84,7 +84,7 @@ def test_a_queue_whose_workers_do_not_keep_up_is_behind() -> None:
 
 
 def test_a_paused_queue_with_tasks_is_told_of_as_paused_alone() -> None:
-    """That nobody gets them is meant; an empty one is nobody's problem."""
+    """Waiting is intended there, and an empty paused queue is no problem."""
     problems = told([row("a", ready=3, oldest_s=200_000, paused=True), row("b", paused=True)])
 
     assert ["Queue a is paused: 3 tasks, the oldest for 2 days"] == [
@@ -93,7 +93,7 @@ def test_a_paused_queue_with_tasks_is_told_of_as_paused_alone() -> None:
 
 
 def test_a_problem_keeps_its_id_while_it_grows_and_shares_it_with_no_other() -> None:
-    """A reader's place in the list is found again by it."""
+    """The page keeps a reader's place in the list by the id."""
     rows = [row("a", ready=3, oldest_s=400, paused=True), row("b", ready=3, oldest_s=400)]
     later = [row("b", ready=9, oldest_s=900), row("a", ready=9, oldest_s=900, paused=True)]
     many = [row(f"q{n}", ready=1, oldest_s=100) for n in range(SHOWN_MAX + 2)]
@@ -106,7 +106,7 @@ def test_a_problem_keeps_its_id_while_it_grows_and_shares_it_with_no_other() -> 
 
 
 def test_dead_letters_that_grow_lead_to_them() -> None:
-    """The queue with most comes first."""
+    """The queue with the most dead letters comes first."""
     problems = told([row("a"), row("b")], a=1, b=12)
 
     assert [
@@ -116,7 +116,7 @@ def test_dead_letters_that_grow_lead_to_them() -> None:
 
 
 def test_many_of_a_kind_are_summed_up() -> None:
-    """The longest-waiting ones are named."""
+    """Those that have waited longest are named."""
     rows = [row(f"q{n}", ready=1, oldest_s=100 + n) for n in range(SHOWN_MAX + 2)]
     problems = told(rows)
 
@@ -128,7 +128,7 @@ def test_many_of_a_kind_are_summed_up() -> None:
 
 
 def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:
-    """In the words of readiness."""
+    """The text is that of the readiness check."""
     standing = Standing(
         node="n1",
         nodes=[
@@ -147,7 +147,7 @@ def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:
 
 
 def test_a_disk_that_fills_and_an_upgrade_under_way_are_told_of() -> None:
-    """Both by what the nodes say of themselves."""
+    """Both follow from the nodes' own reports."""
 
     def report(name: str, version: str, free: int) -> NodeReport:
         return NodeReport(
@@ -172,6 +172,6 @@ def test_a_disk_that_fills_and_an_upgrade_under_way_are_told_of() -> None:
 
 
 def test_dead_deliveries_are_told_of() -> None:
-    """None are no problem."""
+    """Without dead deliveries there is no problem."""
     assert [] == list(of_webhooks(0))
     assert ["webhooks"] == [problem.link for problem in of_webhooks(2)]

@@ -1,4 +1,4 @@
-"""Seals: what a browser keeps for the cluster."""
+"""Seals: data that a browser keeps for the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_what_one_node_seals_another_opens() -> None:
 
 
 def test_nobody_without_the_secret_opens_or_makes_a_seal() -> None:
-    """Another secret, another cluster, and a node without any secret are strangers."""
+    """A node with another secret, another cluster or no secret cannot open it."""
     sealed = HERE.close(b"token")
     strangers = [
         Seal("another secret", cluster_id="a"),
@@ -28,7 +28,7 @@ def test_nobody_without_the_secret_opens_or_makes_a_seal() -> None:
 
 
 def test_an_altered_seal_is_none() -> None:
-    """Whatever is changed, cut off or added; nor is what never was one."""
+    """A seal with changed, missing or added bytes is refused, and so is any other text."""
     sealed = HERE.close(b"token")
     altered = [
         sealed[:position] + ("A" if sealed[position] != "A" else "B") + sealed[position + 1 :]
@@ -40,7 +40,7 @@ def test_an_altered_seal_is_none() -> None:
 
 
 def test_the_same_is_sealed_differently_every_time() -> None:
-    """Two sessions of one token do not look alike, nor do their marks."""
+    """Two sessions of one token have different texts and different marks."""
     sealed = [HERE.close(b"token") for _ in range(3)]
 
     assert 3 == len(set(sealed))
@@ -48,7 +48,7 @@ def test_the_same_is_sealed_differently_every_time() -> None:
 
 
 def test_a_mark_belongs_to_one_seal_of_one_cluster() -> None:
-    """It is told again by every node, and cannot be told without the secret."""
+    """Every node computes the same mark, and it cannot be computed without the secret."""
     sealed = HERE.close(b"token")
 
     assert Seal("the secret of a cluster", cluster_id="a").mark(sealed) == HERE.mark(sealed)

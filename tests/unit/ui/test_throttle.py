@@ -34,7 +34,7 @@ def test_an_address_that_guesses_has_to_wait() -> None:
 
 
 def test_asking_for_the_wait_makes_it_no_longer() -> None:
-    """A person who comes back too early is not punished for it."""
+    """A person who returns too early is not punished for it."""
     clock = Clock()
     throttle = Throttle(clock)
     for _ in range(FAILURES.burst):
@@ -49,7 +49,7 @@ def test_asking_for_the_wait_makes_it_no_longer() -> None:
 
 
 def test_memory_does_not_grow_with_the_addresses_that_try() -> None:
-    """The one that failed longest ago is forgotten, the latest are not."""
+    """The address that failed longest ago is dropped, the latest ones are kept."""
     throttle = Throttle(Clock())
     for _ in range(FAILURES.burst):
         throttle.failed("first")
