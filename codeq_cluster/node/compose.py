@@ -52,6 +52,7 @@ from codeq_cluster.ratelimit.limiter import BORROW, RateLimiter, RateLimits
 from codeq_cluster.routing.ask_all import GATHER, AskAll
 from codeq_cluster.routing.leadership import TRANSFER, LeadershipTransfers
 from codeq_cluster.routing.router import Router
+from codeq_cluster.routing.shard_calls import ShardCalls
 from codeq_cluster.settings import BudgetSettings, Durability, LogSync, NodeSettings, TenantBudget
 from codeq_cluster.storage.directory import DataDirectory, open_directory
 from codeq_cluster.storage.node_storage import NodeStorage
@@ -226,7 +227,10 @@ class Node:
             engine.on_reload(waiters.all)
         self._served |= self._members.attach(mesh)
         handler = PeerHandler(
-            self._groups, forwarder, methods=self._served, traced=self._tracing is not None
+            self._groups,
+            ShardCalls(self._engines, tracing=self._tracing),
+            methods=self._served,
+            traced=self._tracing is not None,
         )
         await mesh.start(handler, self._members)
         stack.push_async_callback(mesh.stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.routing.router import Router
+from codeq_cluster.routing.shard_calls import ShardCalls
 from codeq_cluster.wire.rpc import Quick
 
 Method = Callable[[str, str, object, float], Coroutine[None, None, object]]
@@ -17,7 +17,7 @@ class PeerHandler:
 
     Args:
         groups: Of this node, in the order of shards.
-        router: Answers the calls about shards, and the ones that nobody knows.
+        shard_calls: Answers the calls about shards, and the ones that nobody knows.
         methods: Answer all other calls, by name.
         traced: Whether calls have spans.
 
@@ -28,16 +28,16 @@ class PeerHandler:
     def __init__(
         self,
         groups: Sequence[RaftGroup],
-        router: Router,
+        shard_calls: ShardCalls,
         *,
         methods: Mapping[str, Method],
         traced: bool,
     ) -> None:
         self._groups = groups
-        self._router = router
+        self._shard_calls = shard_calls
         self._methods = methods
         # Spans need a task of their own around each call.
-        self.quick: Mapping[str, Quick] = {} if traced else {"operate": router.serve_operate}
+        self.quick: Mapping[str, Quick] = {} if traced else {"operate": shard_calls.serve_operate}
 
     def on_raft(self, peer: str, group: int, message: bytes) -> None:
         """Deliver a Raft message to its group; drop one of a group that is not here."""
@@ -56,5 +56,5 @@ class PeerHandler:
 
     async def on_call(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         """Answer a call."""
-        serve = self._methods.get(method, self._router.serve)
+        serve = self._methods.get(method, self._shard_calls.serve)
         return await serve(peer, method, body, timeout_s)

@@ -21,7 +21,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, AnyQuestion, Question
@@ -39,6 +38,7 @@ from codeq_cluster.errors import (
 from codeq_cluster.routing.deadlines import Deadlines
 from codeq_cluster.routing.leader_hints import LeaderHints
 from codeq_cluster.routing.leaders import Leaders
+from codeq_cluster.routing.shard_calls import heads_here
 from codeq_cluster.telemetry.tracing import Tracing
 
 # Between two looks for a leader while no event announces one; a change ends the wait at once.
@@ -47,22 +47,9 @@ PAUSE_S = 0.05
 # the caller gets an answer soon, because another node may know more.
 HINT_S = 3.0
 
-_METHODS = frozenset(("operate", "read", "heads", "ask", "depths"))
-
 _T = TypeVar("_T")
 
-
-class _Carried(msgspec.Struct):
-    """A call with its trace."""
-
-    trace: tuple[str, str]
-    call: msgspec.Raw
-
-
-_MAPS = tuple(bytes((first,)) for first in range(0x80, 0x90))  # First bytes of a packed map.
 _pack = msgspec.msgpack.Encoder().encode
-_read_operate = msgspec.msgpack.Decoder(tuple[int, list[Operation]]).decode
-_read_carried = msgspec.msgpack.Decoder(_Carried).decode
 _read_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
 _read_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
 _read_answer = msgspec.msgpack.Decoder[Answer](Answer).decode
@@ -235,71 +222,6 @@ class Router:
         ]
         return [depth for depths in await _together(asked) for depth in depths]
 
-    # -- answering a peer ------------------------------------------------------------------------
-
-    async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Answer a peer's call for a shard this node leads; never forward it again.
-
-        Raises:
-            NotLeader: This node does not lead the shard; nothing was done.
-            MethodUnknown: This release does not know the method or its body; nothing was done.
-            ValueError: The shard does not exist.
-        """
-        del peer, timeout_s  # The link has authenticated the peer and enforces the timeout.
-        if method not in _METHODS:
-            raise MethodUnknown(f"this release knows no method {method}")
-        if not isinstance(body, dict):
-            return await self._serve(method, body)
-        # A call with its trace, from a node that makes spans; this node may make none.
-        trace_parent, trace_state = _taken(method, body.get("trace"), tuple[str, str])
-        if self._tracing is None:
-            return await self._serve(method, body.get("call"))
-        with self._tracing.carried(trace_parent, trace_state):
-            return await self._serve(method, body.get("call"))
-
-    async def _serve(self, method: str, body: object) -> object:
-        match method:
-            case "operate":
-                shard, operations = _taken(method, body, tuple[int, list[Operation]])
-                answer: object = await self._engine(shard).operate(operations)
-            case "read":
-                shard, keys = _taken(method, body, tuple[int, list[bytes]])
-                answer = await self._engine(shard).read(keys)
-            case "heads":
-                shards, tenant, queues = _taken(
-                    method, body, tuple[list[int], str, tuple[str, ...]]
-                )
-                answer = self._own_heads(shards, tenant, queues)
-            case "ask":
-                shard, question = _taken(method, body, tuple[int, AnyQuestion])
-                answer = await self._engine(shard).answer(question)
-            case "depths":
-                shard, tenant, queue = _taken(method, body, tuple[int, str, str])
-                answer = await self._engine(shard).depths(tenant, queue)
-            case _:
-                raise AssertionError(method)
-        return answer
-
-    def serve_operate(self, body: bytes, place: OutcomeSlot) -> None:
-        """Answer a peer's packed `operate` without a task, as `serve` does.
-
-        Raises:
-            NotLeader: This node does not lead the shard; nothing was done.
-            MethodUnknown: The body does not fit this release; nothing was done.
-        """
-        try:
-            # A call with its trace, from a node that makes spans; this node makes none.
-            call = _read_carried(body).call if body[:1] in _MAPS else body
-            shard, operations = _read_operate(call)
-        except msgspec.MsgspecError as error:
-            raise MethodUnknown(f"this release takes no such operate: {error}") from error
-        self._engine(shard).begin(operations, place)
-
-    def _engine(self, shard: int) -> Engine:
-        if not 0 <= shard < self.count:
-            raise ValueError(f"no such shard: {shard}")
-        return self._engines[shard]
-
     # -- the policy ------------------------------------------------------------------------------
 
     async def _at_leader(
@@ -393,7 +315,7 @@ class Router:
         """Ask one leader for several shards; ask alone for those it does not lead after all."""
 
         async def here() -> tuple[list[Head], list[int]]:
-            return self._own_heads(shards, tenant, queues)
+            return heads_here(self._engines, shards, tenant, queues)
 
         call = _Call(
             here=here,
@@ -404,19 +326,6 @@ class Router:
         heads, elsewhere = await self._at_leader(shards[0], call, deadline=deadline)
         alone = [self._heads_of([shard], tenant, queues, deadline=deadline) for shard in elsewhere]
         return [*heads, *(head for part in await _together(alone) for head in part)]
-
-    def _own_heads(
-        self, shards: list[int], tenant: str, queues: tuple[str, ...]
-    ) -> tuple[list[Head], list[int]]:
-        """Return the heads of the shards led here, and the shards that are not."""
-        led = [shard for shard in shards if self._engine(shard).leads]
-        if not led:
-            raise NotLeader(self._engine(shards[0]).leader)
-        heads = (self._engines[shard].head(tenant, queues) for shard in led)
-        return (
-            [head for head in heads if head is not None],
-            [shard for shard in shards if shard not in led],
-        )
 
     def _by_leader(self) -> dict[str | int, list[int]]:
         """Return the shards by their leader; each shard without a leader alone."""
@@ -433,14 +342,6 @@ def _retry(operation: Operation) -> Operation:
         if isinstance(operation, Claim)
         else operation
     )
-
-
-def _taken(method: str, body: object, form: type[_T]) -> _T:
-    """Return a peer's body in this release's form; raises MethodUnknown if it does not fit."""
-    try:
-        return msgspec.convert(body, form, builtin_types=(bytes,))
-    except msgspec.ValidationError as error:
-        raise MethodUnknown(f"this release takes no such {method}: {error}") from error
 
 
 def _list(*values: object) -> list[object]:

@@ -25,6 +25,7 @@ from codeq_cluster.raft.ports import Events, Ports
 from codeq_cluster.raft.safety_switches import ALL_RULES
 from codeq_cluster.raft.safety_switches import SafetySwitches as GuardRules
 from codeq_cluster.routing.router import Router
+from codeq_cluster.routing.shard_calls import ShardCalls
 from codeq_cluster.settings import LifecycleSettings, LimitSettings, RaftSettings
 from codeq_cluster.storage.node_storage import NodeStorage
 from codeq_cluster.storage.syncers import ThreadSyncer
@@ -184,6 +185,7 @@ class SimBroker:
             serve=self._serve,
             quick={"operate": self._serve_operate},
         )
+        self._shard_calls = ShardCalls(self.engines)
         self.forwarder = Router(
             node_id=node_id,
             engines=self.engines,
@@ -288,10 +290,10 @@ class SimBroker:
         self.groups[shard].receive(peer, message)
 
     def _serve_operate(self, body: bytes, slot: Slot) -> None:
-        self.forwarder.serve_operate(body, slot)
+        self._shard_calls.serve_operate(body, slot)
 
     async def _serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        return await self.forwarder.serve(peer, method, body, timeout_s)
+        return await self._shard_calls.serve(peer, method, body, timeout_s)
 
 
 def _nothing(*, in_full: bool) -> list[str]:  # noqa: ARG001, no front end asks

@@ -9,6 +9,7 @@ import pytest
 from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.errors import LinkLost, MethodUnknown, OutcomeUnknown
 from codeq_cluster.routing.router import Router
+from codeq_cluster.routing.shard_calls import ShardCalls
 
 from .conftest import Shard, create, shards_of
 
@@ -71,4 +72,4 @@ async def test_a_method_of_a_later_release_is_refused_by_name(shard: Shard) -> N
     """It is refused before its body is read."""
     for body in (None, {"no": "trace"}, [0, []]):
         with pytest.raises(MethodUnknown, match="knows no method consult"):
-            await forwarder(shard, Earlier()).serve("n2", "consult", body, 1.0)
+            await ShardCalls([shard.engine]).serve("n2", "consult", body, 1.0)

@@ -1,4 +1,4 @@
-"""Forwarding between releases: an unknown method is refused before anything is done."""
+"""Shard calls between releases: an unknown method is refused before anything is done."""
 
 from __future__ import annotations
 
@@ -9,21 +9,14 @@ import pytest
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import MethodUnknown
-from codeq_cluster.routing.router import Router
-from tests.unit.no_peers import NoPeers
+from codeq_cluster.routing.shard_calls import ShardCalls
 
 
 class Replica:
     """A leader's replica that records the calls it gets."""
 
-    leader = "n1"
-    leads = True
-
     def __init__(self) -> None:
         self.asked: list[object] = []
-
-    def on_leader(self, call: object) -> None:
-        """Nothing changes."""
 
     async def operate(self, operations: list[Operation]) -> list[Outcome]:
         """Record it."""
@@ -36,13 +29,8 @@ class Replica:
         return None
 
 
-def served(replica: Any) -> Router:
-    return Router(
-        node_id="n1",
-        engines=[replica],
-        calls=NoPeers(),
-        took=lambda method, seconds: None,
-    )
+def served(replica: Any) -> ShardCalls:
+    return ShardCalls([replica])
 
 
 HEARTBEAT = ["heartbeat", "id", "tenant", "worker", 1000, 7]
