@@ -231,4 +231,4 @@ class NodeMembers:
     def _found(self, founding: Membership) -> None:
         self._directory.found(founding)
         for group in self._groups:
-            group.found(founding)
+            group.bootstrap(founding)

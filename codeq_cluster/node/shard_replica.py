@@ -32,9 +32,9 @@ class ShardReplica:
         return self._engine.leader
 
     @property
-    def lends(self) -> bool:
+    def serves_snapshots(self) -> bool:
         """Return whether peers may have this replica's state."""
-        return self._group.lends
+        return self._group.serves_snapshots
 
     @property
     def level(self) -> int:

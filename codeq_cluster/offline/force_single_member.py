@@ -95,6 +95,6 @@ def survivor(path: Path) -> Iterator[Survivor]:
         shards = []
         for store in stores:
             journal = Journal(store.log, cache_bytes_max=_LOG_CACHE_BYTES)
-            journal.load(applied=store.state.applied_index, founding=identity.founding)
+            journal.load(applied=store.state.applied_index, bootstrap=identity.founding)
             shards.append((store, journal))
         yield Survivor(identity, shards)

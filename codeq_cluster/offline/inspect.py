@@ -116,7 +116,7 @@ class StoppedNode:
         for number, shard in enumerate(self._shards):
             with _damage_of_log(number):
                 last, membership = stored_end(
-                    shard.log_get, shard.log_rows, founding=self.identity.founding
+                    shard.log_get, shard.log_rows, bootstrap=self.identity.founding
                 )
             yield Stand(shard=number, applied=shard.index, last=last, voters=membership.voters)
 

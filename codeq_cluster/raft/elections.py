@@ -131,7 +131,7 @@ class Elections:
         self._tries += 1
         self._arm_again(now)
 
-    def stood(self, now: float) -> None:
+    def campaigned(self, now: float) -> None:
         """Close the pre-vote round: the election itself has begun and gets time to be decided."""
         self._asked_term = 0
         self._granted.clear()

@@ -127,7 +127,7 @@ class RaftGroup:
         self._journal.load(
             applied=machine.applied_index,
             committed=machine.seen_index,
-            founding=beginning if beginning.members else None,
+            bootstrap=beginning if beginning.members else None,
         )
         check_level(self._journal.memberships.newest[1], self._context)
         self._voters.adopt(*self._journal.memberships.newest)
@@ -228,7 +228,7 @@ class RaftGroup:
         return state_exchange.wanted_from(self._replica)
 
     @property
-    def lends(self) -> bool:
+    def serves_snapshots(self) -> bool:
         """Return whether this replica may serve snapshots to others."""
         return self._schedule.running and self._engine.leads() and not self._replica.divergence.open
 
@@ -334,7 +334,7 @@ class RaftGroup:
         """
         return self._voters.membership.level
 
-    def found(self, membership: Membership) -> None:
+    def bootstrap(self, membership: Membership) -> None:
         """Bootstrap the group with these members, unless it has members already."""
         self._lasting.beginning.wanted = membership
         self._schedule.want()

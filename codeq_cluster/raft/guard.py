@@ -324,7 +324,7 @@ class Guard:
     def _vote(self, peer: str, message: Vote) -> None:
         if self._stranger(peer, message) or not self._voters.votes(peer):
             return
-        if not self._engine.stands() or message.term != self._engine.term():
+        if not self._engine.is_candidate() or message.term != self._engine.term():
             self._counters["stale_vote"] += 1
             return
         if (message.term, peer) in self._campaign.votes and self._rules.one_vote_a_voter:

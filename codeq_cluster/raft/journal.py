@@ -126,13 +126,15 @@ class Journal:
 
     # Loading.
 
-    def load(self, *, applied: int, committed: int = 0, founding: Membership | None = None) -> None:
+    def load(
+        self, *, applied: int, committed: int = 0, bootstrap: Membership | None = None
+    ) -> None:
         """Read and check the whole log; make the first entry when there is none.
 
         Args:
             applied: Index the state machine has reached; everything up to it is committed.
             committed: Another index up to which everything is known to be committed.
-            founding: The members when the log names none; None for none yet.
+            bootstrap: The members when the log names none; None for none yet.
 
         Raises:
             DataDirectoryRefused: A row is damaged or missing, or log and state do not match.
@@ -141,8 +143,8 @@ class Journal:
         if vote is not None:
             self.term, self.voted_for = _decode_vote(vote)
         base = self._store.get(_MEMBERS)
-        self.memberships.begin(*_named_at(base, founding))
-        self._base_dirty = base is None and founding is not None
+        self.memberships.begin(*_named_at(base, bootstrap))
+        self._base_dirty = base is None and bootstrap is not None
         start = _LOG
         while rows := self._store.scan(start, _LOG_END, limit=_LOAD_ROWS, bytes_max=_LOAD_BYTES):
             for key, value in rows:
@@ -159,9 +161,9 @@ class Journal:
             self._check_loaded(applied=applied, voted=vote is not None)
         self.commit = max(applied, min(committed, self.last))
 
-    def found(self, membership: Membership) -> None:
+    def bootstrap(self, membership: Membership) -> None:
         """Bootstrap the group with these members; only while it has none."""
-        assert not self.memberships.newest[1].members, "a group is founded once"
+        assert not self.memberships.newest[1].members, "a group is bootstrapped once"
         self.memberships.begin(FIRST_INDEX, membership)
         self._base_dirty = True
 
@@ -588,21 +590,21 @@ def stored_end(
     get: Callable[[bytes], bytes | None],
     rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
     *,
-    founding: Membership | None,
+    bootstrap: Membership | None,
 ) -> tuple[int, Membership]:
     """Return the index of the last stored entry and the members there, after reading every row.
 
     Args:
         get: Reads one row of the store.
         rows: Reads a range of rows of the store.
-        founding: The members when the log names none; None for none yet.
+        bootstrap: The members when the log names none; None for none yet.
 
     Raises:
         ValueError: A row is damaged.
         DataDirectoryRefused: The row with the members is damaged.
     """
     found = Memberships()
-    found.begin(*_named_at(get(_MEMBERS), founding))
+    found.begin(*_named_at(get(_MEMBERS), bootstrap))
     last = FIRST_INDEX
     for command, index, _ in stored_entries(rows):
         last = index
@@ -662,9 +664,9 @@ def _encode_members(index: int, membership: Membership) -> bytes:
     return _encode_numbered(index, codec.encode(membership))
 
 
-def _named_at(base: bytes | None, founding: Membership | None) -> Named:
+def _named_at(base: bytes | None, bootstrap: Membership | None) -> Named:
     """Return the members before the log's entries name any, and the index from which on."""
-    return (FIRST_INDEX, founding or Membership()) if base is None else _decode_members(base)
+    return (FIRST_INDEX, bootstrap or Membership()) if base is None else _decode_members(base)
 
 
 def _decode_members(value: bytes) -> Named:

@@ -60,7 +60,7 @@ class Role:
             )
             if not leads:
                 self._source.follow(leader)
-        if leader is None and before[2] is not None and not engine.stands():
+        if leader is None and before[2] is not None and not engine.is_candidate():
             self._elections.unseated(now())
 
     def forget_leader(self, engine: SafeSyncObj) -> None:

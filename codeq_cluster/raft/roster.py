@@ -62,7 +62,7 @@ class Roster:
         """Begin the log with the members that were asked for, unless it has members already."""
         membership, self._beginning.wanted = self._beginning.wanted, None
         if membership is not None and not self._voters.membership.members:
-            self._journal.found(membership)
+            self._journal.bootstrap(membership)
             self._beginning.members = membership
             self.adopt()
 

@@ -159,7 +159,7 @@ class SafeSyncObj(SyncObj):
             None if leader is None else leader.id,
         )
 
-    def stands(self) -> bool:
+    def is_candidate(self) -> bool:
         """Return whether this node is a candidate in the current term."""
         return self._SyncObj__raftState == _CANDIDATE
 
@@ -307,17 +307,17 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__setState(_FOLLOWER)
         self._SyncObj__raftLeader = None
 
-    def tick(self, *, stand: bool) -> None:
+    def tick(self, *, campaign: bool) -> None:
         """Let the library do what is due: campaign, count the majority, apply, take, send.
 
         Args:
-            stand: Start an election in a new term; only with a connection, or alone.
+            campaign: Start an election in a new term; only with a connection, or alone.
         """
-        if stand:
+        if campaign:
             # Messages of an earlier leadership may be gone from the log, so nobody will answer
             # them.
             self._windows = {peer: _Window() for peer in self._peers}
-        deadline = _AT_ONCE_S if stand else self._now() + _NEVER_S
+        deadline = _AT_ONCE_S if campaign else self._now() + _NEVER_S
         self._SyncObj__raftElectionDeadline = deadline
         leads = self._SyncObj__raftState == _LEADER
         if leads and self._now() >= self._SyncObj__newAppendEntriesTime:

@@ -109,11 +109,11 @@ class Turn:
         engine, campaign, now = self._engine, self._campaign, self._now()
         if not engine.leads() and now >= self._elections.deadline:
             self._pre_votes.ask(now)
-        stand = campaign.wanted and not engine.leads()
+        starts = campaign.wanted and not engine.leads()
         self._leader.begin_round()
-        engine.tick(stand=stand)
-        if stand:
-            self._elections.stood(now)
+        engine.tick(campaign=starts)
+        if starts:
+            self._elections.campaigned(now)
         campaign.wanted = campaign.transferred = False
 
     def _flushed(self, error: BaseException | None) -> None:

@@ -17,7 +17,7 @@ class SnapshotReplica(Protocol):
         """Return who leads the shard."""
 
     @property
-    def lends(self) -> bool:
+    def serves_snapshots(self) -> bool:
         """Return whether peers may have this replica's state: it leads and is not suspect."""
 
     @property

@@ -107,7 +107,7 @@ class SnapshotServer:
         # A leader just elected serves too, although it may not be confirmed yet. If its majority
         # needs the followers that are behind, no entry of its term commits before they have its
         # snapshot.
-        if not replica.lends:
+        if not replica.serves_snapshots:
             raise NotLeader(replica.leader)
         loop = asyncio.get_running_loop()
         async with self._taking[shard]:

@@ -344,7 +344,11 @@ class SimBrokers:
 
     def _fetch(self, node: SimBroker, shard: int) -> None:
         leader = self.nodes.get(node.groups[shard].status().leader or "")
-        if leader is None or self._cut(leader.id, node.id) or not leader.groups[shard].lends:
+        if (
+            leader is None
+            or self._cut(leader.id, node.id)
+            or not leader.groups[shard].serves_snapshots
+        ):
             node.fetching.discard(shard)
             return
         group = leader.groups[shard]

@@ -292,7 +292,7 @@ class SimCluster:
         if (
             leader is None
             or (leader.id, node.id) in self.network.cut
-            or not leader.group.lends
+            or not leader.group.serves_snapshots
             or not self.snapshot_leaves(leader.id)
         ):
             node.reseeding = False

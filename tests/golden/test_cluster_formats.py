@@ -49,7 +49,7 @@ MANIFEST = SnapshotManifest(
 def _log_rows() -> dict[str, bytes]:
     """Return the rows of a log of a vote, a first entry, a batch and a membership."""
     journal = Journal(SimDisk(), cache_bytes_max=2**16)
-    journal.load(applied=1, founding=TWO)
+    journal.load(applied=1, bootstrap=TWO)
     journal.setCurrentTerm(5, "n1")
     journal.add(PAYLOAD + b"batch", 2, 5)
     journal.name_members(TWO)

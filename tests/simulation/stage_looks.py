@@ -111,7 +111,7 @@ class Looks(Stage):
 
     def _do_offers_snapshots(self) -> str:
         """Name the nodes that would serve a snapshot."""
-        nodes = [node.id for node in self._cluster.nodes.values() if node.group.lends]
+        nodes = [node.id for node in self._cluster.nodes.values() if node.group.serves_snapshots]
         return " ".join(nodes) or "nobody"
 
     def _do_snapshots(self) -> str:

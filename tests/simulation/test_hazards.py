@@ -371,7 +371,7 @@ def test_a_deposed_leader_learns_of_it_from_any_follower(
     assert seconds_min <= seconds <= seconds_max
 
 
-def test_only_the_leader_can_make_a_follower_stand() -> None:
+def test_only_the_leader_can_make_a_follower_campaign() -> None:
     """A transfer from any other node is ignored."""
     cluster = settled()
     term = cluster.nodes["B"].group.status().term

@@ -182,7 +182,7 @@ def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
     propose(cluster, 3)
 
 
-def test_a_group_that_nobody_founded_waits() -> None:
+def test_a_group_that_nobody_bootstrapped_waits() -> None:
     """No vote and no leader until the bootstrap; then it works as usual."""
     cluster = SimCluster("ABC", random=Random(3))
     founding, cluster._founding = cluster._founding, Membership()
@@ -191,7 +191,7 @@ def test_a_group_that_nobody_founded_waits() -> None:
     assert cluster.leader() is None
 
     for node in cluster.nodes.values():
-        node.group.found(founding)
+        node.group.bootstrap(founding)
     cluster.elect()
     for node_id in "ABC":
         cluster.crash(node_id)

@@ -167,7 +167,7 @@ class Replica:
     held: int = 0
     installed: list[int] = field(default_factory=list)
     broken: bool = False
-    lends: bool = True
+    serves_snapshots: bool = True
     wanted_from: int = 0
     level: int = LEVEL
 
@@ -309,12 +309,12 @@ async def test_a_snapshot_is_fetched_and_installed(pair: tuple[Member, Member]) 
 async def test_a_state_in_doubt_is_lent_to_nobody(pair: tuple[Member, Member]) -> None:
     """The asking node gets the answer of a node that does not lead, and asks again."""
     leader, follower = pair
-    leader.replica.lends = False
+    leader.replica.serves_snapshots = False
 
     await follower.fetcher.fetch(0)
     assert [] == follower.replica.installed
     assert 0 == leader.shelf.taken
-    leader.replica.lends = True
+    leader.replica.serves_snapshots = True
     await follower.fetcher.fetch(0)
 
     assert [100] == follower.replica.installed
@@ -468,7 +468,7 @@ async def test_one_fetch_at_a_time(pair: tuple[Member, Member]) -> None:
 async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> None:
     """It names the leader, if it knows one."""
     leader, follower = pair
-    leader.replica.lends = False
+    leader.replica.serves_snapshots = False
     for hint in ("n2", None):
         leader.replica.leader = hint
 

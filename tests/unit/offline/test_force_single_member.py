@@ -27,7 +27,7 @@ def members_of(directory: DataDirectory) -> Membership:
     store = RocksShard(directory.shard_path(0), settings=settings, cache=new_cache(settings))
     try:
         journal = Journal(store.log, cache_bytes_max=1024)
-        journal.load(applied=store.state.applied_index, founding=directory.founding)
+        journal.load(applied=store.state.applied_index, bootstrap=directory.founding)
         flush = journal.flush()
         store.log.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
         return journal.memberships.newest[1]

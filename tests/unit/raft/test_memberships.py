@@ -13,7 +13,7 @@ from codeq_cluster.raft.journal import Journal, rows_after_snapshot, stored_plac
 from codeq_cluster.raft.messages import MEMBERS, NO_OP, PAYLOAD
 from codeq_cluster.testing.sim_disk import SimDisk
 
-FOUNDING = Membership(members=(Member(id="A", data=1),))
+BOOTSTRAP = Membership(members=(Member(id="A", data=1),))
 
 
 def named(number: int) -> Membership:
@@ -22,7 +22,7 @@ def named(number: int) -> Membership:
 
 def journal(disk: SimDisk, *, applied: int = 1) -> Journal:
     made = Journal(disk, cache_bytes_max=2**16)
-    made.load(applied=applied, founding=FOUNDING)
+    made.load(applied=applied, bootstrap=BOOTSTRAP)
     return made
 
 
@@ -42,7 +42,7 @@ def test_what_counts_is_what_the_log_said_last(seed: int) -> None:
     random, disk = Random(seed), SimDisk()
     made = journal(disk)
     flushed(made, disk)
-    said: dict[int, Membership] = {1: FOUNDING}  # By index, in the log as it is.
+    said: dict[int, Membership] = {1: BOOTSTRAP}  # By index, in the log as it is.
     for number in range(200):
         match random.choice(("payload", "members", "truncate", "trim", "restart")):
             case "payload":
@@ -92,12 +92,12 @@ def test_a_log_that_does_not_say_goes_by_whoever_founds() -> None:
     waiting.load(applied=1)
     assert Membership() == waiting.memberships.newest[1]
 
-    waiting.found(FOUNDING)
+    waiting.bootstrap(BOOTSTRAP)
     flushed(waiting, disk)
 
     again = Journal(disk, cache_bytes_max=2**16)
     again.load(applied=1)
-    assert FOUNDING == again.memberships.newest[1]
+    assert BOOTSTRAP == again.memberships.newest[1]
 
 
 @pytest.mark.parametrize("change", [lambda row: row[:5], lambda row: row[:-1] + b"\xff"])
@@ -118,7 +118,7 @@ def test_an_entry_that_names_nobody_is_no_entry() -> None:
     made = journal(SimDisk())
 
     with pytest.raises(ValueError, match="version"):
-        made.add(MEMBERS + codec.encode(FOUNDING)[1:], 2, 0)
+        made.add(MEMBERS + codec.encode(BOOTSTRAP)[1:], 2, 0)
 
 
 def rows(disk: SimDisk, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:

@@ -1,4 +1,4 @@
-"""The small parts of a group: elections, barriers, digests, the inbox and the pinned library."""
+"""The small parts of a group: elections, reads, digests, links, the inbox, the pinned library."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from codeq_cluster.raft import library
 from codeq_cluster.raft.elections import Elections
 from codeq_cluster.raft.handover import Handover
 from codeq_cluster.raft.inbox import Inbox
+from codeq_cluster.raft.links import Links
 from codeq_cluster.raft.messages import Append, Stamp, TermHint, render
 from codeq_cluster.raft.read_index import ReadIndex
 from codeq_cluster.raft.state_digests import Digests
@@ -111,7 +112,7 @@ def test_a_split_vote_after_a_crash_is_tried_again_soon() -> None:
     for term in range(2, 8):
         now = timer.deadline
         timer.ask(term, now)
-        timer.stood(now)
+        timer.campaigned(now)
         waits.append(timer.deadline - now)
 
     assert max(waits[:3]) <= 0.25
@@ -263,3 +264,29 @@ def test_a_peer_that_becomes_the_preferred_one_waits_from_then_on() -> None:
 
     assert not handover.preferred_due("C", caught_up=True, now=100.0)
     assert handover.preferred_due("C", caught_up=True, now=105.0)
+
+
+def test_a_peer_is_never_both_connected_and_gone() -> None:
+    """The last report counts; a break alone does not show that the process is gone."""
+    links = Links()
+
+    links.down("B", refused=True)
+    links.down("C", refused=False)
+    gone = set(links.refused)
+    links.up("B")
+
+    assert gone == {"B"}
+    assert (links.connected, links.refused) == ({"B"}, set())
+
+
+def test_refused_links_to_a_majority_leave_none() -> None:
+    """A node that is no voter does not count."""
+    links, voters = Links(), voting(3)
+
+    links.down("Z", refused=True)
+    links.down("B", refused=True)
+    one_gone = links.leave_a_majority(voters)
+    links.down("C", refused=True)
+
+    assert one_gone
+    assert not links.leave_a_majority(voters)

@@ -1,0 +1,133 @@
+"""Schedule: when a group takes its next turn."""
+
+from __future__ import annotations
+
+from codeq_cluster.raft.schedule import Schedule
+from codeq_cluster.testing.sim_clock import SimClock, SimTimers
+
+TURN_S = 0.01
+
+
+class Turns:
+    """A schedule on virtual time, and when its turns began, in seconds from the start.
+
+    Attributes:
+        due: When the next turn is due, on the clock.
+    """
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self._start = self.clock.now
+        self.due = float("inf")
+        self.began: list[float] = []
+        self.schedule = Schedule(
+            SimTimers(self.clock), turn_s=TURN_S, turn=self._turn, due=lambda: self.due
+        )
+        self.schedule.start()
+
+    def _turn(self) -> None:
+        self.began.append(round(self.clock.now - self._start, 6))
+
+    def run(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.clock.run_until(self.clock.now + seconds)
+
+
+def test_one_turn_serves_all_who_want_one() -> None:
+    """However often it is asked for before it begins."""
+    turns = Turns()
+
+    for _ in range(5):
+        turns.schedule.want()
+    turns.run(1.0)
+
+    assert turns.began == [0.0]
+
+
+def test_no_turn_begins_during_a_flush() -> None:
+    """Neither one that is wanted nor one that is due; both are remembered."""
+    turns = Turns()
+    schedule = turns.schedule
+    schedule.flushing = True
+
+    schedule.want()
+    asked, schedule.wanted = schedule.wanted, False
+    turns.due = turns.clock.now + 0.5
+    schedule.arm()
+    turns.run(1.0)
+
+    assert asked
+    assert schedule.wanted
+    assert not turns.began
+
+
+def test_a_flush_that_begins_before_the_scheduled_turn_puts_it_off() -> None:
+    """The turn was wanted before the flush, and is wanted after it."""
+    turns = Turns()
+
+    turns.schedule.want()
+    turns.schedule.flushing = True
+    turns.run(1.0)
+
+    assert turns.schedule.wanted
+    assert not turns.began
+
+
+def test_turns_are_spaced_only_while_operations_wait() -> None:
+    """A lone turn begins at once; under load the next one leaves operations time to gather."""
+    turns = Turns()
+    turns.schedule.want()
+    turns.run(0.002)
+
+    turns.schedule.want()
+    turns.run(0.002)
+    turns.schedule.queued = True
+    turns.schedule.want()
+    turns.run(1.0)
+
+    assert turns.began == [0.0, 0.002, 0.002 + TURN_S]
+
+
+def test_a_deadline_that_moves_away_costs_no_new_timer() -> None:
+    """The timer fires at the earlier time, takes no turn, and is set again."""
+    turns = Turns()
+    start = turns.clock.now
+    turns.due = start + 0.1
+    turns.schedule.arm()
+
+    turns.due = start + 0.3
+    turns.schedule.arm()
+    turns.run(0.2)
+    early = list(turns.began)
+    turns.run(0.2)
+
+    assert not early
+    assert turns.began == [0.3]
+
+
+def test_a_deadline_that_comes_nearer_is_kept() -> None:
+    """The timer that was set for later is cancelled."""
+    turns = Turns()
+    start = turns.clock.now
+    turns.due = start + 0.3
+    turns.schedule.arm()
+
+    turns.due = start + 0.1
+    turns.schedule.arm()
+    turns.run(0.2)
+
+    assert turns.began == [0.1]
+
+
+def test_a_stopped_schedule_takes_no_turn() -> None:
+    """Whether one was scheduled, due, or is wanted afterwards."""
+    turns = Turns()
+    turns.schedule.want()
+    turns.due = turns.clock.now + 0.1
+    turns.schedule.arm()
+
+    turns.schedule.stop()
+    turns.schedule.want()
+    turns.run(1.0)
+
+    assert not turns.began
