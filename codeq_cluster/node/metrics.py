@@ -38,7 +38,7 @@ def register_gauges(
     _register_link(metrics, mesh)
     metrics.read_at_scrape(
         "codeq_entries_fenced_total",
-        "Entries made no-ops because they were decided in another term.",
+        "Entries that became no-ops because they were decided in another term.",
         ("shard",),
         lambda: [((str(engine.shard),), float(engine.fenced)) for engine in engines],
         counter=True,
@@ -49,25 +49,25 @@ def register_outages(metrics: Metrics, outages: Outages) -> None:
     """Register the metrics of the disk and of replicas that have stepped back."""
     metrics.read_at_scrape(
         "codeq_disk_free_bytes",
-        "Free on the data directory's disk.",
+        "Free bytes on the disk of the data directory.",
         (),
         lambda: [((), float(outages.free_bytes))],
     )
     metrics.read_at_scrape(
         "codeq_disk_size_bytes",
-        "Size of the data directory's disk.",
+        "Size in bytes of the disk of the data directory.",
         (),
         lambda: [((), float(outages.size_bytes))],
     )
     metrics.read_at_scrape(
         "codeq_replica_out",
-        "Replicas of this node that take no part, by reason.",
+        "1 for each replica of this node that takes no part, by reason.",
         ("shard", "reason"),
         lambda: [((str(shard), out.reason.value), 1.0) for shard, out in outages.out.items()],
     )
     metrics.read_at_scrape(
         "codeq_replica_reseeded_total",
-        "States that were not the majority's and have been fetched anew.",
+        "Times that a replica's state differed from the majority's and was fetched again.",
         ("shard",),
         lambda: [((str(shard),), float(count)) for shard, count in outages.reseeded.items()],
         counter=True,
@@ -78,7 +78,7 @@ def register_log_sync(metrics: Metrics, syncer: Syncer | None) -> None:
     """Register the metric of who syncs the log; without a syncer it has no sample."""
     metrics.read_at_scrape(
         "codeq_log_sync_by_kernel",
-        "Whether the kernel syncs the write-ahead log; 0: a thread of the node does.",
+        "1 if the kernel syncs the write-ahead log, 0 if a thread of the node does.",
         (),
         lambda: [] if syncer is None else [((), float(syncer.by_kernel))],
     )
@@ -90,19 +90,19 @@ def register_tls(
     """Register the metrics of certificates in use and of clients that speak no TLS."""
     metrics.read_at_scrape(
         "codeq_tls_certificate_expiry_seconds",
-        "Until the certificate presented ends; negative after that.",
+        "Seconds until the certificate in use expires; negative after that.",
         ("use",),
         lambda: [((known.use,), known.left_s) for known in certificates],
     )
     metrics.read_at_scrape(
         "codeq_tls_certificate_stale",
-        "Whether the files hold something that could not be loaded.",
+        "1 if the certificate's files have changed and cannot be loaded.",
         ("use",),
         lambda: [((known.use,), float(known.stale)) for known in certificates],
     )
     metrics.read_at_scrape(
         "codeq_http_failed_handshakes_total",
-        "Connections to the https port that sent no TLS or gave up within it.",
+        "Connections to the https port that did not complete a TLS handshake.",
         (),
         lambda: [((), float(http.failed_handshakes))],
         counter=True,
@@ -112,27 +112,27 @@ def register_tls(
 def _register_link(metrics: Metrics, mesh: Mesh) -> None:
     metrics.read_at_scrape(
         "codeq_link_peers_connected",
-        "Peers this node can send to.",
+        "Peers that this node can send to.",
         (),
         lambda: [((), float(mesh.counters.connected))],
     )
     metrics.read_at_scrape(
         "codeq_link_dropped_messages_total",
-        "Messages not queued: no connection, or its queue was full.",
+        "Messages dropped because there was no connection or its queue was full.",
         (),
         lambda: [((), float(mesh.counters.dropped_messages))],
         counter=True,
     )
     metrics.read_at_scrape(
         "codeq_link_refused_handshakes_total",
-        "Connections that did not become a peer's, by reason.",
+        "Connections refused because their other end did not prove to be a peer, by reason.",
         ("reason",),
         lambda: [((why,), float(n)) for why, n in mesh.counters.refused_handshakes.items()],
         counter=True,
     )
     metrics.read_at_scrape(
         "codeq_link_bad_frames_total",
-        "Connections closed for what came on them, by reason.",
+        "Connections closed because of invalid data on them, by reason.",
         ("reason",),
         lambda: [((why,), float(n)) for why, n in mesh.counters.bad_frames.items()],
         counter=True,
@@ -141,10 +141,14 @@ def _register_link(metrics: Metrics, mesh: Mesh) -> None:
 
 _DEPTHS = (
     ScrapedMetric(
-        name="codeq_queue_depth", text="Tasks of the shards led here.", labels=("command", "queue")
+        name="codeq_queue_depth",
+        text="Tasks in the shards that this node leads, by state.",
+        labels=("command", "queue"),
     ),
     ScrapedMetric(
-        name="codeq_dlq_depth", text="Dead letters of the shards led here.", labels=("command",)
+        name="codeq_dlq_depth",
+        text="Dead letters in the shards that this node leads.",
+        labels=("command",),
     ),
 )
 
@@ -188,11 +192,19 @@ def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
         ]
 
     for name, text, read in (
-        ("is_leader", "Whether this node leads the shard.", lambda status: status.is_leader),
-        ("term", "Current term.", lambda status: status.term),
-        ("commit_index", "Last committed entry known here.", lambda status: status.commit_index),
-        ("applied_index", "Last applied entry.", lambda status: status.applied_index),
-        ("log_bytes", "Payload bytes of the log kept here.", lambda status: status.log_bytes),
+        ("is_leader", "1 if this node leads the shard.", lambda status: status.is_leader),
+        ("term", "Current Raft term.", lambda status: status.term),
+        (
+            "commit_index",
+            "Index of the last entry that this node knows to be committed.",
+            lambda status: status.commit_index,
+        ),
+        (
+            "applied_index",
+            "Index of the last entry that this node has applied.",
+            lambda status: status.applied_index,
+        ),
+        ("log_bytes", "Bytes of the entries in this node's log.", lambda status: status.log_bytes),
     ):
         metrics.read_at_scrape(f"codeq_raft_{name}", text, ("shard",), of_each(read))
 
@@ -203,7 +215,10 @@ def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
                     yield (str(status.shard), peer.id), status.log_last - peer.match_index
 
     metrics.read_at_scrape(
-        "codeq_raft_peer_lag", "Entries a peer of a leader lacks.", ("shard", "peer"), lags
+        "codeq_raft_peer_lag",
+        "Entries that a peer still lacks, as its leader knows.",
+        ("shard", "peer"),
+        lags,
     )
 
     def refused() -> Iterator[Sample]:
@@ -213,7 +228,7 @@ def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
 
     metrics.read_at_scrape(
         "codeq_raft_refused_total",
-        "Messages and entries the guard dropped, by reason.",
+        "Messages and entries that were dropped or refused, by reason.",
         ("shard", "reason"),
         refused,
         counter=True,

@@ -10,39 +10,39 @@ from codeq_cluster.telemetry import Metrics, ScrapedMetric
 _Sample = tuple[str, Sequence[str], float]
 
 _GAUGES = {
-    "level0_files": "Files of level 0, which every lookup may have to search.",
+    "level0_files": "Files in level 0; a lookup may have to search all of them.",
     "pending_compaction_bytes": "Estimated bytes that compactions have yet to rewrite.",
-    "running_compactions": "Compactions under way.",
-    "running_flushes": "Flushes under way.",
-    "write_stopped": "Whether writes wait until flushes and compactions have caught up.",
-    "delayed_write_rate": "Bytes a second that writes are slowed down to; 0 when they are not.",
-    "memtable_bytes": "Memory of the memtables.",
-    "block_cache_bytes": "Memory of the block cache, which the shards share.",
-    "live_sst_bytes": "Size of the files in use.",
-    "keys": "Estimate of the number of rows.",
+    "running_compactions": "Compactions in progress.",
+    "running_flushes": "Flushes in progress.",
+    "write_stopped": "1 if writes wait until flushes and compactions have caught up.",
+    "delayed_write_rate": "Bytes per second to which writes are slowed down; 0 if they are not.",
+    "memtable_bytes": "Bytes of memory in the memtables.",
+    "block_cache_bytes": "Bytes of memory in the block cache, which all shards share.",
+    "live_sst_bytes": "Bytes in the files in use.",
+    "keys": "Estimated number of rows.",
 }
 _COUNTERS = {
-    "written_bytes": "Bytes of the batches written, by the log and the state.",
+    "written_bytes": "Bytes in the batches that the log and the state wrote.",
     "wal_written_bytes": "Bytes written to the write-ahead log.",
-    "flushes": "Memtables written to files.",
+    "flushes": "Flushes: memtables written to files.",
     "flush_seconds": "Seconds spent in flushes.",
     "flush_written_bytes": "Bytes that flushes wrote.",
-    "compactions": "Compactions that ended.",
+    "compactions": "Compactions that finished.",
     "compaction_seconds": "Seconds spent in compactions.",
     "compaction_read_bytes": "Bytes that compactions read.",
     "compaction_written_bytes": "Bytes that compactions wrote.",
     "keys_read": "Lookups of a row by its key.",
-    "block_cache_hits": "Blocks that were found in the block cache.",
-    "block_cache_misses": "Blocks that had to be read from a file.",
+    "block_cache_hits": "Blocks found in the block cache.",
+    "block_cache_misses": "Blocks read from a file because the block cache lacked them.",
 }
-_STALLS = "Times that writes were slowed down (delay) or refused (stop) for a while."
+_STALLS = "Times that writes were slowed down (delay) or stopped (stop)."
 _PER_LEVEL = {
-    "level_files": "Files of the level.",
-    "level_bytes": "Size of the files of the level.",
-    "level_read_amplification": "Sorted runs of the level that a lookup may have to search.",
-    "level_write_amplification": "Bytes written to the level per byte from above, since the start.",
+    "level_files": "Files in the level.",
+    "level_bytes": "Bytes in the level's files.",
+    "level_read_amplification": "Sorted runs in the level that a lookup may have to search.",
+    "level_write_amplification": "Bytes written to the level for each byte from the level above.",
 }
-_READS = "Reads of the level's files that the block cache did not spare."
+_READS = "Reads of the level's files, after misses in the block cache."
 
 _BY_SHARD = ("shard",)
 _BY_LEVEL = ("shard", "family", "level")

@@ -128,7 +128,8 @@ class WebhookWiring:
             notices.led(shard)
         self._metrics.read_at_scrape(
             "codeq_subscriptions_active",
-            "Subscriptions of the tenants at home here that name a command; `*` for all of them.",
+            "Subscriptions by the command they name, `*` for all; of the tenants whose home shard "
+            "this node leads.",
             ("command",),
             lambda: [
                 ((queue,), float(count))

@@ -68,7 +68,7 @@ class Metrics:
 
         self._created = self._counter("codeq_task_created", "Tasks created.", "command")
         self._imported = self._counter(
-            "codeq_task_imported", "Tasks taken over from another cluster.", "command"
+            "codeq_task_imported", "Tasks imported from another cluster.", "command"
         )
         self._claimed = self._counter("codeq_task_claimed", "Tasks claimed.", "command")
         self._completed = self._counter(
@@ -76,16 +76,22 @@ class Metrics:
         )
         self._latency = self._histogram(
             "codeq_task_processing_latency_seconds",
-            "From a task's creation to its end.",
+            "Seconds from a task's creation to its end.",
             ("command", "status"),
             _LATENCY_BUCKETS,
         )
-        self._lease_expired = self._counter("codeq_lease_expired", "Leases expired.", "command")
+        self._lease_expired = self._counter(
+            "codeq_lease_expired", "Leases that expired.", "command"
+        )
         self._webhooks = self._counter(
-            "codeq_webhook_deliveries", "Webhook deliveries.", "kind", "command", "outcome"
+            "codeq_webhook_deliveries",
+            "Attempts to deliver to a webhook or a subscription, by outcome.",
+            "kind",
+            "command",
+            "outcome",
         )
         self._swept = self._counter(
-            "codeq_artifact_sweeps", "Attempts to delete unneeded artifacts.", "outcome"
+            "codeq_artifact_sweeps", "Attempts to delete artifacts that no task needs.", "outcome"
         )
         for outcome in ("success", "failure"):
             self._swept.inc(outcome, by=0)
@@ -94,25 +100,30 @@ class Metrics:
         )
         self._http = self._histogram(
             "codeq_http_request_seconds",
-            "From a request's head to its answer, waits included.",
+            "Seconds from a request's head to its answer, waits included.",
             ("route", "method", "status"),
             _SHORT_BUCKETS,
         )
         self._forward = self._histogram(
-            "codeq_forward_seconds", "Operations sent to another node.", ("op",), _SHORT_BUCKETS
+            "codeq_forward_seconds",
+            "Seconds for an operation that was sent to another node.",
+            ("op",),
+            _SHORT_BUCKETS,
         )
         self._leader_changes = self._counter(
-            "codeq_raft_leader_changes", "Changes of the leader a group knows.", "shard"
+            "codeq_raft_leader_changes",
+            "Times that this node learned of another leader of the shard.",
+            "shard",
         )
         self._entry_mutations = self._histogram(
-            "codeq_raft_entry_mutations", "Mutations of one entry.", ("shard",), _COUNT_BUCKETS
+            "codeq_raft_entry_mutations", "Mutations in one log entry.", ("shard",), _COUNT_BUCKETS
         )
         self._raft_seconds = {
             name: self._histogram(f"codeq_raft_{name}_seconds", text, ("shard",), _SHORT_BUCKETS)
             for name, text in (
-                ("commit", "From an entry's hand-over to its application."),
-                ("fsync", "One synced write of the log."),
-                ("snapshot", "Taking or installing a snapshot."),
+                ("commit", "Seconds from an entry's proposal to its application."),
+                ("fsync", "Seconds for one synced write of the log."),
+                ("snapshot", "Seconds to take or to install a snapshot."),
             )
         }
         GCCollector(self.registry)
