@@ -56,7 +56,7 @@ class SimBrokers:
         snapshot_s: Draws the seconds of half of a snapshot's transfer.
         outage_s: Draws the seconds until a replica whose disk refused a write tries again.
         client_s: Draws the seconds a request or an answer travels.
-        deaf: Nodes that clients cannot reach.
+        isolated: Nodes that clients cannot reach.
         counters: How often each kind of event happened.
     """
 
@@ -74,7 +74,7 @@ class SimBrokers:
         self.snapshot_s: Callable[[], float] = lambda: 0.02
         self.outage_s: Callable[[], float] = lambda: 0.5
         self.client_s: Callable[[], float] = lambda: 0.0005
-        self.deaf: set[str] = set()
+        self.isolated: set[str] = set()
         self.counters: Counter[str] = Counter()
         self.watches = [ShardWatch(shard) for shard in range(settings.shards)]
         self.disks = {node_id: [SimDisk() for _ in range(settings.shards)] for node_id in node_ids}
@@ -263,7 +263,7 @@ class SimBrokers:
             raise NotReached(node_id)
         answer: asyncio.Future[_T] = self.outside.create_future()
         self._clients[node.loop][answer] = None
-        if node_id not in self.deaf:
+        if node_id not in self.isolated:
             # The connection is up, and the request travels.
             self.clock.at(
                 self.clock.now + self.client_s(),
@@ -276,7 +276,7 @@ class SimBrokers:
             if node.loop in self._clients:
                 self._clients[node.loop].pop(answer, None)
                 serving = self._serving.pop(answer, None)
-                if serving is not None and node_id not in self.deaf:
+                if serving is not None and node_id not in self.isolated:
                     # The broker notices a client that hangs up, and drops its request.
                     node.loop.enter(serving.cancel)
 
@@ -296,7 +296,7 @@ class SimBrokers:
         if task.cancelled():
             return
         error = task.exception()  # An unread one counts as a failure of the loop.
-        if node.id in self.deaf:
+        if node.id in self.isolated:
             return
         self.clock.at(
             self.clock.now + self.client_s(),

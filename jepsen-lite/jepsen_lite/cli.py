@@ -26,6 +26,7 @@ from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.checkout import checkout_of
 from jepsen_lite.db import DbFailed
 from jepsen_lite.doctor import KindsMissing, available, findings, shim_works
+from jepsen_lite.fault_schedule import KINDS, has_effect
 from jepsen_lite.hunting import entered, hunt, hunt_simulated, hunted, table
 from jepsen_lite.ledger import enter, line_of
 from jepsen_lite.mutants import Mutant, mutants, not_simulated
@@ -34,7 +35,6 @@ from jepsen_lite.report import write
 from jepsen_lite.running import HOME, Options, about_run, check, new_directory, run
 from jepsen_lite.shims import ShimFailed
 from jepsen_lite.simulation import PLAYED, Report, simulate
-from jepsen_lite.striking import KINDS, can_strike
 from jepsen_lite.workload import WORKLOADS
 
 # Faults that each get a turn within five minutes and leave a majority's disks intact. Clock faults
@@ -182,7 +182,7 @@ def _soak(given: argparse.Namespace) -> int:
             break
         rng = random.Random(f"{seed}/soak")
         workload = given.workload or rng.choice(list(WORKLOADS))
-        fit = [kind for kind in kinds if can_strike(kind, WORKLOADS[workload])]
+        fit = [kind for kind in kinds if has_effect(kind, WORKLOADS[workload])]
         nemeses = kinds if given.nemeses else tuple(rng.sample(fit, rng.randint(1, 4)))
         how = _once(_options(given, workload, nemeses, seed))
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
@@ -193,7 +193,7 @@ def _matrix(given: argparse.Namespace) -> int:
     worst = Exit.VALID
     kinds = _there(given.nemeses or [name for name in KINDS if name != "idle"], given)
     for workload, kind in itertools.product(WORKLOADS, kinds):
-        if not can_strike(kind, WORKLOADS[workload]):
+        if not has_effect(kind, WORKLOADS[workload]):
             continue
         how = _once(_options(given, workload, (kind,), given.seed))
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from jepsen_lite.db import Db, until
-from jepsen_lite.nemesis import Links, Nemesis, Strike
+from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 
 CLOCK_SEEN_WITHIN_S = 3.0
 # Ten thousand times the drift of a real clock.
@@ -25,25 +25,25 @@ class Clock(Nemesis):
         super().__init__(db, links)
         self._shifts: dict[str, float] = {}
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose one node, or all by different amounts."""
         names = self.names if rng.random() < 0.3 else [await self.one(rng)]
         self._shifts = {
             name: rng.choice((-1, 1)) * rng.choice((0.1, 1.0, 30.0, 3600.0)) for name in names
         }
-        return Strike(
+        return PlannedFault(
             nodes=tuple(names),
             detail=", ".join(f"{name} {shift_s:+g} s" for name, shift_s in self._shifts.items()),
             hold_s=rng.uniform(1, 10),
             amount_ms=round(1000 * max(map(abs, self._shifts.values()))),
         )
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Move the clocks; the nodes' own answers prove it."""
         for name, shift_s in self._shifts.items():
             self.db.shift_clock(name, shift_s)
         await until(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
-        return sum([await self._has_moved(name) for name in strike.nodes])
+        return sum([await self._has_moved(name) for name in planned.nodes])
 
     async def _moved(self) -> bool:
         return all([await self._has_moved(name) for name in self._shifts])
@@ -53,9 +53,9 @@ class Clock(Nemesis):
         ahead_s = await self.db.clock_ahead_s(name)
         return ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Set the clocks right."""
-        for name in strike.nodes:
+        for name in planned.nodes:
             self.db.shift_clock(name, 0)
         return 0
 
@@ -74,7 +74,7 @@ class Drift(Nemesis):
         self._gains: dict[str, float] = {}
         self._before: dict[str, int] = {}
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose one node, or all by different amounts."""
         names = self.names if rng.random() < 0.4 else [await self.one(rng)]
         hold_s = rng.uniform(5, 12)
@@ -82,7 +82,7 @@ class Drift(Nemesis):
         ahead = [self._ahead_s(name) for name in names]
         after = [s + self._gains[name] * hold_s for s, name in zip(ahead, names, strict=True)]
         furthest_s = max(abs(s) for s in (*ahead, *after, *map(self._ahead_s, self.db.nodes)))
-        return Strike(
+        return PlannedFault(
             nodes=tuple(names),
             detail=", ".join(f"{name} x{1 + gain:g}" for name, gain in self._gains.items()),
             hold_s=hold_s,
@@ -99,19 +99,19 @@ class Drift(Nemesis):
     def _ahead_s(self, name: str) -> float:
         return self.db.nodes[name].pace.skew_s
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Make them run wrong."""
-        assert strike
+        assert planned
         for name, gain in self._gains.items():
             pace = self.db.nodes[name].pace
             self._before[name] = pace.looks
             pace.set(gain)
         return 0
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Make them run true; a node that read a wrong clock counts as struck."""
         struck = 0
-        for name in strike.nodes:
+        for name in planned.nodes:
             pace = self.db.nodes[name].pace
             pace.set(0)
             struck += pace.looks > self._before[name]

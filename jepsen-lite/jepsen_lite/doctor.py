@@ -9,10 +9,10 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
+from jepsen_lite.fault_schedule import KINDS
 from jepsen_lite.nemesis import RESETS
 from jepsen_lite.network import namespaces_work
 from jepsen_lite.shims import ShimFailed, shim
-from jepsen_lite.striking import KINDS
 
 _COMPILER = "apt install gcc libc6-dev"
 

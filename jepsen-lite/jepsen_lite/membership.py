@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from msgspec import Struct
 
 from jepsen_lite.db import Db, until
-from jepsen_lite.nemesis import Links, Nemesis, Strike
+from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 from jepsen_lite.switch import Shape
 
 # The size of the cluster at first.
@@ -150,13 +150,13 @@ class Membership(Nemesis):
         self._change = Change(kind="transfer")
         self._kinds: list[str] = []
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a possible change; every kind has its turn before one has two."""
         if self._operator.open is not None:
             self._change = self._operator.open
         else:
             self._change = await self._draw(rng)
-        return Strike(nodes=self._change.nodes, detail=str(self._change))
+        return PlannedFault(nodes=self._change.nodes, detail=str(self._change))
 
     async def _draw(self, rng: random.Random) -> Change:
         members, spares = self.names, self.db.spares
@@ -191,9 +191,9 @@ class Membership(Nemesis):
         every = (len(self.db.spares), len(self.names), self.db.network.cuttable)
         return every == (2, MEMBERS_MIN, True)
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Carry it out."""
-        assert strike
+        assert planned
         change = self._change
         if change.kind == "torn":
             return await self._tear(change)
@@ -261,10 +261,10 @@ class Membership(Nemesis):
         if self.db.nodes[name].member and not self.db.nodes[name].running:
             self.db.start(name)
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Wait until killed nodes are back."""
         self.db.supervise()
-        await self.back([name for name in strike.nodes if name in self.db.members])
+        await self.back([name for name in planned.nodes if name in self.db.members])
         return 0
 
     async def settle(self) -> str:
@@ -316,13 +316,13 @@ class Wipe(Nemesis):
         self._leader = ""
         self._shapes: list[str] = []
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a node and its fate."""
         if self._operator.open is not None:
-            return Strike(nodes=self._operator.open.nodes, detail=str(self._operator.open))
+            return PlannedFault(nodes=self._operator.open.nodes, detail=str(self._operator.open))
         damaged = [name for name in self.db.members if self.db.nodes[name].damaged]
         if not (damaged or await self.db.vote(self.db.members)):
-            return Strike(nodes=())
+            return PlannedFault(nodes=())
         if not self._shapes:
             self._shapes = [*rng.sample(["lost", "replaced"], 2), "forgetful"]
         shape = self._shapes.pop()
@@ -333,22 +333,22 @@ class Wipe(Nemesis):
             self._leader = leader
             forgets = rng.sample(others, len(others) // 2)
             nodes = tuple(sorted([leader, *forgets]))
-            return Strike(nodes=nodes, detail=shape, hold_s=rng.uniform(5, 8))
+            return PlannedFault(nodes=nodes, detail=shape, hold_s=rng.uniform(5, 8))
         if shape == "replaced" and self.db.spares:
             self._change = Change(kind="replace", comes=rng.choice(self.db.spares), goes=lost)
-            return Strike(nodes=self._change.nodes, detail=shape)
-        return Strike(nodes=(lost,), detail="lost", hold_s=rng.uniform(0, 3))
+            return PlannedFault(nodes=self._change.nodes, detail=shape)
+        return PlannedFault(nodes=(lost,), detail="lost", hold_s=rng.uniform(0, 3))
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Delete the data."""
-        match strike.detail:
+        match planned.detail:
             case "lost":
-                await self._lose(strike.nodes[0])
+                await self._lose(planned.nodes[0])
             case "replaced":
                 await self._lose(self._change.goes)
                 await self._operator.carry_out(self._change, within_s=CHANGES_WITHIN_S)
             case "forgetful":
-                await self._forget([name for name in strike.nodes if name != self._leader])
+                await self._forget([name for name in planned.nodes if name != self._leader])
             case _ if self._operator.open is not None:
                 await self._operator.carry_out(self._operator.open, within_s=CHANGES_WITHIN_S)
         return 0
@@ -372,12 +372,12 @@ class Wipe(Nemesis):
             self.db.start(name)
         await self.links.set(self.name, {})
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Start all nodes that are down, and wait until everybody votes again."""
         self.db.supervise()
-        await self.back([name for name in strike.nodes if name in self.db.members])
+        await self.back([name for name in planned.nodes if name in self.db.members])
         voted = await until(_AllVote(self.db), within_s=CHANGES_WITHIN_S)
-        return len(strike.nodes) if voted else 0
+        return len(planned.nodes) if voted else 0
 
     async def settle(self) -> str:
         """Wait until everybody votes, now that no fault disturbs it."""

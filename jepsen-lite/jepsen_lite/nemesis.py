@@ -45,8 +45,8 @@ FETCHING = '"fetching a snapshot"'
 INSTALLED = '"snapshot installed"'
 
 
-class Strike(Struct, frozen=True, kw_only=True):
-    """A fault that was decided on.
+class PlannedFault(Struct, frozen=True, kw_only=True):
+    """A fault as drawn from the seed: its targets, shape and duration.
 
     Attributes:
         hold_s: How long it lasts.
@@ -112,16 +112,16 @@ class Nemesis(ABC):
         self.took_ms = 0
 
     @abstractmethod
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Decide on targets and shape."""
 
     @abstractmethod
-    async def begin(self, strike: Strike) -> int:
-        """Strike; return how many targets were seen to be struck, 0 if that is only known later."""
+    async def begin(self, planned: PlannedFault) -> int:
+        """Begin it; return how many targets were seen to be struck, 0 if that shows later."""
 
     @abstractmethod
-    async def end(self, strike: Strike) -> int:
-        """Undo it; return how many targets were struck, 0 if `start` returned that."""
+    async def end(self, planned: PlannedFault) -> int:
+        """Undo it; return how many targets were struck, 0 if `begin` has returned that."""
 
     async def settle(self) -> str:
         """Finish what the faults of others kept from ending; return what remains, or nothing."""
@@ -180,18 +180,18 @@ class Kill(Nemesis):
     target = "process"
     moves_leaders = True
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose one node, a majority or all."""
         shape, names = await self.some(rng, ("one", "one", "majority", "all"))
-        return Strike(nodes=tuple(names), detail=shape, hold_s=rng.uniform(0, 6))
+        return PlannedFault(nodes=tuple(names), detail=shape, hold_s=rng.uniform(0, 6))
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Kill them."""
-        return sum(await asyncio.gather(*(self.db.kill(name) for name in strike.nodes)))
+        return sum(await asyncio.gather(*(self.db.kill(name) for name in planned.nodes)))
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Start them again."""
-        await self.back(strike.nodes)
+        await self.back(planned.nodes)
         return 0
 
 
@@ -202,19 +202,19 @@ class Power(Nemesis):
     target = "process"
     moves_leaders = True
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose one node or all."""
         shape, names = await self.some(rng, ("one", "all", "all"))
-        return Strike(nodes=tuple(names), detail=shape, hold_s=rng.uniform(0, 3))
+        return PlannedFault(nodes=tuple(names), detail=shape, hold_s=rng.uniform(0, 3))
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Cut it."""
-        await self.db.cut_power(strike.nodes)
-        return len(strike.nodes)
+        await self.db.cut_power(planned.nodes)
+        return len(planned.nodes)
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Start them again."""
-        await self.back(strike.nodes)
+        await self.back(planned.nodes)
         return 0
 
 
@@ -234,15 +234,15 @@ class Away(Nemesis):
         super().__init__(db, links)
         self._twice = False
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a node."""
         self._twice = rng.random() < 0.5
         detail = "killed again while it fetches" if self._twice else ""
-        return Strike(nodes=(await self.one(rng),), detail=detail)
+        return PlannedFault(nodes=(await self.one(rng),), detail=detail)
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Kill it, and wait until it is far behind."""
-        await self.kill_and_leave(strike.nodes[0])
+        await self.kill_and_leave(planned.nodes[0])
         return 0
 
     async def kill_and_leave(self, name: str) -> None:
@@ -266,9 +266,9 @@ class Away(Nemesis):
             for shard in range(self.db.shards)
         ]
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Start it, and verify by its log that it fetched and installed a shard's snapshot."""
-        [name] = strike.nodes
+        [name] = planned.nodes
         node = self.db.nodes[name]
         before = node.log.stat().st_size
         self.db.start(name)
@@ -295,29 +295,29 @@ class Install(Away):
         super().__init__(db, links)
         self._moments: list[str] = []
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a node and the moment."""
         self._moments = self._moments or rng.sample(["fetch", "exchange", "lender"], 3)
         name, moment = await self.one(rng), self._moments.pop()
         # The node that will serve the snapshot is not known yet.
         others = [other for other in self.names if other != name] if moment == "lender" else ()
-        return Strike(nodes=(name, *others), detail=moment)
+        return PlannedFault(nodes=(name, *others), detail=moment)
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Start it, kill it at that moment, and start it for good."""
-        name = strike.nodes[0]
+        name = planned.nodes[0]
         node = self.db.nodes[name]
         before = node.log.stat().st_size
         # The moments of a swap pass fast; a slow disk makes them last.
         node.disk.fault(DiskFault.SLOW, delay_ms=SLOW_SYNC_MS)
         self.db.start(name)
-        mark = "shard-*.ready" if strike.detail == "exchange" else "shard-*.incoming"
+        mark = "shard-*.ready" if planned.detail == "exchange" else "shard-*.incoming"
 
         async def there() -> bool:
             return any(node.data.glob(mark)) and FETCHING in node.logged_since(before)
 
         await until(there, within_s=INSTALLS_WITHIN_S)
-        if strike.detail == "lender":
+        if planned.detail == "lender":
             return await self._without_lender(node, before)
         await self.db.kill(name)
         logged = node.logged_since(before)
@@ -365,19 +365,19 @@ class Pause(Nemesis):
     target = "process"
     moves_leaders = True
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose nodes, and a time shorter or longer than an election or a lease."""
         shape, names = await self.some(rng, ("one", "one", "minority", "majority"))
         hold_s = rng.choice((0.3, 1.5, 4.0, 9.0)) * rng.uniform(0.8, 1.2)
-        return Strike(nodes=tuple(names), detail=shape, hold_s=hold_s)
+        return PlannedFault(nodes=tuple(names), detail=shape, hold_s=hold_s)
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Freeze them."""
-        return await self.db.pause(*strike.nodes)
+        return await self.db.pause(*planned.nodes)
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Resume them."""
-        for name in strike.nodes:
+        for name in planned.nodes:
             self.db.resume(name)
         return 0
 
@@ -389,19 +389,19 @@ class Restart(Nemesis):
     target = "process"
     moves_leaders = True
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Decide on the order."""
-        return Strike(nodes=tuple(rng.sample(self.names, len(self.names))))
+        return PlannedFault(nodes=tuple(rng.sample(self.names, len(self.names))))
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Wait for the end of the restarts."""
-        assert strike
+        assert planned
         return 0
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Stop each node with SIGTERM, start it and wait until it is back."""
         ended = 0
-        for name in strike.nodes:
+        for name in planned.nodes:
             ended += await self.db.stop(name)
             await self.back([name])
         return ended
@@ -418,18 +418,18 @@ class OnLinks(Nemesis):
         self._rules: Rules = {}
         self._before = 0
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Put the rules in force."""
-        assert strike
+        assert planned
         self._before = await self.links.struck(self._rules)
         await self.links.set(self.name, self._rules)
         return 0
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Let packets pass as they come."""
         struck = await self.links.struck(self._rules) - self._before
         await self.links.set(self.name, {})
-        return len(strike.nodes) if struck else 0
+        return len(planned.nodes) if struck else 0
 
 
 class Partition(OnLinks):
@@ -438,12 +438,12 @@ class Partition(OnLinks):
     name = "partition"
     moves_leaders = True
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a shape."""
         lonely = await self.one(rng)
         shape = rng.choice(("isolate", "halves", "deaf", "mute", "bridge", "ring"))
         self._rules = cuts(shape, self.names, lonely, rng)
-        return Strike(
+        return PlannedFault(
             nodes=tuple(sorted({name for link in self._rules for name in link})),
             detail=f"{shape} {lonely}: {_told(self._rules)}",
             hold_s=rng.choice((1.0, 3.0, 6.0, 10.0)) * rng.uniform(0.8, 1.2),
@@ -455,7 +455,7 @@ class Packets(OnLinks):
 
     name = "packets"
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose the links of one node or of all, and those of the clients or not."""
         shape = rng.choice(
             (
@@ -475,7 +475,7 @@ class Packets(OnLinks):
             if a != b and (a in about or (b in about and not shape.stall))
         }
         clients = " and clients" if "clients" in ends else ""
-        return Strike(
+        return PlannedFault(
             nodes=tuple(about),
             detail=f"{_described(shape)}{clients}",
             hold_s=rng.uniform(2, 5 if shape.stall else 10),
@@ -489,18 +489,18 @@ class Reset(Nemesis):
     target = "process"
     cuts = True
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a node, for a moment."""
-        return Strike(nodes=(await self.one(rng),), hold_s=rng.uniform(0.2, 1.5))
+        return PlannedFault(nodes=(await self.one(rng),), hold_s=rng.uniform(0.2, 1.5))
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Answer every packet in or out with a reset."""
-        await self._nft(strike.nodes[0], RESETS)
+        await self._nft(planned.nodes[0], RESETS)
         return 0
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Let connections live again; the counters show how many packets were answered so."""
-        [name] = strike.nodes
+        [name] = planned.nodes
         listed = await self._nft(name, "list table inet jl")
         await self._nft(name, "delete table inet jl")
         counted = [word for line in listed.split("\n") for word in _counters(line)]
@@ -534,32 +534,32 @@ class _DiskNemesis(Nemesis):
         assert not everywhere
         return 0
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose one node, or all."""
         everywhere = rng.random() < self.everywhere
         self._delay_ms = self.delay_ms(rng, everywhere=everywhere)
         detail = f"{self._delay_ms} ms a sync" if self._delay_ms else ""
         hold_s = rng.uniform(1, 7)
         names = self.names if everywhere else [await self.one(rng)]
-        return Strike(nodes=tuple(names), detail=detail, hold_s=hold_s)
+        return PlannedFault(nodes=tuple(names), detail=detail, hold_s=hold_s)
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Make their disks fail."""
-        for name in strike.nodes:
+        for name in planned.nodes:
             disk = self.db.nodes[name].disk
             self._before[name] = disk.struck
             disk.fault(self.fault, delay_ms=self._delay_ms)
         return 0
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Mend them; a node that gave up is started again."""
         struck = 0
-        for name in strike.nodes:
+        for name in planned.nodes:
             disk = self.db.nodes[name].disk
             disk.fault(DiskFault.NONE)
             struck += disk.struck > self._before[name]
         # Nodes killed by other faults are theirs to restart.
-        await self.back([name for name in strike.nodes if self.db.nodes[name].gave_up])
+        await self.back([name for name in planned.nodes if self.db.nodes[name].gave_up])
         return struck
 
 
@@ -612,14 +612,14 @@ class Corrupt(Nemesis):
         super().__init__(db, links)
         self._damage: Damage | None = None
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a node and the damage; nothing once a minority is damaged."""
         minority = (len(self.db.members) - 1) // 2
         damaged = [name for name in self.names if self.db.nodes[name].damaged]
         full = sum(self.db.nodes[name].damaged for name in self.db.members) >= minority
         names = damaged if full else self.names
         if not names:
-            return Strike(nodes=())
+            return PlannedFault(nodes=())
         name = rng.choice(names)
         kind = rng.choice(("flip", "flip", "truncate", "zero", "gone"))
         of = rng.choice(("*.sst", "*.log", "MANIFEST-*", "*"))
@@ -628,20 +628,20 @@ class Corrupt(Nemesis):
             of = rng.choice(("*.sst", "CURRENT", "MANIFEST-*"))
         self._damage = Damage(kind=kind, of=of, draw=rng.random())
         detail = f"{self._damage.kind} {self._damage.of}"
-        return Strike(nodes=(name,), detail=detail, hold_s=rng.uniform(0, 4))
+        return PlannedFault(nodes=(name,), detail=detail, hold_s=rng.uniform(0, 4))
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Kill it and damage its disk."""
-        if not strike.nodes or self._damage is None:
+        if not planned.nodes or self._damage is None:
             return 0
-        [name] = strike.nodes
+        [name] = planned.nodes
         await self.db.kill(name)
         self.db.nodes[name].damaged = True
         return int(damage(self.db.nodes[name].data, self._damage))
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Start it: it becomes ready, or it ends and logs the reason."""
-        for name in strike.nodes:
+        for name in planned.nodes:
             self.db.start(name)
             settled = _ReadyOrGone(self.db, name)
             await until(settled, within_s=START_WITHIN_S)
@@ -666,18 +666,18 @@ class Idle(Nemesis):
     name = "idle"
     target = "nothing"
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose a node."""
-        return Strike(nodes=(rng.choice(self.names),), hold_s=1)
+        return PlannedFault(nodes=(rng.choice(self.names),), hold_s=1)
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Do nothing."""
-        assert strike
+        assert planned
         return 0
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Do nothing."""
-        assert strike
+        assert planned
         return 0
 
 

@@ -21,11 +21,11 @@ from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_
 from jepsen_lite.checkout import Checkout, checkout_of
 from jepsen_lite.client import Client
 from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, DbFailed, discard, until
+from jepsen_lite.fault_schedule import KINDS, Nemeses
 from jepsen_lite.history import AUTOPSY, MEMBERS, Args, F, Out, Recorder, Type, load
 from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network
 from jepsen_lite.operations import History
 from jepsen_lite.sink import Sink
-from jepsen_lite.striking import KINDS, Nemeses
 from jepsen_lite.workload import DRAIN_WITHIN_S, SILENT_S, WORKLOADS, Workload, minimum_ok
 
 HOME = Path(__file__).parent.parent
@@ -222,10 +222,10 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         await asyncio.sleep(CALIBRATE_S)
         phase("main")
         stop = asyncio.Event()
-        striking = background.create_task(nemeses.run(stop))
+        injecting = background.create_task(nemeses.run(stop))
         await asyncio.sleep(options.seconds)
         stop.set()
-        await striking
+        await injecting
         phase("heal")
         await asyncio.sleep(RECOVER_S if options.nemeses else 0)
         over.set()

@@ -72,7 +72,7 @@ class Options(Struct, frozen=True, kw_only=True):
     pause: float
     partition: float
     reconnect: float
-    deaf: float
+    isolate: float
     full: float
     transfer: float
     slow_disk: bool
@@ -125,7 +125,7 @@ def draw_options(random: Random, workload: str = "") -> Options:
         pause=sometimes(0.003),
         partition=sometimes(0.004),
         reconnect=sometimes(0.006),
-        deaf=sometimes(0.002),
+        isolate=sometimes(0.002),
         full=sometimes(0.002),
         transfer=sometimes(0.004),
         slow_disk=random.random() < 0.3,
@@ -240,10 +240,10 @@ class _Run:
         over = asyncio.Event()
         load = brokers.outside.create_task(self._workload.run(over))
         self._begin_weather()
-        self._pass(MAIN_S, strikes=True)
+        self._pass(MAIN_S, faults=True)
         self._heal()
         self._phase("heal")
-        self._pass(CALM_S, strikes=False)
+        self._pass(CALM_S, faults=False)
         brokers.outside.enter(over.set)
         self._until(load.done, ANSWERED_S, "an operation has no end")
         load.result()
@@ -257,11 +257,11 @@ class _Run:
         self._observe()
         self._phase("end")
 
-    def _pass(self, seconds: float, *, strikes: bool) -> None:
+    def _pass(self, seconds: float, *, faults: bool) -> None:
         end = self._brokers.clock.now + seconds
         while self._brokers.clock.now < end:
-            if strikes:
-                self._strike()
+            if faults:
+                self._begin_faults()
             self._step()
 
     def _step(self) -> None:
@@ -305,24 +305,24 @@ class _Run:
         else:
             brokers.flush_s = lambda: random.choice((0.0002, 0.001, 0.004))
 
-    def _strike(self) -> None:
+    def _begin_faults(self) -> None:
         random, options, brokers = self._random, self._options, self._brokers
         now = brokers.clock.now
         for due in [each for each in self._ends if each[0] <= now]:
             self._end(due)
-        for probability, strike in (
+        for probability, begin in (
             (options.kill, self._kill),
             (options.away, self._send_away),
             (options.pause, self._pause),
             (options.partition, self._partition),
             (options.reconnect, self._reconnect),
-            (options.deaf, self._deafen),
+            (options.isolate, self._isolate),
             (options.full, self._fill),
             (options.transfer, self._transfer),
             (0.003 if options.clock_ms else 0.0, self._move_clock),
         ):
             if random.random() < probability:
-                strike()
+                begin()
 
     def _last(self, name: str, nodes: tuple[str, ...], s: float, heal: Callable[[], None]) -> None:
         """Let a fault that has begun last for a while."""
@@ -400,11 +400,11 @@ class _Run:
             self._brokers.reconnect(one, other)
             self._last("reconnect", (one, other), 0.5, lambda: None)
 
-    def _deafen(self) -> None:
+    def _isolate(self) -> None:
         node_id = self._random.choice(self._brokers.ids)
         if not self._struck("cut-off-clients", node_id):
-            self._brokers.deaf.add(node_id)
-            heal = partial(self._brokers.deaf.discard, node_id)
+            self._brokers.isolated.add(node_id)
+            heal = partial(self._brokers.isolated.discard, node_id)
             self._last("cut-off-clients", (node_id,), self._random.uniform(0.5, 5.0), heal)
 
     def _fill(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from jepsen_lite.db import Db
-from jepsen_lite.nemesis import Links, Nemesis, Strike
+from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 from jepsen_lite.sink import Sink, SinkFault
 
 
@@ -30,23 +30,23 @@ class SinkFails(Nemesis):
         assert self.db.sink is not None, "a run has one"
         return self.db.sink
 
-    async def plan(self, rng: random.Random) -> Strike:
+    async def plan(self, rng: random.Random) -> PlannedFault:
         """Choose how it fails; every way has its turn before one has two."""
         if not self._shapes:
             shapes = [shape for shape in SinkFault if shape is not SinkFault.NONE]
             self._shapes = rng.sample(shapes, len(shapes))
-        return Strike(nodes=("sink",), detail=self._shapes.pop(), hold_s=rng.uniform(3, 9))
+        return PlannedFault(nodes=("sink",), detail=self._shapes.pop(), hold_s=rng.uniform(3, 9))
 
-    async def begin(self, strike: Strike) -> int:
+    async def begin(self, planned: PlannedFault) -> int:
         """Make it fail."""
         self._before = self._sink.struck
         self._failed = await self.db.undelivered()
-        await self._sink.begin(SinkFault(strike.detail))
+        await self._sink.begin(SinkFault(planned.detail))
         return 0
 
-    async def end(self, strike: Strike) -> int:
+    async def end(self, planned: PlannedFault) -> int:
         """Mend it; a refusing sink sees no calls, but the nodes count those that failed."""
         failed = await self.db.undelivered() - self._failed
         struck = self._sink.struck - self._before
         await self._sink.end()
-        return int(struck > 0 or (strike.detail == SinkFault.REFUSE and failed > 0))
+        return int(struck > 0 or (planned.detail == SinkFault.REFUSE and failed > 0))

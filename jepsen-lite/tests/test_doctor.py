@@ -13,9 +13,9 @@ import pytest
 from jepsen_lite.checker.judging import Exit
 from jepsen_lite.cli import _options, _parser
 from jepsen_lite.doctor import KindsMissing, available, findings
+from jepsen_lite.fault_schedule import KINDS
 from jepsen_lite.network import namespaces_work
 from jepsen_lite.running import HOME, RUNS
-from jepsen_lite.striking import KINDS
 
 # The number of a run that never starts: no other run has it.
 SEED = 410_220_117

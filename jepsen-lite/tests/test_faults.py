@@ -12,10 +12,10 @@ from codeq_cluster.core.sharding import shard_of
 from jepsen_lite.checker.judging import PROMISES
 from jepsen_lite.cli import DEFAULT_MIX
 from jepsen_lite.drawing import _FAULTS
+from jepsen_lite.fault_schedule import KINDS, has_effect
 from jepsen_lite.history import F
 from jepsen_lite.nemesis import cuts
 from jepsen_lite.running import Options, demands
-from jepsen_lite.striking import KINDS, can_strike
 from jepsen_lite.workload import WORKLOADS, key_on, shard_of_key
 
 NODES = ["n1", "n2", "n3", "n4", "n5"]
@@ -84,7 +84,7 @@ def test_every_shard_has_a_key_of_every_stem(stem: str, shards: int, data: st.Da
 @pytest.mark.parametrize("name", sorted(set(KINDS) - {"idle"}))
 def test_every_kind_of_fault_has_a_workload_that_it_strikes(name: str) -> None:
     """Without a workload, the matrix would silently leave the kind of fault out."""
-    assert any(can_strike(name, mix) for mix in WORKLOADS.values())
+    assert any(has_effect(name, mix) for mix in WORKLOADS.values())
 
 
 def test_every_fault_has_a_colour() -> None:

@@ -1,4 +1,4 @@
-"""Striking: the kinds of faults, and their schedule through a run."""
+"""Fault schedule: the kinds of faults, and their sequence through a run."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from jepsen_lite.nemesis import (
     Packets,
     Partition,
     Pause,
+    PlannedFault,
     Power,
     Reset,
     Restart,
-    Strike,
 )
 from jepsen_lite.sinks import SinkFails
 from jepsen_lite.workload import Mix
@@ -63,7 +63,7 @@ KINDS: Mapping[str, type[Nemesis]] = {
 }
 
 
-def can_strike(name: str, mix: Mix) -> bool:
+def has_effect(name: str, mix: Mix) -> bool:
     """Return whether a kind of fault can have an effect in a workload."""
     if KINDS[name].needs_webhooks:
         return mix.webhooks > 0
@@ -115,23 +115,23 @@ class Nemeses:
             # Every kind has its turn before one has two, or a short run would lack some.
             turn = turn or rng.sample(nemeses, len(nemeses))
             nemesis = turn.pop()
-            strike = await nemesis.plan(rng)
+            planned = await nemesis.plan(rng)
             # Recorded before it begins and after it ended: calm is only what certainly was.
-            self._record(nemesis, strike, on=True, out=Out())
+            self._record(nemesis, planned, on=True, out=Out())
             nemesis.took_ms = 0
-            begun = await nemesis.begin(strike)
-            await _stopped(stop, strike.hold_s)
-            ended = await nemesis.end(strike)
+            begun = await nemesis.begin(planned)
+            await _stopped(stop, planned.hold_s)
+            ended = await nemesis.end(planned)
             out = Out(applied=max(begun, ended), took_ms=nemesis.took_ms)
-            self._record(nemesis, strike, on=False, out=out)
+            self._record(nemesis, planned, on=False, out=out)
 
-    def _record(self, nemesis: Nemesis, strike: Strike, *, on: bool, out: Out) -> None:
+    def _record(self, nemesis: Nemesis, planned: PlannedFault, *, on: bool, out: Out) -> None:
         args = Args(
             name=nemesis.name,
-            nodes=strike.nodes,
+            nodes=planned.nodes,
             on=on,
-            detail=strike.detail,
-            amount_ms=strike.amount_ms,
+            detail=planned.detail,
+            amount_ms=planned.amount_ms,
         )
         self._recorder.record("nemesis", F.FAULT, Type.INFO, args=args, out=out)
 
