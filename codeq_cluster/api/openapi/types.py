@@ -13,6 +13,7 @@ from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.middleware import Handler
 
 JSON = "application/json"
+Json = dict[str, Any]
 COMMAND_SCHEMA: Mapping[str, object] = {"type": "string", "pattern": f"^{COMMAND.pattern}$"}
 
 

@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from py_mini_racer import MiniRacer
 
 from codeq_cluster.api.app import ROUTES
-from codeq_cluster.api.openapi.document import document
+from codeq_cluster.api.openapi.document import encoded
 from codeq_cluster.api.routes import openapi
 from codeq_cluster.settings import NodeSettings, PeerAddress
 
@@ -71,8 +70,7 @@ def spec() -> dict[str, Any]:
         peers=(PeerAddress(id="n1", link="127.0.0.1:1", http="http://127.0.0.1:2"),),
         data_dir=Path("unused"),
     )
-    encoded = msgspec.json.encode(document(ROUTES, settings))
-    described: dict[str, Any] = json.loads(encoded)
+    described: dict[str, Any] = json.loads(encoded(ROUTES, settings))
     return described
 
 

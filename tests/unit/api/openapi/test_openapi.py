@@ -18,7 +18,9 @@ from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.http import call, refusals
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.middleware import Route
-from codeq_cluster.api.openapi.document import body_of, encoded, fields, operation_id, operations
+from codeq_cluster.api.openapi.components import body_of
+from codeq_cluster.api.openapi.document import encoded, fields, operations
+from codeq_cluster.api.openapi.operation import operation_id
 from codeq_cluster.api.routes import (
     allowed,
     attachments,
