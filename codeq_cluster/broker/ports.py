@@ -44,8 +44,21 @@ class StateStore(Protocol):
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` rows of start <= key < end, ascending."""
 
-    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
+    def commit(
+        self,
+        mutations: Mapping[bytes, bytes | None],
+        *,
+        index: int,
+        digest: bytes,
+        net: bool = False,
+    ) -> None:
         """Write one entry's mutations with its index and digest, all or none; None deletes.
+
+        Args:
+            mutations: By key.
+            index: Of the entry.
+            digest: Of the state with it.
+            net: See `codec.entries.is_net`.
 
         Raises:
             StorageFailed: Nothing was written; the node must stop.

@@ -3,6 +3,7 @@
     version byte, then the version's fields: [epoch, ordinal, clock_ms, seq, {key: value | null}]
     1: in CBOR
     2: in MessagePack, which is written and read in a tenth of the time
+    3: like 2, and its mutations are net: each index row of a task is put only where there is none
 
 Every version is read. The format version in use decides which one is written, because every node of
 the group can read it.
@@ -87,6 +88,15 @@ def decode(payload: bytes) -> Entry:
     return form.decode(payload[1:])
 
 
+def is_net(payload: bytes) -> bool:
+    """Return whether the mutations of a valid payload are net.
+
+    Then a task's index row is put only where there is none, and deleted only where there is one.
+    Otherwise a batch that left a place and came back may put a row that is there already.
+    """
+    return payload[0] >= _NET_FROM
+
+
 def _to_cbor(entry: Entry) -> bytes:
     return cbor2.dumps([entry.epoch, entry.ordinal, entry.clock_ms, entry.seq, entry.mutations])
 
@@ -131,4 +141,9 @@ def _entry(fields: object) -> Entry:
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(Entry).decode
-_FORMS = {1: _Form(1, _to_cbor, _from_cbor), 2: _Form(2, _pack, _unpacked)}
+_NET_FROM = 3
+_FORMS = {
+    1: _Form(1, _to_cbor, _from_cbor),
+    2: _Form(2, _pack, _unpacked),
+    3: _Form(3, _pack, _unpacked),
+}

@@ -125,6 +125,7 @@ _FAMILIES = {
 _FOLLOWED = frozenset((b"re", b"st", b"it", b"er"))
 # Families whose rows hold an instant or an order; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st")}
+_TASK_INDEXES = frozenset((_QUEUE_CODE, b"le", b"tt", b"cl"))
 _KINDS = frozenset(kind.value.encode() for kind in ItemKind)
 _PLACES = {
     b"pending": Family.PENDING,
@@ -274,6 +275,11 @@ def family(key: bytes) -> Family:
         return Family.OTHER
     parts = key.split(b"/", 5)
     return _PLACES.get(parts[4], Family.OTHER) if len(parts) == 6 else Family.OTHER
+
+
+def is_task_index(key: bytes) -> bool:
+    """Return whether a key is an index row of a task."""
+    return key[_CODE] in _TASK_INDEXES
 
 
 def followed(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:

@@ -2,6 +2,7 @@
 
 1: entries, records, snapshots and frames of version 1.
 2: entries of version 2.
+3: entries of version 3.
 
 A release reads every version up to its own, and writes the version in use, which is part of a
 group's membership. An operator raises it once every member knows it; nothing lowers it.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from codeq_cluster.errors import ReleaseTooOld
 
-LEVEL = 2
+LEVEL = 3
 LEVEL_MAX = 10_000  # Far beyond any release.
 
 

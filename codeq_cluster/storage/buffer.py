@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 Rows = list[tuple[bytes, bytes]]
@@ -17,8 +17,15 @@ class Missing:
 MISSING: Final = Missing()
 
 
+def _none(_key: bytes) -> bool:
+    return False
+
+
 class RowBuffer:
     """Range deletes, then puts and deletes of rows; the newest of a key wins.
+
+    A transient row that was put and deleted here leaves nothing behind, because the database has
+    none to delete.
 
     Attributes:
         rows: The newest value of every key written; None for deleted.
@@ -26,12 +33,22 @@ class RowBuffer:
         size: Approximate memory, in bytes.
     """
 
-    __slots__ = ("ranges", "rows", "size")
+    __slots__ = ("_is_transient", "_stored", "ranges", "rows", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, is_transient: Callable[[bytes], bool] = _none) -> None:
+        """Start empty.
+
+        Args:
+            is_transient: Tells the keys whose rows often come and go. A net update puts such a row
+                only where there is none.
+        """
         self.rows: dict[bytes, bytes | None] = {}
         self.ranges: list[tuple[bytes, bytes]] = []
         self.size = 0
+        self._is_transient = is_transient
+        # Keys that the database may have a row of. They can be put and deleted here again. Without
+        # that second delete, the database's row would come back.
+        self._stored: set[bytes] = set()
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.ranges)
@@ -43,11 +60,34 @@ class RowBuffer:
             return None
         return value
 
-    def update(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Put rows; None deletes."""
+    def update(self, rows: Mapping[bytes, bytes | None], *, net: bool = False) -> None:
+        """Put rows; None deletes.
+
+        Args:
+            rows: By key.
+            net: Transient rows are put only where there is none.
+        """
+        if not net:
+            self._stored.update(rows)
+        gone = self._gone([key for key, value in rows.items() if value is None])
         self.rows.update(rows)
         values = filter(None, rows.values())
         self.size += sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)
+        for key in gone:
+            del self.rows[key]
+            self.size -= 2 * (len(key) + ROW_OVERHEAD_BYTES)
+
+    def _gone(self, deleted: Iterable[bytes]) -> list[bytes]:
+        """Return those of the deleted keys that leave nothing behind, and note the others."""
+        rows, stored = self.rows, self._stored
+        gone: list[bytes] = []
+        for key in deleted:
+            is_only_here = rows.get(key) is not None and key not in stored
+            if is_only_here and self._is_transient(key):
+                gone.append(key)
+            else:
+                stored.add(key)
+        return gone
 
     def write(
         self, puts: Iterable[tuple[bytes, bytes]], ranges: Iterable[tuple[bytes, bytes]]

@@ -12,7 +12,7 @@ from codeq_cluster.errors import StorageFailed
 from codeq_cluster.storage import spiller
 from codeq_cluster.storage.opening import catch_up
 from codeq_cluster.storage.shard import Applied, Database, Shard
-from codeq_cluster.storage.spiller import HELD_BYTES, Spiller
+from codeq_cluster.storage.spiller import HELD_BYTES, SPILL_S, Spiller
 from codeq_cluster.storage.wal import SEGMENT_BYTES, SegmentDisk, Wal
 from codeq_cluster.storage.wal_writer import Executor, Syncer, WalWriter
 
@@ -67,6 +67,7 @@ class NodeStorage:
         on_failed: Callable[[int, BaseException], None],
         segment_bytes: int = SEGMENT_BYTES,
         held_bytes: int = HELD_BYTES,
+        spill_s: float = SPILL_S,
     ) -> None:
         """Wrap open databases; `start` follows.
 
@@ -82,6 +83,7 @@ class NodeStorage:
             segment_bytes: Size of one segment of the log.
             held_bytes: Bound on a shard's rows in memory; beyond it, its log waits for its
                 database.
+            spill_s: Each shard is spilled this often.
         """
         self._place = place
         self._databases = databases
@@ -91,6 +93,7 @@ class NodeStorage:
         self._took = took
         self._on_failed = on_failed
         self._held_bytes = held_bytes
+        self._spill_s = spill_s
         self._wal = Wal(place.segments, segment_bytes=segment_bytes)
         self.shards: list[Shard] = []
 
@@ -118,6 +121,7 @@ class NodeStorage:
             timers=self._timers,
             on_failed=self._on_failed,
             held_bytes=self._held_bytes,
+            spill_s=self._spill_s,
         )
         for number, database in enumerate(self._databases):
             changed = partial(self._spiller.changed, number)

@@ -535,7 +535,14 @@ class RocksState(_Rows):
         """Return at most `limit` rows of start <= key < end, ascending."""
         return self._read(start, end, limit=limit)
 
-    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
+    def commit(
+        self,
+        mutations: Mapping[bytes, bytes | None],
+        *,
+        index: int,
+        digest: bytes,
+        net: bool = False,  # noqa: ARG002 - here every row is written, net or not
+    ) -> None:
         """Write one entry's mutations with its index and digest, all or none; None deletes.
 
         The write survives the process at once, and a power cut from the log's next synced write on.

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from codeq_cluster.codec import keyspace
 from codeq_cluster.errors import StorageDamaged
 from codeq_cluster.storage.buffer import MISSING, RowBuffer
 from codeq_cluster.storage.segments import Row, Write
@@ -284,7 +285,7 @@ class ShardState:
 
     def load(self) -> None:
         """Start from the content of the database."""
-        self.buffer = RowBuffer()
+        self.buffer = RowBuffer(keyspace.is_task_index)
         self._applied = self._stored.applied_index
         self._digest = self._stored.digest
 
@@ -339,21 +340,34 @@ class ShardState:
             start = edge
         return found[:limit]
 
-    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
+    def commit(
+        self,
+        mutations: Mapping[bytes, bytes | None],
+        *,
+        index: int,
+        digest: bytes,
+        net: bool = False,
+    ) -> None:
         """Take one entry's mutations with its index and digest; None deletes.
 
         Nothing is written to disk: the log can rebuild the state until the next spill.
+
+        Args:
+            mutations: By key.
+            index: Of the entry.
+            digest: Of the state with it.
+            net: See `codec.entries.is_net`.
         """
         assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
         assert len(digest) == len(self._digest), f"a digest of {len(digest)} bytes"
-        self.buffer.update(mutations)
+        self.buffer.update(mutations, net=net)
         self._applied, self._digest = index, digest
         self._noted.note(self._shard, index)
         self._changed()
 
     def spilled(self) -> None:
         """Note that the database has the rows of the buffer."""
-        self.buffer = RowBuffer()
+        self.buffer = RowBuffer(keyspace.is_task_index)
 
 
 class ShardLog:

@@ -65,6 +65,7 @@ class Spiller:
         timers: Time and the loop.
         on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
         held_bytes: See `HELD_BYTES`.
+        spill_s: See `SPILL_S`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Spiller:
         timers: SpillTimers,
         on_failed: Callable[[int, BaseException], None],
         held_bytes: int = HELD_BYTES,
+        spill_s: float = SPILL_S,
     ) -> None:
         self._wal = wal
         self._writer = writer
@@ -83,6 +85,7 @@ class Spiller:
         self._timers = timers
         self._on_failed = on_failed
         self._held_bytes = held_bytes
+        self._turn_s = spill_s / _TURNS
         self._early_bytes = min(SPILL_BYTES, held_bytes)
         self._shards: Sequence[Shard] = ()
         self._stalls: dict[int, _Stall] = {}
@@ -102,7 +105,7 @@ class Spiller:
         if self._shards and self._shards[shard].size >= self._early_bytes:
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
-        self._arm(SPILL_S / _TURNS)
+        self._arm(self._turn_s)
 
     def reopened(self, shard: int) -> None:
         """Note that a shard continues with another database, or with its own reopened."""
@@ -137,7 +140,7 @@ class Spiller:
             next_at = min(stall.retry_at for stall in list(self._stalls.values()))
             self._arm(max(_STALLED_S, next_at - self._timers.now()))
         elif any(shard.size for shard in self._shards):
-            self._arm(SPILL_S / _TURNS)
+            self._arm(self._turn_s)
 
     def _spill(self, shard: int, *, seq: int = 0) -> bool:
         """Spill one shard, unless its database has just refused; return whether all is written."""
@@ -186,7 +189,7 @@ class Spiller:
         for number in range(len(self._shards)):
             self._spill(number, seq=upto)
         if not all(shard.holds(upto) for shard in self._shards):
-            self._arm(SPILL_S)
+            self._arm(self._turn_s)
             return
         self._releasing = True
         self._renewed.clear()

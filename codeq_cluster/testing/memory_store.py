@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
+from codeq_cluster.codec import keyspace
+
 
 class _Rows:
     """Ordered rows."""
@@ -62,8 +64,18 @@ class MemoryState(_Rows):
         """Return at most `limit` rows of start <= key < end, ascending."""
         return self._read(start, end, limit=limit)
 
-    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
+    def commit(
+        self,
+        mutations: Mapping[bytes, bytes | None],
+        *,
+        index: int,
+        digest: bytes,
+        net: bool = False,
+    ) -> None:
         """Write one entry's mutations with its index and digest."""
+        for key, value in mutations.items() if net else ():
+            if keyspace.is_task_index(key):
+                assert (value is None) == (key in self._values), f"{key!r} is no net change"
         assert index == self.applied_index + 1, f"entry {index} after entry {self.applied_index}"
         assert len(digest) == len(self.digest), f"a digest of {len(digest)} bytes"
         for key, value in mutations.items():

@@ -39,6 +39,7 @@ from codeq_cluster.wire.rpc import Slot
 
 _EPOCH_MS = 1_700_000_000_000
 _SEGMENT_BYTES = 2**16  # Small enough that a run fills several.
+_SPILL_S = 0.25  # Often, so that a crash comes between many spills.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +169,7 @@ class SimBroker:
             took=lambda _shard, _seconds: None,
             on_failed=on_database_failed,
             segment_bytes=_SEGMENT_BYTES,
+            spill_s=_SPILL_S,
         )
         self.storage.start()
         self.states = [shard.state for shard in self.storage.shards]

@@ -28,6 +28,7 @@ from codeq_cluster.wire.messages import pack, unpack
 
 SHARD = 0
 SEGMENT_BYTES = 2**14  # Small enough that a run fills several.
+SPILL_S = 0.25  # Often, so that a crash comes between many spills.
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +160,7 @@ class SimCluster:
             took=lambda _shard, _seconds: None,
             on_failed=lambda _shard, error: self._database_failed(node_id, error),
             segment_bytes=SEGMENT_BYTES,
+            spill_s=SPILL_S,
         )
         storage.start()
         [shard] = storage.shards

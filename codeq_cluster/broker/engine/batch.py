@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from codeq_cluster.codec import keyspace
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.core.task import Task
@@ -46,7 +47,9 @@ class Batch:
 
     Attributes:
         ordinal: Counts the batches of one leadership; with the term it identifies the entry.
-        rows: The entry's mutations; a later decision's row replaces an earlier one's.
+        rows: The entry's mutations, net: a later decision's row replaces an earlier one's, and an
+            index row that a task left and came back to is not there.
+        cancelled: The keys of those index rows.
         tasks: The newest state of every changed task; None if it is deleted.
         operations: Operations whose callers wait for this batch.
         rows_bytes: Estimate of the entry's size, never too low.
@@ -58,6 +61,7 @@ class Batch:
 
     ordinal: int
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
+    cancelled: list[bytes] = field(default_factory=list)
     tasks: dict[str, Task | None] = field(default_factory=dict)
     changes: list[TaskChange] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
@@ -71,8 +75,14 @@ class Batch:
     def add_rows(
         self, rows: dict[bytes, bytes | None], changes: Sequence[TaskChange], *, rows_bytes: int
     ) -> None:
-        """Append one decision."""
-        self.rows.update(rows)
+        """Append one decision, whose own rows are net."""
+        own = self.rows
+        twice = [key for key in rows if key in own and keyspace.is_task_index(key)]
+        own.update(rows)
+        for key in twice:
+            # Put and deleted, or deleted and put: in the store nothing changes.
+            del own[key]
+        self.cancelled += twice
         self.changes.extend(changes)
         self.rows_bytes += rows_bytes
 

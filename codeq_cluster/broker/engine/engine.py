@@ -27,6 +27,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -412,11 +413,13 @@ class Engine:
             self._store.commit({}, index=index, digest=digest)
             self._tell_rows({})
             return
+        assert payload is not None
+        net = entries.is_net(payload)
         rows = entry.mutations
         rows[_CLOCK_KEY] = entry.clock_ms.to_bytes(8, "big")
         rows[_SEQ_KEY] = entry.seq.to_bytes(8, "big")
         number_audit_rows(rows, index)
-        self._store.commit(rows, index=index, digest=digest)
+        self._store.commit(rows, index=index, digest=digest, net=net)
         leadership = self._leadership
         if leadership is None:
             self._replica.follow(rows)
@@ -626,7 +629,7 @@ class Engine:
     def _release(self, leadership: Leadership, ordinal: int) -> None:
         batch = leadership.sent.popleft()
         assert batch.ordinal == ordinal, "entries are applied in another order than decided"
-        leadership.view.applied(ordinal, batch.rows, batch.tasks)
+        leadership.view.applied(ordinal, chain(batch.rows, batch.cancelled), batch.tasks)
         self._forget(batch)
         batch.release(self._with_payloads)
         took_s = asyncio.get_running_loop().time() - batch.taken_at

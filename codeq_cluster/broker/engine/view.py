@@ -276,10 +276,10 @@ class ShardView:
             self._tasks[task_id] = (batch, task)
         self.follow(rows)
 
-    def applied(self, batch: int, rows: Rows, tasks: Iterable[str]) -> None:
+    def applied(self, batch: int, keys: Iterable[bytes], tasks: Iterable[str]) -> None:
         """Drop the rows and tasks of an applied batch: the store holds them now."""
         overlay = self._overlay
-        for key in rows:
+        for key in keys:
             newest = overlay.get(key)
             if newest is not None and newest[0] == batch:
                 del overlay[key]

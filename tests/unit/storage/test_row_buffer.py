@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,10 +17,13 @@ Rows = dict[bytes, bytes]
 class Both:
     """A buffer over stored rows, and a dictionary with the same content."""
 
-    def __init__(self, stored: Rows) -> None:
+    def __init__(
+        self, stored: Rows, *, is_transient: Callable[[bytes], bool] = lambda _key: False
+    ) -> None:
         self.stored = dict(stored)
         self.model = dict(stored)
-        self.buffer = RowBuffer()
+        self.is_transient = is_transient
+        self.buffer = RowBuffer(is_transient)
 
     def write(self, puts: list[tuple[bytes, bytes]], ranges: list[tuple[bytes, bytes]]) -> None:
         """Delete the ranges, then put the rows."""
@@ -29,9 +34,9 @@ class Both:
             if not any(start <= key < end for start, end in ranges)
         } | dict(puts)
 
-    def update(self, rows: dict[bytes, bytes | None]) -> None:
+    def update(self, rows: dict[bytes, bytes | None], *, net: bool = False) -> None:
         """Put rows; None deletes."""
-        self.buffer.update(rows)
+        self.buffer.update(rows, net=net)
         for key, value in rows.items():
             self.model.pop(key, None)
             if value is not None:
@@ -46,6 +51,7 @@ class Both:
             self.stored.pop(key, None)
             if value is not None:
                 self.stored[key] = value
+        self.buffer = RowBuffer(self.is_transient)
 
     def page(self, start: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         """Return the stored rows of a range, ascending."""
@@ -97,6 +103,74 @@ def test_a_spill_changes_nothing_that_is_read(stored: Rows, calls: list[object])
     both.spill()
 
     assert both.model == both.stored
+
+
+@given(
+    calls=st.lists(
+        st.one_of(
+            st.sets(keys, min_size=1),
+            st.dictionaries(keys, st.none() | st.just(b""), min_size=1, max_size=3),
+            st.none(),
+        ),
+        max_size=10,
+    )
+)
+def test_rows_that_come_and_go_are_spilled_as_if_each_had_been_written(
+    calls: list[set[bytes] | dict[bytes, bytes | None] | None],
+) -> None:
+    """Net updates toggle keys, others put and delete any, and None is a spill."""
+    both = Both({b"a": b"", b"d": b""}, is_transient=lambda _key: True)
+    for call in calls:
+        if isinstance(call, set):
+            both.update({key: None if key in both.model else b"" for key in call}, net=True)
+        elif call is not None:
+            both.update(call)
+        else:
+            both.spill()
+    both.spill()
+
+    assert both.stored == both.model
+
+
+def test_a_row_that_came_and_went_is_not_spilled() -> None:
+    """The database has none to delete; a record may be there, and is deleted."""
+    buffer = RowBuffer(lambda key: key == b"index")
+    buffer.update({b"index": b"", b"record": b"1"}, net=True)
+    buffer.update({b"index": None, b"record": None}, net=True)
+
+    assert buffer.rows == {b"record": None}
+
+
+def test_a_stored_row_that_came_and_went_again_is_deleted() -> None:
+    """A task is leased and spilled, then given back, leased and given back again."""
+    buffer = RowBuffer(lambda _key: True)
+    for value in (None, b"", None):
+        buffer.update({b"lease": value}, net=True)
+
+    assert buffer.rows == {b"lease": None}
+
+
+def test_a_row_of_an_update_that_is_not_net_is_deleted() -> None:
+    """Entries of older releases put rows that the database may have."""
+    buffer = RowBuffer(lambda _key: True)
+    buffer.update({b"lease": b""})
+    buffer.update({b"lease": None}, net=True)
+
+    assert buffer.rows == {b"lease": None}
+
+
+@given(toggles=st.lists(st.sets(keys, min_size=1), max_size=8))
+def test_the_size_follows_rows_that_come_and_go(toggles: list[set[bytes]]) -> None:
+    """A buffer that kept the size of rows it has lost would be spilled early or hold its log."""
+    buffer = RowBuffer(lambda _key: True)
+    present: set[bytes] = set()
+    for toggled in toggles:
+        buffer.update({key: None if key in present else b"" for key in toggled}, net=True)
+        present ^= toggled
+    buffer.update(dict.fromkeys(present), net=True)
+
+    assert buffer.size == 0
+    assert not buffer
 
 
 @given(calls=steps)
