@@ -18,6 +18,9 @@ APPEND, ANSWER, VOTE_REQUEST, BEHIND = 1, 2, 3, 9
 # The log is trimmed by 256 entries at least; here it has more than 512 each time.
 SMALL = RaftSettings(keep_entries=20, log_entries_max=512, entries_in_flight_max=64)
 
+# The log is trimmed, and a snapshot taken, up to the state that is stored: once a second.
+STORED_S = 1.1
+
 
 def journal(cluster: SimCluster, node_id: str) -> Journal:
     return cluster.nodes[node_id].group._journal
@@ -36,6 +39,7 @@ def left_behind(
     cluster.cut(node_id, node_ids.replace(node_id, ""))
     for burst in range(8):
         propose(cluster, 100, prefix=f"missed{burst}/")
+    cluster.run(STORED_S)
     assert journal(cluster, "A").first > journal(cluster, node_id).last
     return cluster
 
@@ -110,7 +114,7 @@ def test_the_vote_survives_an_install(rules: SafetySwitches, voted_again: bool) 
 def test_a_snapshot_of_a_term_not_heard_of_is_installed() -> None:
     """A leader elected again while it serves its state has a term the follower lacks."""
     cluster = left_behind()
-    cluster.snapshot_s = lambda: 0.4
+    cluster.snapshot_s = lambda: 2.0
     cluster.heal()
     cluster.run_until(lambda: fetching(cluster))
     for peer in "AC":
@@ -119,6 +123,7 @@ def test_a_snapshot_of_a_term_not_heard_of_is_installed() -> None:
         assert cluster.nodes[str(cluster.leader())].group.transfer(peer)
         cluster.elect(peer)
     propose(cluster, 5, prefix="later")
+    cluster.run(STORED_S)
     term = cluster.nodes["A"].group.status().term
     assert journal(cluster, "B").term < term
 
