@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct
 
-WORKER_SCOPES = frozenset(
+from codeq_cluster.settings.tenants import TENANT
+
+_OF_WORKERS = tuple(
     f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")
 )
+WORKER_SCOPES = frozenset(_OF_WORKERS)
 
 # For a token whose roles give none; this caller needs another token.
 NO_TENANT_DATA = "forbidden. An operator has no tenant's data: use a token of the tenant"
 PAGE_ALONE = "forbidden. A viewer has the page alone: use a token of the tenant"
 
-_TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
-_TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
+TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
 
 
 class Access(StrEnum):
@@ -48,6 +49,9 @@ class Role(StrEnum):
     VIEWER = "codeq:view"
     ADMIN = "codeq:admin"
     OPERATOR = "codeq:operator"
+
+
+SCOPES: tuple[str, ...] = (*_OF_WORKERS, Role.ADMIN.value, Role.OPERATOR.value, Role.VIEWER.value)
 
 
 class AccessRefused(Exception):
@@ -122,7 +126,7 @@ def claims_of(token: Mapping[str, object], *, keep_s: float) -> Claims:
     expires = token["exp"]
     return Claims(
         subject=str(token["sub"]),
-        tenants=tuple(token[name] for name in _TENANT_CLAIMS if token.get(name) is not None),
+        tenants=tuple(token[name] for name in TENANT_CLAIMS if token.get(name) is not None),
         scopes=_scopes(token.get("scope")),
         event_types=tuple(e for e in event_types if isinstance(e, str))
         if isinstance(event_types, list)
@@ -173,7 +177,7 @@ def _tenant(claims: Claims, fallback: str) -> str:
     if not named and fallback == "subject":
         named = (claims.subject,)
     first = named[0] if named else None
-    if not isinstance(first, str) or not _TENANT.fullmatch(first):
+    if not isinstance(first, str) or not TENANT.fullmatch(first):
         raise AccessRefused(403, "invalid tenant claims")
     if any(other != first for other in named):
         raise AccessRefused(403, "invalid tenant claims")

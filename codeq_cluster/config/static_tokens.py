@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
+from codeq_cluster.auth.identity import SCOPES, TENANT_CLAIMS, Role
 from codeq_cluster.config.block import Block
 from codeq_cluster.config.sources import Given, refuse
 from codeq_cluster.settings import StaticToken
+from codeq_cluster.settings.tenants import TENANT
 
-_TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
-_TENANT_CLAIMS = ("tid", "tenantId", "tenant_id", "organizationId", "organization_id")
 _TOKENS_MAX = 1000
-_SCOPES_OF_WORKER = (
-    "codeq:claim",
-    "codeq:heartbeat",
-    "codeq:abandon",
-    "codeq:nack",
-    "codeq:result",
-    "codeq:subscribe",
-)
-SCOPES = (*_SCOPES_OF_WORKER, "codeq:admin", "codeq:operator", "codeq:view")
 _FIELDS = {"token", "tokenFile", "subject", "tenant", "scopes", "eventTypes", "email", "raw"}
 
 
@@ -54,7 +44,7 @@ def _token(name: str, item: object, source: str) -> StaticToken:
         raise block.refuse("raw", "a mapping of claims")
     scopes = block.texts("scopes")
     if str(raw.get("role", "")).upper() == "ADMIN":
-        scopes = (*scopes, "codeq:admin")
+        scopes = (*scopes, Role.ADMIN.value)
     if not set(scopes) <= set(SCOPES):
         raise block.refuse("scopes", f"a list of {', '.join(SCOPES)}")
     return StaticToken(
@@ -67,12 +57,12 @@ def _token(name: str, item: object, source: str) -> StaticToken:
 
 
 def _tenant(block: Block, raw: Mapping[str, object]) -> str | None:
-    named = {str(raw[claim]) for claim in _TENANT_CLAIMS if raw.get(claim)}
+    named = {str(raw[claim]) for claim in TENANT_CLAIMS if raw.get(claim)}
     if block.fields.get("tenant"):
         named.add(str(block.fields["tenant"]))
     if not named:
         return None
-    if len(named) > 1 or not _TENANT.fullmatch(next(iter(named))):
+    if len(named) > 1 or not TENANT.fullmatch(next(iter(named))):
         raise refuse(
             f"{block.name}.tenant",
             Given(", ".join(sorted(named)), block.source),

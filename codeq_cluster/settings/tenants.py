@@ -12,7 +12,9 @@ from codeq_cluster.settings.kinds import ValueKind, whole
 
 SCOPES = ("producer", "worker", "admin", "webhook")
 
-_TENANT = re.compile(r"_|[a-z][a-z0-9-]{1,62}")
+# The name of a tenant, in tokens and in a configuration.
+TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
+
 _PER_MINUTE = whole(0, 60_000_000)  # A million a second, far more than a cluster serves.
 _BURST = whole(0, 10_000_000)
 _BOUND = whole(0, 2**53 - 1)  # JSON readers hold integers up to this exactly.
@@ -38,9 +40,9 @@ def _by_tenant(
     def parse(raw: object) -> object:
         found: list[object] = []
         for tenant, given in _mapping(json.loads(raw) if isinstance(raw, str) else raw).items():
-            if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant):
+            if tenant != "_" and not (isinstance(tenant, str) and TENANT.fullmatch(tenant)):
                 raise ValueError(tenant)
-            found += read("" if tenant == "_" else tenant, _mapping(given))
+            found += read("" if tenant == "_" else str(tenant), _mapping(given))
         return tuple(found)
 
     return ValueKind(allowed, parse)

@@ -28,7 +28,7 @@ from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.api.openapi.document import encoded
 from codeq_cluster.auth import Access, Role
-from codeq_cluster.config.static_tokens import SCOPES
+from codeq_cluster.auth.identity import SCOPES
 from codeq_cluster.settings import (
     ArtifactProvider,
     ArtifactSettings,
