@@ -29,12 +29,12 @@ from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
 from codeq_cluster.webhooks.ssrf_guard.targets import Targets
 
+# A command, a task id and the id of what belongs to a task are written alike.
 COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # The `consistency` parameter of the query string, and its default.
 CONSISTENCY = "consistency"
 LINEARIZABLE = "linearizable"
 
-_TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NONE: tuple[str, ...] = ()
 
@@ -192,4 +192,4 @@ def authorization(asked: Asked) -> str | None:
 
 def is_task_id(text: str) -> bool:
     """Return whether the text can be a task id of this cluster."""
-    return _TASK_ID.fullmatch(text) is not None
+    return COMMAND.fullmatch(text) is not None

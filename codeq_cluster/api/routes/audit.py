@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.schemas import paging
+from codeq_cluster.api.routes.listing import listed
 from codeq_cluster.api.schemas.item_views import AuditPage, audit_view
-from codeq_cluster.core.items import Audit, ItemKind
+from codeq_cluster.core.items import Audit
 
 
 async def audit(call: Call) -> HttpAnswer[AuditPage]:
@@ -22,13 +22,6 @@ async def audit(call: Call) -> HttpAnswer[AuditPage]:
 
 async def records(call: Call, shown: Callable[[Audit], bool]) -> HttpAnswer[AuditPage]:
     """Return the part of them that is asked for, as far as it is to be shown."""
-    asked = paging.asked(call)
-    found, edge = await call.services.broker.operators.items(
-        call.identity.tenant,
-        ItemKind.AUDIT,
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-    )
-    views = [audit_view(each) for each in found if isinstance(each, Audit) and shown(each)]
-    return reply(AuditPage(views, asked.cursor(edge)))
+    found, cursor = await listed(call, Audit)
+    views = [audit_view(each) for each in found if shown(each)]
+    return reply(AuditPage(views, cursor))

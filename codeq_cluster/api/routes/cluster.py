@@ -5,9 +5,9 @@ from __future__ import annotations
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.routes.recording import put_on_record
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.cluster_views import ClusterStatus, Transferred, cluster_view
-from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 NO_SUCH_NODE = bad_request("invalid 'to' (no such node)", "no-such-node")
 NOT_TRANSFERRED = ApiError(409, "leadership not transferred", "not-transferred", retryable=True)
@@ -42,17 +42,8 @@ async def transfer(call: Call) -> HttpAnswer[Transferred]:
         raise NOT_TRANSFERRED
     changed = done.leader != done.before
     if changed:
-        try:
-            await call.services.broker.queue_policies.record(
-                call.identity.tenant,
-                by=call.identity.subject,
-                action="cluster.transfer",
-                target=f"shard {shard}",
-                detail=f"{done.before} to {done.leader}",
-                timeout_s=call.timeout_s,
-            )
-        except CodeqError as error:
-            raise OutcomeUnknown("it is handed over, and perhaps not on record") from error
+        detail = f"{done.before} to {done.leader}"
+        await put_on_record(call, "cluster.transfer", f"shard {shard}", detail=detail)
     return reply(Transferred(shard=shard, before=done.before, leader=done.leader, changed=changed))
 
 

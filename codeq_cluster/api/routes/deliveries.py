@@ -7,9 +7,10 @@ from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.http.refusals import INVALID_STATUS
 from codeq_cluster.api.routes.dead_letters import read_ids
-from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.routes.listing import listed
+from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.item_views import DeliveryPage, Replayed, delivery_view
-from codeq_cluster.core.items import Delivery, ItemKind
+from codeq_cluster.core.items import Delivery
 
 _INVALID = invalid_body()
 IDS_REQUIRED = bad_request("ids or all required", "ids-required")
@@ -24,21 +25,12 @@ async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
     status = call.query_text("status")
     if status not in ("", "dead", "pending"):
         raise INVALID_STATUS
-    asked = paging.asked(call, order="death" if status == "dead" else "id")
-    found, edge = await call.services.broker.operators.items(
-        call.identity.tenant,
-        ItemKind.DELIVERY,
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-        dead_only=status == "dead",
+    dead_only = status == "dead"
+    found, cursor = await listed(
+        call, Delivery, order="death" if dead_only else "id", dead_only=dead_only
     )
-    views = [
-        delivery_view(each)
-        for each in found
-        if isinstance(each, Delivery) and not (status == "pending" and each.died_ms)
-    ]
-    return reply(DeliveryPage(views, asked.cursor(edge)))
+    views = [delivery_view(each) for each in found if not (status == "pending" and each.died_ms)]
+    return reply(DeliveryPage(views, cursor))
 
 
 async def replay(call: Call) -> HttpAnswer[Replayed]:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.routes.recording import put_on_record
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.cluster_views import MembersChanged, member_shard
 from codeq_cluster.codec.membership import ADDRESS, HTTP_ADDRESS, MEMBERS_MAX, NODE_ID
-from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.membership.plan import Dismiss, Expect
 from codeq_cluster.membership.service import Effect
 
@@ -95,7 +95,7 @@ async def _change(
         effects = [await members.change(shard, change, timeout_s=timeout_s) for shard in shards]
         _refuse(effects)
         if is_new:
-            await _put_on_record(call, action, change.id)
+            await put_on_record(call, action, f"node {change.id}")
     return reply(
         MembersChanged(
             node_id=change.id,
@@ -112,20 +112,6 @@ def _refuse(effects: Sequence[Effect]) -> None:
         # The first speaks for all: shards differ in who leads, and seldom in who votes.
         first = refused[0]
         raise _BY_CODE[first.code].saying(first.refused)
-
-
-async def _put_on_record(call: Call, action: str, node_id: str) -> None:
-    try:
-        await call.services.broker.queue_policies.record(
-            call.identity.tenant,
-            by=call.identity.subject,
-            action=action,
-            target=f"node {node_id}",
-            detail="",
-            timeout_s=call.timeout_s,
-        )
-    except CodeqError as error:
-        raise OutcomeUnknown("it is done, and perhaps not on record") from error
 
 
 def _node_id(node_id: str | None) -> str:

@@ -7,15 +7,16 @@ from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
 from codeq_cluster.api.http.refusals import NOT_FOUND, bounded
 from codeq_cluster.api.routes.allowed import allowed_commands
+from codeq_cluster.api.routes.listing import listed
 from codeq_cluster.api.routes.webhooks import require_webhooks
-from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.item_views import (
     SubscriptionLife,
     SubscriptionPage,
     subscription_view,
 )
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.items import ItemKind, Mode, Subscription
+from codeq_cluster.core.items import Mode, Subscription
 from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
 
@@ -83,16 +84,8 @@ async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
 
 async def subscriptions(call: Call) -> HttpAnswer[SubscriptionPage]:
     """Return the tenant's subscriptions by id, whoever's they are."""
-    asked = paging.asked(call)
-    found, edge = await call.services.broker.operators.items(
-        call.identity.tenant,
-        ItemKind.SUBSCRIPTION,
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-    )
-    views = [subscription_view(each) for each in found if isinstance(each, Subscription)]
-    return reply(SubscriptionPage(views, asked.cursor(edge)))
+    found, cursor = await listed(call, Subscription)
+    return reply(SubscriptionPage(list(map(subscription_view, found)), cursor))
 
 
 async def unsubscribe(call: Call) -> HttpAnswer[None]:

@@ -7,9 +7,10 @@ import re
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.routes.listing import listed
+from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.item_views import TopicPage, TopicView, topic_view
-from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, ItemKind, Topic
+from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Topic
 
 WEIGHT_MAX = 100
 BOUNDS = {
@@ -26,16 +27,8 @@ LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 async def topics(call: Call) -> HttpAnswer[TopicPage]:
     """Return the tenant's topics by name."""
-    asked = paging.asked(call)
-    found, edge = await call.services.broker.operators.items(
-        call.identity.tenant,
-        ItemKind.TOPIC,
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-    )
-    views = [topic_view(each) for each in found if isinstance(each, Topic)]
-    return reply(TopicPage(views, asked.cursor(edge)))
+    found, cursor = await listed(call, Topic)
+    return reply(TopicPage(list(map(topic_view, found)), cursor))
 
 
 async def topic(call: Call) -> HttpAnswer[TopicView]:

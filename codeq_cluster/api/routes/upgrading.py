@@ -8,10 +8,10 @@ from __future__ import annotations
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.routes.recording import put_on_record
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.cluster_views import LevelRaised, level_raised
 from codeq_cluster.codec.levels import LEVEL_MAX
-from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.membership.plan import Raise
 from codeq_cluster.membership.service import Effect
 
@@ -45,7 +45,7 @@ async def upgrade(call: Call) -> HttpAnswer[LevelRaised]:
         # Repeat it even when nothing is new: an earlier request may not have taken effect.
         effects = await _ask(call, level, dry=False)
         if is_new:
-            await _put_on_record(call, level)
+            await put_on_record(call, "cluster.upgrade", f"level {level}")
     return reply(level_raised(effects, level=level, dry_run=dry_run, new=is_new))
 
 
@@ -60,17 +60,3 @@ async def _ask(call: Call, level: int, *, dry: bool) -> list[Effect]:
             # The first shard speaks for all: a node reports its formats to every shard.
             raise _BY_CODE[effect.code].saying(effect.refused)
     return effects
-
-
-async def _put_on_record(call: Call, level: int) -> None:
-    try:
-        await call.services.broker.queue_policies.record(
-            call.identity.tenant,
-            by=call.identity.subject,
-            action="cluster.upgrade",
-            target=f"level {level}",
-            detail="",
-            timeout_s=call.timeout_s,
-        )
-    except CodeqError as error:
-        raise OutcomeUnknown("it is done, and perhaps not on record") from error

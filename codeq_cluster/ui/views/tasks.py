@@ -11,6 +11,7 @@ from codeq_cluster.api.http.call import COMMAND, Call, is_task_id
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
 from codeq_cluster.api.routes import tasks as task_routes
+from codeq_cluster.api.routes.recording import put_on_record
 from codeq_cluster.api.schemas import paging, requests
 from codeq_cluster.api.schemas.task_views import (
     ArtifactView,
@@ -22,7 +23,6 @@ from codeq_cluster.broker.questions import TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Task
-from codeq_cluster.errors import CodeqError, OutcomeUnknown
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRows, task_detail, task_row
 
@@ -121,17 +121,7 @@ async def content(call: Call) -> HttpAnswer[TaskContent]:
 async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     """Cancel a task, and record in the audit who did it."""
     answer = await task_routes.cancel(call)
-    try:
-        await call.services.broker.queue_policies.record(
-            call.identity.tenant,
-            by=call.identity.subject,
-            action="task.cancel",
-            target=call.task_id(not_found=TASK_NOT_FOUND),
-            detail="",
-            timeout_s=call.timeout_s,
-        )
-    except CodeqError as error:
-        raise OutcomeUnknown("it is cancelled, and perhaps not on record") from error
+    await put_on_record(call, "task.cancel", call.task_id(not_found=TASK_NOT_FOUND))
     return answer
 
 

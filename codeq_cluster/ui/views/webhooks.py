@@ -7,14 +7,14 @@ from msgspec.structs import replace
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
-from codeq_cluster.api.schemas import paging
+from codeq_cluster.api.routes.listing import listed
 from codeq_cluster.api.schemas.item_views import (
     DeliveryPage,
     SubscriptionPage,
     delivery_view,
     subscription_view,
 )
-from codeq_cluster.core.items import Delivery, ItemKind, Subscription
+from codeq_cluster.core.items import Delivery, Subscription
 from codeq_cluster.ui.views.rows import shown_url
 
 
@@ -23,36 +23,21 @@ async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
     status = call.query_text("status")
     if status not in {"dead", "pending"}:
         raise bad_request("invalid 'status' (use dead or pending)", "invalid-query")
-    asked = paging.asked(call, order=status)
-    found, edge = await call.services.broker.operators.items(
-        call.identity.tenant,
-        ItemKind.DELIVERY,
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-        dead_only=status == "dead",
-    )
+    dead = status == "dead"
+    found, cursor = await listed(call, Delivery, order=status, dead_only=dead)
     views = [
         replace(delivery_view(each), url=shown_url(each.url, call.identity))
         for each in found
-        if isinstance(each, Delivery) and bool(each.died_ms) == (status == "dead")
+        if bool(each.died_ms) == dead
     ]
-    return reply(DeliveryPage(views, asked.cursor(edge)))
+    return reply(DeliveryPage(views, cursor))
 
 
 async def subscriptions(call: Call) -> HttpAnswer[SubscriptionPage]:
     """Return the tenant's subscriptions, which are called when a queue fills."""
-    asked = paging.asked(call)
-    found, edge = await call.services.broker.operators.items(
-        call.identity.tenant,
-        ItemKind.SUBSCRIPTION,
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-    )
+    found, cursor = await listed(call, Subscription)
     views = [
         replace(subscription_view(each), callback_url=shown_url(each.callback_url, call.identity))
         for each in found
-        if isinstance(each, Subscription)
     ]
-    return reply(SubscriptionPage(views, asked.cursor(edge)))
+    return reply(SubscriptionPage(views, cursor))

@@ -1,0 +1,39 @@
+"""Listing: the part of a tenant's items that a caller asks for."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec import UnsetType
+
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.schemas import paging
+from codeq_cluster.core.items import KIND_OF, Audit, Delivery, Subscription, Topic
+
+T = TypeVar("T", Audit, Delivery, Subscription, Topic)
+
+
+async def listed(
+    call: Call, kind: type[T], *, order: str = "", dead_only: bool = False
+) -> tuple[list[T], str | UnsetType]:
+    """Return the next items of a kind, and the cursor to those after them; UNSET at the end.
+
+    Args:
+        call: The request; `limit` and `cursor` of its query say which part is asked for.
+        kind: The items' type.
+        order: What else tells two lists apart whose positions differ.
+        dead_only: Dead deliveries, the latest death first.
+
+    Raises:
+        ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
+    """
+    asked = paging.asked(call, order=order)
+    found, edge = await call.services.broker.operators.items(
+        call.identity.tenant,
+        KIND_OF[kind],
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+        dead_only=dead_only,
+    )
+    return [each for each in found if isinstance(each, kind)], asked.cursor(edge)
