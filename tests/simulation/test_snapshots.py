@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -113,7 +114,8 @@ def test_the_vote_survives_an_install(rules: SafetySwitches, voted_again: bool) 
 
 def test_a_snapshot_of_a_term_not_heard_of_is_installed() -> None:
     """A leader elected again while it serves its state has a term the follower lacks."""
-    cluster = left_behind()
+    # B fetches for longer than it usually goes without a leader.
+    cluster = left_behind(settings=replace(SMALL, election_ms=10_000))
     cluster.snapshot_s = lambda: 2.0
     cluster.heal()
     cluster.run_until(lambda: fetching(cluster))
