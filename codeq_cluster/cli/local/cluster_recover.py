@@ -16,11 +16,10 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     parser = verbs.add_parser(
         "recover",
-        help="go on with one node when the majority is gone for good",
-        description="Make a stopped node the only member of its cluster, when so many others are "
-        "lost for good that there will never be a majority. What only they had is lost. Without "
-        "--yes it says what is at risk and changes nothing. Run it for one node alone: the one "
-        "whose logs are the longest.",
+        help="continue with one node when the majority is lost for good",
+        description="Make a stopped node the only member of its cluster, if a majority is lost for "
+        "good. Entries that only the lost nodes had are lost. Without --yes it reports what is at "
+        "risk and changes nothing. Run it for a single node: the one whose logs are the longest.",
     )
     parser.add_argument("data", type=Path, metavar="DATA_DIR", help="of the stopped node")
     parser.add_argument("--yes", action="store_true", help="do it")
@@ -37,8 +36,8 @@ def _run(options: argparse.Namespace) -> Exit:
     with survivor(options.data) as last:
         last.recover()
     note(
-        "done: start it, let new nodes come in with cluster join, and never start one of the old "
-        "ones with its old data"
+        "done: start it, add new nodes with cluster join, and never start one of the old nodes "
+        "with its old data"
     )
     return Exit.OK
 

@@ -31,7 +31,7 @@ _URL = "http://127.0.0.1:8080"
 def add(commands: Verbs) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "init", help="keep a cluster's address and tokens as a profile", description=__doc__
+        "init", help="save a cluster's address and tokens as a profile", description=__doc__
     )
     parser.add_argument(
         "--profile", metavar="NAME", help=f"default: the current one, else {profiles.DEFAULT}"
@@ -48,7 +48,7 @@ def add(commands: Verbs) -> None:
     parser.add_argument("--producer-token", metavar="TOKEN", help="for `task` and `bench`")
     parser.add_argument("--worker-token", metavar="TOKEN", help="for `worker` and `bench`")
     parser.add_argument(
-        "--ca", type=Path, metavar="FILE", help="PEM file of the authorities believed for https"
+        "--ca", type=Path, metavar="FILE", help="PEM file of the authorities trusted for https"
     )
     parser.add_argument("--no-prompt", action="store_true", help="do not ask, even on a terminal")
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> Exit:
         document({"profile": name, "file": str(kept.file)}, compact=True)
     else:
         print(name)
-        note(f"profile {name} is kept in {kept.file} and is now the current one")
+        note(f"profile {name} is saved in {kept.file} and is now the current one")
     with waiting("asking the cluster"):
         found = asyncio.run(_looked(profile))
     note(found)
@@ -103,7 +103,7 @@ def _prompted(profile: Profile, options: argparse.Namespace) -> Profile:
             address = ",".join(base_url(each.strip()) for each in answer.split(","))
             break
         except argparse.ArgumentTypeError as malformed:
-            note(f"{malformed}; several have commas between them")
+            note(f"{malformed}; separate several with commas")
     tokens = {
         field: Prompt.ask(
             f"{words} (optional{', as before' if getattr(profile, field) else ''})",

@@ -39,8 +39,8 @@ def add(commands: Verbs) -> None:
     parser = commands.add_parser(
         "inspect",
         help="look into a stopped node's data directory",
-        description="Look into the data directory of a node that does not run; nothing is changed. "
-        "Without one of the flags below, each shard in numbers.",
+        description="Look into the data directory of a stopped node, without changing it. Without "
+        "one of the flags below, it prints a summary of each shard.",
     )
     parser.add_argument("data", type=Path, metavar="DATA_DIR")
     what = parser.add_mutually_exclusive_group()

@@ -20,16 +20,17 @@ def add(commands: Verbs) -> None:
     parser = commands.add_parser(
         "repair",
         help="set a stopped node's damaged data aside",
-        description="Read all of a stopped node's data directory, and say what is wrong with it. "
-        "With --yes, set it aside, within the directory and without deleting anything: the node "
-        "is then one that has lost its disk, and what it held is its peers'. Never copy it back.",
+        description="Read all of a stopped node's data directory and report damage. With --yes, "
+        "move the data aside within the directory, without deleting anything. The node then "
+        "counts as one that lost its disk, and gets its data from its peers. Never copy the old "
+        "data back.",
     )
     parser.add_argument("--data-dir", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--yes", action="store_true", help="do it; without, only say what is wrong")
+    parser.add_argument("--yes", action="store_true", help="do it; without it, only report damage")
     parser.add_argument(
         "--force",
         action="store_true",
-        help="do it even if nothing is found to be wrong, or nobody else may hold the same",
+        help="do it even if no damage is found, or no peer may hold the same data",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=_run)

@@ -21,22 +21,22 @@ def add(commands: Verbs) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "restore",
-        help="make a node's data directory from a backup",
-        description="Make the data directory of one node of a new cluster from a backup. Do it for "
-        "every node, with the same backup and the same flags but --into and --node-id, before the "
-        "first one starts.",
+        help="create a node's data directory from a backup",
+        description="Create the data directory of one node of a new cluster from a backup. Run it "
+        "for every node before the first one starts, with the same backup and the same flags "
+        "except --into and --node-id.",
     )
     add_place(parser, "--from", "where the backup is")
     parser.add_argument("--id", default="", help="of the backup; default: the newest")
     parser.add_argument(
-        "--into", type=Path, required=True, metavar="DIR", help="the directory, empty or not there"
+        "--into", type=Path, required=True, metavar="DIR", help="the directory, empty or missing"
     )
     parser.add_argument(
-        "--cluster-id", metavar="ID", help="of the new cluster; default: that of the backup"
+        "--cluster-id", metavar="ID", help="of the new cluster; default: the backup's"
     )
     parser.add_argument("--node-id", required=True, metavar="ID", help="of the node")
     parser.add_argument(
-        "--shards", type=int, metavar="N", help="of the new cluster; default: as many as before"
+        "--shards", type=int, metavar="N", help="of the new cluster; default: the backup's"
     )
     parser.add_argument("--tenant", metavar="NAME", help="only this one; `_` is the default tenant")
     parser.add_argument(
@@ -50,7 +50,7 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--forget-keys",
         action="store_true",
-        help="leave idempotency keys out that cannot be kept with this number of shards",
+        help="drop idempotency keys that cannot be kept with this number of shards",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=_run)

@@ -31,8 +31,8 @@ def add(commands: Verbs) -> None:
     verbs = verbs_of(commands, "backup", "take, list, check and prune backups", description=__doc__)
     create = verbs.add_parser(
         "create",
-        help="have a node take a backup where its configuration says",
-        description="Have a node take a backup of the whole cluster where its configuration says "
+        help="take a backup to the place in a node's configuration",
+        description="Take a backup of the whole cluster to the place in a node's configuration "
         "(backup.directory or backup.s3), and wait until it is verified.",
         epilog=OPERATORS,
     )
@@ -49,7 +49,7 @@ def add(commands: Verbs) -> None:
     add_place(
         listing,
         "--in",
-        "where they are; default: where the node asked keeps its own",
+        "their place; default: that of the node asked",
         required=False,
     )
     of_node = listing.get_default("run")
@@ -60,7 +60,7 @@ def add(commands: Verbs) -> None:
 
     listing.set_defaults(run=run)
 
-    verify = verbs.add_parser("verify", help="read a backup through")
+    verify = verbs.add_parser("verify", help="read a whole backup and check it")
     _add_id(verify)
     add_place(verify, "--in", "where it is")
     verify.add_argument("--json", action="store_true", help="print JSON, one line")
@@ -73,22 +73,24 @@ def add(commands: Verbs) -> None:
         type=int,
         default=_KEEP_DEFAULT,
         metavar="N",
-        help=f"complete backups that stay, at least 1; default: {_KEEP_DEFAULT}",
+        help=f"complete backups to keep, at least 1; default: {_KEEP_DEFAULT}",
     )
-    prune.add_argument("--yes", action="store_true", help="delete; without it they are counted")
+    prune.add_argument(
+        "--yes", action="store_true", help="delete them; without it, only count them"
+    )
     prune.add_argument("--json", action="store_true", help="print JSON, one line")
     prune.set_defaults(run=_prune)
 
     tenant = verbs.add_parser(
         "export",
-        help="make a backup of one tenant from a backup",
-        description="Make a backup of one tenant from a backup of all; `restore --import` adds it "
-        "to another cluster's.",
+        help="extract one tenant of a backup into a backup",
+        description="Extract one tenant of a backup into a backup; `restore --import` adds it to "
+        "another cluster's.",
     )
     _add_id(tenant)
     add_place(tenant, "--in", "where it is")
     tenant.add_argument("--tenant", required=True, metavar="NAME", help="`_` is the default tenant")
-    tenant.add_argument("--to", required=True, metavar="PLACE", help="where the export goes")
+    tenant.add_argument("--to", required=True, metavar="PLACE", help="the place of the export")
     tenant.add_argument("--json", action="store_true", help="print JSON, one line")
     tenant.set_defaults(run=_export)
 
@@ -111,7 +113,7 @@ async def _create(operator: Operator, options: argparse.Namespace) -> None:
         note(f"{shown.get('tasks')} tasks of {shown.get('shards')} shards, verified")
     deleted = shown.get("deleted")
     if isinstance(deleted, list) and deleted:
-        note(f"deleted, as no longer to be kept: {', '.join(map(str, deleted))}")
+        note(f"deleted old backups: {', '.join(map(str, deleted))}")
 
 
 async def _ended(operator: Operator, backup: str) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ def add(commands: Verbs) -> None:
     verbs = verbs_of(
         commands,
         "cluster",
-        "show the nodes, hand leaderships over, add and remove nodes",
+        "show the nodes, transfer leaderships, add and remove nodes",
         description=__doc__,
     )
     status = verbs.add_parser(
@@ -30,14 +30,14 @@ def add(commands: Verbs) -> None:
 
     transfer = verbs.add_parser(
         "transfer",
-        help="hand a shard's leadership to another node",
-        description="Hand a shard's leadership to another node. Its preferred node takes it back "
-        "after a while.",
+        help="transfer a shard's leadership to another node",
+        description="Transfer a shard's leadership to another node. The preferred node takes it "
+        "back after a while.",
         epilog=OPERATORS,
     )
     transfer.add_argument("--shard", type=int, required=True, metavar="N")
     transfer.add_argument(
-        "--to", default="", metavar="NODE", help="default: whichever has most of the log"
+        "--to", default="", metavar="NODE", help="default: the node that has most of the log"
     )
     asks(transfer, Operator, _transfer)
     cluster_members.add(verbs)

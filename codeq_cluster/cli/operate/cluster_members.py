@@ -24,12 +24,12 @@ def add(verbs: Verbs) -> None:
     """Add the verbs."""
     join = verbs.add_parser(
         "join",
-        help="let a node come in",
-        description="Let a node come in: as a learner, and as a voter as soon as it holds the log. "
-        "Start it with its own id, address and an empty data directory, before or after this, and "
-        "in its raft.peers itself and at least one node that is there: one that names itself alone "
-        "begins a new cluster of its own, which joins no other; to let it in after all, stop it "
-        "and empty its data directory.",
+        help="add a node",
+        description="Add a node: as a learner, and as a voter as soon as it holds the log. Start "
+        "it with its own id, address and an empty data directory, before or after this command. "
+        "Its raft.peers must list itself and at least one member. A node that lists only itself "
+        "starts a new cluster, which joins no other; to add it after all, stop it and empty its "
+        "data directory.",
         epilog=OPERATORS,
     )
     _name(join, "node", "its id")
@@ -40,8 +40,8 @@ def add(verbs: Verbs) -> None:
     remove = verbs.add_parser(
         "remove",
         help="remove a node for good",
-        description="Remove a node for good; what it leads is handed over first. Refused when "
-        "those who stay would have no majority.",
+        description="Remove a node for good, after its leaderships are transferred. Refused if the "
+        "remaining nodes would have no majority.",
         epilog=OPERATORS,
     )
     _name(remove, "node", "its id")
@@ -50,8 +50,8 @@ def add(verbs: Verbs) -> None:
 
     replace = verbs.add_parser(
         "replace",
-        help="let a node come in, then remove another one",
-        description="Let a node come in, wait until it votes, then remove another one.",
+        help="add a node, then remove another one",
+        description="Add a node, wait until it votes, then remove another one.",
         epilog=OPERATORS,
     )
     _name(replace, "old", "id of the node that goes")
@@ -62,9 +62,9 @@ def add(verbs: Verbs) -> None:
 
     rebalance = verbs.add_parser(
         "rebalance",
-        help="spread the leaderships evenly now",
-        description="Hand every shard's leadership to the node that should lead it. That happens "
-        "by itself too, a few seconds after that node is up to date.",
+        help="return leaderships to the preferred nodes now",
+        description="Transfer every shard's leadership to its preferred node. That also happens by "
+        "itself, a few seconds after that node is up to date.",
         epilog=OPERATORS,
     )
     rebalance.add_argument(
@@ -72,7 +72,7 @@ def add(verbs: Verbs) -> None:
         type=int,
         default=_REBALANCE_S_DEFAULT,
         metavar="SECONDS",
-        help=f"for a node that is away or behind; 0 to ask once; default: {_REBALANCE_S_DEFAULT}",
+        help=f"for a node that is down or behind; 0 to ask once; default: {_REBALANCE_S_DEFAULT}",
     )
     asks(rebalance, Operator, _rebalance)
 
@@ -83,14 +83,14 @@ def _name(parser: argparse.ArgumentParser, name: str, words: str) -> None:
 
 def _addresses(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--addr", required=True, metavar="HOST:PORT", help="where the other nodes reach it"
+        "--addr", required=True, metavar="HOST:PORT", help="its address for the other nodes"
     )
-    parser.add_argument("--http", required=True, metavar="URL", help="where callers reach it")
+    parser.add_argument("--http", required=True, metavar="URL", help="its URL for clients")
 
 
 def _tries(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--dry-run", action="store_true", help="show what it would do to each shard, and no more"
+        "--dry-run", action="store_true", help="only show what it would do to each shard"
     )
 
 
@@ -210,9 +210,9 @@ def _check_wait(seconds: int) -> None:
 
 async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:
     if seconds == 0:
-        note(f"{node_id} may come in: start it")
+        note(f"{node_id} is added: start it")
         return Exit.OK
-    note(f"{node_id} may come in: start it; waiting until it votes")
+    note(f"{node_id} is added: start it; waiting until it votes")
     try:
         with waiting(f"{node_id} does not vote yet"):
             async with asyncio.timeout(seconds):

@@ -14,17 +14,17 @@ def add(verbs: Verbs) -> None:
     """Add the verb."""
     upgrade = verbs.add_parser(
         "upgrade",
-        help="let the formats of the release that runs now be used",
-        description="Let the formats of the release that every node runs now be used. Refused "
-        "while a node does not know them. Until then the earlier release may come back, node by "
-        "node; from then on it may not.",
+        help="enable the formats of the running release",
+        description="Enable the formats of the release that every node runs now. Refused while a "
+        "node does not know them. Before it, nodes can return to the earlier release one by one; "
+        "afterwards they cannot.",
         epilog=OPERATORS,
     )
     upgrade.add_argument(
         "--level", type=int, metavar="N", help="default: the newest that any node knows"
     )
     upgrade.add_argument(
-        "--dry-run", action="store_true", help="show what it would do to each shard, and no more"
+        "--dry-run", action="store_true", help="only show what it would do to each shard"
     )
     asks(upgrade, Operator, _upgrade)
 

@@ -51,10 +51,10 @@ def add(commands: Verbs) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "import",
-        help="take one tenant of a backup over into a cluster that serves",
-        description="Take one tenant of a backup, or of an export, over into a cluster that "
-        "serves. What is there already is left as it is, so the same command goes on where it was "
-        "interrupted. The token is that of an admin of the tenant it becomes.",
+        help="import one tenant of a backup into a running cluster",
+        description="Import one tenant of a backup, or of an export, into a running cluster. Tasks "
+        "that exist already are left unchanged, so the same command resumes an interrupted import. "
+        "The token must be that of an admin of the tenant in the cluster.",
     )
     parser.add_argument("place", metavar="PLACE", help="a directory, or s3://BUCKET/PREFIX")
     add_place_options(parser)
@@ -69,10 +69,10 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--forget-keys",
         action="store_true",
-        help="take tasks over without idempotency keys that cannot be kept, or are taken",
+        help="drop idempotency keys that cannot be kept, or are in use",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="only say what would become of it; changes nothing"
+        "--dry-run", action="store_true", help="only report what it would do; changes nothing"
     )
     asks(parser, Operator, _import, deadline_s=_WITHIN_S)
 

@@ -59,7 +59,7 @@ _STYLES = {
 def add(commands: Verbs) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "tail", help="follow what happens in the cluster", description=__doc__
+        "tail", help="follow the events of the cluster", description=__doc__
     )
     add_interval(parser)
     parser.add_argument(
@@ -67,18 +67,18 @@ def add(commands: Verbs) -> None:
         type=int,
         default=_LINES_DEFAULT,
         metavar="N",
-        help=f"of the audit from before, 0 to {_LINES_MAX}; default: {_LINES_DEFAULT}",
+        help=f"earlier audit records, 0 to {_LINES_MAX}; default: {_LINES_DEFAULT}",
     )
     parser.add_argument(
         "--kind",
         action="append",
         choices=[kind.value for kind in EventKind],
         metavar="KIND",
-        help="print lines of this kind alone, again for more: "
+        help="print only lines of this kind; may be repeated: "
         f"{', '.join(EventKind)}; default: all",
     )
     parser.add_argument(
-        "--seconds", type=float, metavar="N", help="end after so long; default: go on"
+        "--seconds", type=float, metavar="N", help="end after so long; default: never"
     )
     asks(parser, Live, _tail, discover=True)
 

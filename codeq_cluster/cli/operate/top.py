@@ -32,7 +32,7 @@ def add(commands: Verbs) -> None:
     parser = commands.add_parser("top", help="watch the cluster on one screen", description=__doc__)
     add_interval(parser)
     parser.add_argument(
-        "--once", action="store_true", help="look once and end, as without a terminal"
+        "--once", action="store_true", help="print one look and end, as without a terminal"
     )
     asks(parser, Live, _top, discover=True)
 

@@ -11,7 +11,9 @@ from codeq_cluster.cli.support.output import note
 def add_consent(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a verb that needs a confirmation."""
     parser.add_argument("--dry-run", action="store_true", help="only print the count")
-    parser.add_argument("--yes", action="store_true", help="do it; without, only print the count")
+    parser.add_argument(
+        "--yes", action="store_true", help="do it; without it, only print the count"
+    )
 
 
 def withheld(options: argparse.Namespace, *, what: str, done: str) -> Exit:

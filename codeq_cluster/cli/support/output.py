@@ -162,7 +162,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=LIMIT_DEFAULT,
         metavar="N",
-        help=f"entries at most, 1 to {LIMIT_MAX}; default: {LIMIT_DEFAULT}",
+        help=f"at most so many entries, 1 to {LIMIT_MAX}; default: {LIMIT_DEFAULT}",
     )
 
 
@@ -175,12 +175,12 @@ def check_limit(options: argparse.Namespace) -> None:
 def add_paging(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a list."""
     add_limit(parser)
-    parser.add_argument("--cursor", default="", help="go on where a list before this one ended")
+    parser.add_argument("--cursor", default="", help="continue where the previous list ended")
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add the flag for printing only ids."""
-    parser.add_argument("-q", "--quiet", action="store_true", help="print ids alone, one a line")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only ids, one per line")
 
 
 async def gathered(

@@ -59,7 +59,7 @@ def add_target(parser: argparse.ArgumentParser, caller: Caller = Caller.ADMIN) -
         "--ca",
         type=Path,
         metavar="FILE",
-        help="PEM file of the authorities believed for https; default: CODEQ_CA, else the "
+        help="PEM file of the authorities trusted for https; default: CODEQ_CA, else the "
         "profile's, else the system's",
     )
     parser.add_argument(
@@ -131,4 +131,4 @@ def _listed(text: str, where: str) -> tuple[str, ...]:
     try:
         return tuple(base_url(each.strip()) for each in text.split(","))
     except argparse.ArgumentTypeError as malformed:
-        raise ConfigInvalid(f"{where}: {malformed}; several have commas between them") from None
+        raise ConfigInvalid(f"{where}: {malformed}; separate several with commas") from None

@@ -24,7 +24,7 @@ _COLUMNS = {
 def add(commands: Verbs) -> None:
     """Add the command."""
     parser = commands.add_parser(
-        "audit", help="list what admins and operators changed", description=__doc__
+        "audit", help="list the changes by admins and operators", description=__doc__
     )
     add_paging(parser)
     asks(parser, Operator, _list)

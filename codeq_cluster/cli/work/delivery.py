@@ -38,7 +38,7 @@ def add(commands: Verbs) -> None:
     add_quiet(found)
     asks(found, Operator, _list)
 
-    replay = verbs.add_parser("replay", help="try dead deliveries again, from the first attempt")
+    replay = verbs.add_parser("replay", help="retry dead deliveries from the first attempt")
     chosen = replay.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--all", action="store_true", help="every dead delivery")
     chosen.add_argument(

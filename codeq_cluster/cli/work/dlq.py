@@ -35,7 +35,7 @@ def add(commands: Verbs) -> None:
     requeue = verbs.add_parser(
         "requeue",
         help="make dead letters ready again",
-        description="Make dead letters ready again; their attempts begin anew.",
+        description="Make dead letters ready again; their attempts count from zero.",
     )
     _add_selection(requeue)
     asks(requeue, Operator, _requeue)

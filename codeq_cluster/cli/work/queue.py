@@ -23,7 +23,7 @@ def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "queue", "inspect, pause and resume queues", description=__doc__)
     found = verbs.add_parser("ls", aliases=["list"], help="list the queues")
-    found.add_argument("-q", "--quiet", action="store_true", help="print names alone")
+    found.add_argument("-q", "--quiet", action="store_true", help="print only names")
     asks(found, Operator, _list)
 
     for verb, words, act in (

@@ -40,10 +40,12 @@ def add(commands: Verbs) -> None:
     create.add_argument("--max-attempts", type=int)
     create.add_argument("--delay-seconds", type=int)
     create.add_argument("--run-at", type=_instant, metavar="TIME", help="RFC 3339")
-    create.add_argument("--ttl-seconds", type=int, help="undelivered after this: a dead letter")
+    create.add_argument(
+        "--ttl-seconds", type=int, help="a task not delivered within this time is a dead letter"
+    )
     create.add_argument("--idempotency-key", metavar="KEY")
     create.add_argument("--webhook", metavar="URL")
-    create.add_argument("-q", "--quiet", action="store_true", help="print the id alone")
+    create.add_argument("-q", "--quiet", action="store_true", help="print only the id")
     asks(create, Client, _create)
 
     get = verbs.add_parser("get", help="print a task")
@@ -57,7 +59,7 @@ def add(commands: Verbs) -> None:
     )
     asks(result, Client, _result)
 
-    explain = verbs.add_parser("explain", help="say why a task is where it is")
+    explain = verbs.add_parser("explain", help="print why a task is in its state")
     explain.add_argument("id")
     asks(explain, Client, _explain)
 

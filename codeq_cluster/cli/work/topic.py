@@ -39,20 +39,24 @@ def add(commands: Verbs) -> None:
 
     put = verbs.add_parser(
         "put",
-        help="make a topic or replace its policy",
-        description="Make a topic or replace its policy; what is not named is the broker's to "
-        "decide, also where it was named before.",
+        help="create a topic or replace its policy",
+        description="Create a topic or replace its policy. Fields without a flag get the broker's "
+        "defaults, even if they were set before.",
     )
     put.add_argument("name", help="the command it governs")
     put.add_argument("--policy", metavar="FILE", help="JSON file, or - for stdin, for the flags")
-    put.add_argument("--priorities", metavar="N,N", help="that new tasks may have, 0 to 10")
+    put.add_argument(
+        "--priorities", metavar="N,N", help="priorities that new tasks may have, 0 to 10"
+    )
     put.add_argument("--max-attempts", type=int, help="1 to 100")
-    put.add_argument("--dead-letters-to", metavar="NAME", help="queue its dead letters are kept in")
+    put.add_argument(
+        "--dead-letters-to", metavar="NAME", help="the queue that keeps its dead letters"
+    )
     put.add_argument("--retention-seconds", type=int, help="from a task's end to its deletion")
     put.add_argument(
         "--max-consumers", type=int, help="tasks in progress at once; 0 for any number"
     )
-    put.add_argument("--weight", type=int, help="share among queues that are claimed from at once")
+    put.add_argument("--weight", type=int, help="its share when several queues are claimed from")
     asks(put, Operator, _put)
 
     delete = verbs.add_parser("delete", help="delete a topic; no task is deleted")

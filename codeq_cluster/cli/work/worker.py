@@ -39,7 +39,9 @@ def add(commands: Verbs) -> None:
         metavar="NAME,NAME",
         help="commands to claim; may be repeated; * for all the token allows",
     )
-    start.add_argument("--handler", required=True, metavar="PATH", help="program, run once a task")
+    start.add_argument(
+        "--handler", required=True, metavar="PATH", help="program, run once per task"
+    )
     start.add_argument(
         "--concurrency", type=int, default=1, metavar="N", help="programs at once; default: 1"
     )
@@ -49,10 +51,10 @@ def add(commands: Verbs) -> None:
         type=int,
         default=60,
         metavar="N",
-        help="after so long without a sign of life a task is given to another; default: 60",
+        help="a task goes to another worker after so long without a heartbeat; default: 60",
     )
     start.add_argument(
-        "--wait-seconds", type=int, default=20, metavar="N", help="of one claim, 0 to 30"
+        "--wait-seconds", type=int, default=20, metavar="N", help="the wait of one claim, 0 to 30"
     )
     start.add_argument(
         "--drain-seconds",
@@ -72,13 +74,13 @@ def add(commands: Verbs) -> None:
         "--health-port",
         type=int,
         metavar="N",
-        help="serve /healthz there, which fails while no claim is answered; default: nowhere",
+        help="serve /healthz on this port, which fails while claims are unanswered; default: none",
     )
     start.add_argument(
         "--health-host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="where to serve it; 0.0.0.0 in a container; default: 127.0.0.1",
+        help="its address; 0.0.0.0 in a container; default: 127.0.0.1",
     )
     add_target(start, Caller.WORKER)
     start.add_argument("--json", action="store_true", help="print a JSON line for each task")

@@ -55,7 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="PORT",
         help="HTTP port of the first node; without it CODEQ_PORT_BASE, or 8080",
     )
-    parser.add_argument("--restart", action="store_true", help="start a node that died again")
+    parser.add_argument("--restart", action="store_true", help="restart nodes that die")
     parser.set_defaults(run=_run)
 
 

@@ -88,7 +88,7 @@ def prepare(directory: Path, nodes: tuple[PlannedNode, ...], *, shards: int | No
             node.directory.mkdir(exist_ok=True)
             content = document(node, nodes, shards=shards, secret_file=secret_file)
             text = yaml.safe_dump(content, sort_keys=False)
-            _write(node.config_file, f"# Written anew by every `codeq-cluster dev`.\n{text}")
+            _write(node.config_file, f"# Rewritten by every `codeq-cluster dev`.\n{text}")
             if node.log_file.exists() and node.log_file.stat().st_size > _LOG_BYTES_MAX:
                 node.log_file.replace(node.log_file.with_suffix(".log.1"))
     except OSError as error:
