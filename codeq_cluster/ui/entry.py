@@ -13,7 +13,7 @@ from codeq_cluster import __version__
 from codeq_cluster.api.http.answer import reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas import reading
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ui.sessions import Session, Sessions
@@ -52,7 +52,7 @@ class SessionView(Struct, rename="camel", kw_only=True):
     standing: Standing
 
 
-LOGIN = requests.Schema(LoginBody)
+LOGIN = reading.Schema(LoginBody)
 
 
 class LoginRoutes:

@@ -9,7 +9,7 @@ from codeq_cluster.api.http.refusals import NOT_FOUND, bounded
 from codeq_cluster.api.routes.allowed import allowed_commands
 from codeq_cluster.api.routes.listing import listed
 from codeq_cluster.api.routes.webhooks import require_webhooks
-from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas import reading, requests
 from codeq_cluster.api.schemas.item_views import (
     SubscriptionLife,
     SubscriptionPage,
@@ -119,7 +119,7 @@ def _mode(body: requests.SubscriptionBody) -> tuple[Mode, str]:
 
 
 def _ttl_s(asked: int | None) -> int:
-    ttl_s = requests.whole(asked, error=_INVALID)
+    ttl_s = reading.whole(asked, error=_INVALID)
     return bounded("ttlSeconds", ttl_s, least=0, most=TTL_MAX_S)
 
 

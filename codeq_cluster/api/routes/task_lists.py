@@ -6,7 +6,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import bad_request, invalid_body
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS
-from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas import paging, reading, requests
 from codeq_cluster.api.schemas.task_views import CleanedUp, TaskPage, task_view
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
@@ -63,11 +63,11 @@ async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
     """
     await call.spend(*_CLEANING)
     body = requests.CLEANUP.decode_any(call.text, error=_INVALID.text)
-    limit = requests.whole(body.limit, error=_INVALID)
+    limit = reading.whole(body.limit, error=_INVALID)
     limit = min(limit, CLEANUP_MAX) if limit > 0 else CLEANUP_DEFAULT
     now_ms = call.services.now_ms()
     if body.before:
-        before_ms, retained_until_ms = requests.instant_ms(body.before, error=INVALID_BEFORE), 0
+        before_ms, retained_until_ms = reading.instant_ms(body.before, error=INVALID_BEFORE), 0
         if before_ms > now_ms:
             raise BEFORE_IN_FUTURE
     else:

@@ -19,7 +19,7 @@ from codeq_cluster.api.http.errors import (
 )
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, NO_TASK, batch_too_large, too_high
 from codeq_cluster.api.routes.webhooks import require_webhooks, takes_webhooks
-from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas import reading, requests
 from codeq_cluster.api.schemas.task_views import (
     CancelledTask,
     CreatedBatch,
@@ -142,7 +142,7 @@ def _read_item(
 
 def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) -> RequestedTask:
     limits = call.services.settings.limits
-    payload = requests.json_text(
+    payload = reading.json_text(
         body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text
     )
     if not payload or body.command is None:
@@ -150,8 +150,8 @@ def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) 
     run_at_ms = 0
     if body.run_at:
         # An instant before 1970 is in the past like any other; 0 would mean "not set".
-        run_at_ms = max(1, requests.instant_ms(body.run_at, error=INVALID_RUN_AT))
-    delay_s = requests.whole(body.delay_seconds, error=_INVALID)
+        run_at_ms = max(1, reading.instant_ms(body.run_at, error=INVALID_RUN_AT))
+    delay_s = reading.whole(body.delay_seconds, error=_INVALID)
     if delay_s < 0:
         raise INVALID_DELAY
     if not COMMAND.fullmatch(body.command):
@@ -160,8 +160,8 @@ def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) 
         require_webhooks(call)
     if body.webhook in refused:
         raise INVALID_WEBHOOK
-    ttl_s = requests.whole(body.ttl_seconds, error=_INVALID)
-    max_attempts = max(0, requests.whole(body.max_attempts, error=_INVALID))
+    ttl_s = reading.whole(body.ttl_seconds, error=_INVALID)
+    max_attempts = max(0, reading.whole(body.max_attempts, error=_INVALID))
     key = body.idempotency_key or ""
     _check_bound("delaySeconds", delay_s, limits.delay_seconds_max)
     if ttl_s < 0:
@@ -171,7 +171,7 @@ def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) 
     if len(key.encode()) > limits.idempotency_key_bytes_max:
         raise key_too_long(limits)
     trace_parent, trace_state = _trace(call)
-    priority = requests.whole(body.priority, error=_INVALID)
+    priority = reading.whole(body.priority, error=_INVALID)
     return RequestedTask(
         command=body.command,
         payload=payload,

@@ -23,7 +23,7 @@ from codeq_cluster.api.http.refusals import (
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.allowed import allowed_commands
 from codeq_cluster.api.routes.attachments import artifacts_of, from_refusal
-from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas import reading, requests
 from codeq_cluster.api.schemas.lease_views import (
     AbandonedTask,
     ClaimedBatch,
@@ -68,7 +68,7 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     """Claim up to `count` tasks; the wait ends with the first."""
     await call.spend(*_CLAIMING)
     body = requests.CLAIM.decode(call.text, error=_INVALID.text)
-    count = requests.whole(body.count, error=_INVALID)
+    count = reading.whole(body.count, error=_INVALID)
     count_max = call.services.settings.limits.batch_max
     if count < 1:
         raise _INVALID
@@ -116,7 +116,7 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
 async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     """Give a task back after a delay, the given one or the back-off's."""
     body = requests.LEASE.decode(call.text, error=_INVALID.text)
-    delay_s = requests.whole(body.delay_seconds, error=_INVALID)
+    delay_s = reading.whole(body.delay_seconds, error=_INVALID)
     delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
     outcome = await call.services.broker.nack(
         call.identity.tenant,
@@ -186,7 +186,7 @@ async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
 
 async def _claimed(call: Call, body: requests.ClaimBody, *, count: int) -> Claimed:
     limits = call.services.settings.limits
-    wait_s = requests.whole(body.wait_seconds, error=_INVALID)
+    wait_s = reading.whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     commands = allowed_commands(call, body.commands)
     claiming = call.services.broker.claim(
@@ -209,7 +209,7 @@ async def _claimed(call: Call, body: requests.ClaimBody, *, count: int) -> Claim
 
 def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
     settings = call.services.settings
-    lease_s = requests.whole(asked_s, error=_INVALID)
+    lease_s = reading.whole(asked_s, error=_INVALID)
     if lease_s > settings.limits.lease_seconds_max:
         raise too_high(name, settings.limits.lease_seconds_max)
     return (lease_s if lease_s > 0 else settings.lifecycle.default_lease_seconds) * 1000
@@ -222,12 +222,12 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
         ApiError: The given error, or 400 for a header that is not an integer.
     """
     if in_body is not None:
-        return requests.whole(in_body, error=error)
+        return reading.whole(in_body, error=error)
     in_header = call.headers.get("x-codeq-lease-token")
     if not in_header:
         return 0
     try:
-        return requests.whole(int(in_header), error=error)
+        return reading.whole(int(in_header), error=error)
     except ValueError as malformed:
         raise INVALID_TOKEN from malformed
 
@@ -282,7 +282,7 @@ async def _read_item(
     try:
         body = requests.RESULT.decode(item, error=_INVALID_RESULT.text)
         task_id = body.task_id or ""
-        token = requests.whole(body.lease_token, error=_INVALID_RESULT)
+        token = reading.whole(body.lease_token, error=_INVALID_RESULT)
         new = await _new_result(call, body, token=token)
     except ApiError as refused:
         return task_id, refused.with_traceback(None)
@@ -296,7 +296,7 @@ async def _read_item(
 
 async def _new_result(call: Call, body: requests.ResultBody, *, token: int) -> NewResult:
     limits = call.services.settings.limits
-    text = requests.json_text(
+    text = reading.json_text(
         body.result, depth_max=limits.payload_depth_max, error=_INVALID_RESULT.text
     )
     error = body.error or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import Audit, Delivery, Subscription, Topic
@@ -139,12 +140,7 @@ def topic_view(topic: Topic) -> TopicView:
         topic_name=topic.name,
         tenant_id=topic.tenant,
         policy=policy,
-        priority_tiers=policy.priority_tiers,
-        max_attempts=policy.max_attempts,
-        dead_letter_topic_ref=policy.dead_letter_topic_ref,
-        retention_seconds=policy.retention_seconds,
-        max_consumers=policy.max_consumers,
-        weight=policy.weight,
+        **asdict(policy),
     )
 
 

@@ -17,7 +17,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.routes.dead_letters import read_ids
 from codeq_cluster.api.schemas import paging
-from codeq_cluster.api.schemas.requests import Schema, depth
+from codeq_cluster.api.schemas.reading import Schema, depth
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
 from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind

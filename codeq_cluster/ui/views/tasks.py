@@ -12,7 +12,7 @@ from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.routes.recording import put_on_record
-from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.schemas import paging, reading
 from codeq_cluster.api.schemas.task_views import (
     ArtifactView,
     CancelledTask,
@@ -156,4 +156,4 @@ def _filter(call: Call) -> TaskFilter:
 
 def _instant_ms(call: Call, name: str) -> int:
     text = call.query_text(name)
-    return requests.instant_ms(text, error=_INVALID_INSTANT) if text else 0
+    return reading.instant_ms(text, error=_INVALID_INSTANT) if text else 0

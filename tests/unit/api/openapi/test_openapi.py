@@ -45,7 +45,7 @@ from codeq_cluster.api.routes import (
     webhooks,
     workers,
 )
-from codeq_cluster.api.schemas import paging
+from codeq_cluster.api.schemas import paging, reading
 from codeq_cluster.api.schemas import requests as schemas
 from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
@@ -176,7 +176,7 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
     described = DOCUMENT["paths"][route.path][route.method.lower()]
     body = described["requestBody"]["content"][JSON]
     shape = BODIES[body["schema"]["$ref"].rpartition("/")[2]]
-    decoded = schemas.Schema(shape).decode(json.dumps(body["example"]), error="refused")
+    decoded = reading.Schema(shape).decode(json.dumps(body["example"]), error="refused")
     for items, item in (("tasks", schemas.TASK), ("results", schemas.RESULT)):
         for each in getattr(decoded, items, None) or ():
             item.decode(each, error="refused")
@@ -241,7 +241,7 @@ def test_a_null_field_is_described_as_absent() -> None:
             for each in msgspec.structs.fields(body)
             if each.encode_name not in required
         }
-        schemas.Schema(body).decode(json.dumps(nulls), error="refused")
+        reading.Schema(body).decode(json.dumps(nulls), error="refused")
         faults = DESCRIBED.faults({"$ref": f"#/components/schemas/{name}"}, nulls)
 
         assert [] == [fault for fault in faults if "required" not in fault]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from codeq_cluster.api.http.errors import ApiError, invalid_body
-from codeq_cluster.api.schemas import requests
+from codeq_cluster.api.schemas import reading, requests
 
 
 def task(text: str) -> requests.TaskBody:
@@ -27,13 +27,13 @@ def test_a_payload_is_kept_as_it_was_sent(payload: str) -> None:
     """No number is rounded, no key moved, no space lost."""
     body = task(f'{{"command":"a","payload":  {payload}\n}}')
 
-    assert payload == requests.json_text(body.payload, depth_max=10, error="")
+    assert payload == reading.json_text(body.payload, depth_max=10, error="")
 
 
 @pytest.mark.parametrize("text", ['{"payload":null}', "{}", '{"PAYLOAD":null,"x":1}'])
 def test_null_is_the_same_as_absent(text: str) -> None:
     """For payloads as for every other field."""
-    assert "" == requests.json_text(task(text).payload, depth_max=10, error="")
+    assert "" == reading.json_text(task(text).payload, depth_max=10, error="")
 
 
 def test_field_names_match_in_any_case_and_unknown_ones_are_ignored() -> None:
@@ -103,7 +103,7 @@ def test_what_is_no_such_body_is_refused_in_the_routes_words(text: str) -> None:
 def test_depth_is_counted_outside_strings(payload: str, deep: bool) -> None:
     """Five levels are allowed here, however many brackets there are."""
     try:
-        requests.json_text(Raw(payload), depth_max=5, error="")
+        reading.json_text(Raw(payload), depth_max=5, error="")
         refused = False
     except ApiError:
         refused = True
@@ -122,7 +122,7 @@ def test_depth_agrees_with_a_walk_of_the_value(value: object) -> None:
     """Counting brackets is as good as parsing."""
     text = msgspec.json.encode(value).decode()
 
-    assert walked_depth(value) == requests.depth(text)
+    assert walked_depth(value) == reading.depth(text)
 
 
 def walked_depth(value: object) -> int:
@@ -138,7 +138,7 @@ def walked_depth(value: object) -> int:
 def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
     """The reference's decoder has no room for it either."""
     with pytest.raises(ApiError):
-        requests.whole(number, error=invalid_body())
+        reading.whole(number, error=invalid_body())
 
 
 @given(st.binary(max_size=60))
