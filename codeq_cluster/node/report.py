@@ -42,9 +42,8 @@ class Reporter:
         self._missing = missing
         self._started_ms = started_ms
 
-    async def report(self, question: object) -> NodeReport:
-        """Return the node's current report; the question has no parameters."""
-        del question
+    async def report(self) -> NodeReport:
+        """Return the node's current report."""
         # In a thread: a disk that hangs must delay only this report.
         disk = await asyncio.to_thread(shutil.disk_usage, self._settings.data_dir)
         return NodeReport(

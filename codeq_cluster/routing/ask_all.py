@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -22,7 +23,23 @@ GATHER = "gather"
 
 WAIT_S = 1.0  # For the slowest peer; pages that show it refresh in two seconds.
 
-_T = TypeVar("_T")
+_Q = TypeVar("_Q")
+_A = TypeVar("_A")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Generic[_Q, _A]):
+    """A fact that only each node itself has.
+
+    Attributes:
+        name: Its name on the link.
+        question: The type of what is asked; plain values on the link.
+        answer: The type of what each node answers; plain values on the link.
+    """
+
+    name: str
+    question: type[_Q]
+    answer: type[_A]
 
 
 class AskAll:
@@ -38,26 +55,22 @@ class AskAll:
         self._node_id = node_id
         self._peers = peers
         self._calls = calls
-        self._answers: dict[str, Callable[[object], Awaitable[object]]] = {}
+        self._offers: dict[str, tuple[type[Any], Callable[[Any], Awaitable[object]]]] = {}
 
-    def offer(self, kind: str, answer: Callable[[object], Awaitable[object]]) -> None:
-        """Register the answer to a kind of question on this node.
+    def offer(self, fact: Fact[_Q, _A], answer: Callable[[_Q], Awaitable[_A]]) -> None:
+        """Register this node's answer to the questions for a fact."""
+        self._offers[fact.name] = (fact.question, answer)
 
-        Args:
-            kind: The question's name.
-            answer: Takes the question as plain values; returns a value that `msgspec` can convert.
-        """
-        self._answers[kind] = answer
-
-    async def ask(self, kind: str, question: object, answer: type[_T]) -> dict[str, _T]:
+    async def ask(self, fact: Fact[_Q, _A], question: _Q) -> dict[str, _A]:
         """Return the answer of each node that answers in time, this node first."""
-        own = msgspec.to_builtins(await self._answers[kind](question))
-        found = {self._node_id: msgspec.convert(own, answer)}
+        _, answer = self._offers[fact.name]
+        own = msgspec.to_builtins(await answer(question))
+        found = {self._node_id: msgspec.convert(own, fact.answer)}
         peers = [peer for peer in self._peers() if peer != self._node_id]
-        said = await asyncio.gather(*(self._ask(peer, kind, question) for peer in peers))
+        said = await asyncio.gather(*(self._ask(peer, fact.name, question) for peer in peers))
         for peer, each in zip(peers, said, strict=True):
             try:
-                found[peer] = msgspec.convert(each, answer)
+                found[peer] = msgspec.convert(each, fact.answer)
             except msgspec.ValidationError:
                 continue  # The peer did not answer, or its release answers otherwise.
         return found
@@ -66,20 +79,21 @@ class AskAll:
         """Return this node's answer to a peer.
 
         Raises:
-            MethodUnknown: This release does not know the kind of question.
+            MethodUnknown: This release does not know the fact, or not the form of the question.
         """
         del peer, timeout_s
         try:
-            kind, question = msgspec.convert(body, tuple[str, object])
-            answer = self._answers[kind]
+            name, plain = msgspec.convert(body, tuple[str, object])
+            form, answer = self._offers[name]
+            question = msgspec.convert(plain, form)
         except (msgspec.ValidationError, KeyError) as unknown:
             raise MethodUnknown(f"this release knows no such {method}") from unknown
         return msgspec.to_builtins(await answer(question))
 
-    async def _ask(self, peer: str, kind: str, question: object) -> object:
+    async def _ask(self, peer: str, name: str, question: object) -> object:
         try:
             async with asyncio.timeout(WAIT_S):
-                return await self._calls.call(peer, GATHER, [kind, question], timeout_s=WAIT_S)
+                return await self._calls.call(peer, GATHER, [name, question], timeout_s=WAIT_S)
         except (CodeqError, TimeoutError) as error:
-            log.debug("not gathered", extra={"peer": peer, "kind": kind, "reason": str(error)})
+            log.debug("not gathered", extra={"peer": peer, "kind": name, "reason": str(error)})
             return None

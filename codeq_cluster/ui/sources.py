@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, TypeVar, cast
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.polls import Poll, Polls
 from codeq_cluster.broker.queries.depths import LocalDepths
 from codeq_cluster.membership.node_report import NodeReport
-from codeq_cluster.routing.ask_all import AskAll
+from codeq_cluster.routing.ask_all import AskAll, Fact
 from codeq_cluster.telemetry.history import FINE_S, Flow, History, Slice, merged
 
-RATES = "rates"
-FLOWS = "flows"
-SLOTS = "slots"
-POLLS = "polls"
-REPORT = "report"
+# Nodes of two releases ask each other, so another form of a question or an answer needs a new name.
+RATES = Fact("rates", str, dict[str, list[int]])
+FLOWS = Fact("flows", tuple[str, int, int], dict[str, list[int]])
+SLOTS = Fact("slots", tuple[str | None, str, int, int, int], Slice)
+POLLS = Fact("polls", str, list[Poll])
+REPORT = Fact("report", NoneType, NodeReport)
 
 # Each node closes a slot by its own clock; the margin lets the others close it too.
 _SETTLED_S = 2
@@ -83,34 +85,37 @@ class Sources:
     now_ms: Callable[[], int]
     shared: Shared
 
-    def offer(self, report: Callable[[object], Awaitable[NodeReport]]) -> None:
+    def offer(self, report: Callable[[], Awaitable[NodeReport]]) -> None:
         """Start answering the other nodes."""
 
-        async def rates(tenant: Any) -> dict[str, list[int]]:
-            return self.history.rates(str(tenant))
+        async def rates(tenant: str) -> dict[str, list[int]]:
+            return self.history.rates(tenant)
 
-        async def flows(asked: Any) -> dict[str, list[int]]:
+        async def flows(asked: tuple[str, int, int]) -> dict[str, list[int]]:
             tenant, since, until = asked
             return self.history.flows(tenant, since=since, until=until)
 
-        async def slots(asked: Any) -> Slice:
+        async def slots(asked: tuple[str | None, str, int, int, int]) -> Slice:
             tenant, queue, step_s, since, until = asked
             return self.history.slots(tenant, queue, step_s=step_s, since=since, until=until)
 
-        async def polls(tenant: Any) -> list[Poll]:
-            return self.polls.of(str(tenant))
+        async def polls(tenant: str) -> list[Poll]:
+            return self.polls.of(tenant)
+
+        async def reported(_nothing: None) -> NodeReport:
+            return await report()
 
         self.gathering.offer(RATES, rates)
         self.gathering.offer(FLOWS, flows)
         self.gathering.offer(SLOTS, slots)
         self.gathering.offer(POLLS, polls)
-        self.gathering.offer(REPORT, report)
+        self.gathering.offer(REPORT, reported)
 
     async def rates(self, tenant: str) -> dict[str, list[int]]:
         """Return the flows of the last minute over all nodes, by queue: one number per `Flow`."""
 
         async def make() -> dict[str, list[int]]:
-            return _sums(await self.gathering.ask(RATES, tenant, dict[str, list[int]]))
+            return _sums(await self.gathering.ask(RATES, tenant))
 
         return await self.shared.of((RATES, tenant), 2, make)
 
@@ -125,8 +130,7 @@ class Sources:
             return until - 1, {}
 
         async def make() -> dict[str, list[int]]:
-            asked = [tenant, since, until]
-            return _sums(await self.gathering.ask(FLOWS, asked, dict[str, list[int]]))
+            return _sums(await self.gathering.ask(FLOWS, (tenant, since, until)))
 
         return until - 1, await self.shared.of((FLOWS, tenant, since, until), FINE_S, make)
 
@@ -135,8 +139,8 @@ class Sources:
         until = (self.now_ms() // 1000 - _SETTLED_S) // step_s
 
         async def make() -> Slice:
-            asked = [tenant, queue, step_s, since, until]
-            said = await self.gathering.ask(SLOTS, asked, Slice)
+            asked = (tenant, queue, step_s, since, until)
+            said = await self.gathering.ask(SLOTS, asked)
             return merged(list(said.values()))
 
         return await self.shared.of((SLOTS, tenant, queue, step_s, since, until), step_s, make)
@@ -145,7 +149,7 @@ class Sources:
         """Return the workers that claimed on each node."""
 
         async def make() -> dict[str, list[Poll]]:
-            return await self.gathering.ask(POLLS, tenant, list[Poll])
+            return await self.gathering.ask(POLLS, tenant)
 
         return await self.shared.of((POLLS, tenant), 2, make)
 
@@ -153,12 +157,12 @@ class Sources:
         """Return the status of every node that can be reached."""
 
         async def make() -> dict[str, NodeReport]:
-            return await self.gathering.ask(REPORT, None, NodeReport)
+            return await self.gathering.ask(REPORT, None)
 
         return await self.shared.of(REPORT, 1, make)
 
 
-def _sums(said: Mapping[str, Mapping[str, Sequence[int]]]) -> dict[str, list[int]]:
+def _sums(said: Mapping[str, dict[str, list[int]]]) -> dict[str, list[int]]:
     """Return the sums of several nodes' counts, by queue."""
     sums: dict[str, list[int]] = {}
     for counted in said.values():

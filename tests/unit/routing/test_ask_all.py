@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from codeq_cluster.errors import MethodUnknown, PeerUnreachable
 from codeq_cluster.routing import ask_all
-from codeq_cluster.routing.ask_all import AskAll
+from codeq_cluster.routing.ask_all import AskAll, Fact
 
 
 class Load(Struct, array_like=True):
@@ -18,6 +18,9 @@ class Load(Struct, array_like=True):
 
     node: str
     asked: str
+
+
+LOAD = Fact("load", str, Load)
 
 
 class Link:
@@ -40,11 +43,11 @@ class Link:
         return await self.nodes[peer].serve("n1", method, body, timeout_s)
 
 
-def answers(node: str) -> Callable[[object], Awaitable[object]]:
+def answers(node: str) -> Callable[[str], Awaitable[Load]]:
     """Return a node's answers."""
 
-    async def answer(question: object) -> object:
-        return Load(node, str(question))
+    async def answer(question: str) -> Load:
+        return Load(node, question)
 
     return answer
 
@@ -54,14 +57,14 @@ def cluster(*nodes: str) -> Link:
     link = Link()
     for node in nodes:
         link.nodes[node] = AskAll(node_id=node, peers=lambda: nodes, calls=link)
-        link.nodes[node].offer("load", answers(node))
+        link.nodes[node].offer(LOAD, answers(node))
     return link
 
 
 async def test_every_node_is_asked_and_this_one_comes_first() -> None:
     """The asking node knows its own answer without a call."""
     link = cluster("n1", "n2", "n3")
-    found = await link.nodes["n2"].ask("load", "now", Load)
+    found = await link.nodes["n2"].ask(LOAD, "now")
 
     assert {n: Load(n, "now") for n in ("n1", "n2", "n3")} == found
     assert "n2" == next(iter(found))
@@ -72,7 +75,7 @@ async def test_a_node_that_is_away_is_left_out() -> None:
     link = cluster("n1", "n2", "n3")
     link.away.add("n3")
 
-    assert {"n1", "n2"} == (await link.nodes["n1"].ask("load", "now", Load)).keys()
+    assert {"n1", "n2"} == (await link.nodes["n1"].ask(LOAD, "now")).keys()
 
 
 async def test_a_node_that_is_silent_is_waited_for_a_moment(
@@ -83,23 +86,25 @@ async def test_a_node_that_is_silent_is_waited_for_a_moment(
     link = cluster("n1", "n2", "n3")
     link.silent.add("n2")
 
-    assert {"n1", "n3"} == (await link.nodes["n1"].ask("load", "now", Load)).keys()
+    assert {"n1", "n3"} == (await link.nodes["n1"].ask(LOAD, "now")).keys()
 
 
 async def test_a_node_of_another_release_is_left_out() -> None:
     """It does not know the question, or answers in another form."""
     link = cluster("n1", "n2", "n3")
 
-    async def another(question: object) -> object:
+    async def another(question: str) -> list[str]:
         return [question]
 
     link.nodes["n2"] = AskAll(node_id="n2", peers=list, calls=link)
-    link.nodes["n3"].offer("load", another)
+    link.nodes["n3"].offer(Fact("load", str, list[str]), another)
 
-    assert {"n1"} == (await link.nodes["n1"].ask("load", "now", Load)).keys()
+    assert {"n1"} == (await link.nodes["n1"].ask(LOAD, "now")).keys()
 
 
-@pytest.mark.parametrize("body", [["unheard", 1], [], "load", ["load"], {"load": 1}, None])
+@pytest.mark.parametrize(
+    "body", [["unheard", 1], [], "load", ["load"], ["load", 1], {"load": 1}, None]
+)
 async def test_what_is_no_question_is_unknown(body: object) -> None:
     """The peer gets an error and nothing is done."""
     with pytest.raises(MethodUnknown):
