@@ -9,13 +9,12 @@ import subprocess
 from pathlib import Path
 
 from bench.machine import prefer
-from bench.processes import get, is_free, runs, spawn, stop, wait_until
+from bench.processes import stop, wait_until
 from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.cluster import free_ports
-
-# `dev` puts a node's link port this far above its HTTP port.
-_LINK_OFFSET = 10_000
+from codeq_cluster.testing.http import fetch
+from codeq_cluster.testing.ports import free_port_base
+from codeq_cluster.testing.servers import Server
 
 
 class Checkout:
@@ -37,7 +36,7 @@ class Checkout:
         self._directory = directory
         self._nodes, self._shards, self._nice = nodes, shards, nice
         self._starts = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server: Server | None = None
         self._rows: list[dict[str, str | int]] = []
 
     @property
@@ -62,20 +61,21 @@ class Checkout:
         data, log = place / "data", place / "dev.log"
         command = [str(self._program), "dev", "--data", str(data)]
         command += ["--nodes", str(self._nodes), "--shards", str(self._shards)]
-        command += ["--port-base", str(_port_base(self._nodes))]
-        self._process = spawn(command, log, without_settings(environment()))
+        command += ["--port-base", str(free_port_base(self._nodes))]
+        self._server = Server(log)
+        self._server.start(command, without_settings(environment()), cwd=place)
         wait_until(
             lambda: b"READY:" in log.read_bytes(),
-            running=lambda: runs(self._process),
-            logs=lambda: [log, *sorted(data.glob("*/node.log"))],
+            [self._server],
+            logs=lambda: sorted(data.glob("*/node.log")),
         )
         self._rows = json.loads((data / "cluster.json").read_bytes())["nodes"]
         prefer(self.pids, nice=self._nice)
 
     def stop(self) -> None:
         """Stop the supervisor, which stops its nodes; safe to call again."""
-        stop([self._process] if self._process else [])
-        self._process, self._rows = None, []
+        stop([self._server] if self._server else [])
+        self._server, self._rows = None, []
 
     def leader(self, queue: str) -> str:
         """Return the node that leads the first shard; every queue has tasks on it."""
@@ -89,18 +89,21 @@ class Checkout:
 
     def metrics(self) -> list[str]:
         """Return the metrics of every node, in the Prometheus text format."""
-        return [get(f"{url}/metrics", self.producer_token).decode() for url in self.urls]
+        return [self._asked(url, "/metrics").decode() for url in self.urls]
 
     def leaders(self) -> dict[int, str]:
         """Return the URL of the node that leads each shard."""
         found: dict[int, tuple[int, str]] = {}
         for url in self.urls:
-            status = json.loads(get(f"{url}/v1/codeq/raft/status", self.producer_token))
+            status = json.loads(self._asked(url, "/v1/codeq/raft/status"))
             for group in status["groups"]:
                 shard, term = group["shardIdx"], group["term"]
                 if group["isLeader"] and term > found.get(shard, (-1, ""))[0]:
                     found[shard] = (term, url)
         return {shard: url for shard, (_, url) in found.items()}
+
+    def _asked(self, url: str, path: str) -> bytes:
+        return fetch("GET", url, path, token=self.producer_token).body
 
 
 def commit_of(checkout: Path) -> str:
@@ -108,12 +111,3 @@ def commit_of(checkout: Path) -> str:
     asked = ["git", "-C", str(checkout), "describe", "--always", "--dirty=+", "--exclude=*"]
     found = subprocess.run(asked, capture_output=True, text=True, check=False)
     return found.stdout.strip() or checkout.name
-
-
-def _port_base(nodes: int) -> int:
-    """Return the first of `nodes` consecutive free ports whose link ports are free as well."""
-    while True:
-        base = free_ports(1)[0]
-        ports = [base + offset + n for offset in (0, _LINK_OFFSET) for n in range(nodes)]
-        if all(map(is_free, ports)):
-            return base

@@ -27,7 +27,7 @@ from codeq_cluster.raft.journal import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import new_directory, open_directory
 from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
-from codeq_cluster.testing.cluster import NodeProcess
+from codeq_cluster.testing.harness import NodeProcess
 from codeq_cluster.testing.one_node_log import OneNodeLog
 
 COMMAND = "work"

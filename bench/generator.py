@@ -1,8 +1,4 @@
-"""Generator: closed-loop load from its own process, at a few hundredths of a ms per request.
-
-`bench.driver` is a full client. This generator only does what measuring needs, so that the nodes
-get the cores.
-"""
+"""Generator: closed-loop load from its own process, at a few hundredths of a ms per request."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from bench.bare_http import UNANSWERED, Connection
+from codeq_cluster.testing.http import UNANSWERED, Connection, HttpAnswer
 
 # The work of a lane: it yields an operation's name with its request for each node, and is sent the
 # answer's body, or None for a failure. It costs a tenth of a task that awaits futures.
@@ -130,18 +130,18 @@ class Lane:
         try:
             opened = await Connection.open(self._urls[self._at], self._answered)
         except OSError as error:
-            self._answered(UNANSWERED, type(error).__name__.encode())
+            self._answered(HttpAnswer(UNANSWERED, b"", type(error).__name__.encode()))
             return
         self._connections[self._at] = opened
         self._send()
 
-    def _answered(self, status: int, body: bytes) -> None:
-        operation = self._operation
+    def _answered(self, answer: HttpAnswer) -> None:
+        operation, status = self._operation, answer.status
         self._tally.answered(operation, time.perf_counter() - self._sent_s)
         if 200 <= status < 300 or (status == 400 and operation == "refused"):
-            self._next(body)
+            self._next(answer.body)
         else:
-            self._tally.fail(f"{operation} {status} {body[:120].decode(errors='replace')}")
+            self._tally.fail(f"{operation} {status} {answer.body[:120].decode(errors='replace')}")
             self._next(None)
 
 

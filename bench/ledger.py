@@ -12,12 +12,11 @@ import os
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,11 @@ import msgspec
 
 from bench import counters
 from bench.checkout import Checkout, commit_of
+from bench.floor import floors
 from bench.generator import generate
 from bench.job import Job, Sample
 from bench.machine import describe, prefer
-from bench.processes import listens, runs, wait_until
 from bench.run import RESULTS
-from codeq_cluster.testing.cluster import free_ports
 
 _ROOT = Path(__file__).parent.parent
 _LANES = 32
@@ -252,8 +250,9 @@ def _measure(
         for turn in range(options.rounds):
             for row in rows:
                 if row.cluster == "floor":
-                    with _floor(options.nice) as (url, pid):
-                        sample = generate(_job(row, [url], [pid], "", options))
+                    with floors() as pids:
+                        prefer(pids.values(), nice=options.nice)
+                        sample = generate(_job(row, list(pids), list(pids.values()), "", options))
                         counts: dict[str, float] = {}
                 else:
                     sample, counts = _one(row, clusters[row.cluster], options)
@@ -290,21 +289,6 @@ def _job(
         seconds=options.seconds,
         watched={"nodes": pids},
     )
-
-
-@contextmanager
-def _floor(nice: int) -> Iterator[tuple[str, int]]:
-    """Run the server that does nothing; yields its URL and process."""
-    port = free_ports(1)[0]
-    url = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen([sys.executable, "-m", "bench.floor", str(port)], cwd=_ROOT)
-    try:
-        wait_until(lambda: listens(port), running=lambda: runs(server), logs=list)
-        prefer([server.pid], nice=nice)
-        yield url, server.pid
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def figures(

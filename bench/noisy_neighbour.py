@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
 
-from bench.driver import Measured
+from bench.floor import floors
 from bench.machine import cpu_seconds, describe
-from bench.paced import Pace
+from bench.steady import Request, Seen, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import ADMIN_TOKEN, LocalCluster, free_ports, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN
 
 _ROOT = Path(__file__).parent.parent
 _QUIET = ["quiet-1", "quiet-2", "quiet-3"]
 _NOISY, _LIMITED = "noisy", "limited"
 _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
+_WARM_UP_S = 2.0
 # Between phases, so that one phase's requests in flight are not measured in the next.
 _SETTLE_S = 2.0
 _FLOOR_SERVERS = 3
@@ -38,9 +40,10 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the table."""
 
     name: str
-    quiet: Measured
-    flood: Measured | None
+    quiet: Seen
+    flood: Seen | None
     nodes_cpu_percent: int
+    seconds: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,19 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     try:
         machine = describe(directory)
-        phases = asyncio.run(_measure(options, directory))
+        with floors(_FLOOR_SERVERS) as nowhere:
+            phases = asyncio.run(_measure(options, directory, list(nowhere)))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     print(_table(machine, phases, " ".join(["python -m bench.noisy_neighbour", *sys.argv[1:]])))
     return 0
 
 
-async def _measure(options: argparse.Namespace, directory: Path) -> list[Phase]:
+async def _measure(options: argparse.Namespace, directory: Path, nowhere: list[str]) -> list[Phase]:
     settings = _settings(per_minute=options.limit, burst=options.burst)
-    async with (
-        LocalCluster(directory, shards=options.shards, settings=settings) as cluster,
-        _floor() as nowhere,
-    ):
+    async with LocalCluster(directory, shards=options.shards, settings=settings) as cluster:
         nodes = list(cluster.urls.values())
         return [
             await _phase(options, cluster, "alone"),
@@ -89,77 +90,47 @@ async def _phase(
     tenant: str = "",
 ) -> Phase:
     print(f"  {name}", file=sys.stderr, flush=True)
-    quiet = Pace(
+    quiet = Steady(
         kind="cycle",
         urls=list(cluster.urls.values()),
-        tokens=_QUIET,
+        tokens=[(each, each) for each in _QUIET],
         command="steady",
         per_s=options.cycles,
-        seconds=options.seconds,
     )
-    generators = [_drive(quiet)]
+    offered = [quiet]
     if urls is not None:
-        flood = Pace(
-            kind="create",
-            urls=urls,
-            tokens=[tenant],
-            command="flood",
-            per_s=options.flood,
-            seconds=options.seconds,
+        offered.append(
+            Steady(
+                kind="create",
+                urls=urls,
+                tokens=[(tenant, tenant)],
+                command="flood",
+                per_s=options.flood,
+            )
         )
-        generators.append(_drive(flood))
-    before = _cpu_seconds(cluster)
-    seen = await asyncio.gather(*generators)
-    used = _cpu_seconds(cluster) - before
+    async with AsyncExitStack() as stack:
+        generators = [await stack.enter_async_context(running(each)) for each in offered]
+        await asyncio.sleep(_WARM_UP_S)
+        before, from_s = _cpu_seconds(cluster), time.monotonic()
+        await asyncio.sleep(options.seconds)
+        used, to_s = _cpu_seconds(cluster) - before, time.monotonic()
+        seen = [_between(await each.stop(), from_s, to_s) for each in generators]
     await asyncio.sleep(_SETTLE_S)
     return Phase(
         name=name,
         quiet=seen[0],
         flood=seen[1] if urls is not None else None,
-        nodes_cpu_percent=round(100 * used / (quiet.seconds + quiet.warm_up_s)),
+        nodes_cpu_percent=round(100 * used / (to_s - from_s)),
+        seconds=to_s - from_s,
     )
 
 
-async def _drive(pace: Pace) -> Measured:
-    driver = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "bench.paced",
-        msgspec.json.encode(pace).decode(),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=_ROOT,
-    )
-    out, _ = await driver.communicate()
-    if driver.returncode:
-        raise RuntimeError(f"the generator of {pace.command} ended with {driver.returncode}")
-    return msgspec.json.decode(out, type=Measured)
-
-
-@contextlib.asynccontextmanager
-async def _floor() -> AsyncIterator[list[str]]:
-    """Run servers that do nothing; yield their base URLs."""
-    ports = free_ports(_FLOOR_SERVERS)
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
-    servers = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.floor", str(port), cwd=_ROOT
-        )
-        for port in ports
-    ]
-    try:
-        async with RecordingClient({url: url for url in urls}) as client:
-            for url in urls:
-
-                async def answers(url: str = url) -> bool:
-                    return (await client.call("GET", url, "/", "")).status == 200
-
-                await until(answers, within_s=10, what=f"the do-nothing server {url}")
-        yield urls
-    finally:
-        for server in servers:
-            server.terminate()
-        for server in servers:
-            await server.wait()
+def _between(seen: Seen, from_s: float, to_s: float) -> Seen:
+    """Return what ended in the measured time."""
+    kept = msgspec.structs.replace(seen)
+    kept.requests = [each for each in seen.requests if from_s <= each.ended_s < to_s]
+    kept.cycles = [each for each in seen.cycles if from_s <= each.ended_s < to_s]
+    return kept
 
 
 def _cpu_seconds(cluster: LocalCluster) -> float:
@@ -199,26 +170,31 @@ def _table(machine: Mapping[str, object], phases: Sequence[Phase], command: str)
 def _line(phase: Phase) -> str:
     quiet = phase.quiet
     took = " ".join(
-        f"{_took(quiet.latencies_us.get(name, [])):>16}"
-        for name in ("create", "claim", "result", "cycle")
+        f"{_took([each for each in quiet.requests if each.operation == name]):>16}"
+        for name in ("create", "claim", "result")
     )
-    head = f"{phase.name:<16} {quiet.cycles / quiet.seconds:>8.1f}  {took}    "
-    head += f" {sum(quiet.failed.values()):>6}"
+    head = f"{phase.name:<16} {len(quiet.cycles) / phase.seconds:>8.1f}  {took}"
+    head += f" {_took(quiet.cycles):>16}     {_failed(quiet):>6}"
     if phase.flood is None:
         return f"{head}  {'':>13} {'':>6} {'':>7}  {phase.nodes_cpu_percent:>11}"
     flood = phase.flood
-    refused = flood.failed.pop("create: 429", 0) / flood.seconds
-    other = sum(flood.failed.values()) / flood.seconds
+    refused = sum(each.failure.startswith("429") for each in flood.requests)
+    other = _failed(flood) - refused
     return (
-        f"{head}  {flood.cycles / flood.seconds:>13.0f} {refused:>6.0f} {other:>7.0f}"
-        f"  {phase.nodes_cpu_percent:>11}"
+        f"{head}  {len(flood.cycles) / phase.seconds:>13.0f} {refused / phase.seconds:>6.0f}"
+        f" {other / phase.seconds:>7.0f}  {phase.nodes_cpu_percent:>11}"
     )
 
 
-def _took(latencies_us: Sequence[int]) -> str:
-    if not latencies_us:
+def _failed(seen: Seen) -> int:
+    return seen.held_back + sum(bool(each.failure) for each in seen.requests)
+
+
+def _took(requests: Sequence[Request]) -> str:
+    answered = [each.took_ms for each in requests if not each.failure]
+    if not answered:
         return "-"
-    took = Percentiles.of([each / 1000 for each in latencies_us])
+    took = Percentiles.of(answered)
     return f"{took.p50:.1f}/{took.p99:.1f}"
 
 

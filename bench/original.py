@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 from bench.machine import prefer
-from bench.processes import runs, spawn, stop, wait_until
+from bench.processes import stop, wait_until
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.http import fetch
+from codeq_cluster.testing.ports import free_ports
+from codeq_cluster.testing.servers import Server
 
 _TOKEN = "dev-token"
 _NODES = 3
@@ -62,7 +61,7 @@ class Original:
         self.name = f"original/{_NODES}x{shards}"
         self._binary, self._directory = binary, directory
         self._shards, self._nice = shards, nice
-        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._nodes: dict[str, Server] = {}
         self._leader = ""
 
     @property
@@ -78,7 +77,7 @@ class Original:
     @property
     def pids(self) -> list[int]:
         """Processes of the nodes."""
-        return [process.pid for process in self._nodes.values()]
+        return [server.pid for server in self._nodes.values()]
 
     def start(self) -> None:
         """Start three nodes with new data, and wait until one leads every shard."""
@@ -103,17 +102,14 @@ class Original:
                 "WORKER_STREAM_ADDR": f"127.0.0.1:{streams[2 * n]}",
                 "PRODUCER_STREAM_ADDR": f"127.0.0.1:{streams[2 * n + 1]}",
             }
-            self._nodes[urls[n]] = spawn([str(self._binary)], logs[n], settings)
+            self._nodes[urls[n]] = Server(logs[n])
+            self._nodes[urls[n]].start([str(self._binary)], settings, cwd=logs[n].parent)
         prefer(self.pids, nice=self._nice)
-        wait_until(
-            self._find_leader,
-            running=lambda: all(map(runs, self._nodes.values())),
-            logs=lambda: logs,
-        )
+        wait_until(self._find_leader, list(self._nodes.values()))
 
     def stop(self) -> None:
         """Stop every node; safe to call again."""
-        stop(list(self._nodes.values()))
+        stop(self._nodes.values())
         self._nodes, self._leader = {}, ""
 
     def leader(self, queue: str) -> str:
@@ -123,9 +119,7 @@ class Original:
 
     def kill(self, address: str) -> None:
         """Kill a node with SIGKILL."""
-        process = self._nodes.pop(address)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        self._nodes.pop(address).kill()
 
     def _find_leader(self) -> bool:
         # Ids are random and choose the shard, so this many creates reach all of a few shards.
@@ -143,9 +137,7 @@ def _pairs(ids: Sequence[str], values: Sequence[str]) -> str:
 
 def _creates(url: str) -> bool:
     body = b'{"command":"ready","payload":{}}'
-    headers = {"Authorization": f"Bearer {_TOKEN}", "Content-Type": "application/json"}
     try:
-        with urlopen(Request(f"{url}/v1/codeq/tasks", body, headers), timeout=5) as answer:
-            return bool(answer.status < 300)
-    except OSError:
+        return fetch("POST", url, "/v1/codeq/tasks", token=_TOKEN, body=body).status < 300
+    except ConnectionError:
         return False

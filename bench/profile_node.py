@@ -12,9 +12,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from bench.driver import Scenario
-from bench.run import drive
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+from bench.generator import generate
+from bench.job import Job
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 
 _RATE = 200
 _TOP = 40
@@ -42,24 +43,24 @@ def main() -> int:
 
 async def _profile(options: argparse.Namespace, directory: Path) -> str:
     async with LocalCluster(directory) as cluster:
-        scenario = Scenario(
+        job = Job(
             kind=options.kind,
             urls=list(cluster.urls.values()),
             producer_token=PRODUCER_TOKEN,
-            worker_tokens=list(WORKER_TOKENS.values()),
+            worker_token=next(iter(WORKER_TOKENS.values())),
             command=f"profile-{time.time_ns()}",
             lanes=options.lanes,
             seconds=options.seconds + 1,
         )
-        loading = asyncio.create_task(drive(scenario))
-        await asyncio.sleep(scenario.warm_up_s + 0.5)
+        loading = asyncio.create_task(asyncio.to_thread(generate, job))
+        await asyncio.sleep(job.warm_up_s + 0.5)
         raw = directory / "stacks"
         command = ["py-spy", "record", "--pid", str(cluster.pid(options.node)), "--format", "raw"]
         command += ["--rate", str(_RATE), "--duration", str(int(options.seconds)), "--gil"]
         command += ["--nonblocking", "--output", str(raw)]
         await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
-        measured, _ = await loading
-        print(f"{measured.cycles / measured.seconds:,.0f} tasks/s while sampled")
+        sample = await loading
+        print(f"{sample.per_s:,.0f} tasks/s while sampled")
         return raw.read_text()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bench.driver import Measured
+from bench.job import Sample
 from codeq_cluster.testing.accounting import Percentiles
 
 
@@ -17,7 +17,7 @@ class Row(msgspec.Struct, kw_only=True):
     Attributes:
         per_s: Tasks created per second, or finished if the scenario finishes them.
         latency_ms: By operation: count, p50, p90, p99, max.
-        nodes_cpu_percent: Of one core, all nodes together, including the warm-up.
+        nodes_cpu_percent: Of one core, all nodes together.
         driver_cpu_percent: The load generator's.
     """
 
@@ -30,17 +30,16 @@ class Row(msgspec.Struct, kw_only=True):
     driver_cpu_percent: int = 0
 
     @classmethod
-    def of(cls, kind: str, lanes: int, measured: Measured) -> Row:
-        """Summarize the measurements of a driver."""
+    def of(cls, kind: str, lanes: int, sample: Sample) -> Row:
+        """Summarize what a generator measured."""
         return cls(
             kind=kind,
             lanes=lanes,
-            per_s=round(measured.cycles / measured.seconds, 1),
-            latency_ms={
-                name: Percentiles.of([took / 1000 for took in latencies])
-                for name, latencies in measured.latencies_us.items()
-            },
-            failed=measured.failed,
+            per_s=round(sample.per_s, 1),
+            latency_ms=sample.latency_ms,
+            failed=sample.failed,
+            nodes_cpu_percent=round(100 * sample.cpu_s["nodes"] / sample.seconds),
+            driver_cpu_percent=round(100 * sample.generator_s / sample.seconds),
         )
 
     def line(self) -> str:

@@ -27,7 +27,9 @@ import msgspec
 from bench.machine import DiskProbe, describe
 from bench.steady import Request, Seen, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import until
 
 _SPREAD_WITHIN_S = 120.0
 _FAILURES_SHOWN = 10
@@ -101,8 +103,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
         load = Steady(
             kind="cycle",
             urls=list(cluster.urls.values()),
-            producer_token=PRODUCER_TOKEN,
-            worker_token=WORKER_TOKENS["worker-0"],
+            tokens=[(PRODUCER_TOKEN, WORKER_TOKENS["worker-0"])],
             command="rolling",
             per_s=options.cycles,
         )
@@ -223,7 +224,7 @@ def _seconds(done: Restarted) -> list[str]:
     by_second: dict[int, list[Request]] = {}
     for request in done.seen.requests:
         by_second.setdefault(int(request.ended_s - done.from_s), []).append(request)
-    cycles = Counter(int(ended_s - done.from_s) for ended_s in done.seen.cycles)
+    cycles = Counter(int(each.ended_s - done.from_s) for each in done.seen.cycles)
     events: dict[int, list[str]] = {}
     for event in done.events:
         events.setdefault(int(event.at_s - done.from_s), []).append(event.what)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import resource
 import shutil
 import sys
 import tempfile
@@ -14,21 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import uvloop
 
-from bench.driver import Measured, Scenario
+from bench.floor import floors
+from bench.generator import generate
+from bench.job import Job
 from bench.machine import cpu_seconds, describe, rss_mib
 from bench.report import Row, render
+from bench.wake import wakes
 from bench.wrk import wrk_rows
 from codeq_cluster.testing.accounting import Percentiles, audit
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    free_ports,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, outlived, workers
 
 _ROOT = Path(__file__).parent.parent
@@ -47,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     try:
-        report = asyncio.run(_measure(options, directory))
+        report = uvloop.run(_measure(options, directory))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     RESULTS.mkdir(exist_ok=True)
@@ -84,7 +81,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, An
     rows: list[Row] = []
     machine = describe(directory)
     if "floor" in options.only:
-        rows += await _floor(options)
+        rows += await asyncio.to_thread(_floor, options)
     settings = {"durability": options.durability}
     async with LocalCluster(
         directory, nodes=options.nodes, shards=options.shards, settings=settings
@@ -95,13 +92,11 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, An
         urls = list(cluster.urls.values())
         for kind in ("create", "cycle"):
             if kind in options.only:
-                for lanes in options.levels:
-                    rows += await _level(kind, urls, lanes, options, cluster)
+                rows += [await _loaded(kind, cluster, n, options) for n in options.levels]
         if "batch" in options.only:
-            for lanes in sorted({1, BATCH_LANES}):
-                rows += await _level("batch", urls, lanes, options, cluster)
+            rows += [await _loaded("batch", cluster, n, options) for n in (1, BATCH_LANES)]
         if "wake" in options.only:
-            rows += await _wake(urls)
+            rows.append(await _wake(cluster))
         if "wrk" in options.only:
             rows += await asyncio.to_thread(
                 wrk_rows,
@@ -128,97 +123,71 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, An
     }
 
 
-async def _floor(options: argparse.Namespace) -> list[Row]:
-    ports = free_ports(FLOOR_SERVERS)
-    servers = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.floor", str(port), cwd=_ROOT
-        )
-        for port in ports
-    ]
-    try:
-        urls = [f"http://127.0.0.1:{port}" for port in ports]
-        async with RecordingClient({url: url for url in urls}) as client:
-            for url in urls:
-
-                async def answers(url: str = url) -> bool:
-                    return (await client.call("GET", url, "/", "")).status == 200
-
-                await until(answers, within_s=10, what=f"the do-nothing server {url}")
-        rows: list[Row] = []
-        for lanes in options.levels:
-            rows += await _level("floor", urls, lanes, options, None)
-        return rows
-    finally:
-        for server in servers:
-            server.terminate()
-        for server in servers:
-            await server.wait()
+def _floor(options: argparse.Namespace) -> list[Row]:
+    with floors(FLOOR_SERVERS) as pids:
+        return [
+            _level("create", list(pids), lanes, options, list(pids.values()), name="floor")
+            for lanes in options.levels
+        ]
 
 
-async def _level(
+async def _loaded(kind: str, cluster: LocalCluster, lanes: int, options: argparse.Namespace) -> Row:
+    urls, pids = list(cluster.urls.values()), [cluster.pid(node) for node in cluster.nodes]
+    command = f"bench-{kind}-{time.time_ns()}"
+    row = await asyncio.to_thread(
+        _level, kind, urls, lanes, options, pids, name=kind, command=command
+    )
+    if kind == "create":
+        await _drain(cluster, command)
+    return row
+
+
+def _level(
     kind: str,
     urls: list[str],
     lanes: int,
     options: argparse.Namespace,
-    cluster: LocalCluster | None,
-) -> list[Row]:
-    scenario = _scenario(kind, urls, lanes=lanes, seconds=options.seconds)
-    pids = [cluster.pid(node) for node in cluster.nodes] if cluster else []
-    before = [cpu_seconds(pid) for pid in pids]
-    begun_s = time.monotonic()
-    measured, driver_cpu = await drive(scenario)
-    elapsed_s = time.monotonic() - begun_s
-    nodes_cpu = sum(cpu_seconds(pid) - was for pid, was in zip(pids, before, strict=True))
-    if kind == "create" and cluster is not None:
-        await _drain(cluster, scenario.command)
-    row = Row.of(kind, lanes, measured)
-    row.nodes_cpu_percent = round(100 * nodes_cpu / elapsed_s)
-    row.driver_cpu_percent = round(100 * driver_cpu / elapsed_s)
-    print(f"  {row.line()}", file=sys.stderr, flush=True)
-    return [row]
-
-
-async def _wake(urls: list[str]) -> list[Row]:
-    scenario = _scenario("wake", urls, rounds=WAKE_ROUNDS)
-    measured, _ = await drive(scenario)
-    row = Row.of("wake", 1, measured)
-    print(f"  {row.line()}", file=sys.stderr, flush=True)
-    return [row]
-
-
-def _scenario(kind: str, urls: list[str], **fields: Any) -> Scenario:
-    return Scenario(
+    pids: list[int],
+    *,
+    name: str,
+    command: str = "floor",
+) -> Row:
+    job = Job(
         kind=kind,
         urls=urls,
         producer_token=PRODUCER_TOKEN,
-        worker_tokens=list(WORKER_TOKENS.values()),
-        command=f"bench-{kind}-{time.time_ns()}",
-        **fields,
+        worker_token=next(iter(WORKER_TOKENS.values())),
+        command=command,
+        lanes=lanes,
+        seconds=options.seconds,
+        watched={"nodes": pids},
+    )
+    return _told(Row.of(name, lanes, generate(job)))
+
+
+async def _wake(cluster: LocalCluster) -> Row:
+    async with RecordingClient(cluster.urls) as client:
+        seen = await wakes(
+            client,
+            rounds=WAKE_ROUNDS,
+            producer=PRODUCER_TOKEN,
+            workers=list(WORKER_TOKENS.values()),
+            command=f"bench-wake-{time.time_ns()}",
+        )
+    return _told(
+        Row(
+            kind="wake",
+            lanes=1,
+            per_s=round(WAKE_ROUNDS / seen.seconds, 1),
+            latency_ms={name: Percentiles.of(took) for name, took in seen.latency_ms.items()},
+            failed=seen.failed,
+        )
     )
 
 
-async def drive(scenario: Scenario) -> tuple[Measured, float]:
-    """Run one scenario in its own process; return its measurements and its CPU seconds."""
-    driver = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "bench.driver",
-        msgspec.json.encode(scenario).decode(),
-        stdout=asyncio.subprocess.PIPE,
-        cwd=_ROOT,
-    )
-    used = _children_cpu()
-    out, _ = await driver.communicate()
-    if driver.returncode:
-        raise RuntimeError(f"the driver of {scenario.kind} ended with {driver.returncode}")
-    return msgspec.json.decode(out, type=Measured), _children_cpu() - used
-
-
-def _children_cpu() -> float:
-    """Return the CPU seconds of ended children; nodes are not among them, since they end last."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+def _told(row: Row) -> Row:
+    print(f"  {row.line()}", file=sys.stderr, flush=True)
+    return row
 
 
 async def _drain(cluster: LocalCluster, command: str) -> None:

@@ -20,12 +20,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import aiohttp
-
 from bench.filled import COMMAND, data_bytes, fill, installed
 from bench.machine import describe, rss_mib
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import WORKER_TOKENS, LocalCluster
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import WORKER_TOKENS
 
 _PAYLOAD_BYTES = 300
 _CLAIMS = 200
@@ -143,15 +142,9 @@ async def _claim_ms(client: RecordingClient, node: str) -> float:
 
 async def _snapshot_seconds(cluster: LocalCluster, node: str) -> float:
     """Return the time of all snapshots that a node has taken or installed."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{cluster.nodes[node].url}/metrics") as response,
-    ):
-        text = await response.text()
+    found = (await cluster.metrics(node)).items()
     name = "codeq_raft_snapshot_seconds_sum"
-    return round(
-        sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)), 3
-    )
+    return round(sum(value for sample, value in found if sample.startswith(name)), 3)
 
 
 def _say(what: str) -> None:

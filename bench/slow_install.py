@@ -27,7 +27,8 @@ from bench.filled import data_bytes, fill, installed, told
 from bench.machine import DiskProbe, describe, rss_mib
 from bench.steady import Request, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 
 _PAYLOAD_BYTES = 900_000  # Near the limit, so that few tasks make much state.
 _READY_WITHIN_S = 3600.0
@@ -89,8 +90,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
         load = Steady(
             kind="create",
             urls=[first.url, second.url],
-            producer_token=PRODUCER_TOKEN,
-            worker_token=WORKER_TOKENS["worker-0"],
+            tokens=[(PRODUCER_TOKEN, WORKER_TOKENS["worker-0"])],
             command="steady",
             per_s=options.creates,
             payload_bytes=300,

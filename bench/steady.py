@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 import uvloop
 
-from bench.http_connections import Broken, Connections, Refused
+from codeq_cluster.testing.http import Broken, HttpClient, Refused
 
 _ROOT = Path(__file__).parent.parent
 _LEASE_S = 120
@@ -34,6 +34,7 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `cycle` (create, claim, result) or `create`.
         urls: Base URLs, asked in turn.
+        tokens: Of a producer and of a worker each, used in turn.
         per_s: Operations started per second, evenly spaced.
         in_flight_max: Started and not ended; beyond it one is skipped and counted.
         payload_bytes: The approximate size of a payload.
@@ -41,8 +42,7 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     urls: list[str]
-    producer_token: str
-    worker_token: str
+    tokens: list[tuple[str, str]]
     command: str
     per_s: float
     in_flight_max: int = 1000
@@ -68,7 +68,7 @@ class Seen(msgspec.Struct, kw_only=True):
     """The measurements.
 
     Attributes:
-        cycles: When each one ended, in monotonic seconds.
+        cycles: Each that was begun and has ended well, from when it was due.
         held_back: Skipped because too many had not ended.
         refused: Connections refused by a node; the request went to the next one.
         late_ms_max: The longest time between a request's due time and its start, caused by the
@@ -76,7 +76,7 @@ class Seen(msgspec.Struct, kw_only=True):
     """
 
     requests: list[Request] = []
-    cycles: list[float] = []
+    cycles: list[Request] = []
     held_back: int = 0
     refused: int = 0
     late_ms_max: float = 0.0
@@ -127,13 +127,10 @@ async def running(steady: Steady) -> AsyncIterator[Running]:
 
 
 class _Load:
-    def __init__(self, steady: Steady) -> None:
+    def __init__(self, steady: Steady, http: HttpClient) -> None:
         self.seen = Seen()
         self._steady = steady
-        self._producers, self._workers = (
-            [Connections(url, token=token, timeout_s=_TIMEOUT_S) for url in steady.urls]
-            for token in (steady.producer_token, steady.worker_token)
-        )
+        self._http = http
         self._turn = itertools.count()
         self._in_flight = 0
         payload = {"text": "x" * steady.payload_bytes}
@@ -145,9 +142,7 @@ class _Load:
     async def run(self, enough: asyncio.Event) -> Seen:
         """Offer load until told to stop, and let requests end."""
         steady = self._steady
-        step: Callable[[float], Awaitable[bool]] = (
-            self._cycle if steady.kind == "cycle" else self._one
-        )
+        step = self._cycle if steady.kind == "cycle" else self._one
         begun_s = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for number in itertools.count():
@@ -161,26 +156,33 @@ class _Load:
                     self.seen.held_back += 1
                     continue
                 self._in_flight += 1
-                group.create_task(self._counted(step(due_s)))
+                tokens = steady.tokens[number % len(steady.tokens)]
+                group.create_task(self._counted(step, tokens, due_s))
         return self.seen
 
-    async def _counted(self, step: Awaitable[bool]) -> None:
+    async def _counted(
+        self,
+        step: Callable[[tuple[str, str], float], Awaitable[bool]],
+        tokens: tuple[str, str],
+        due_s: float,
+    ) -> None:
         try:
-            if await step:
-                self.seen.cycles.append(time.monotonic())
+            if await step(tokens, due_s):
+                self.seen.cycles.append(_request(self._steady.kind, due_s))
         finally:
             self._in_flight -= 1
 
-    async def _one(self, due_s: float) -> bool:
-        created = await self._post("create", "/tasks", self._producers, self._create, due_s)
+    async def _one(self, tokens: tuple[str, str], due_s: float) -> bool:
+        created = await self._post("create", "/tasks", tokens[0], self._create, due_s)
         return created is not None
 
-    async def _cycle(self, due_s: float) -> bool:
-        if not await self._one(due_s):
+    async def _cycle(self, tokens: tuple[str, str], due_s: float) -> bool:
+        if not await self._one(tokens, due_s):
             return False
+        worker = tokens[1]
         for _ in range(_CLAIMS_MAX):
             begun_s = time.monotonic()
-            raw = await self._post("claim", "/tasks/claim", self._workers, self._claim, begun_s)
+            raw = await self._post("claim", "/tasks/claim", worker, self._claim, begun_s)
             if raw is None:
                 return False
             if raw:
@@ -191,31 +193,39 @@ class _Load:
         path = f"/tasks/{task['id']}/result"
         body = {"status": "COMPLETED", "result": {"ok": 1}, "leaseToken": task["leaseToken"]}
         encoded = msgspec.json.encode(body)
-        ended = await self._post("result", path, self._workers, encoded, time.monotonic())
+        ended = await self._post("result", path, worker, encoded, time.monotonic())
         return ended is not None
 
     async def _post(
-        self, operation: str, path: str, nodes: list[Connections], body: bytes, due_s: float
+        self, operation: str, path: str, token: str, body: bytes, due_s: float
     ) -> bytes | None:
         """Return the answer's bytes, empty for 204, None for a failure."""
+        urls = self._steady.urls
         first = next(self._turn)
         failure = "no node takes a connection"
         raw: bytes | None = None
-        for number in range(first, first + len(nodes)):
-            node = number % len(nodes)
+        for number in range(first, first + len(urls)):
+            url = urls[number % len(urls)]
             try:
-                status, raw = await nodes[node].post(f"/v1/codeq{path}", body)
-                failure = "" if status < 300 else f"{status} {raw[:80]!r}"
+                answer = await self._http.send(
+                    "POST", url, f"/v1/codeq{path}", token=token, body=body
+                )
             except Refused:
                 self.seen.refused += 1
                 continue
             except Broken as error:
-                failure = f"{error} at {self._steady.urls[node]}"
+                failure = f"{error} at {url}"
+            else:
+                raw = answer.body
+                failure = "" if answer.status < 300 else f"{answer.status} {raw[:80]!r}"
             break
-        now_s = time.monotonic()
-        took_ms = round((now_s - due_s) * 1000, 2)
-        self.seen.requests.append(Request(operation, round(now_s, 4), took_ms, failure))
+        self.seen.requests.append(_request(operation, due_s, failure))
         return None if failure else raw
+
+
+def _request(operation: str, due_s: float, failure: str = "") -> Request:
+    now_s = time.monotonic()
+    return Request(operation, round(now_s, 4), round((now_s - due_s) * 1000, 2), failure)
 
 
 async def _main(steady: Steady) -> Seen:
@@ -223,8 +233,8 @@ async def _main(steady: Steady) -> Seen:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async with asyncio.TaskGroup() as group:
-        offering = group.create_task(_Load(steady).run(enough))
+    async with HttpClient(timeout_s=_TIMEOUT_S) as http, asyncio.TaskGroup() as group:
+        offering = group.create_task(_Load(steady, http).run(enough))
         await reader.read()
         enough.set()
         return await offering

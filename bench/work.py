@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bench.bare_http import request_head, with_body
 from bench.lanes import Tally, Work
+from codeq_cluster.testing.http import request_bytes
 
 _LEASE_S = 60
 _WAIT_S = 5
@@ -139,4 +139,6 @@ class BrokerWork:
     def _requests(self, path: str, token: str, body: object) -> list[bytes]:
         """Return the request for each node, in the order of the URLs."""
         raw = body if isinstance(body, bytes) else _encode(body)
-        return [with_body(request_head(url, _TASKS + path, token), raw) for url in self._urls]
+        return [
+            request_bytes("POST", url, _TASKS + path, token=token, body=raw) for url in self._urls
+        ]

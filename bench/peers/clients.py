@@ -58,9 +58,9 @@ def client_of(protocol: str) -> Client:
     # Imported late: only the `bench` extra installs the libraries.
     match protocol:
         case "codeq":
-            from bench.peers.http_client import HttpClient  # noqa: PLC0415
+            from bench.peers.http_client import CodeqClient  # noqa: PLC0415
 
-            return HttpClient()
+            return CodeqClient()
         case "nats":
             from bench.peers.nats_client import NatsClient  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""HTTP client: codeQ's API by aiohttp, for measurements in which a client's cost is irrelevant."""
+"""HTTP client: codeQ's API, for measures where what a client costs does not count."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 
 from bench.peers.clients import ANSWER_WITHIN_S
+from codeq_cluster.testing.http import HttpClient
 
 _TOKEN = "dev-token"
 _TASKS = "/v1/codeq/tasks"
 _LEASE_S = 60
-_CONNECTIONS = 1000
 # One more redirect than usual, for a leader that has changed meanwhile.
 _REDIRECTS_MAX = 3
 
 
-class HttpClient:
+class CodeqClient:
     """One queue; creates go to the next node, and to the node it redirects to.
 
     Claims go to nodes that took a create themselves: the original's followers deliver tasks that
@@ -30,15 +29,11 @@ class HttpClient:
 
     async def connect(self, urls: Sequence[str], *, queue: str, lanes: int, batch: int) -> None:
         """Remember the nodes: a queue is created by its first task."""
-        del batch
+        del batch, lanes
         self._turn = itertools.cycle(urls)
         self._taking: dict[str, None] = {}
         self._queue = queue
-        self._session = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {_TOKEN}"},
-            connector=aiohttp.TCPConnector(limit=max(lanes, _CONNECTIONS)),
-            timeout=aiohttp.ClientTimeout(total=2 * ANSWER_WITHIN_S),
-        )
+        self._http = HttpClient(timeout_s=2 * ANSWER_WITHIN_S)
 
     async def create(self, lane: int, payload: bytes, *, key: str | None = None) -> None:
         """Create a task."""
@@ -93,7 +88,7 @@ class HttpClient:
 
     async def close(self) -> None:
         """Disconnect."""
-        await self._session.close()
+        await self._http.close()
 
     async def _post(self, url: str, path: str, body: object) -> tuple[str, bytes]:
         """Return the node that answered, and its answer.
@@ -104,19 +99,15 @@ class HttpClient:
         raw = msgspec.json.encode(body)
         for _ in range(_REDIRECTS_MAX):
             try:
-                async with self._session.post(
-                    f"{url}{_TASKS}{path}", data=raw, allow_redirects=False
-                ) as response:
-                    found = await response.read()
-            except aiohttp.ClientError as error:
+                answer = await self._http.send("POST", url, _TASKS + path, token=_TOKEN, body=raw)
+            except ConnectionError:
                 self._taking.pop(url, None)
-                raise OSError(f"{url}: {error!r}") from error
-            if response.status == 307:
-                # Redirects are followed by hand: the library would drop the token.
-                there = urlsplit(response.headers["Location"])
+                raise
+            if answer.status == 307:
+                there = urlsplit(answer.headers["location"])
                 url = f"{there.scheme}://{there.netloc}"
                 continue
-            if response.status >= 300:
-                raise OSError(f"{path} {response.status} {found[:120]!r}")
-            return url, found
+            if answer.status >= 300:
+                raise OSError(f"{path} {answer.status} {answer.body[:120]!r}")
+            return url, answer.body
         raise OSError(f"{path}: redirected more than {_REDIRECTS_MAX} times")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import signal
-import subprocess
 from pathlib import Path
-from urllib.error import URLError
 
 from bench.machine import prefer
-from bench.processes import get, runs, spawn, stop, wait_until
+from bench.processes import stop, wait_until
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.http import fetch
+from codeq_cluster.testing.ports import free_ports
+from codeq_cluster.testing.servers import Server
 
 _NODES = 3
 # The Debian package installs it outside of most users' PATH.
@@ -40,7 +38,7 @@ class NatsCluster:
     def __init__(self, directory: Path, *, nice: int = 0) -> None:
         self._directory, self._nice = directory, nice
         self._starts = 0
-        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._nodes: dict[str, Server] = {}
         self._names: dict[str, str] = {}
         self._monitors: dict[str, str] = {}
 
@@ -57,7 +55,7 @@ class NatsCluster:
     @property
     def pids(self) -> list[int]:
         """Processes of the servers."""
-        return [process.pid for process in self._nodes.values()]
+        return [server.pid for server in self._nodes.values()]
 
     def start(self) -> None:
         """Start three servers with new data, and wait until they have elected a leader."""
@@ -66,7 +64,6 @@ class NatsCluster:
         ports = free_ports(3 * _NODES)
         clients, monitors, routes = ports[:_NODES], ports[_NODES:-_NODES], ports[-_NODES:]
         joined = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
-        logs = []
         for n in range(_NODES):
             name = f"n{n}"
             here = place / name
@@ -83,41 +80,35 @@ class NatsCluster:
                 )
             )
             url = f"nats://127.0.0.1:{clients[n]}"
-            logs.append(here / "log")
-            self._nodes[url] = spawn([PROGRAM, "-c", str(file)], logs[-1], environment())
+            self._nodes[url] = Server(here / "log")
+            self._nodes[url].start([PROGRAM, "-c", str(file)], environment(), cwd=here)
             self._names[name] = url
             self._monitors[url] = f"http://127.0.0.1:{monitors[n]}"
         prefer(self.pids, nice=self._nice)
-        wait_until(
-            self._formed,
-            running=lambda: all(map(runs, self._nodes.values())),
-            logs=lambda: logs,
-        )
+        wait_until(self._formed, list(self._nodes.values()))
 
     def stop(self) -> None:
         """Stop every server; safe to call again."""
-        stop(list(self._nodes.values()))
+        stop(self._nodes.values())
         self._nodes, self._names, self._monitors = {}, {}, {}
 
     def leader(self, queue: str) -> str:
         """Return the server that leads the queue's stream."""
         monitor = next(iter(self._monitors.values()))
-        told = json.loads(get(f"{monitor}/jsz?accounts=true&streams=true"))
+        told = fetch("GET", monitor, "/jsz?accounts=true&streams=true").json
         streams = {one["name"]: one for one in told["account_details"][0]["stream_detail"]}
         return self._names[streams[queue]["cluster"]["leader"]]
 
     def kill(self, address: str) -> None:
         """Kill a server with SIGKILL."""
-        process = self._nodes.pop(address)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        self._nodes.pop(address).kill()
 
     def _formed(self) -> bool:
         try:
             for monitor in self._monitors.values():
-                meta = json.loads(get(f"{monitor}/jsz")).get("meta_cluster", {})
+                meta = fetch("GET", monitor, "/jsz").json.get("meta_cluster", {})
                 if not meta.get("leader") or meta.get("cluster_size") != _NODES:
                     return False
-        except (URLError, OSError):
+        except ConnectionError:
             return False
         return True

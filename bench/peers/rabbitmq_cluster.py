@@ -10,9 +10,10 @@ import subprocess
 from pathlib import Path
 
 from bench.machine import prefer
-from bench.processes import listens, runs, spawn, stop, wait_until
+from bench.processes import listens, stop, wait_until
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
+from codeq_cluster.testing.servers import Server
 
 _NODES = 3
 # The Debian package's own scripts; those in PATH switch to the package's user.
@@ -43,9 +44,9 @@ class RabbitCluster:
         self._directory, self._nice = directory, nice
         self._starts = 0
         self._place = directory
-        self._epmd: subprocess.Popen[bytes] | None = None
+        self._epmd: Server | None = None
         self._epmd_port = 0
-        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._nodes: dict[str, Server] = {}
         self._ports: dict[str, int] = {}
         self._environments: dict[str, dict[str, str]] = {}
 
@@ -62,7 +63,7 @@ class RabbitCluster:
     @property
     def pids(self) -> list[int]:
         """The Erlang virtual machines, which the scripts started."""
-        return [_virtual_machine(process.pid) for process in self._nodes.values()]
+        return [_virtual_machine(server.pid) for server in self._nodes.values()]
 
     def start(self) -> None:
         """Start three nodes with new data, and wait until they form one cluster."""
@@ -74,7 +75,8 @@ class RabbitCluster:
         cookie.chmod(0o400)
         self._epmd_port, *ports = free_ports(1 + 2 * _NODES)
         epmd = ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
-        self._epmd = spawn(epmd, self._place / "epmd.log", environment())
+        self._epmd = Server(self._place / "epmd.log")
+        self._epmd.start(epmd, environment(), cwd=self._place)
         names = [f"r{n}@localhost" for n in range(_NODES)]
         for n, name in enumerate(names):
             self._ports[name] = ports[2 * n]
@@ -87,13 +89,12 @@ class RabbitCluster:
             ]
             text = _CONFIGURATION.format(port=self._ports[name], peers="\n".join(peers))
             (here / "rabbitmq.conf").write_text(text)
-            self._nodes[name] = spawn(
-                [str(PROGRAMS / "rabbitmq-server")], here / "console", self._environments[name]
-            )
+            program = [str(PROGRAMS / "rabbitmq-server")]
+            self._nodes[name] = Server(here / "console")
+            self._nodes[name].start(program, self._environments[name], cwd=here)
         wait_until(
             lambda: all(map(listens, self._ports.values())),
-            running=lambda: all(map(runs, self._nodes.values())),
-            logs=lambda: [self._home(name) / "console" for name in names],
+            list(self._nodes.values()),
             within_s=_FORMED_WITHIN_S,
         )
         # A queue created before all have joined would have fewer members.
@@ -116,10 +117,9 @@ class RabbitCluster:
     def kill(self, address: str) -> None:
         """Kill a node with SIGKILL."""
         (name,) = (node for node in self._nodes if self._address(node) == address)
-        process = self._nodes.pop(name)
-        os.kill(_virtual_machine(process.pid), signal.SIGKILL)
-        process.kill()
-        process.wait()
+        server = self._nodes.pop(name)
+        os.kill(_virtual_machine(server.pid), signal.SIGKILL)
+        server.kill()
 
     def _address(self, name: str) -> str:
         return f"amqp://guest:guest@127.0.0.1:{self._ports[name]}/"

@@ -23,9 +23,9 @@ from codeq_cluster.client import Client, Leases, Operator, SyncClient, SyncOpera
 from codeq_cluster.config import load
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import NodeSettings
-from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.testing.movable_time import MovableLoop, MovableTime
 from codeq_cluster.testing.passage import Passage
+from codeq_cluster.testing.ports import free_ports
 
 TOKEN: Final = "test-token"  # noqa: S105 - opens a broker that lives as long as a test
 START_WITHIN_S: Final = 30.0

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
 import msgspec
 
 from codeq_cluster.testing.accounting import RecordedOutcome
-
-# Above the broker's own request deadline, so a late answer is not cut off.
-CALL_TIMEOUT_S = 15.0
+from codeq_cluster.testing.http import ANSWER_WITHIN_S, Broken, HttpAnswer, HttpClient, Refused
 
 _encode = msgspec.json.encode
 
@@ -28,6 +25,7 @@ class ClientAnswer:
         body: The decoded JSON, None without one.
         detail: The error's stable code, or the connection's error.
         replayed: The answer belongs to an earlier request with the same idempotency key.
+        headers: By their names in lower case.
     """
 
     outcome: RecordedOutcome
@@ -35,6 +33,7 @@ class ClientAnswer:
     body: Any
     detail: str
     replayed: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class RecordingClient:
@@ -44,20 +43,14 @@ class RecordingClient:
         self,
         urls: Mapping[str, str],
         *,
-        timeout_s: float = CALL_TIMEOUT_S,
+        # Above the broker's own request deadline: an answer that is merely late is not cut off.
+        timeout_s: float = ANSWER_WITHIN_S,
         trust: ssl.SSLContext | None = None,
     ) -> None:
         self.urls = dict(urls)
-        self._trust = trust or ssl.create_default_context()
-        self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient(timeout_s=timeout_s, trust=trust)
 
     async def __aenter__(self) -> Self:
-        """Open the session."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=self._trust),
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-        )
         return self
 
     async def __aexit__(
@@ -66,12 +59,17 @@ class RecordingClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the session and its connections."""
-        assert self._session is not None
-        await self._session.close()
+        """Close the connections."""
+        await self._http.close()
 
     async def call(
-        self, method: str, node: str, path: str, token: str, body: object = None
+        self,
+        method: str,
+        node: str,
+        path: str,
+        token: str,
+        body: object = None,
+        **headers: str,
     ) -> ClientAnswer:
         """Send one request and classify its outcome; never raises for a network error.
 
@@ -81,26 +79,25 @@ class RecordingClient:
             path: Below `/v1/codeq`.
             token: Bearer token.
             body: Encoded as JSON; None sends no body.
+            headers: Added; an underscore in a name is a dash.
         """
-        assert self._session is not None
+        raw = None if body is None else _encode(body)
         try:
-            async with self._session.request(
+            answer = await self._http.send(
                 method,
-                f"{self.urls[node]}/v1/codeq{path}",
-                data=None if body is None else _encode(body),
-                headers={"Authorization": f"Bearer {token}"},
-            ) as response:
-                raw = await response.read()
-                return _answer(response.status, raw, response.headers)
-        except aiohttp.ClientConnectorError as error:
-            # No connection: certainly nothing was sent.
-            return ClientAnswer(
-                outcome=RecordedOutcome.FAILED, status=0, body=None, detail=repr(error)
+                self.urls[node],
+                f"/v1/codeq{path}",
+                token=token,
+                body=raw,
+                headers={name.replace("_", "-"): value for name, value in headers.items()},
             )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return ClientAnswer(
-                outcome=RecordedOutcome.UNKNOWN, status=0, body=None, detail=repr(error)
-            )
+        except Refused as error:
+            outcome, detail = RecordedOutcome.FAILED, repr(error)
+        except Broken as error:
+            outcome, detail = RecordedOutcome.UNKNOWN, repr(error)
+        else:
+            return _answer(answer)
+        return ClientAnswer(outcome=outcome, status=0, body=None, detail=detail)
 
     # The routes that most stories need; every keyword is a field of the contract.
 
@@ -141,7 +138,8 @@ class RecordingClient:
         return {name: answer.body[name] for name in ("ready", "delayed", "inProgress", "dlq")}
 
 
-def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> ClientAnswer:
+def _answer(answer: HttpAnswer) -> ClientAnswer:
+    status, raw, headers = answer.status, answer.body, answer.headers
     try:
         body = msgspec.json.decode(raw) if raw else None
     except msgspec.DecodeError:
@@ -152,9 +150,13 @@ def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> ClientAnswer
             detail=f"no JSON: {raw[:80]!r}",
         )
     if 200 <= status < 300:
-        replayed = headers.get("X-CodeQ-Idempotent-Replay") == "true"
         return ClientAnswer(
-            outcome=RecordedOutcome.OK, status=status, body=body, detail="", replayed=replayed
+            outcome=RecordedOutcome.OK,
+            status=status,
+            body=body,
+            detail="",
+            replayed=headers.get("x-codeq-idempotent-replay") == "true",
+            headers=headers,
         )
     code = str(body.get("code", "")) if isinstance(body, dict) else ""
     # Only a 4xx, or a 503 other than outcome-unknown, proves that nothing was done.
@@ -164,6 +166,7 @@ def _answer(status: int, raw: bytes, headers: Mapping[str, str]) -> ClientAnswer
         status=status,
         body=body,
         detail=code,
+        headers=headers,
     )
 
 

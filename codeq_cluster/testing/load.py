@@ -20,7 +20,8 @@ from codeq_cluster.testing.accounting import (
     repair_seconds,
 )
 from codeq_cluster.testing.client import ClientAnswer, RecordingClient, content_of
-from codeq_cluster.testing.cluster import LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.waiting import until
 
 CREATES_IN_FLIGHT_MAX = 1000
 # Bounds tasks that are acknowledged and not finished. A broker that is too slow then shows as shed

@@ -21,10 +21,10 @@ from math import inf
 from pathlib import Path
 
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
+from codeq_cluster.testing.waiting import ClusterError
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.checkout import checkout_of
-from jepsen_lite.db import DbFailed
 from jepsen_lite.doctor import KindsMissing, available, findings, shim_works
 from jepsen_lite.fault_schedule import KINDS, has_effect
 from jepsen_lite.hunting import entered, hunt, hunt_simulated, hunted, table
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
-    except (DbFailed, KindsMissing, NetworkFailed, ShimFailed, OSError, ValueError) as failed:
+    except (ClusterError, KindsMissing, NetworkFailed, ShimFailed, OSError, ValueError) as failed:
         print(f"jepsen-lite: {failed}", file=sys.stderr)
     except Exception:
         # Python's own status for a crash would mean that a promise was broken.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
+from codeq_cluster.testing.http import Broken, HttpAnswer, HttpClient, Late, Refused
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
@@ -48,10 +48,9 @@ class Client(Asker):
         self._urls = dict(urls)
         self._tokens = tokens
         self._webhook = webhook
-        self._session: aiohttp.ClientSession | None = None
+        self._http = HttpClient()
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         return self
 
     async def __aexit__(
@@ -60,8 +59,7 @@ class Client(Asker):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._session is not None
-        await self._session.close()
+        await self._http.close()
 
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
         token = self._tokens.workers[worker] if worker else self._tokens.producer
@@ -117,44 +115,43 @@ class Client(Asker):
     async def _send(
         self, node: str, path: str, token: str, body: bytes | None = None, *, wait_ms: int = 0
     ) -> tuple[Answer, Any]:
-        assert self._session is not None
-        total_s = (self._deadline_ms + wait_ms) / 1000 + GIVE_UP_S
         try:
-            async with self._session.request(
+            answer = await self._http.send(
                 "GET" if body is None else "POST",
-                f"{self._urls[node]}/v1/codeq{path}",
-                data=body,
-                headers={"Authorization": f"Bearer {token}"},
-                timeout=aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S),
-            ) as response:
-                raw = await response.read()
-                return _understood(response.status, response.headers, raw)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            # Without a connection nothing was sent.
+                self._urls[node],
+                f"/v1/codeq{path}",
+                token=token,
+                body=body,
+                timeout_s=(self._deadline_ms + wait_ms) / 1000 + GIVE_UP_S,
+                connect_s=CONNECT_S,
+            )
+        except Refused as error:
             return _broken(Type.FAIL, error), None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except Broken as error:
             return _broken(Type.INFO, error), None
+        return _understood(answer)
 
 
-def _understood(status: int, headers: Mapping[str, str], raw: bytes) -> tuple[Answer, Any]:
+def _understood(told: HttpAnswer) -> tuple[Answer, Any]:
+    status, headers, raw = told.status, told.headers, told.body
     try:
         body = msgspec.json.decode(raw) if raw else None
     except msgspec.DecodeError:
         out = Out(http=status, code=f"no JSON: {raw[:60]!r}")
         return Answer(type=Type.INFO, out=out, again=True), None
     kind = outcome(status, headers)
-    told = body if isinstance(body, dict) and kind is not Type.OK else {}
-    again = may_succeed_later(status, retryable=told.get("retryable") is True)
+    refusal = body if isinstance(body, dict) and kind is not Type.OK else {}
+    again = may_succeed_later(status, retryable=refusal.get("retryable") is True)
     out = Out(
         http=status,
-        code=str(told.get("code", "")),
-        replayed=headers.get("X-CodeQ-Idempotent-Replay") == "true",
+        code=str(refusal.get("code", "")),
+        replayed=headers.get("x-codeq-idempotent-replay") == "true",
     )
     return Answer(type=kind, out=out, again=again), body
 
 
 def _broken(kind: Type, error: Exception) -> Answer:
-    code = "timeout" if isinstance(error, TimeoutError) else type(error).__name__
+    code = "timeout" if isinstance(error, Late) else type(error).__name__
     return Answer(type=kind, out=Out(code=code), again=True)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from jepsen_lite.db import Db, until
+from codeq_cluster.testing.waiting import soon
+from jepsen_lite.db import Db
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 
 CLOCK_SEEN_WITHIN_S = 3.0
@@ -42,7 +43,7 @@ class Clock(Nemesis):
         """Move the clocks; the nodes' own answers prove it."""
         for name, shift_s in self._shifts.items():
             self.db.shift_clock(name, shift_s)
-        await until(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
+        await soon(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
         return sum([await self._has_moved(name) for name in planned.nodes])
 
     async def _moved(self) -> bool:

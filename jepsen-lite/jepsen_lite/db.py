@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import aiohttp
-import yaml
-
+from codeq_cluster.testing.commands import command
+from codeq_cluster.testing.harness import (
+    ADMIN_TOKEN,
+    OPERATOR_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    Harness,
+    NodeProcess,
+)
+from codeq_cluster.testing.waiting import ClusterError, soon
 from jepsen_lite.client import Tokens
 from jepsen_lite.disk import Disk, DiskFault
 from jepsen_lite.drifting import Pace
@@ -34,18 +34,14 @@ WORKERS_MAX = 24
 DEADLINE_MS = 5000
 SECRET = "jepsen-lite-secret"
 START_WITHIN_S = 60.0
-STOP_WITHIN_S = 20.0
-FREEZE_WITHIN_S = 1.0
 ASK_S = 1.0
-POLL_S = 0.05
 
 TOKENS = Tokens(
-    producer="jepsen-producer",
-    admin="jepsen-admin",
-    operator="jepsen-operator",
-    workers={f"worker-{n}": f"jepsen-worker-{n}" for n in range(WORKERS_MAX)},
+    producer=PRODUCER_TOKEN,
+    admin=ADMIN_TOKEN,
+    operator=OPERATOR_TOKEN,
+    workers=dict(list(WORKER_TOKENS.items())[:WORKERS_MAX]),
 )
-_SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
 
 
 def soon_forgotten(**raft: object) -> Mapping[str, object]:
@@ -57,12 +53,7 @@ def soon_forgotten(**raft: object) -> Mapping[str, object]:
     return {"raft": {"logEntriesMax": 1000, "logBytesMax": 2**20, "keepEntries": 1, **raft}}
 
 
-class DbFailed(RuntimeError):
-    """The cluster did not reach a state in time; the text names it and shows the nodes' logs."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Node:
+class Node(NodeProcess):
     """A node: its files, its disk, and its process while it runs.
 
     Attributes:
@@ -70,27 +61,22 @@ class Node:
         member: It belongs to the cluster, or should; a spare does not.
         damaged: Its disk was corrupted.
         refused: It found its disk damaged and would not serve; it is left alone from then on.
+        starts: How many.
         started_s: Its last start, in monotonic seconds.
     """
 
-    id: str
-    address: str
-    directory: Path
-    disk: Disk
-    pace: Pace
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    paused: bool = False
-    ending: bool = False
-    member: bool = True
-    damaged: bool = False
-    refused: bool = False
-    starts: int = 0
-    started_s: float = 0.0
-
-    @property
-    def running(self) -> bool:
-        """Whether the process lives, frozen or not."""
-        return self.process is not None and self.process.poll() is None
+    def __init__(self, name: str, home: Path, *, host: str, member: bool, release: Path) -> None:
+        super().__init__(
+            name, home, host=host, http_port=HTTP_PORT, link_port=LINK_PORT, release=release
+        )
+        self.disk = Disk(home / "data", home / "disk")
+        self.pace = Pace(home / "clock.control")
+        self.member = member
+        self.ending = False
+        self.damaged = False
+        self.refused = False
+        self.starts = 0
+        self.started_s = 0.0
 
     @property
     def gave_up(self) -> bool:
@@ -98,36 +84,15 @@ class Node:
         return self.process is not None and not self.running and not self.ending
 
     @property
-    def answering(self) -> bool:
-        """Whether it can be asked anything."""
-        return self.running and not self.paused
-
-    @property
-    def data(self) -> Path:
-        """The data directory."""
-        return self.directory / "data"
-
-    @property
-    def log(self) -> Path:
-        """Output of every run of the node, one after the other."""
-        return self.directory / "node.log"
-
-    @property
     def waits_for_operator(self) -> bool:
         """Whether it runs without a replica whose disk has failed too often, by its log."""
         if not self.running or self.damaged:
             return False
-        life = self.log.read_text(errors="replace").rpartition("---- start ")[2]
+        life = self.log_path.read_text(errors="replace").rpartition("---- start ")[2]
         return '"reason": "given-up"' in life
 
-    def logged_since(self, offset: int) -> str:
-        """Return the part of the log after the first `offset` bytes."""
-        with self.log.open("rb") as log:
-            log.seek(offset)
-            return log.read().decode(errors="replace")
 
-
-class Db:
+class Db(Harness[Node]):
     """The nodes; an async context manager that stops them all.
 
     Args:
@@ -157,62 +122,38 @@ class Db:
         sink: Sink | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self.shards = shards
         self.network = network
         self._source = source
         self._shimmed = shimmed
         self._clocks = clocks
         self.sink = sink
-        self._settings = dict(settings or {})
-        self.nodes: dict[str, Node] = {}
+        made = {}
         for name in (*nodes, *spares):
             home = directory / name
             home.mkdir(parents=True)
-            self.nodes[name] = Node(
-                id=name,
-                address=network.address(name),
-                directory=home,
-                disk=Disk(home / "data", home / "disk"),
-                pace=Pace(home / "clock.control"),
-                member=name in nodes,
+            made[name] = Node(
+                name, home, host=network.address(name), member=name in nodes, release=source
             )
-        self._http: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession(
-            headers={"Authorization": f"Bearer {TOKENS.operator}"},
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        super().__init__(
+            made, shards=shards, settings=settings, token=OPERATOR_TOKEN, status_s=ASK_S
         )
-        try:
-            for node in self.nodes.values():
-                self._configure(node)
-            for name in self.members:
-                self.start(name)
-            await self.wait_ready(within_s=START_WITHIN_S)
-            self._check_disks()
-        except BaseException:
-            await self.close()
-            raise
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
+    async def _open(self) -> None:
+        for name in self.nodes:
+            self.write_config(name)
+        for name in self.members:
+            self.start(name)
+        await self.wait_ready(within_s=START_WITHIN_S)
+        self._check_disks()
 
     async def close(self) -> None:
         """Stop everything that runs."""
         for node in self.nodes.values():
             if node.running and node.paused:
-                self.resume(node.id)
+                node.resume()
             node.disk.fault(DiskFault.NONE)
-        await asyncio.gather(*(self.stop(n.id) for n in self.nodes.values() if n.running))
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        await asyncio.gather(*(self.end(n.id) for n in self.nodes.values() if n.running))
+        await super().close()
 
     @property
     def members(self) -> list[str]:
@@ -230,11 +171,6 @@ class Db:
         return [name for name in self.members if not self.nodes[name].refused]
 
     @property
-    def urls(self) -> dict[str, str]:
-        """Base URL of every node."""
-        return {node.id: f"http://{node.address}:{HTTP_PORT}" for node in self.nodes.values()}
-
-    @property
     def log_entries_max(self) -> int:
         """How many entries a shard's log keeps for nodes that are away."""
         raft = self._settings.get("raft")
@@ -242,43 +178,24 @@ class Db:
 
     def link(self, name: str) -> str:
         """Return the address at which a node's peers reach it."""
-        return f"{self.nodes[name].address}:{LINK_PORT}"
+        return f"{self.nodes[name].host}:{LINK_PORT}"
 
     # Actions on nodes.
 
-    def start(self, name: str) -> None:
+    def start(self, node_id: str) -> None:
         """Start a node that does not run, without waiting for it."""
-        node = self.nodes[name]
-        assert not node.running, f"{name} runs already"
-        command = [sys.executable, "-m", "codeq_cluster.cli.main", "node", "--config"]
-        command.append(str(node.directory / "node.yaml"))
-        if shutil.which("setpriv"):
-            # A harness that was killed must not leave nodes behind.
-            command = ["setpriv", "--pdeathsig", "KILL", *command]
-        with node.log.open("ab") as log:
+        node = self.nodes[node_id]
+        with node.log_path.open("ab") as log:
             log.write(f"---- start {node.starts} at {time.monotonic_ns()}\n".encode())
-            node.process = subprocess.Popen(
-                self.network.inside(name, command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment(node),
-                cwd=self._source,
-                start_new_session=True,
-            )
+        super().start(node_id)
         node.starts += 1
         node.started_s = time.monotonic()
-        node.paused = node.ending = False
+        node.ending = False
 
-    async def kill(self, name: str) -> bool:
-        """Kill a node with SIGKILL; return whether that ended it."""
-        process = self._process(name)
-        self.nodes[name].ending = True
-        process.kill()
-        await asyncio.to_thread(process.wait)
-        self.nodes[name].process = None
-        self.nodes[name].paused = False
-        return process.returncode == -signal.SIGKILL
+    async def kill(self, node_id: str) -> bool:
+        """Kill a node with SIGKILL; return whether that is what it died of."""
+        self._running(node_id).ending = True
+        return await super().kill(node_id)
 
     async def kill_all(self) -> None:
         """Kill all running nodes at one instant."""
@@ -287,37 +204,13 @@ class Db:
         for name in names:
             await self.kill(name)
 
-    async def stop(self, name: str) -> bool:
-        """Ask a node to stop, and kill it if it does not; return whether it stopped by itself."""
-        process = self._process(name)
-        self.nodes[name].ending = True
-        process.terminate()
+    async def end(self, name: str) -> bool:
+        """Ask a node to end, and kill it when it does not; return whether it ended by itself."""
+        self._running(name).ending = True
         try:
-            await asyncio.to_thread(process.wait, STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            await self.kill(name)
+            return await self.stop(name) == 0
+        except ClusterError:
             return False
-        self.nodes[name].process = None
-        return process.returncode == 0
-
-    async def pause(self, *names: str) -> int:
-        """Freeze nodes at one instant; return how many are stopped by the kernel's account."""
-        processes = [self._process(name) for name in names]
-        for name, process in zip(names, processes, strict=True):
-            process.send_signal(signal.SIGSTOP)
-            self.nodes[name].paused = True
-
-        async def all_stand() -> bool:
-            return all(_stands(process.pid) for process in processes)
-
-        # Each of its threads stops when it is next scheduled.
-        await until(all_stand, within_s=FREEZE_WITHIN_S)
-        return sum(_stands(process.pid) for process in processes)
-
-    def resume(self, name: str) -> None:
-        """Resume a frozen node."""
-        self._process(name).send_signal(signal.SIGCONT)
-        self.nodes[name].paused = False
 
     async def cut_power(self, names: Sequence[str]) -> int:
         """Cut the power of nodes at one instant; return how many bytes were lost in all."""
@@ -338,7 +231,7 @@ class Db:
         node = self.nodes[name]
         assert not node.member, f"{name} is a member"
         node.member = True
-        self._configure(node)
+        self.write_config(name)
 
     async def dismiss(self, name: str) -> None:
         """Make a removed node a spare and delete its data."""
@@ -361,22 +254,13 @@ class Db:
             Whether it succeeded, and its output.
         """
         urls = [word for name in among for word in ("--url", self.urls[name])]
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "codeq_cluster.cli.main", *words),
-            *(*urls, "--token", TOKENS.operator),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": str(self._source)},
-            cwd=self._source,
-        )
         try:
-            said, _ = await asyncio.wait_for(process.communicate(), within_s)
+            ended = await command(
+                *words, *urls, token=OPERATOR_TOKEN, release=self._source, within_s=within_s
+            )
         except TimeoutError:
-            process.kill()
-            await process.wait()
             return False, f"no end within {within_s:g} s"
-        return process.returncode == 0, said.decode(errors="replace").strip()
+        return ended.code == 0, (ended.out + ended.err).strip()
 
     async def retire_damaged(self, *, within_s: float) -> list[str]:
         """Stop nodes that are damaged and not ready in time, as an operator would; return them."""
@@ -388,8 +272,8 @@ class Db:
             async def ready(name: str = node.id) -> bool:
                 return await self.ready(name)
 
-            if not await until(ready, within_s=within_s):
-                await self.stop(node.id)
+            if not await soon(ready, within_s=within_s):
+                await self.end(node.id)
                 node.refused = True
                 gone.append(node.id)
         return gone
@@ -403,55 +287,36 @@ class Db:
 
     async def undelivered(self) -> int:
         """Return how many webhook calls have failed, by the counters of running nodes."""
-        failed = 0
+        failed = 0.0
         for name in self.members:
-            for line in (await self._text(name, "/metrics")).splitlines():
-                if line.startswith("codeq_webhook_deliveries_total") and 'kind="result"' in line:
-                    outcome = line.partition('outcome="')[2].partition('"')[0]
-                    failed += 0 if outcome == "success" else int(float(line.rpartition(" ")[2]))
-        return failed
-
-    async def ready(self, name: str) -> bool:
-        """Return whether a node reports that it is ready."""
-        return await self._get(name, "/readyz") is not None
-
-    async def wait_ready(self, names: Sequence[str] = (), *, within_s: float) -> None:
-        """Wait until these nodes, or all, are ready.
-
-        Raises:
-            DbFailed: One was not ready in time, or ended.
-        """
-        waited = tuple(names or self.serving)
-
-        async def are_ready() -> bool:
-            for name in waited:
-                if not self.nodes[name].running:
-                    raise DbFailed(f"{name} ended\n{self._tail(name)}")
-            return all([await self.ready(name) for name in waited])
-
-        if not await until(are_ready, within_s=within_s):
-            tails = "\n".join(self._tail(name) for name in waited)
-            raise DbFailed(f"not ready within {within_s:g} s: {', '.join(waited)}\n{tails}")
+            for sample, value in (await self.metrics(name)).items():
+                result = sample.startswith("codeq_webhook_deliveries_total") and (
+                    'kind="result"' in sample
+                )
+                failed += value if result and 'outcome="success"' not in sample else 0
+        return int(failed)
 
     async def groups(self, name: str) -> tuple[Group, ...] | None:
         """Return a node's shards as it sees them, or None without an answer."""
-        body = await self._get(name, "/v1/codeq/raft/status")
-        if body is None:
-            return None
-        return tuple(
-            Group(
-                shard=int(group["shardIdx"]),
-                leads=bool(group["isLeader"]),
-                term=int(group["term"]),
-                applied=int(group["appliedIndex"]),
-                digest=str(group["digest"]),
+        seen = await self.status(name)
+        return (
+            None
+            if seen is None
+            else tuple(
+                Group(
+                    shard=each.shard,
+                    leads=each.is_leader,
+                    term=each.term,
+                    applied=each.applied_index,
+                    digest=each.digest,
+                )
+                for each in seen.values()
             )
-            for group in body["groups"]
         )
 
     async def memberships(self, name: str) -> tuple[Group, ...] | None:
         """Return the voters of each shard, as a node has them, or None without an answer."""
-        body = await self._get(name, "/v1/codeq/admin/cluster")
+        body = await self._document_of(name, "/v1/codeq/admin/cluster")
         if body is None:
             return None
         # About itself a node only reports whether it votes in every shard.
@@ -469,7 +334,7 @@ class Db:
         )
 
     def supervise(self) -> None:
-        """Raise DbFailed if a member has ended that nobody killed.
+        """Raise ClusterError when a member has ended that nobody killed.
 
         A node whose disk is damaged or refuses writes need not come up. A node that stopped because
         of a refusing disk is started again once the disk is mended, as a service manager would do.
@@ -479,7 +344,7 @@ class Db:
             if not node.gave_up or node.damaged or node.disk.refuses:
                 continue
             if node.started_s > node.disk.mended_s:
-                raise DbFailed(f"{name} ended by itself\n{self._tail(name)}")
+                raise ClusterError(f"{name} ended by itself\n{node.log_tail()}")
             self.start(name)
 
     async def vote(self, wanted: Sequence[str]) -> bool:
@@ -496,79 +361,27 @@ class Db:
 
     async def clock_ahead_s(self, name: str) -> float | None:
         """Return how far a node's clock is ahead of ours, in whole seconds; None if unknown."""
-        assert self._http is not None
-        try:
-            async with self._http.get(
-                f"{self.urls[name]}/healthz", timeout=aiohttp.ClientTimeout(total=ASK_S)
-            ) as response:
-                told = parsedate_to_datetime(response.headers["Date"]).timestamp()
-        except (aiohttp.ClientError, TimeoutError, OSError, KeyError, ValueError):
+        answer = await self.asked(name, "/healthz")
+        if answer is None:
             return None
-        return told - int(time.time())
-
-    async def leader(self, shard: int) -> str | None:
-        """Return the leader of a shard, by the highest term claimed; None if no node claims it."""
-        claims = []
-        for node in self.nodes.values():
-            # A removed node may not know yet that others lead.
-            groups = await self.groups(node.id) if node.answering and node.member else None
-            claims += [
-                (group.term, node.id)
-                for group in groups or ()
-                if group.shard == shard and group.leads
-            ]
-        return max(claims)[1] if claims else None
-
-    async def converged(self) -> bool:
-        """Return whether all nodes report the same of every shard, and all shards have leaders."""
-        told = [await self.groups(name) for name in self.serving]
-        if any(groups is None for groups in told):
-            return False
-        states = {tuple((g.shard, g.applied, g.digest) for g in groups or ()) for groups in told}
-        led = {group.shard for groups in told for group in groups or () if group.leads}
-        return len(states) == 1 and len(led) == self.shards
-
-    async def _get(self, name: str, path: str) -> Any:
-        text = await self._text(name, path)
-        try:
-            return json.loads(text) if text else None
-        except ValueError:
-            return None
-
-    async def _text(self, name: str, path: str) -> str:
-        """Return the body of a node's answer with 200; nothing for any other answer, or none."""
-        node = self.nodes[name]
-        if not node.answering or self._http is None:
-            return ""
-        try:
-            async with self._http.get(
-                f"http://{node.address}:{HTTP_PORT}{path}",
-                timeout=aiohttp.ClientTimeout(total=ASK_S),
-            ) as response:
-                return await response.text() if response.status == 200 else ""
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            return ""
+        return parsedate_to_datetime(answer.headers["date"]).timestamp() - int(time.time())
 
     def _check_disks(self) -> None:
         if not self._shimmed:
             return
         silent = [name for name in self.members if not self.nodes[name].disk.syncs]
         if silent:
-            raise DbFailed(f"the disk shim sees nothing of {', '.join(silent)}")
+            raise ClusterError(f"the disk shim sees nothing of {', '.join(silent)}")
 
-    def _process(self, name: str) -> subprocess.Popen[bytes]:
-        process = self.nodes[name].process
-        if process is None or process.poll() is not None:
-            raise DbFailed(f"{name} does not run\n{self._tail(name)}")
-        return process
-
-    def _tail(self, name: str) -> str:
-        log = self.nodes[name].log
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        return "\n".join([f"---- {name}", *lines[-20:]])
+    def _command(self, node: Node) -> list[str]:
+        inside = super()._command(node)
+        if shutil.which("setpriv"):
+            # A harness that was killed must not leave nodes behind.
+            inside = ["setpriv", "--pdeathsig", "KILL", *inside]
+        return self.network.inside(node.id, inside)
 
     def _environment(self, node: Node) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        kept = super()._environment(node)
         libraries = []
         if self._shimmed:
             libraries.append(str(shim("disk")))
@@ -576,28 +389,15 @@ class Db:
         if self._clocks:
             libraries.append(str(shim("clock")))
             kept |= node.pace.environment
-        return kept | {"LD_PRELOAD": ":".join(libraries), "PYTHONPATH": str(self._source)}
+        return kept | {"LD_PRELOAD": ":".join(libraries)}
 
-    def _configure(self, node: Node) -> None:
-        peers = [n for n in self.nodes.values() if n.member or n is node]
-        config: dict[str, object] = {
-            "host": node.address,
-            "port": HTTP_PORT,
-            "clusterId": "jepsen-lite",
-            "clusterSecret": "jepsen-lite-cluster",
+    def _peers(self, node: Node) -> Sequence[str]:
+        return [n.id for n in self.nodes.values() if n.member or n is node]
+
+    def _config(self, node: Node) -> dict[str, object]:
+        return super()._config(node) | {
+            "host": node.host,
             "logLevel": "info",
-            "raft": {
-                "selfId": node.id,
-                "bindAddr": f"{node.address}:{LINK_PORT}",
-                "peers": ",".join(f"{n.id}={n.address}:{LINK_PORT}" for n in peers),
-                "peerHTTPAddrs": ",".join(f"{n.id}=http://{n.address}:{HTTP_PORT}" for n in peers),
-            },
-            "persistenceConfig": {"path": str(node.data), "numShards": self.shards},
-            "auth": {
-                "tenantFallback": "default",
-                "producer": [{"kind": "static", "tokens": _producers()}],
-                "worker": [{"kind": "static", "tokens": _workers()}],
-            },
             # Every other node lets the kernel sync, so that both ways to sync meet every fault.
             "store": {"sync": ("thread", "kernel")[list(self.nodes).index(node.id) % 2]},
             "limits": {"requestTimeoutMs": DEADLINE_MS},
@@ -606,21 +406,6 @@ class Db:
             "resultWebhookMaxAttempts": 50,
             "resultWebhookMaxBackoffSeconds": 3,
         }
-        for key, value in self._settings.items():
-            section = config.get(key)
-            both = isinstance(section, dict) and isinstance(value, dict)
-            config[key] = {**section, **value} if both else value  # type: ignore[dict-item]
-        (node.directory / "node.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-
-
-async def until(condition: Callable[[], Awaitable[bool]], *, within_s: float) -> bool:
-    """Poll until a condition holds; return whether it did in time."""
-    deadline = time.monotonic() + within_s
-    while not await condition():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(POLL_S)
-    return True
 
 
 def _sorted(
@@ -634,23 +419,3 @@ def discard(directory: Path) -> None:
     for node in directory.iterdir():
         for name in ("data", "disk"):
             shutil.rmtree(node / name, ignore_errors=True)
-
-
-def _stands(pid: int) -> bool:
-    """Return whether a process is stopped, by its state in the kernel."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-
-
-def _producers() -> list[dict[str, object]]:
-    return [
-        {"token": TOKENS.producer, "subject": "producer"},
-        {"token": TOKENS.admin, "subject": "admin", "scopes": ["codeq:admin"]},
-        {"token": TOKENS.operator, "subject": "operator", "scopes": ["codeq:operator"]},
-    ]
-
-
-def _workers() -> list[dict[str, object]]:
-    return [
-        {"token": token, "subject": name, "scopes": _SCOPES, "eventTypes": ["*"]}
-        for name, token in TOKENS.workers.items()
-    ]

@@ -6,8 +6,9 @@ import asyncio
 import random
 from collections.abc import Coroutine, Mapping, Sequence
 
+from codeq_cluster.testing.waiting import ClusterError
 from jepsen_lite.clocks import Clock, Drift
-from jepsen_lite.db import Db, DbFailed
+from jepsen_lite.db import Db
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.membership import Membership, Wipe
 from jepsen_lite.nemesis import (
@@ -95,7 +96,7 @@ class Nemeses:
     async def _guarding(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
-        except DbFailed as failed:
+        except ClusterError as failed:
             # The chosen node is dead already, although nobody killed it.
             args = Args(name="died", detail=str(failed))
             self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)

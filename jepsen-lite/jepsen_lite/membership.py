@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
-from jepsen_lite.db import Db, until
+from codeq_cluster.testing.waiting import soon
+from jepsen_lite.db import Db
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 from jepsen_lite.switch import Shape
 
@@ -129,7 +130,7 @@ class _Operator:
             self._db.supervise()
             return await self._db.vote(wanted)
 
-        return await until(agreed, within_s=min(10.0, max(0.0, within_s)))
+        return bool(await soon(agreed, within_s=min(10.0, max(0.0, within_s))))
 
 
 class Membership(Nemesis):
@@ -216,8 +217,8 @@ class Membership(Nemesis):
         for name in comers:
             db.admit(name)
             db.start(name)
-            await until(self._let_in(name, others), within_s=CHANGES_WITHIN_S)
-        await until(self._answer(comers), within_s=CHANGES_WITHIN_S)
+            await soon(self._let_in(name, others), within_s=CHANGES_WITHIN_S)
+        await soon(self._answer(comers), within_s=CHANGES_WITHIN_S)
         # Time for the two to register, and for that to be agreed on.
         await asyncio.sleep(LET_IN_S)
         late = Shape(delay_ms=TEARS_WITHIN_MS)
@@ -227,12 +228,12 @@ class Membership(Nemesis):
             groups = await db.memberships(leader)
             return any(group.leads and set(comers) & set(group.voters) for group in groups or ())
 
-        seen = await until(promoted, within_s=CHANGES_WITHIN_S)
+        seen = await soon(promoted, within_s=CHANGES_WITHIN_S)
         await self.links.set(self.name, _between([leader, *comers], others, _CUT))
         await asyncio.sleep(TORN_S)
         await self.links.set(self.name, {})
         self._operator.open = Change(kind="join", comes=change.comes)
-        if await until(_AllVote(db), within_s=CHANGES_WITHIN_S):
+        if await soon(_AllVote(db), within_s=CHANGES_WITHIN_S):
             self._operator.open = None
         return len(change.nodes) if seen else 0
 
@@ -376,13 +377,13 @@ class Wipe(Nemesis):
         """Start all nodes that are down, and wait until everybody votes again."""
         self.db.supervise()
         await self.back([name for name in planned.nodes if name in self.db.members])
-        voted = await until(_AllVote(self.db), within_s=CHANGES_WITHIN_S)
+        voted = await soon(_AllVote(self.db), within_s=CHANGES_WITHIN_S)
         return len(planned.nodes) if voted else 0
 
     async def settle(self) -> str:
         """Wait until everybody votes, now that no fault disturbs it."""
         if self._operator.open is not None:
             await self._operator.carry_out(self._operator.open, within_s=SETTLES_WITHIN_S)
-        if await until(_AllVote(self.db), within_s=SETTLES_WITHIN_S):
+        if await soon(_AllVote(self.db), within_s=SETTLES_WITHIN_S):
             return ""
         return f"not everybody votes after {SETTLES_WITHIN_S:g} s in calm"

@@ -13,8 +13,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from codeq_cluster.testing.waiting import soon
 from jepsen_lite.damage import Damage, damage
-from jepsen_lite.db import START_WITHIN_S, Db, Node, soon_forgotten, until
+from jepsen_lite.db import START_WITHIN_S, Db, Node, soon_forgotten
 from jepsen_lite.disk import DiskFault
 from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
@@ -159,7 +160,7 @@ class Nemesis(ABC):
             if self.db.nodes[name].member and not self.db.nodes[name].running:
                 self.db.start(name)
         # Links may be cut meanwhile, and then no node is ready: the end of the run asks again.
-        await until(_Ready(self.db, names), within_s=START_WITHIN_S)
+        await soon(_Ready(self.db, names), within_s=START_WITHIN_S)
 
 
 class _Ready:
@@ -256,7 +257,7 @@ class Away(Nemesis):
             gone = min(after - before for before, after in zip(begun, now, strict=True))
             return gone > FORGOTTEN * self.db.log_entries_max
 
-        await until(beyond, within_s=AWAY_S)
+        await soon(beyond, within_s=AWAY_S)
 
     async def _applied(self, names: Sequence[str]) -> list[int]:
         """Return the highest applied index of each shard on these nodes."""
@@ -270,9 +271,9 @@ class Away(Nemesis):
         """Start it, and verify by its log that it fetched and installed a shard's snapshot."""
         [name] = planned.nodes
         node = self.db.nodes[name]
-        before = node.log.stat().st_size
+        before = node.log_path.stat().st_size
         self.db.start(name)
-        if self._twice and await until(_Logged(node, before, FETCHING), within_s=FETCHES_WITHIN_S):
+        if self._twice and await soon(_Logged(node, before, FETCHING), within_s=FETCHES_WITHIN_S):
             await self.db.kill(name)
         await self.back([name])
         self.took_ms = _fetched_ms(node.logged_since(before))
@@ -307,22 +308,22 @@ class Install(Away):
         """Start it, kill it at that moment, and start it for good."""
         name = planned.nodes[0]
         node = self.db.nodes[name]
-        before = node.log.stat().st_size
+        before = node.log_path.stat().st_size
         # The moments of a swap pass fast; a slow disk makes them last.
         node.disk.fault(DiskFault.SLOW, delay_ms=SLOW_SYNC_MS)
         self.db.start(name)
         mark = "shard-*.ready" if planned.detail == "exchange" else "shard-*.incoming"
 
         async def there() -> bool:
-            return any(node.data.glob(mark)) and FETCHING in node.logged_since(before)
+            return any(node.data_path.glob(mark)) and FETCHING in node.logged_since(before)
 
-        await until(there, within_s=INSTALLS_WITHIN_S)
+        await soon(there, within_s=INSTALLS_WITHIN_S)
         if planned.detail == "lender":
             return await self._without_lender(node, before)
         await self.db.kill(name)
         logged = node.logged_since(before)
         unfinished = logged.count(FETCHING) > logged.count(INSTALLED)
-        caught = any(node.data.glob(mark)) and unfinished
+        caught = any(node.data_path.glob(mark)) and unfinished
         node.disk.fault(DiskFault.NONE)
         await self.back([name])
         return int(caught and await self.db.ready(name))
@@ -331,11 +332,11 @@ class Install(Away):
         """Kill the node that serves a fetch, and restart it when the fetching node is done."""
         fetches = [line for line in node.logged_since(before).splitlines() if FETCHING in line]
         lender = str(json.loads(fetches[-1])["peer"]) if fetches else ""
-        caught = bool(lender) and any(node.data.glob("shard-*.incoming"))
+        caught = bool(lender) and any(node.data_path.glob("shard-*.incoming"))
         if caught:
             await self.db.kill(lender)
         node.disk.fault(DiskFault.NONE)
-        has_it = await until(_Ready(self.db, [node.id]), within_s=INSTALLS_WITHIN_S)
+        has_it = bool(await soon(_Ready(self.db, [node.id]), within_s=INSTALLS_WITHIN_S))
         await self.back([node.id, lender] if caught else [node.id])
         return int(caught and has_it)
 
@@ -402,7 +403,7 @@ class Restart(Nemesis):
         """Stop each node with SIGTERM, start it and wait until it is back."""
         ended = 0
         for name in planned.nodes:
-            ended += await self.db.stop(name)
+            ended += await self.db.end(name)
             await self.back([name])
         return ended
 
@@ -592,7 +593,7 @@ class DiskError(_DiskNemesis):
         """Restart the nodes that wait for an operator to confirm that the disk is good."""
         waiting = [name for name in self.names if self.db.nodes[name].waits_for_operator]
         for name in waiting:
-            await self.db.stop(name)
+            await self.db.end(name)
         await self.back(waiting)
         return ""
 
@@ -637,14 +638,14 @@ class Corrupt(Nemesis):
         [name] = planned.nodes
         await self.db.kill(name)
         self.db.nodes[name].damaged = True
-        return int(damage(self.db.nodes[name].data, self._damage))
+        return int(damage(self.db.nodes[name].data_path, self._damage))
 
     async def end(self, planned: PlannedFault) -> int:
         """Start it: it becomes ready, or it ends and logs the reason."""
         for name in planned.nodes:
             self.db.start(name)
             settled = _ReadyOrGone(self.db, name)
-            await until(settled, within_s=START_WITHIN_S)
+            await soon(settled, within_s=START_WITHIN_S)
             if not self.db.nodes[name].running:
                 self.db.nodes[name].refused = True
                 self.db.nodes[name].process = None

@@ -16,7 +16,8 @@ def outcome(status: int, headers: Mapping[str, str]) -> Type:
         return Type.OK
     if status in _REFUSALS:
         return Type.FAIL
-    if status == 503 and headers.get("X-Outcome") == "not-applied":
+    told = {name.lower(): value for name, value in headers.items()}
+    if status == 503 and told.get("x-outcome") == "not-applied":
         return Type.FAIL
     return Type.INFO
 

@@ -15,12 +15,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from codeq_cluster.testing.waiting import ClusterError, soon
 from jepsen_lite.autopsy import states
 from jepsen_lite.checker.judging import Exit, Judgement, judge
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_s
 from jepsen_lite.checkout import Checkout, checkout_of
 from jepsen_lite.client import Client
-from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, DbFailed, discard, until
+from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, discard
 from jepsen_lite.fault_schedule import KINDS, Nemeses
 from jepsen_lite.history import AUTOPSY, MEMBERS, Args, F, Out, Recorder, Type, load
 from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network
@@ -138,7 +139,7 @@ async def run(options: Options, directory: Path, *, checkout: Checkout | None = 
         checkout: What the source was copied from, if it is not a checkout itself.
 
     Raises:
-        DbFailed: The cluster did not come up.
+        ClusterError: The cluster did not come up.
         NetworkFailed: The network could not be created.
     """
     spare = max([0, *(SPARES.get(name, 0) for name in options.nemeses)])
@@ -212,8 +213,8 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
     # Relates the clock of the nodes' logs to the history's.
     phase("setup", str(time.time_ns()))
     if not await workload.load():
-        raise DbFailed("the state could not be made as large as it shall be")
-    await until(_Settled(db), within_s=SETTLE_WITHIN_S)
+        raise ClusterError("the state could not be made as large as it shall be")
+    await soon(_Settled(db), within_s=SETTLE_WITHIN_S)
     over = asyncio.Event()
     async with asyncio.TaskGroup() as background:
         observing = background.create_task(_observe(db, recorder))
@@ -250,7 +251,7 @@ async def _come_to_rest(
     if stuck:
         phase("died", ", ".join(stuck))
     # A cluster that has already failed gets less patience.
-    converged = await until(db.converged, within_s=BROKEN_S if stuck else CONVERGE_S)
+    converged = await soon(db.converged, within_s=BROKEN_S if stuck else CONVERGE_S)
     if converged:
         phase("converged")
     drained = await workload.drain(within_s=BROKEN_S if stuck else DRAIN_WITHIN_S)
@@ -258,9 +259,9 @@ async def _come_to_rest(
     read = await workload.read_all(silent_s=BROKEN_S if stuck else SILENT_S)
     phase("final" if read else "unread")
     if workload.known.with_webhook:
-        await until(_Told(sink, workload), within_s=TOLD_WITHIN_S)
+        await soon(_Told(sink, workload), within_s=TOLD_WITHIN_S)
         phase("delivered")
-    await until(db.converged, within_s=CONVERGE_S if converged else 0)
+    await soon(db.converged, within_s=CONVERGE_S if converged else 0)
     await _ask_members(db, recorder)
     phase("end")
 
@@ -285,7 +286,7 @@ async def _examine(db: Db, recorder: Recorder) -> None:
     await db.kill_all()
     for name in db.serving:
         node = db.nodes[name]
-        groups = await asyncio.to_thread(states, node.data, node.directory / "autopsy")
+        groups = await asyncio.to_thread(states, node.data_path, node.directory / "autopsy")
         recorder.record(AUTOPSY, F.STATUS, Type.INFO, node=name, out=Out(groups=groups))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 
-from jepsen_lite.db import until
+from codeq_cluster.testing.http import Broken, HttpClient, Refused
+from codeq_cluster.testing.waiting import soon
 from jepsen_lite.history import Recorder
 from jepsen_lite.sink import Sink, SinkFault
 
@@ -32,11 +33,13 @@ async def sinking(directory: Path) -> AsyncIterator[Sink]:
 async def call(sink: Sink) -> str:
     """Call it as a node would; return the status, or the kind of error."""
     try:
-        async with aiohttp.ClientSession() as session, session.post(sink.url, json=BODY) as answer:
+        async with HttpClient() as client:
+            url, _, path = sink.url.rpartition("/")
+            answer = await client.send("POST", url, f"/{path}", body=json.dumps(BODY).encode())
             return str(answer.status)
-    except aiohttp.ClientConnectorError:
+    except Refused:
         return "refused"
-    except aiohttp.ClientError:
+    except Broken:
         return "no answer"
 
 
@@ -71,7 +74,7 @@ async def test_a_sink_that_hangs_answers_nobody(tmp_path: Path) -> None:
         async def struck() -> bool:
             return sink.struck > 0
 
-        assert await until(struck, within_s=30)
+        assert await soon(struck, within_s=30)
         assert not calling.done()
         await sink.end()
 

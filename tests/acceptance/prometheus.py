@@ -11,11 +11,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-import aiohttp
 import yaml
 
-from codeq_cluster.testing.cluster import ClusterError, LocalCluster, free_ports, until
+from codeq_cluster.settings import environment
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.http import HttpClient
+from codeq_cluster.testing.ports import free_ports
+from codeq_cluster.testing.servers import Server
+from codeq_cluster.testing.waiting import ClusterError, until
 
 JOB = "codeq-cluster"
 RANGE_S = 5  # Of a rate: it must contain some scrapes even on a busy machine.
@@ -30,7 +35,7 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 class Prometheus:
     """A running Prometheus."""
 
-    def __init__(self, url: str, http: aiohttp.ClientSession) -> None:
+    def __init__(self, url: str, http: HttpClient) -> None:
         self._url = url
         self._http = http
 
@@ -73,9 +78,9 @@ class Prometheus:
         await until(silent, within_s=within_s, what=f"silence of {names}")
 
     async def _get(self, what: str, **parameters: str) -> Mapping[str, Any]:
-        async with self._http.get(f"{self._url}/api/v1/{what}", params=parameters) as answer:
-            text: Mapping[str, Any] = await answer.json()
-        assert 200 == answer.status, (parameters, text)
+        answer = await self._http.send("GET", self._url, f"/api/v1/{what}?{urlencode(parameters)}")
+        assert 200 == answer.status, (parameters, answer.body)
+        text: Mapping[str, Any] = answer.json
         return text
 
 
@@ -116,31 +121,23 @@ async def scraping(cluster: LocalCluster, directory: Path) -> AsyncIterator[Prom
     )
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    process = await asyncio.create_subprocess_exec(
-        "prometheus",
-        f"--config.file={directory / 'prometheus.yml'}",
-        f"--storage.tsdb.path={directory / 'tsdb'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    server = Server(directory / "prometheus.log")
+    command = ["prometheus", f"--config.file={directory / 'prometheus.yml'}"]
+    command += [f"--storage.tsdb.path={directory / 'tsdb'}"]
+    command += [f"--web.listen-address=127.0.0.1:{port}"]
+    server.start(command, environment())
     try:
-        async with aiohttp.ClientSession() as http:
+        async with HttpClient() as http:
             await until(
-                lambda: _answers(http, f"{url}/-/ready"),
-                within_s=_STARTED_WITHIN_S,
-                what="Prometheus ready",
+                lambda: _answers(http, url), within_s=_STARTED_WITHIN_S, what="Prometheus ready"
             )
             yield Prometheus(url, http)
     finally:
-        process.kill()
-        await process.wait()
+        await asyncio.to_thread(server.kill)
 
 
-async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
+async def _answers(http: HttpClient, url: str) -> bool:
     try:
-        async with http.get(url) as answer:
-            return answer.status == 200
-    except aiohttp.ClientError:
+        return (await http.send("GET", url, "/-/ready")).status == 200
+    except ConnectionError:
         return False

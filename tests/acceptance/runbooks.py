@@ -13,7 +13,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from codeq_cluster.testing.cluster import ADMIN_TOKEN, OPERATOR_TOKEN, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN
+from codeq_cluster.testing.waiting import until
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 

@@ -6,21 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
-import aiohttp
 import pytest
 
 from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    ClusterError,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.client import ClientAnswer, RecordingClient
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import ClusterError, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -85,34 +78,21 @@ async def test_what_was_answered_is_read_on_every_node_at_once(
         assert [(0, 0, 0, 0)] * 3 == [tuple(depth.values()) for depth in depths]
 
 
-async def test_no_node_sends_a_caller_to_another(cluster: LocalCluster) -> None:
+async def test_no_node_sends_a_caller_to_another(
+    cluster: LocalCluster, client: RecordingClient
+) -> None:
     """A client that follows no redirect can use every route on every node, leader or not."""
     command = f"routed-{time.time_ns()}"
-    async with aiohttp.ClientSession() as session:
+    for node in NODES * cluster.shards:
+        said: list[ClientAnswer] = []
+        for steps in (GIVEN_BACK, FINISHED):
+            made = await client.create(node, PRODUCER_TOKEN, command, payload=1)
+            assert 202 == made.status
+            for method, path, token, body in steps:
+                at = path.format(id=made.body["id"], command=command)
+                said.append(await client.call(method, node, at, token, body(command)))
 
-        async def ask(
-            node: str, method: str, path: str, token: str, body: object = None
-        ) -> tuple[int, Any]:
-            async with session.request(
-                method,
-                f"{cluster.urls[node]}/v1/codeq{path}",
-                json=body,
-                headers={"Authorization": f"Bearer {token}"},
-                allow_redirects=False,
-            ) as response:
-                return response.status, await response.json()
-
-        for node in NODES * cluster.shards:
-            said: list[tuple[int, Any]] = []
-            for steps in (GIVEN_BACK, FINISHED):
-                create = {"command": command, "payload": 1}
-                status, task = await ask(node, "POST", "/tasks", PRODUCER_TOKEN, create)
-                assert 202 == status
-                for method, path, token, body in steps:
-                    at = path.format(id=task["id"], command=command)
-                    said.append(await ask(node, method, at, token, body(command)))
-
-            assert [200] * len(said) == [status for status, _ in said], said
+        assert [200] * len(said) == [answer.status for answer in said], said
 
 
 async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
@@ -155,7 +135,7 @@ async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
 
     async def add_up() -> bool:
         # While a shard changes its leader, two nodes may count it, or none.
-        scrapes = await asyncio.gather(*(_scraped(cluster.urls[node]) for node in NODES))
+        scrapes = await asyncio.gather(*(cluster.metrics(node) for node in NODES))
         found.update({name: sum(each.get(name, 0.0) for each in scrapes) for name in wanted})
         return found == wanted
 
@@ -164,11 +144,3 @@ async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
     with suppress(ClusterError):
         await until(add_up, within_s=20, what="gauges that add up")
     assert wanted == found
-
-
-async def _scraped(url: str) -> dict[str, float]:
-    """Return every sample of a node's metrics by its name and labels."""
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in samples}

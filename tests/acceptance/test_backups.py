@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,19 +15,13 @@ import pytest_asyncio
 from codeq_cluster.backup.catalogue import found
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
-from codeq_cluster.config import without_settings
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.settings import environment
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    OPERATOR_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.commands import command
+from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,23 +31,11 @@ NAMES = ("berta", "carla", "doris")
 WITHIN_S = 60.0
 
 
-async def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a command of the program."""
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "codeq_cluster.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=without_settings(environment()),
-        check=False,
-    )
-
-
 async def told(*arguments: object) -> Any:
     """Run a command that succeeds, and return the JSON it prints."""
     done = await command(*arguments, "--json")
-    assert 0 == done.returncode, done.stderr
-    return json.loads(done.stdout)
+    assert 0 == done.code, done.err
+    return done.document
 
 
 def shards_of(home: Path) -> list[str]:
@@ -258,8 +238,8 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
 
         assert [(begun.body["id"], "incomplete")] == [(each.id, each.problem) for each in left]
         verified = await command("backup", "verify", "--in", tmp_path / "backups")
-        assert 1 == verified.returncode
-        assert "there is no complete backup" in verified.stderr
+        assert 1 == verified.code
+        assert "there is no complete backup" in verified.err
         cluster.nodes["n1"].config_path.write_text(
             cluster.nodes["n1"].config_path.read_text().replace("65536", "1073741824")
         )
@@ -303,7 +283,7 @@ async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
         tables = await command("inspect", data)
         after = {each: each.stat().st_mtime_ns for each in data.rglob("*") if each.is_file()}
 
-    assert (1, True) == (running.returncode, "in use by another process" in running.stderr)
+    assert (1, True) == (running.code, "in use by another process" in running.err)
     assert ("acceptance", "n1") == (summary["clusterId"], summary["nodeId"])
     assert [True, True] == [each["applied"] == each["log_last"] for each in summary["shards"]]
     assert {(each, "READY") for each in ids} == {(each["id"], each["state"]) for each in tasks}
@@ -312,6 +292,6 @@ async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
     assert {"no-op", "batch"} == {each["kind"] for each in entries}
     assert list(range(1, len(entries) + 1)) == [each["index"] for each in entries]
     assert json.loads(row["value"])["n"] in range(len(ids))
-    assert 1 == nothing.returncode
-    assert "node n1 of cluster acceptance, 2 shards" in tables.stdout
+    assert 1 == nothing.code
+    assert "node n1 of cluster acceptance, 2 shards" in tables.out
     assert before == after

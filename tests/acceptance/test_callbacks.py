@@ -12,13 +12,9 @@ from aiohttp import web
 
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import until
 from tests.integration.webhooks.target import fine, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

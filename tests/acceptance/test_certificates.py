@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from pathlib import Path
 
-from codeq_cluster.settings import environment
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
-
-
-async def _command(*arguments: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "codeq_cluster.cli.main", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={name: value for name, value in environment().items() if name != "CODEQ_CA"},
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode(), err.decode()
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.commands import command
+from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import until
 
 
 async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) -> None:
@@ -79,15 +60,15 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         # The commands trust the authority they are given, and no other.
         ca = tmp_path / "n1" / "ca.pem"
         target = ("--url", node.url, "--token", ADMIN_TOKEN)
-        code, out, _ = await _command("task", "get", created.body["id"], *target, "--ca", str(ca))
-        assert (0, created.body["id"]) == (code, json.loads(out)["id"])
-        code, _, err = await _command("task", "get", created.body["id"], *target)
-        assert 1 == code
-        assert "certificate" in err.lower()
+        asked = ("task", "get", created.body["id"], *target)
+        believed, refused = await command(*asked, "--ca", ca), await command(*asked)
+        assert (0, created.body["id"]) == (believed.code, believed.document["id"])
+        assert 1 == refused.code
+        assert "certificate" in refused.err.lower()
 
         async def is_well() -> bool:
             # A node is not ready while a shard changes its leader.
-            code, out, _ = await _command("status", *target, "--ca", str(ca), "--json")
-            return (0, True) == (code, json.loads(out)["nodes"][0]["healthy"])
+            seen = await command("status", *target, "--ca", ca, "--json")
+            return (0, True) == (seen.code, seen.document["nodes"][0]["healthy"])
 
         await until(is_well, within_s=60, what="n2 healthy and ready, over https")

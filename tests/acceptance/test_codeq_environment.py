@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from codeq_cluster.config import without_settings
-from codeq_cluster.settings import environment
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import START_WITHIN_S, STOP_WITHIN_S, free_ports, until
+from codeq_cluster.testing.commands import PROGRAM, command, command_environment
+from codeq_cluster.testing.harness import START_WITHIN_S, STOP_WITHIN_S
+from codeq_cluster.testing.ports import free_ports
+from codeq_cluster.testing.servers import Server
+from codeq_cluster.testing.waiting import until
 from tests.codeq import configurations
 
 TOKEN = "one-token"
@@ -46,22 +47,13 @@ def _here(directory: Path) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
 @asynccontextmanager
 async def _node(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
     """Run a node with only this environment; its log is in the file."""
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "codeq_cluster.cli.main", "node"),
-            stdout=file,
-            stderr=file,
-            env=without_settings(environment()) | dict(variables),
-        )
+    node = Server(log)
+    node.start([*PROGRAM, "node"], command_environment(variables=variables))
     try:
         yield
-        process.terminate()
-        async with asyncio.timeout(STOP_WITHIN_S):
-            assert 0 == await process.wait()
+        assert 0 == await asyncio.to_thread(node.stop, within_s=STOP_WITHIN_S)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        node.kill()
 
 
 async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_path: Path) -> None:
@@ -103,15 +95,10 @@ async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_p
 async def test_the_command_shows_what_a_node_makes_of_that_environment(tmp_path: Path) -> None:
     """It prints the effective values with their variables, and the fate of the other ones."""
     variables, _ = _here(tmp_path)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "codeq_cluster.cli.main", "config", "--json"),
-        stdout=asyncio.subprocess.PIPE,
-        env=without_settings(environment()) | variables["middle"],
-    )
-    output, _ = await process.communicate()
+    shown = await command("config", "--json", variables=variables["middle"])
 
-    rows = {row["key"]: (row["value"], row["source"]) for row in json.loads(output)}
-    assert 0 == process.returncode
+    rows = {row["key"]: (row["value"], row["source"]) for row in shown.document}
+    assert 0 == shown.code
     assert (
         variables["middle"]["RAFT_BIND_ADDR"],
         "environment RAFT_BIND_ADDR",
@@ -124,4 +111,4 @@ async def test_the_command_shows_what_a_node_makes_of_that_environment(tmp_path:
         "environment RAFT_MUX_ENABLED",
     ) == rows["raft.muxEnabled"]
     assert configurations.RAFT_NAMED <= rows.keys()
-    assert TOKEN not in output.decode()
+    assert TOKEN not in shown.out

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -14,7 +11,10 @@ import pytest_asyncio
 
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, LocalCluster, NodeProcess, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.commands import Ended, command
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, NodeProcess
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -124,17 +124,9 @@ def lose_what_is_current(data: Path) -> None:
     (data / "shard-0" / "CURRENT").unlink()
 
 
-def repair(data: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+async def repair(data: Path, *flags: str) -> Ended:
     """Run `repair`."""
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "codeq_cluster.cli.main", "repair"),
-            *("--data-dir", str(data), *flags),
-        ],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    return await command("repair", "--data-dir", data, *flags)
 
 
 def names(directory: Path) -> set[str]:
@@ -165,36 +157,37 @@ async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
         return not node.running or "replica is out" in node.log_path.read_text()
 
     await until(refused, within_s=WITHIN_S, what="n2 refusing to serve")
-    held = repair(node.data_path) if node.running else None
+    held = await repair(node.data_path) if node.running else None
     ended = await filled.stop("n2") if node.running else node.process and node.process.wait()
     said = node.log_path.read_text()
-    looked = repair(node.data_path)
+    looked = await repair(node.data_path)
     kept = names(node.data_path)
     forced = ["--force"] if damage is flip_identity else []
-    done = repair(node.data_path, "--yes", "--json", *forced)
-    aside = Path(json.loads(done.stdout)["setAside"])
+    done = await repair(node.data_path, "--yes", "--json", *forced)
+    aside = Path(done.document["setAside"])
 
     assert ended == (1 if held is None else 0)
-    assert held is None or "in use by another process" in held.stderr
+    assert held is None or "in use by another process" in held.err
     assert named in said or "shard-0" in said or '"shard": 0' in said
     assert f"codeq-cluster repair --data-dir {node.data_path}" in said
-    assert (1, 0) == (looked.returncode, done.returncode), done.stderr
-    assert named.replace(" ", "-") in looked.stdout
+    assert (1, 0) == (looked.code, done.code), done.err
+    assert named.replace(" ", "-") in looked.out
     assert before <= kept
     assert {"LOCK", aside.name} == names(node.data_path)
     assert kept - {"LOCK"} == names(aside)
-    assert 1 == repair(node.data_path, "--yes").returncode
+    assert 1 == (await repair(node.data_path, "--yes")).code
 
 
 async def test_what_is_whole_is_left_where_it_is(node: NodeProcess) -> None:
     """Only a healthy node's own data knows what it has promised."""
     before = names(node.data_path)
 
-    looked, refused = repair(node.data_path), repair(node.data_path, "--yes")
+    looked = await repair(node.data_path)
+    refused = await repair(node.data_path, "--yes")
 
-    assert (0, 1) == (looked.returncode, refused.returncode)
-    assert "nothing is wrong" in looked.stderr
-    assert "--force" in refused.stderr
+    assert (0, 1) == (looked.code, refused.code)
+    assert "nothing is wrong" in looked.err
+    assert "--force" in refused.err
     assert before == names(node.data_path)
 
 

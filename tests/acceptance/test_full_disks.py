@@ -11,15 +11,11 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.testing.accounting import audit
-from codeq_cluster.testing.cluster import (
-    OPERATOR_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.small_disk import SmallDisk, small_disk
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -5,29 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from codeq_cluster.config import without_settings
-from codeq_cluster.settings import environment
 from codeq_cluster.testing.accounting import RecordedOutcome, audit
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    OPERATOR_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.commands import command, commanded
+from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.partition import LinkProxies
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,30 +32,12 @@ WITHIN_S = 60.0
 DRAINED_WITHIN_S = 90.0
 
 
-@asynccontextmanager
-async def command(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a command of the program; it has ended after the block at the latest."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "codeq_cluster.cli.main", *map(str, arguments)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=without_settings(environment()),
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
 async def told(*arguments: object) -> dict[str, Any]:
     """Run a command that succeeds, and return the JSON it prints."""
-    async with command(*arguments, "--json") as process:
-        said, noted = await process.communicate()
-        assert 0 == process.returncode, noted.decode()
-        answer: dict[str, Any] = json.loads(said)
-        return answer
+    done = await command(*arguments, "--json")
+    assert 0 == done.code, done.err
+    answer: dict[str, Any] = done.document
+    return answer
 
 
 async def filled(home: Path) -> tuple[Path, dict[str, str]]:
@@ -173,13 +146,13 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
             for flag in ("--url", f"http://127.0.0.1:{relay.port('import', node)}")
         ]
         by_relay = ("import", exports, "--tenant", "_", *relayed, "--token", ADMIN_TOKEN)
-        async with command(*by_relay) as process:
+        async with commanded(*by_relay) as process:
             await until(lambda: arrived(TASKS // 10), within_s=WITHIN_S, what="a part of it")
             process.kill()
             assert -9 == await process.wait()
         await relay.stop()
         some = len(await listed(client, "n1"))
-        async with command(*move, "--json") as process:
+        async with commanded(*move, "--json") as process:
             await until(lambda: arrived(some + TASKS // 10), within_s=WITHIN_S, what="some more")
             load.avoid("n3")
             await new.kill("n3")
@@ -217,7 +190,7 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
 
 async def ended(*arguments: object) -> tuple[int | None, str]:
     """Run a command; return its exit code and all its output."""
-    async with command(*arguments) as process:
+    async with commanded(*arguments) as process:
         said, noted = await process.communicate()
         return process.returncode, f"{said.decode()}{noted.decode()}"
 

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from codeq_cluster.testing.accounting import Percentiles, audit
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, outlived, workers
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -16,16 +16,12 @@ import yaml
 
 from codeq_cluster.cli.main import main
 from codeq_cluster.testing.accounting import audit
-from codeq_cluster.testing.cluster import (
-    OPERATOR_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    free_ports,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.partition import LinkProxies
+from codeq_cluster.testing.ports import free_ports
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -259,7 +255,7 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
     try:
         await cluster.stop("n2")
         node.link_port = translated.port("peer", "n2")
-        cluster._write_config(node)
+        cluster.write_config("n2")
         config = yaml.safe_load(node.config_path.read_text())
         config["raft"]["bindAddr"] = f"0.0.0.0:{inside}"
         node.config_path.write_text(yaml.safe_dump(config))

@@ -20,14 +20,10 @@ from aiohttp import web
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.small_disk import SmallDisk, small_disk
+from codeq_cluster.testing.waiting import until
 from deploy.grafana.boards.catalogue import BOARDS
 from tests.acceptance.prometheus import JOB, RANGE_S, Prometheus, scraping
 from tests.integration.webhooks.target import listening

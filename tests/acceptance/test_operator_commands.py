@@ -5,65 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from codeq_cluster.config import without_settings
-from codeq_cluster.settings import environment
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    OPERATOR_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.commands import Ended, command, commanded
+from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER_TOKEN = WORKER_TOKENS["worker-0"]
-COMMAND = (sys.executable, "-m", "codeq_cluster.cli.main")
 ENDS_WITHIN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A command that ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        """The output of `--json`."""
-        return json.loads(self.out)
-
-
-def _environment(cluster: LocalCluster, token: str) -> Mapping[str, str]:
-    return without_settings(environment()) | {"CODEQ_TOKEN": token}
-
-
-async def _ran(cluster: LocalCluster, *words: str, token: str = ADMIN_TOKEN) -> Ran:
+async def _ran(cluster: LocalCluster, *words: str, token: str = ADMIN_TOKEN) -> Ended:
     """Run a command against the cluster until it ends."""
     urls = [word for url in cluster.urls.values() for word in ("--url", url)]
-    async with asyncio.timeout(ENDS_WITHIN_S):
-        process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, *words, *urls),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=_environment(cluster, token),
-        )
-        out, err = await process.communicate()
-    assert process.returncode is not None
-    return Ran(process.returncode, out.decode(), err.decode())
+    return await command(*words, *urls, token=token, within_s=ENDS_WITHIN_S)
 
 
 async def _created(cluster: LocalCluster, event: str, payload: str, *words: str) -> str:
@@ -73,24 +35,12 @@ async def _created(cluster: LocalCluster, event: str, payload: str, *words: str)
     return made.out.strip()
 
 
-@asynccontextmanager
-async def _worker(
+def _worker(
     cluster: LocalCluster, event: str, handler: str, *words: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run `worker start`; kill it if it has not ended."""
-    process = await asyncio.create_subprocess_exec(
-        *(*COMMAND, "worker", "start", "--events", event, "--handler", handler, "--json"),
-        *(*words, "--url", cluster.urls["n2"]),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        env=_environment(cluster, WORKER_TOKEN),
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    start = ("worker", "start", "--events", event, "--handler", handler, "--json")
+    return commanded(*start, *words, "--url", cluster.urls["n2"], token=WORKER_TOKEN)
 
 
 async def _handled(cluster: LocalCluster, event: str, handler: str) -> Any:
@@ -322,7 +272,7 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     to = next(node for node in cluster.nodes if node not in {shard["leader"], shard["preferred"]})
     refused = 0
 
-    async def transferred() -> Ran | None:
+    async def transferred() -> Ended | None:
         nonlocal refused
         # A peer that is a moment behind causes a refusal that says to try again.
         there = ("cluster", "transfer", "--shard", "0", "--to", to, "--json")
@@ -347,7 +297,7 @@ async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -
     """Every check of nodes and configuration prints a line, and a bad token is found."""
     config = str(cluster.nodes["n1"].config_path)
 
-    async def finds_nothing() -> Ran | None:
+    async def finds_nothing() -> Ended | None:
         # No node is ready while a shard changes its leader.
         ran = await _ran(cluster, "doctor", "--config", config, "--json")
         return ran if ran.code == 0 else None

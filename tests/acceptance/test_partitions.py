@@ -13,8 +13,10 @@ import pytest_asyncio
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.testing.accounting import RecordedOutcome, audit, repair_seconds
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,8 +9,10 @@ import pytest
 
 from codeq_cluster.testing.accounting import RecordedOutcome, audit, repair_seconds
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,7 +37,7 @@ async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
         others = [node for node in cluster.nodes if node != frozen]
         load.avoid(frozen)
         mark, struck_s = len(load.calls), time.monotonic()
-        cluster.pause(frozen)
+        await cluster.pause(frozen)
         # These wait in the frozen node's sockets, and it reads them first on resuming, while it
         # still believes that it leads.
         read = asyncio.create_task(client.task(frozen, PRODUCER_TOKEN, task_id))

@@ -9,14 +9,10 @@ import pytest
 
 from codeq_cluster.testing.accounting import RecordedOutcome, audit
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

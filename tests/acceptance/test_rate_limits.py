@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -16,7 +14,9 @@ from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.ratelimit.limiter import OWNER_TIMEOUT_S
 from codeq_cluster.ratelimit.token_lease import HOLD_NS
 from codeq_cluster.testing.client import ClientAnswer, RecordingClient
-from codeq_cluster.testing.cluster import ADMIN_TOKEN, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN
+from codeq_cluster.testing.waiting import until
 
 T = TypeVar("T")
 
@@ -73,18 +73,19 @@ class Timed(RecordingClient):
     slowest_s = 0.0
 
     async def call(
-        self, method: str, node: str, path: str, token: str, body: object = None
+        self,
+        method: str,
+        node: str,
+        path: str,
+        token: str,
+        body: object = None,
+        **headers: str,
     ) -> ClientAnswer:
         """Send one request."""
-        with self.timing():
-            return await super().call(method, node, path, token, body)
-
-    @contextmanager
-    def timing(self) -> Iterator[None]:
-        """Count the block as a call."""
         begun_s = time.monotonic()
-        yield
+        answer = await super().call(method, node, path, token, body, **headers)
         self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
+        return answer
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -142,16 +143,8 @@ async def created(client: RecordingClient, tenant: str, asks: int) -> int:
 
 async def hits(cluster: LocalCluster) -> float:
     """Return the refused creates that the nodes have counted."""
-    name = 'codeq_rate_limit_hits_total{operation="create_task",scope="producer"} '
-    total = 0.0
-    async with aiohttp.ClientSession() as session:
-        for url in cluster.urls.values():
-            async with session.get(f"{url}/metrics") as response:
-                text = await response.text()
-            total += sum(
-                float(line.removeprefix(name)) for line in text.splitlines() if name in line
-            )
-    return total
+    name = 'codeq_rate_limit_hits_total{operation="create_task",scope="producer"}'
+    return sum([(await cluster.metrics(node)).get(name, 0.0) for node in cluster.nodes])
 
 
 async def test_a_tenant_gets_its_burst_over_all_nodes_together(
@@ -196,21 +189,17 @@ async def test_a_refusal_says_what_is_limited_and_until_when(
     async def asked() -> list[tuple[int, str, Any]]:
         tenant = next(tenants)
         await created(client, tenant, BURST + 1)
-        headers = {"Authorization": f"Bearer {tenant}", "X-Request-Id": "r"}
         body = {"command": "limited", "payload": {}}
-        said = []
-        async with aiohttp.ClientSession(headers=headers) as session:
-            for url in cluster.urls.values():
-                with client.timing():
-                    async with session.post(f"{url}/v1/codeq/tasks", json=body) as response:
-                        after = response.headers.get("Retry-After", "")
-                        said.append((response.status, after, await response.json()))
-        return said
+        return [
+            await client.call("POST", node, "/tasks", tenant, body, X_Request_Id="r")
+            for node in cluster.urls
+        ]
 
     said, _ = await undisturbed(cluster, client, asked)
 
-    for status, after, body in said:
-        assert 429 == status
+    for answer in said:
+        after = answer.headers["retry-after"]
+        assert 429 == answer.status
         assert 1 <= int(after) <= 60
         assert {
             "error": "rate limit exceeded",
@@ -220,7 +209,7 @@ async def test_a_refusal_says_what_is_limited_and_until_when(
             "scope": "producer",
             "operation": "create_task",
             "retryAfterSeconds": int(after),
-        } == body
+        } == answer.body
 
 
 async def test_claims_are_limited_a_request_and_batches_as_one(

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.testing.cluster import free_port_base, until
+from codeq_cluster.testing.http import fetch
+from codeq_cluster.testing.ports import free_port_base
+from codeq_cluster.testing.waiting import until
 from tests.acceptance.runbooks import Block, blocks
-from tests.acceptance.test_commands import READY_WITHIN_S, STOPPED_WITHIN_S, get
+from tests.acceptance.test_commands import READY_WITHIN_S, STOPPED_WITHIN_S
 from tests.integration.docs.pages import differing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,7 +188,8 @@ async def result_of(checkout: Checkout, *, node: int) -> object:
 
 async def leaders(checkout: Checkout) -> set[object]:
     """Return the leaders, as the first node reports them."""
-    told = await asyncio.to_thread(get, f"{checkout.url(1)}/v1/codeq/raft/status", TOKEN)
+    status = "/v1/codeq/raft/status"
+    told = (await asyncio.to_thread(fetch, "GET", checkout.url(1), status, token=TOKEN)).json
     groups = told["groups"]
     assert isinstance(groups, list)
     return {group["leaderId"] for group in groups}

@@ -16,15 +16,11 @@ from aiohttp import web
 from codeq_cluster.testing.accounting import RecordedOutcome, audit
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.client import ClientAnswer, RecordingClient
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.small_disk import small_disk
+from codeq_cluster.testing.waiting import until
 from tests.acceptance.runbooks import Runbook, controlled
 from tests.integration.webhooks.target import listening
 

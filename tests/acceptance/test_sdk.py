@@ -19,7 +19,9 @@ from codeq_cluster.client import (
     Worker,
 )
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

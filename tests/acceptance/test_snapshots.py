@@ -11,7 +11,9 @@ import yaml
 
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

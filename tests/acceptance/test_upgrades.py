@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from codeq_cluster.testing.accounting import RecordedOutcome, audit
-from codeq_cluster.testing.cluster import (
-    ADMIN_TOKEN,
-    OPERATOR_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    LocalCluster,
-    until,
-)
+from codeq_cluster.testing.client import RecordingClient
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.commands import command
+from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.next_release import ENTRY_VERSION, LEVEL, next_release
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -45,29 +38,13 @@ def under_load(cluster: LocalCluster) -> Load:
     )
 
 
-async def command(*arguments: str, release: Path | None = None) -> tuple[int, str, str]:
-    """Run the command of a release; return its exit code and both its outputs."""
-    path = {} if release is None else {"PYTHONPATH": str(release)}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "codeq_cluster.cli.main", *arguments),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=release,
-        env={**os.environ, **path, "CODEQ_TOKEN": OPERATOR_TOKEN},
-    )
-    said, complained = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, said.decode(), complained.decode()
-
-
 async def entry_versions(cluster: LocalCluster, node: str, release: Path) -> set[int]:
     """Return the versions of the entries in the log of a stopped node."""
     data = str(cluster.nodes[node].data_path)
     asked = ("inspect", data, "--log", "--limit", "100000", "--json")
-    code, said, complained = await command(*asked, release=release)
-    assert 0 == code, complained
-    return {entry["version"] for entry in json.loads(said)["log"] if entry["kind"] == "batch"}
+    shown = await command(*asked, release=release)
+    assert 0 == shown.code, shown.err
+    return {entry["version"] for entry in shown.document["log"] if entry["kind"] == "batch"}
 
 
 async def all_know(cluster: LocalCluster, *wanted: int) -> None:
@@ -82,9 +59,10 @@ async def all_know(cluster: LocalCluster, *wanted: int) -> None:
 
 async def answer(cluster: LocalCluster, *arguments: str) -> Any:
     """Return the JSON of a command that the first node answers."""
-    code, said, complained = await command(*arguments, "--url", cluster.urls["n1"], "--json")
-    assert 0 == code, complained
-    return json.loads(said)
+    asked = (*arguments, "--url", cluster.urls["n1"], "--json")
+    shown = await command(*asked, token=OPERATOR_TOKEN)
+    assert 0 == shown.code, shown.err
+    return shown.document
 
 
 async def move(cluster: LocalCluster, node: str, release: Path | None) -> None:
@@ -124,9 +102,9 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         for node in ("n1", "n2"):
             await move(cluster, node, newer)
         await all_know(cluster, LEVEL, LEVEL, OLD_LEVEL)
-        code, _, complained = await command("cluster", "upgrade", *url)
-        assert 4 == code, complained
-        assert f"formats of level {LEVEL}: n3 (level {OLD_LEVEL}); start each" in complained
+        early = await command("cluster", "upgrade", *url, token=OPERATOR_TOKEN)
+        assert 4 == early.code, early.err
+        assert f"formats of level {LEVEL}: n3 (level {OLD_LEVEL}); start each" in early.err
         await move(cluster, "n3", newer)
         for release in (None, newer):
             for node in cluster.nodes:
@@ -137,8 +115,8 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         # Until an operator enables the newer formats, the earlier release can read everything.
         assert {OLD_LEVEL} == await entry_versions(cluster, "n3", newer)
 
-        code, _, complained = await command("cluster", "upgrade", *url)
-        assert 0 == code, complained
+        done = await command("cluster", "upgrade", *url, token=OPERATOR_TOKEN)
+        assert 0 == done.code, done.err
         shown = await answer(cluster, "cluster", "status")
         assert LEVEL == shown["level"]
         assert [LEVEL, LEVEL] == [shard["level"] for shard in shown["shards"]]
@@ -174,13 +152,9 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
 
 async def raised(cluster: LocalCluster, node: str) -> int:
     """Ask a node to enable the newer formats; return the status of its answer."""
-    url = f"{cluster.urls[node]}/v1/codeq/admin/cluster/upgrade"
-    headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-    async with (
-        aiohttp.ClientSession(headers=headers) as session,
-        session.post(url, json={}) as said,
-    ):
-        return said.status
+    async with RecordingClient(cluster.urls) as client:
+        path = "/admin/cluster/upgrade"
+        return (await client.call("POST", node, path, OPERATOR_TOKEN, {})).status
 
 
 async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(

@@ -19,7 +19,8 @@ import yaml
 from codeq_cluster.config import load
 from codeq_cluster.settings import ArtifactProvider
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.cluster import LocalCluster, free_ports
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.ports import free_ports
 from tests.codeq import configurations
 from tests.unit.image import image_directories, image_variables
 from tests.unit.shipped import operators

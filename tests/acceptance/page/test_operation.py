@@ -10,7 +10,8 @@ from playwright.async_api import TimeoutError as NotInTime
 
 from codeq_cluster.core.task import PRIORITY_MAX
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.waiting import until
 from tests.acceptance.page.browser import (
     HOSTILE,
     HOSTILE_WORKER,

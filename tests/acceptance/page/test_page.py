@@ -8,7 +8,8 @@ import json
 import pytest
 
 from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.waiting import until
 from tests.acceptance.page.browser import (
     HOSTILE,
     HOSTILE_WORKER,

@@ -15,7 +15,7 @@ import botocore.config
 import botocore.session
 
 from codeq_cluster.settings import S3Settings
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 
 ACCESS_KEY_ID = "key-of-the-tests"
 SECRET_ACCESS_KEY = "secret-of-the-tests"

@@ -12,7 +12,7 @@ import pytest
 from codeq_cluster.artifacts import open_store
 from codeq_cluster.artifacts.names import artifact_path, task_prefix
 from codeq_cluster.errors import ArtifactStoreFailed
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from tests.contracts.artifacts.conftest import MIB, Place, chunked, s3_settings
 from tests.contracts.artifacts.s3_server import SECRET_ACCESS_KEY, S3Server, running
 

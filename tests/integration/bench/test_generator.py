@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bench.bare_http import UNANSWERED, Connection
+from bench.floor import floors
 from bench.generator import generate, run
 from bench.job import Job
 from bench.ledger import main
-from bench.processes import listens, runs, wait_until
-from codeq_cluster.testing.cluster import free_ports
-
-_ROOT = Path(__file__).parent.parent.parent.parent
+from codeq_cluster.testing.http import UNANSWERED, Connection, HttpAnswer
 
 
 @pytest.fixture
 def floor() -> Iterator[tuple[str, int]]:
     """Run the server that does nothing; yields its URL and process."""
-    port = free_ports(1)[0]
-    server = subprocess.Popen([sys.executable, "-m", "bench.floor", str(port)], cwd=_ROOT)
-    try:
-        wait_until(lambda: listens(port), running=lambda: runs(server), logs=list)
-        yield f"http://127.0.0.1:{port}", server.pid
-    finally:
-        server.terminate()
-        server.wait()
+    with floors() as pids:
+        yield next(iter(pids.items()))
 
 
 def test_a_server_that_does_nothing_is_measured(floor: tuple[str, int]) -> None:
@@ -101,7 +90,7 @@ async def test_a_refusal_and_a_lost_connection_are_failures_and_the_lane_goes_on
 
 async def test_an_answer_that_never_comes_is_given_up() -> None:
     """A request older than the bound ends as unanswered, and its connection is closed."""
-    answers: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+    answers: asyncio.Queue[HttpAnswer] = asyncio.Queue()
 
     async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -109,18 +98,16 @@ async def test_an_answer_that_never_comes_is_given_up() -> None:
 
     async with await asyncio.start_server(never, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        connection = await Connection.open(
-            f"http://127.0.0.1:{port}", lambda status, body: answers.put_nowait((status, body))
-        )
+        connection = await Connection.open(f"http://127.0.0.1:{port}", answers.put_nowait)
         connection.ask(b"POST / HTTP/1.1\r\n\r\n", 100.0)
         connection.give_up(100.0)
         kept = not connection.closed
         connection.give_up(100.1)
         async with asyncio.timeout(5):
-            status, _ = await answers.get()
+            answer = await answers.get()
 
     assert kept
-    assert UNANSWERED == status
+    assert UNANSWERED == answer.status
     assert connection.closed
 
 

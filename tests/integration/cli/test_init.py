@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from codeq_cluster.cli.support import profiles
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.cluster import until
+from codeq_cluster.testing.waiting import until
 from tests.integration.cli.terminal import WITHIN_S, Terminal, run
 
 _LOCAL = 3

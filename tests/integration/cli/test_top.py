@@ -12,7 +12,7 @@ import pytest
 from codeq_cluster.cli.main import main
 from codeq_cluster.client import Live
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.cluster import until
+from codeq_cluster.testing.waiting import until
 from tests.integration.cli.terminal import ALTERNATE, BACK, WITHIN_S, run
 
 

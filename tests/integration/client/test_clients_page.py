@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.cluster import until
+from codeq_cluster.testing.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = dict(

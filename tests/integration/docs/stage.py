@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from codeq_cluster.testing.broker import LocalBroker
+from codeq_cluster.testing.http import fetch
 from docs.tools.examples import ARTIFACT, COMMAND
 
 BASE = "/v1/codeq"
@@ -48,15 +48,15 @@ class Stage:
     def send(self, method: str, path: str, body: object = None) -> Any:
         """Send one request and return its answer."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(
-            self.broker.url + BASE + path,
-            method=method,
-            data=None if body is None else content,
-            headers={"Authorization": f"Bearer {self.broker.token}"},
+        answer = fetch(
+            method,
+            self.broker.url,
+            BASE + path,
+            token=self.broker.token,
+            body=None if body is None else content,
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text = answer.read()
-        return json.loads(text) if text else None
+        assert answer.status < 300, answer
+        return answer.json if answer.body else None
 
     def created(self, **fields: object) -> str:
         """Return a ready task of the highest priority."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from tests.integration.http.client import OPERATOR, PATIENCE_S, Client, single
 
 NAMES = ("n1", "n2", "n3")

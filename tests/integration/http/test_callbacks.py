@@ -13,7 +13,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from codeq_cluster.settings import LimitSettings, WebhookSettings
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.webhooks.signing import signature
 from tests.integration.http.client import Client, running
 from tests.integration.webhooks.target import Heard, fine, listening

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.offline.force_single_member import survivor
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer
 from tests.integration.http.nodes import NAMES, Nodes, peers_at, three_nodes
 

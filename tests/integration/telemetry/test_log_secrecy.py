@@ -8,11 +8,13 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.cluster import ADMIN_TOKEN, LocalCluster, until
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import ADMIN_TOKEN
+from codeq_cluster.testing.http import HttpClient
+from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -79,7 +81,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
 class Sender:
     """Sends requests to one node after the other, and keeps their answers."""
 
-    def __init__(self, urls: list[str], http: aiohttp.ClientSession) -> None:
+    def __init__(self, urls: list[str], http: HttpClient) -> None:
         self._urls = urls
         self._http = http
         self.answered: dict[str, int] = {}
@@ -90,17 +92,17 @@ class Sender:
         """Send one request and return its JSON, empty if it has none."""
         request_id = f"r-{len(self.answered)}"
         url = self._urls[len(self.answered) % len(self._urls)]
-        async with self._http.request(
+        answer = await self._http.send(
             method,
-            url + path,
-            data=raw if body is None else json.dumps(body),
+            url,
+            path,
+            body=raw if body is None else json.dumps(body).encode(),
             headers={"X-Request-Id": request_id, **headers},
-        ) as answer:
-            self.answered[request_id] = answer.status
-            text = await answer.text()
-        if not text.startswith("{"):
+        )
+        self.answered[request_id] = answer.status
+        if not answer.body.startswith(b"{"):
             return {}
-        said: dict[str, object] = json.loads(text)
+        said: dict[str, object] = answer.json
         return said
 
     async def task(self) -> str:
@@ -201,7 +203,7 @@ def _lines(path: Path) -> Iterator[dict[str, object]]:
 async def test_every_line_is_an_object_and_none_holds_what_was_sent(cluster: LocalCluster) -> None:
     """Not a token, a payload or a query, of any request however broken."""
     urls = list(cluster.urls.values())
-    async with aiohttp.ClientSession() as http:
+    async with HttpClient() as http:
         sender = Sender(urls, http)
         await _all_kinds(sender)
     for url in urls:

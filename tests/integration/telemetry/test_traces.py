@@ -24,7 +24,8 @@ from codeq_cluster.settings import LimitSettings, OtlpProtocol, TracingSettings
 from codeq_cluster.telemetry.exporters import LOGS
 from codeq_cluster.telemetry.spans import FLUSH_S, Spans
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.cluster import PRODUCER_TOKEN, WORKER_TOKENS, LocalCluster
+from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
 from tests.integration.http.client import Client, single
 from tests.integration.telemetry.collector import Collector, Seen, collecting_by_grpc

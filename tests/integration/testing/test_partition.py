@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from codeq_cluster.testing.cluster import free_ports
 from codeq_cluster.testing.partition import LinkProxies
+from codeq_cluster.testing.ports import free_ports
 
 
 @asynccontextmanager

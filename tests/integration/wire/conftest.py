@@ -10,7 +10,7 @@ from typing import Self
 import pytest
 
 from codeq_cluster.settings import LinkSettings
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.wire import Mesh
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from codeq_cluster.errors import LinkLost, PeerUnreachable
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.wire.frames import FrameReader, plain_frame
 from codeq_cluster.wire.handshake import Accepting, LinkIdentity
 from codeq_cluster.wire.messages import lone_body, pack, raft_item, request_item

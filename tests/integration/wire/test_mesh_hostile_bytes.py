@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from codeq_cluster.settings import LinkSettings
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.wire.frames import plain_frame
 from codeq_cluster.wire.messages import lone_body, pack, raft_item
 

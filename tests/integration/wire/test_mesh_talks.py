@@ -23,7 +23,7 @@ from codeq_cluster.errors import (
     Overloaded,
     PeerUnreachable,
 )
-from codeq_cluster.testing.cluster import free_ports
+from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.wire.messages import pack
 from codeq_cluster.wire.refusals import HandshakeRefusal
 

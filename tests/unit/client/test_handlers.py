@@ -12,14 +12,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from msgspec import Raw
 
 from codeq_cluster.client import Ended, Ending, Fail, MsgspecCodec, Retry, Task, Worker
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.cluster import until
+from codeq_cluster.testing.http import HttpClient
+from codeq_cluster.testing.waiting import until
 
 
 @dataclass
@@ -339,11 +339,9 @@ async def test_health_fails_while_no_claim_is_answered(broker: LocalBroker) -> N
     worker.task("healthy")(_Callable())
 
     async def answer(port: int) -> tuple[int, Any]:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{port}/healthz") as response,
-        ):
-            return response.status, await response.json()
+        async with HttpClient() as http:
+            found = await http.send("GET", f"http://127.0.0.1:{port}", "/healthz")
+        return found.status, found.json
 
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.serve())

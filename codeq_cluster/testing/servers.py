@@ -1,0 +1,128 @@
+"""Servers: processes with a log that a test or a bench starts, freezes, ends and kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+LOG_TAIL_LINES = 60
+
+
+class Server:
+    """One server: its log, and its process while it has one.
+
+    Attributes:
+        log_path: Standard output and error of every run, one after the other.
+        process: None before the first start, and after `kill` and `stop`.
+        paused: It was frozen, and has not been told to go on.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        self.log_path = log_path
+        self.process: subprocess.Popen[bytes] | None = None
+        self.paused = False
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives, frozen or not."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def answering(self) -> bool:
+        """Whether it can be asked anything."""
+        return self.running and not self.paused
+
+    @property
+    def pid(self) -> int:
+        """The process id of a server that was started."""
+        assert self.process is not None, "it does not run"
+        return self.process.pid
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None
+    ) -> None:
+        """Start a server that does not run; does not wait until it serves."""
+        assert not self.running, "it runs already"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(  # noqa: S603 - a command of the harness's own
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                cwd=cwd,
+                # Ctrl-C at the terminal must reach only the harness, which then stops its servers.
+                start_new_session=True,
+            )
+        self.paused = False
+
+    def terminate(self, sign: signal.Signals = signal.SIGTERM) -> None:
+        """Ask the server to end; harmless when it has ended."""
+        if self.process is not None:
+            self.process.send_signal(sign)
+
+    def kill(self) -> int | None:
+        """Kill the server and its children with SIGKILL, and reap it.
+
+        Returns:
+            Its exit status, -SIGKILL when that is what it died of; None if it was not started.
+        """
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        status = self.process.wait()
+        self.process, self.paused = None, False
+        return status
+
+    def stop(self, *, within_s: float, sign: signal.Signals = signal.SIGTERM) -> int | None:
+        """End the server with a signal, or with SIGKILL when it takes longer than `within_s`.
+
+        Returns:
+            Its exit status; None if it had to be killed, or was not started.
+        """
+        if self.process is None:
+            return None
+        self.terminate(sign)
+        try:
+            status = self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+        self.process, self.paused = None, False
+        return status
+
+    def pause(self) -> None:
+        """Freeze it with SIGSTOP: it keeps its connections and answers nothing."""
+        assert self.process is not None, "it does not run"
+        self.process.send_signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        """Let it go on after a `pause`."""
+        assert self.process is not None, "it does not run"
+        self.process.send_signal(signal.SIGCONT)
+        self.paused = False
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is stopped by the state that the kernel shows of it."""
+        state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state in "Tt"
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log."""
+        if not self.log_path.exists():
+            return ""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_TAIL_LINES:])
+
+    def logged_since(self, offset: int) -> str:
+        """Return the part of the log after the first `offset` bytes."""
+        with self.log_path.open("rb") as log:
+            log.seek(offset)
+            return log.read().decode(errors="replace")

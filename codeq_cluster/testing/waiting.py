@@ -1,0 +1,50 @@
+"""Waiting: for a state that some process comes to, with a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+POLL_S = 0.02
+
+
+class ClusterError(AssertionError):
+    """A state did not come about in time; the text says which, and shows logs where there are."""
+
+
+async def until(condition: Callable[[], Awaitable[T | None]], *, within_s: float, what: str) -> T:
+    """Return the first answer of `condition` that is neither None nor False.
+
+    Args:
+        condition: Called every 20 ms.
+        within_s: Seconds before the wait is given up.
+        what: The awaited state, for the error.
+
+    Raises:
+        ClusterError: The condition did not hold in time.
+    """
+    answer = await soon(condition, within_s=within_s)
+    if answer is None:
+        raise ClusterError(f"not within {within_s:g} s: {what}")
+    return answer
+
+
+async def soon(condition: Callable[[], Awaitable[T | None]], *, within_s: float) -> T | None:
+    """Return the first answer of `condition` that is neither None nor False; None if it is late.
+
+    Args:
+        condition: Asked every 20 ms, and at least once.
+        within_s: Seconds before the wait is given up.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = await condition()
+        if answer is not None and answer is not False:
+            return answer
+        if time.monotonic() > deadline:
+            return None
+        await asyncio.sleep(POLL_S)
