@@ -188,13 +188,13 @@ class Outages:
         text = f"its state at entry {index} is not the majority's"
         if len(before) >= _RESEEDS_MAX:
             text += (
-                f", after it has been fetched anew {_RESEEDS_MAX} times; given up: stop the node, "
+                f", after it was fetched again {_RESEEDS_MAX} times; given up: stop the node, "
                 f"keep its log for whoever looks into it, and run {self._repair}"
             )
             self._take_out(shard, Outage(OutageReason.GIVEN_UP, text))
             self._withdrawn_soon.append(shard)
             return False
-        text += "; it is fetched anew from the leader"
+        text += "; it is fetched again from the leader"
         self._take_out(shard, Outage(OutageReason.STATE_DIFFERS, text))
         return True
 

@@ -552,7 +552,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"seed {seed}: {report.violation or 'ok'}; {report.acknowledged} of {report.proposed} "
             f"acknowledged, {report.reads} reads, {report.crashes} crashes, {report.terms} terms, "
             f"{report.counters['snapshots']} snapshots, {report.counters['outages']} outages, "
-            f"{report.counters['reseeded']} states made anew, "
+            f"{report.counters['reseeded']} states rebuilt, "
             f"{report.counters['member changes']} member changes"
             f"{' of a small log' * report.options.small}, digest {report.digest}",
         )

@@ -37,7 +37,7 @@ class Flaw(StrEnum):
     TAKES_STALE = "a result with an old token is taken"
     RESURRECTS = "a finished task is delivered again"
     HIDES = "an abandoned task is not found any more"
-    FORGETS_ATTEMPTS = "deliveries are counted anew"
+    FORGETS_ATTEMPTS = "deliveries are counted from zero"
     IGNORES_DELAY = "a delayed task is ready at once"
     LAST_FIRST = "the newest task is delivered first"
     IGNORES_PRIORITY = "a low priority goes first"

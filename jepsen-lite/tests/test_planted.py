@@ -267,7 +267,7 @@ def one_delivery_too_many(story: Story, broken: bool) -> None:
 
 
 @planted("G10")
-def deliveries_are_counted_anew(story: Story, broken: bool) -> None:
+def deliveries_are_counted_from_zero(story: Story, broken: bool) -> None:
     story.create("a", (0, 1))
     story.claim("a", (2, 3), token=1, attempt=1)
     story.claim("a", (20, 21), token=2, attempt=1 if broken else 2)
@@ -431,7 +431,7 @@ def two_replicas_differ(story: Story, broken: bool) -> None:
 
 
 @planted("G17")
-def equal_digests_stand_over_different_rows(story: Story, broken: bool) -> None:
+def equal_digests_hide_different_rows(story: Story, broken: bool) -> None:
     story.status("n1", 1, Group(shard=0, applied=7, digest="x"))
     story.status("n2", 1, Group(shard=0, applied=7, digest="x"))
     story.phase("converged", 3)
@@ -465,7 +465,7 @@ def a_state_goes_back(story: Story, broken: bool) -> None:
 
 
 @planted("G6")
-def a_clock_that_jumps_within_a_reign_ends_a_lease(story: Story, broken: bool) -> None:
+def a_clock_that_jumps_within_a_leadership_ends_a_lease(story: Story, broken: bool) -> None:
     story.status("n1", 0, Group(shard=0, term=1, leads=True))
     story.fault("clock", (1, 9), amount_ms=30_000)
     story.status("n2", 2, Group(shard=0, term=1 if broken else 2, leads=not broken))

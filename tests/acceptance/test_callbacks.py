@@ -140,7 +140,7 @@ async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
     assert {202} == {answer.status for answer in answers}
 
 
-async def test_a_queue_filled_while_nobody_spoke_for_its_tenant_is_told_of(
+async def test_a_queue_filled_while_its_tenant_had_no_leader_is_notified(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """The next leader of the tenant's home shard sends it, whichever shard the task is on."""

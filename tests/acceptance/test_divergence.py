@@ -53,7 +53,7 @@ async def metric(cluster: LocalCluster, node: str, name: str) -> str:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("wrong", ["n2", "n1"], ids=["a follower", "the preferred leader"])
-async def test_a_replica_with_another_state_is_made_anew_under_load(
+async def test_a_replica_with_another_state_is_rebuilt_under_load(
     cluster: LocalCluster, wrong: str
 ) -> None:
     """The others go on; the replica keeps its log and loses rows that no entry wrote."""
@@ -79,11 +79,11 @@ async def test_a_replica_with_another_state_is_made_anew_under_load(
         index = falsify(cluster.nodes[wrong].data_path)
         cluster.start(wrong)
 
-        async def made_anew() -> bool:
+        async def rebuilt() -> bool:
             return 'shard="0"} 1.0' in await metric(cluster, wrong, "codeq_replica_reseeded_total")
 
         await until(lambda: cluster.status(wrong), within_s=WITHIN_S, what=f"{wrong} started")
-        await until(made_anew, within_s=WITHIN_S, what=f"{wrong} made anew")
+        await until(rebuilt, within_s=WITHIN_S, what=f"{wrong} rebuilt")
         await cluster.wait_ready([wrong], within_s=WITHIN_S)
         load.allow(wrong)
         await passed(100)

@@ -285,11 +285,11 @@ async def test_creates_go_on_when_the_node_that_counts_is_killed(
     new_owner = await cluster.leader_of(home, among=survivors)
     assert new_owner != owner
 
-    async def counted_anew() -> bool:
+    async def counted_again() -> bool:
         # It leads for a moment before its own requests know that.
         return (await client.create(new_owner, tenant, "limited")).status == 202
 
-    await until(counted_anew, within_s=20, what="a create that the new owner has counted")
+    await until(counted_again, within_s=20, what="a create that the new owner has counted")
     statuses = [
         (await client.create(new_owner, tenant, "limited")).status for _ in range(3 * BURST)
     ]

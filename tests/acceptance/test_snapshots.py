@@ -109,7 +109,7 @@ async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
         assert read.outcome is RecordedOutcome.OK, read
 
 
-async def test_a_leader_killed_while_it_lends_a_snapshot_loses_nothing(
+async def test_a_leader_killed_while_it_serves_a_snapshot_loses_nothing(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """The fetching node votes for the most complete one and fetches from it."""

@@ -88,7 +88,7 @@ def test_a_truncation_below_the_commit_index_stops_the_replica() -> None:
 @pytest.mark.parametrize(
     "rules", [ALL_RULES, SafetySwitches(answers_of_this_term=False)], ids=["all rules", "without"]
 )
-def test_an_answer_from_an_earlier_reign_counts_for_nothing(rules: SafetySwitches) -> None:
+def test_an_answer_from_an_earlier_leadership_counts_for_nothing(rules: SafetySwitches) -> None:
     """B's answers in A's first leadership must not count as copies of A's later entries."""
     cluster = settled("ABCDE", rules=rules, settings=RaftSettings(entries_in_flight_max=50))
     held = cluster.network.hold(("B", "A"))
@@ -327,7 +327,7 @@ def test_a_silent_follower_is_not_flooded() -> None:
     assert len(with_entries) <= 64
 
 
-def test_a_leader_elected_again_remembers_nothing_of_its_first_reign() -> None:
+def test_a_leader_elected_again_remembers_nothing_of_its_first_leadership() -> None:
     """Its entries in flight then are gone from the log, so it must not wait for answers to them."""
     settings = RaftSettings(append_bytes_max=64, entry_bytes_max=32, entries_in_flight_max=100)
     cluster = settled(settings=settings)

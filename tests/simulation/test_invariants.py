@@ -269,7 +269,7 @@ def test_w10_a_shard_without_a_leader(brokers: SimBrokers) -> None:
         brokers.check_converged()
 
 
-def test_a_replica_that_stops_itself_is_told_of(brokers: SimBrokers) -> None:
+def test_a_replica_that_stops_itself_is_reported(brokers: SimBrokers) -> None:
     """A bug that ends a node ends the run."""
     brokers.nodes["B"].states[0]._applied += 1
 

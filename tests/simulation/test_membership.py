@@ -71,7 +71,7 @@ def test_a_node_that_lost_its_disk_does_not_vote(rules: SafetySwitches) -> None:
     cluster.check_converged()
 
 
-def test_a_node_that_lost_its_disk_does_not_stand_by_what_its_new_log_says_of_the_old_one() -> None:
+def test_a_node_that_lost_its_disk_does_not_campaign_by_an_older_membership_in_its_log() -> None:
     """The log brings an older membership back before the one that makes it a learner."""
     cluster = settled(settings=RaftSettings(append_bytes_max=2000, entry_bytes_max=1000))
     assert cluster.expect("D")

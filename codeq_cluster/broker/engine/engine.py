@@ -424,7 +424,7 @@ class Engine:
         if leadership is None:
             self._replica.follow(rows)
         else:
-            assert leadership.term == term, "an entry of another reign is applied in this one"
+            assert leadership.term == term, "an entry of another leadership is applied in this one"
             # The leader's own view has the rows already; `_end_leadership` replaces the replica.
             self._replica.count(rows)
             self._release(leadership, entry.ordinal)
@@ -467,7 +467,7 @@ class Engine:
 
     def lead(self, term: int) -> None:
         """Start to decide; every entry committed before this term is in the store."""
-        assert self._leadership is None, "a reign begins before the last one has ended"
+        assert self._leadership is None, "a leadership begins before the last one has ended"
         view = self._new_view()
         clock_ms = self._number(_CLOCK_KEY)
         view.seq = self._number(_SEQ_KEY)

@@ -206,7 +206,7 @@ async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: Recor
     assert 404 == gone.status
 
 
-async def test_a_leadership_is_handed_over_and_all_are_rebalanced(
+async def test_a_leadership_is_transferred_and_all_are_rebalanced(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
     """An operator sees each shard's leader and its preferred leader."""

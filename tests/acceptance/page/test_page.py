@@ -424,7 +424,7 @@ async def test_the_page_is_seen_at_once_and_nothing_moves_afterwards(
         assert shifted < 0.05
 
 
-async def test_a_killed_node_is_told_of_and_another_goes_on(
+async def test_a_killed_node_is_reported_and_another_goes_on(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
     """The page keeps its data, shows since when it is stale, and links to a node that answers."""

@@ -159,7 +159,7 @@ def test_a_directory_in_use_is_not_set_aside(tmp_path: Path) -> None:
         raise AssertionError("held twice")
 
 
-def test_a_lost_shard_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_lost_shard_is_not_recreated(tmp_path: Path) -> None:
     """A log that has forgotten its vote must not vote again."""
     with opened(tmp_path / "d") as directory:
         directory.shard_path(1).rmdir()
@@ -233,7 +233,7 @@ def test_data_keeps_its_identity(tmp_path: Path) -> None:
     assert data_of(first) == data_of(second) == data
 
 
-def test_who_founded_the_cluster_is_written_down(tmp_path: Path) -> None:
+def test_the_bootstrap_members_are_stored(tmp_path: Path) -> None:
     """The record is written once, and durably."""
     founding = Membership(members=(Member(id="n1", data=7), Member(id="n2", data=8)))
     with opened(tmp_path / "n1") as directory:

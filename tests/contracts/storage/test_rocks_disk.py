@@ -238,7 +238,7 @@ def filled_up(shard: RocksShard) -> int:
 
 
 @pytest.mark.parametrize("leave_bytes", [2**17, 2**18, 400_000, 700_000])
-def test_a_full_disk_is_survived_by_opening_it_anew(tmp_path: Path, leave_bytes: int) -> None:
+def test_reopening_survives_a_full_disk(tmp_path: Path, leave_bytes: int) -> None:
     """Every acknowledged write is there; until the reopening each write fails, even with room.
 
     The log or a flush may hit the end of the disk; after a failed flush RocksDB would let writes
@@ -268,7 +268,7 @@ def test_a_full_disk_is_survived_by_opening_it_anew(tmp_path: Path, leave_bytes:
         again.close()
 
 
-def test_a_store_that_cannot_be_opened_anew_stays_closed_until_it_can(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_reopened_stays_closed_until_it_can(tmp_path: Path) -> None:
     """Reads fail instead of giving wrong answers, and the next try finds every row."""
     path = tmp_path / "s"
     shard = filled(path)

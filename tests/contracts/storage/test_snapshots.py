@@ -260,7 +260,7 @@ def test_a_chunk_is_taken_once(follower: Side) -> None:
     assert b"abcdef" == (incoming.path / "b").read_bytes()
 
 
-def test_what_is_begun_anew_begins_empty(follower: Side) -> None:
+def test_a_fetch_that_starts_over_starts_empty(follower: Side) -> None:
     """Nothing of an earlier fetch gets into a later one."""
     incoming = follower.snapshots.begin(SMALL)
     incoming.write(1, 0, zlib.crc32(b"abc"), b"abc")

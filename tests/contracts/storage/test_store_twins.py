@@ -113,7 +113,7 @@ class Twins(RuleBasedStateMachine):
         self.rocks = open_rocks(self._path)
 
     @invariant()
-    def they_stand_at_the_same_entry(self) -> None:
+    def they_are_at_the_same_entry(self) -> None:
         """Index and digest agree after every call."""
         memory = self.memory.state
         for twin in (self.rocks.state, self.shard.state):

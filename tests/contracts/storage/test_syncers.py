@@ -94,7 +94,7 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
         yield one
 
 
-async def test_a_sync_is_told_of_once_and_never_at_once(way: Way) -> None:
+async def test_a_sync_is_reported_once_and_never_synchronously(way: Way) -> None:
     """Sync after sync, the caller continues before the report."""
     for n in range(5):
         told = Told()
@@ -106,7 +106,7 @@ async def test_a_sync_is_told_of_once_and_never_at_once(way: Way) -> None:
         assert [None] == told.outcomes
 
 
-async def test_the_next_sync_may_be_asked_for_where_one_is_told_of(way: Way) -> None:
+async def test_the_next_sync_may_be_requested_where_one_is_reported(way: Way) -> None:
     """A job follows the one before it in the same way."""
     first, second = Told(), Told()
 

@@ -53,7 +53,7 @@ async def test_the_cluster_is_shown(node: Client) -> None:
         (b'{"shard":0}', 409, "leadership not transferred"),
     ],
 )
-async def test_a_handover_that_cannot_be_is_refused(
+async def test_an_impossible_transfer_is_refused(
     node: Client, body: bytes, status: int, text: str
 ) -> None:
     """A single node has no other node to transfer to."""
@@ -62,7 +62,7 @@ async def test_a_handover_that_cannot_be_is_refused(
     assert (status, text) == (answer.status, answer.error)
 
 
-async def test_a_handover_to_who_leads_changes_nothing(node: Client) -> None:
+async def test_a_transfer_to_the_leader_changes_nothing(node: Client) -> None:
     """A transfer to the current leader is not recorded either."""
     before = await walked(node, "admin/audit?limit=500", "records")
     answer = await node.post("admin/cluster/transfer", {"shard": 1, "to": "n1"}, token=OPERATOR)
@@ -191,7 +191,7 @@ async def _transferred(client: Client, body: dict[str, object]) -> Answer:
         return answer
 
 
-async def test_leadership_is_handed_over_whichever_node_is_asked(
+async def test_leadership_is_transferred_whichever_node_is_asked(
     three: dict[str, Client],
 ) -> None:
     """The leader, the target and the third node can all be asked, and each transfer is recorded."""

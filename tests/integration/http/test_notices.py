@@ -124,7 +124,7 @@ async def test_whatever_fills_a_queue_is_told(
     assert signature(SECRET, unix_s=unix_s, body=heard.body) == heard.headers["X-CodeQ-Signature"]
 
 
-async def test_a_queue_is_told_of_when_it_fills_and_not_while_it_is_full(node: Client) -> None:
+async def test_a_queue_is_notified_when_it_fills_and_not_while_it_has_tasks(node: Client) -> None:
     """There is one notice, however many tasks come on any shard, with its own id."""
     async with listening() as target:
         await subscribe(node, target.url, "Edges")

@@ -36,7 +36,7 @@ class Rebinding:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0"])
-async def test_a_name_that_comes_to_stand_for_this_machine_is_refused(address: str) -> None:
+async def test_a_name_that_later_resolves_to_this_machine_is_refused(address: str) -> None:
     """The check at registration does not count when the request is sent."""
     names = Rebinding(address)
     async with listening() as target, sending(STRICT, lookup=names) as sender:

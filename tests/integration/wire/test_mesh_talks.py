@@ -270,7 +270,7 @@ async def test_a_receivers_bug_is_reported_and_ends_the_connection(nodes: Nodes)
     await joined(one, two)
 
 
-async def test_a_node_whose_data_was_made_anew_is_kept_out(nodes: Nodes) -> None:
+async def test_a_node_with_new_data_is_kept_out(nodes: Nodes) -> None:
     """It proved the secret, but it has lost its votes: it must not count for a majority."""
     one, two = nodes.make("n1", "n2")
     one.recognises = lambda _, incarnation: incarnation >= 9

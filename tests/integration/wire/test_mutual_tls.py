@@ -216,7 +216,7 @@ async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, iss
     assert {} == two.running._inbound
 
 
-async def test_a_certificate_does_not_stand_for_the_secret(nodes: Nodes, issue: Issue) -> None:
+async def test_a_certificate_does_not_replace_the_secret(nodes: Nodes, issue: Issue) -> None:
     """Both are required."""
     one, two = nodes.make("n1", "n2")
     secured(issue, one, two)

@@ -155,7 +155,7 @@ async def test_many_requests_become_few_calls(nodes: Nodes) -> None:
     assert 3 == made[1].calls
 
 
-async def test_a_node_does_not_borrow_a_small_burst_away_from_the_others(nodes: Nodes) -> None:
+async def test_a_node_does_not_lease_a_small_burst_away_from_the_others(nodes: Nodes) -> None:
     """However high the rate is, most of the rest stays for them."""
     made = await limited(
         nodes, Clock(), replace(HIGH, producer=replace(HIGH.producer, burst_size=12))
@@ -197,7 +197,7 @@ async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
     assert not await made[1].take(1)
 
 
-async def test_what_is_borrowed_and_not_used_is_forgotten(nodes: Nodes) -> None:
+async def test_leased_tokens_that_are_not_used_are_dropped(nodes: Nodes) -> None:
     """So no node keeps tokens for later."""
     clock = Clock()
     made = await limited(nodes, clock, HIGH)

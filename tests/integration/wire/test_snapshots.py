@@ -306,7 +306,7 @@ async def test_a_snapshot_is_fetched_and_installed(pair: tuple[Member, Member]) 
     assert not follower.shelf.received[0].dropped
 
 
-async def test_a_state_in_doubt_is_lent_to_nobody(pair: tuple[Member, Member]) -> None:
+async def test_a_suspect_state_is_served_to_nobody(pair: tuple[Member, Member]) -> None:
     """The asking node gets the answer of a node that does not lead, and asks again."""
     leader, follower = pair
     leader.replica.serves_snapshots = False
@@ -320,7 +320,7 @@ async def test_a_state_in_doubt_is_lent_to_nobody(pair: tuple[Member, Member]) -
     assert [100] == follower.replica.installed
 
 
-async def test_a_snapshot_that_is_too_old_for_whoever_asks_is_made_anew(
+async def test_a_snapshot_that_is_too_old_for_the_fetching_node_is_replaced(
     pair: tuple[Member, Member],
 ) -> None:
     """The asking node's log would begin after it and could not continue from it."""
@@ -341,7 +341,7 @@ async def test_a_snapshot_that_is_too_old_for_whoever_asks_is_made_anew(
     ]
 
 
-async def test_what_was_made_of_another_state_is_lent_no_more(
+async def test_a_snapshot_of_a_replaced_state_is_no_longer_served(
     pair: tuple[Member, Member],
 ) -> None:
     """A leader whose own state has been replaced makes a new one."""
@@ -409,7 +409,7 @@ async def test_a_leader_that_dies_is_not_waited_for(nodes: Nodes) -> None:
     assert FILES == follower.shelf.received[1].files
 
 
-async def test_a_deposed_leader_that_lives_lends_to_the_end(pair: tuple[Member, Member]) -> None:
+async def test_a_deposed_leader_that_lives_serves_to_the_end(pair: tuple[Member, Member]) -> None:
     """Its snapshot is committed, whichever node leads now."""
     leader, follower = pair
     leader.shelf.stop_at = 5 * CHUNK
@@ -424,7 +424,7 @@ async def test_a_deposed_leader_that_lives_lends_to_the_end(pair: tuple[Member, 
     assert [100] == follower.replica.installed
 
 
-async def test_a_snapshot_that_is_gone_is_begun_anew(nodes: Nodes) -> None:
+async def test_a_fetch_of_a_deleted_snapshot_starts_over(nodes: Nodes) -> None:
     """After the log has moved on and another one was made, the old one is of no use."""
     leader, follower, other = await members(nodes, "n1", "n2", "n3")
     leader.shelf.stop_at = 5 * CHUNK
@@ -465,7 +465,7 @@ async def test_one_fetch_at_a_time(pair: tuple[Member, Member]) -> None:
     assert CHUNKS == leader.shelf.reads.total()
 
 
-async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> None:
+async def test_a_node_that_does_not_lead_serves_nothing(pair: tuple[Member, Member]) -> None:
     """It names the leader, if it knows one."""
     leader, follower = pair
     leader.replica.serves_snapshots = False
@@ -481,7 +481,7 @@ async def test_who_does_not_lead_lends_nothing(pair: tuple[Member, Member]) -> N
     assert [] == follower.shelf.received
 
 
-async def test_who_was_just_elected_lends_what_it_has(pair: tuple[Member, Member]) -> None:
+async def test_a_leader_just_elected_serves_what_it_has(pair: tuple[Member, Member]) -> None:
     """If its majority needs the followers that are behind, it must serve them to be confirmed."""
     leader, follower = pair
     leader.replica.leader = None
@@ -529,7 +529,9 @@ async def test_a_question_that_makes_no_sense_is_refused(
         await follower.node.running.call("n1", method, body, timeout_s=5)
 
 
-async def test_a_place_outside_of_what_is_lent_is_nothing(pair: tuple[Member, Member]) -> None:
+async def test_a_read_of_an_unknown_snapshot_returns_nothing(
+    pair: tuple[Member, Member],
+) -> None:
     """A snapshot that never existed has no bytes."""
     _, follower = pair
 
@@ -578,7 +580,7 @@ async def test_every_wait_has_an_end(
     assert all(0 < timeout_s <= 60 for *_, timeout_s in follower.calls.asked)
 
 
-async def test_damage_on_the_way_begins_anew(pair: tuple[Member, Member]) -> None:
+async def test_damage_in_transfer_restarts_the_fetch(pair: tuple[Member, Member]) -> None:
     """A chunk with a wrong checksum, or a state that cannot be read: neither is installed."""
     leader, follower = pair
     leader.shelf.lies = 1
@@ -846,7 +848,7 @@ async def test_what_nobody_reads_is_deleted(
     await asyncio.gather(watch, return_exceptions=True)
 
 
-async def test_a_snapshot_of_a_state_that_is_exchanged_meanwhile_is_not_lent() -> None:
+async def test_a_snapshot_of_a_state_that_is_swapped_meanwhile_is_not_served() -> None:
     """A thread makes it from a state that has been replaced by then."""
     shelf, replica = Shelf("a"), Replica()
     server = SnapshotServer(stores=[shelf], replicas=[replica], took=lambda _shard, _seconds: None)
@@ -918,7 +920,7 @@ async def test_who_asks_again_keeps_it(
     assert leader.server._lent[0].read_at > read_at
 
 
-async def test_one_that_is_made_too_late_is_lent_to_who_asks_again(
+async def test_a_snapshot_made_too_late_is_served_to_a_repeated_request(
     pair: tuple[Member, Member],
 ) -> None:
     """A disk may be slower than peers wait; its finished snapshot is served, not made again."""

@@ -64,7 +64,7 @@ def test_counts_are_medians_of_the_rounds() -> None:
     assert {"fsync": 4.0, "frames": 0.0} == found["leader"].counts
 
 
-def test_a_row_stands_beside_its_budget_and_beside_the_run_before() -> None:
+def test_a_row_is_shown_beside_its_budget_and_the_run_before() -> None:
     """One line has the cost, what it may be and what it was."""
     now, before = _ledger({"leader": _figures(layer_ms=0.161)}), {"leader": _figures(layer_ms=0.32)}
 

@@ -93,7 +93,7 @@ async def test_one_turn_commits_everything_decided_since_the_last(shard: Shard) 
     assert 1 == len(shard.seen.entries)
 
 
-async def test_a_lost_reign_leaves_no_false_answer(shard: Shard) -> None:
+async def test_a_lost_leadership_leaves_no_false_answer(shard: Shard) -> None:
     """A batch handed over is unknown; one not handed over was certainly not done."""
     shard.log.held = True
     sent = asyncio.ensure_future(shard.engine.operate([create("t1")]))
@@ -374,7 +374,7 @@ async def test_a_replay_waits_for_the_task_it_replays(shard: Shard) -> None:
         await replay
 
 
-async def test_a_batch_half_taken_is_unknown_when_the_reign_ends(shard: Shard) -> None:
+async def test_a_batch_half_taken_is_unknown_when_the_leadership_ends(shard: Shard) -> None:
     """A write that is partly in flight must not be answered "not done"."""
     shard.log.held = True
     asked = asyncio.ensure_future(

@@ -53,7 +53,7 @@ def test_when_all_have_failed_the_one_that_rests_least_is_asked_first() -> None:
     assert ["http://b", "http://a"] == nodes.order()
 
 
-def test_what_is_learned_stands_beside_what_was_named() -> None:
+def test_learned_nodes_come_after_the_named_ones() -> None:
     """Nodes learned later replace those learned before."""
     nodes = Nodes(["http://a"])
     nodes.learn(["http://b/", "http://a", "ftp://c", "http://d"])

@@ -25,7 +25,7 @@ BODY_KEY = keyspace.body("acme", "t.1")
 AUDIT = Audit(tenant="acme", id="1-r", at_ms=1, actor="ops", action="a", target="t", expires_ms=9)
 
 
-def test_a_new_delivery_brings_its_errand_and_what_it_tells() -> None:
+def test_a_new_delivery_adds_its_outbox_job_and_its_body() -> None:
     """All its rows are one write."""
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
@@ -36,7 +36,7 @@ def test_a_new_delivery_brings_its_errand_and_what_it_tells() -> None:
     } == _rows(ItemChange(before=None, after=DELIVERY, body=BODY))
 
 
-def test_an_attempt_moves_the_errand_and_leaves_the_body() -> None:
+def test_an_attempt_moves_the_outbox_job_and_keeps_the_body() -> None:
     """The old due time is deleted in the write that adds the new one."""
     later = replace(DELIVERY, attempts=1, due_ms=7)
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
@@ -57,7 +57,7 @@ def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
     assert b"" == _rows(ItemChange(before=DELIVERY, after=same))[outbox_job]
 
 
-def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_an_errand() -> None:
+def test_a_dead_delivery_is_listed_and_has_an_end_instead_of_a_job() -> None:
     """No attempt is due until it is replayed."""
     dead = replace(DELIVERY, attempts=5, due_ms=0, died_ms=8, expires_ms=9)
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
@@ -78,7 +78,7 @@ def test_a_delivered_delivery_takes_everything_along() -> None:
     )
 
 
-def test_of_several_changes_in_one_batch_the_last_stands() -> None:
+def test_the_last_of_several_changes_in_one_batch_wins() -> None:
     """An item created, moved and deleted leaves nothing; one deleted and created again stays."""
     later = replace(DELIVERY, attempts=1, due_ms=7)
     made = ItemChange(before=None, after=DELIVERY, body=BODY)

@@ -204,7 +204,7 @@ def test_a_delayed_task_wakes_at_the_first_of_its_two_instants() -> None:
     assert keyspace.ttl(50, "t") not in both
 
 
-def test_an_errand_or_an_end_is_found_by_its_instant() -> None:
+def test_an_outbox_job_or_an_end_is_found_by_its_instant() -> None:
     """Outbox jobs and expiring items have one timer row each; other items have none."""
     sweep = Sweep(tenant="", id="t.u", task_id="t", upload="u", due_ms=5)
     subscription = Subscription(
@@ -225,7 +225,7 @@ def test_an_errand_or_an_end_is_found_by_its_instant() -> None:
     assert () == keyspace.item_index_keys(Pause(tenant="acme", id="q"))
 
 
-def test_dead_deliveries_are_listed_the_newest_first_and_are_no_errands() -> None:
+def test_dead_deliveries_are_listed_the_newest_first_and_are_no_jobs() -> None:
     """Each is in its tenant's list and expires by itself."""
     listed = []
     for died_ms in (1, 255, 256, 2**40):
@@ -299,7 +299,7 @@ def _task(state: State, *, seq: int = 0, due_ms: int = 0, expires_ms: int = 0) -
     )
 
 
-def test_what_is_followed_is_results_counters_items_and_errands() -> None:
+def test_what_is_followed_is_results_counters_items_and_jobs() -> None:
     """No other row of an entry is followed; deletions are."""
     task, item = _task(State.READY, seq=1), keyspace.ITEM_PREFIX + b"topic/acme/q"
     rows: dict[bytes, bytes | None] = dict.fromkeys(keyspace.index_keys(task), b"")

@@ -252,7 +252,7 @@ def test_a_record_says_who_did_what_when_and_ends_after_its_time() -> None:
     assert [newest] == shard.items(ItemKind.AUDIT)
 
 
-def test_the_last_record_of_a_request_in_one_millisecond_stands() -> None:
+def test_the_last_record_of_a_request_in_one_millisecond_is_kept() -> None:
     """The last record includes what the request did before."""
     shard = _dead()
     shard.create("u", ttl_ms=1)

@@ -45,7 +45,7 @@ def test_a_created_task_is_ready_at_once() -> None:
     assert "{}" == shard.view.payload("t")
 
 
-def test_a_create_sent_again_stands_once() -> None:
+def test_a_repeated_create_makes_one_task() -> None:
     """The id identifies a retry, even after the task has moved on."""
     shard = Shard()
     shard.create()
@@ -78,7 +78,7 @@ def test_a_start_time_wins_over_a_delay_and_a_past_one_means_now() -> None:
     assert shard.task("late").state is State.READY
 
 
-def test_an_idempotency_key_answers_with_the_task_it_stands_for() -> None:
+def test_an_idempotency_key_answers_with_its_task() -> None:
     """The same key and content from another request is a replay, with the first payload."""
     shard = Shard()
     shard.create("first", idempotency_key="k", fingerprint="f", payload='{"a": 1}')
@@ -419,7 +419,7 @@ def test_a_delivered_task_outlives_its_time_to_live() -> None:
     assert 0 == shard.wait(10)
 
 
-def test_a_result_ends_the_task_and_stands() -> None:
+def test_a_result_ends_the_task_for_good() -> None:
     """Result and task are one change; the same content again gets the same answer."""
     shard = _leased()
     first = shard.ask(_submit())

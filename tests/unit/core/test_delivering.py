@@ -79,7 +79,7 @@ def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
     assert shard.view.bodies["acme", "t.1"] == shard.view.result("t")
 
 
-def test_a_task_that_nobody_claimed_in_time_is_told_of() -> None:
+def test_a_task_that_nobody_claimed_in_time_has_a_callback() -> None:
     """A death by time is an end like any other."""
     shard = Shard()
     shard.create(webhook=HOOK, ttl_ms=5)
@@ -88,7 +88,7 @@ def test_a_task_that_nobody_claimed_in_time_is_told_of() -> None:
     assert "MESSAGE_EXPIRED" == shard.view.bodies["acme", "t.1"].error
 
 
-def test_a_task_without_a_webhook_is_told_of_to_nobody() -> None:
+def test_a_task_without_a_webhook_has_no_callback() -> None:
     """Neither its end nor its deletion makes a delivery."""
     shard = _leased()
     shard.ask(submit())
@@ -263,7 +263,7 @@ def test_a_replayed_delivery_is_as_young_as_a_new_one() -> None:
     assert "not accepted within 60 s, and not tried" == shard.delivery().error
 
 
-def test_a_replayed_delivery_begins_anew_once() -> None:
+def test_a_replayed_delivery_starts_over_once() -> None:
     """Retried under its request, the replay revives nothing that died since."""
     shard = _undeliverable()
     shard.view.now_ms += 9

@@ -213,7 +213,7 @@ async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too(
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_node_that_is_told_of_nobody_alive_learns_of_its_cluster_by_who_calls() -> None:
+async def test_a_node_that_knows_nobody_alive_learns_its_cluster_from_callers() -> None:
     """Its configured peers are gone; nodes that proved to be of the cluster tell it."""
     told = standing("n8", founding=codec.encode(FOUNDED))
     node = Node(standing("n2", 92), {"n8": told}, callers=("n8",))

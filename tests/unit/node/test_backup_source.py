@@ -77,7 +77,7 @@ async def test_an_outage_that_is_over_is_no_reason_for_the_next() -> None:
     assert "the data is damaged: reading rows: Corruption" in sound()
 
 
-def test_a_replica_in_doubt_is_wrong_until_a_majority_is_on_its_side() -> None:
+def test_a_suspect_replica_is_wrong_until_a_majority_agrees_with_it() -> None:
     """Two that differ cannot tell which of them is right."""
     cluster = settled()
     propose(cluster, 3)

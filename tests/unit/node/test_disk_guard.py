@@ -206,7 +206,7 @@ async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
 
 @pytest.mark.parametrize("met_by", [0, 1])
 @pytest.mark.parametrize("refused", [False, True])
-async def test_damage_met_while_stores_are_opened_anew_is_not_forgotten(
+async def test_damage_found_while_stores_are_reopened_is_not_forgotten(
     met_by: int, *, refused: bool
 ) -> None:
     """While the previous or its own store is reopened: it stays out, and the reason is given."""
@@ -258,7 +258,7 @@ async def test_pauses_grow_and_are_bounded() -> None:
     assert [1, 2, 4, 4, 4] == pauses
 
 
-async def test_a_disk_that_takes_no_write_is_not_opened_anew() -> None:
+async def test_a_disk_that_takes_no_write_is_not_reopened() -> None:
     """So it costs no tries, and the replicas are back at the first look after its end."""
     stage = Stage()
     stage.outages.failed(0, BROKEN)
@@ -274,7 +274,7 @@ async def test_a_disk_that_takes_no_write_is_not_opened_anew() -> None:
     assert ["0 back", "1 back"] == await stage.later()
 
 
-async def test_a_state_that_differs_is_fetched_anew() -> None:
+async def test_a_state_that_differs_is_fetched_again() -> None:
     """The replica still writes its log, so it is not withdrawn; an installed snapshot ends it."""
     stage = Stage()
 

@@ -55,7 +55,7 @@ def test_one_of_three_has_lost_against_two() -> None:
     assert not divergence.condemns("B")
 
 
-def test_a_state_made_anew_is_doubted_no_more() -> None:
+def test_a_rebuilt_state_is_no_longer_suspect() -> None:
     """Being equal again is news, once."""
     divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=False)

@@ -66,7 +66,7 @@ def test_a_follower_waits_one_to_two_election_timeouts() -> None:
     assert max(waits) <= 2.0
 
 
-def test_the_preferred_node_stands_first() -> None:
+def test_the_preferred_node_campaigns_first() -> None:
     """The preferred node's latest start is the others' earliest."""
     others, preferred = elections(), elections(rank=0)
     others.heard("B", 0.0)

@@ -259,7 +259,7 @@ def test_a_node_that_is_to_meet_others_begins_no_cluster_of_its_own() -> None:
     assert "raft.peers" in _refusal({"RAFT_SELF_ID": "n4", "CLUSTER_SECRET": _SECRET})
 
 
-def test_an_ipv6_peer_stands_in_brackets() -> None:
+def test_an_ipv6_peer_is_in_brackets() -> None:
     """Its URL keeps the brackets that its host loses."""
     settings = _load(
         {"RAFT_PEERS": "a=[::1]:7000", "RAFT_SELF_ID": "a", "CLUSTER_SECRET": _SECRET}
@@ -498,7 +498,7 @@ def test_providers_of_the_reference_are_understood() -> None:
     assert ("t2", None, ()) == (second.token, second.tenant, second.scopes)
 
 
-def test_budgets_stand_in_a_file_by_tenant(tmp_path: Path) -> None:
+def test_a_file_has_budgets_by_tenant(tmp_path: Path) -> None:
     """A tenant's own budgets replace all the general ones."""
     file = _file(
         tmp_path,
@@ -520,7 +520,7 @@ budgets:
     ) == budgets.tenants
 
 
-def test_rate_limits_stand_in_a_file_as_in_the_reference_and_by_tenant(tmp_path: Path) -> None:
+def test_a_file_has_rate_limits_as_in_the_reference_and_by_tenant(tmp_path: Path) -> None:
     """Two numbers a scope; a tenant's own replace the general ones."""
     file = _file(
         tmp_path,

@@ -92,7 +92,7 @@ def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after(
         assert {b"log/%d" % n: b"well" for n in range(3)} == node.rows(1)
 
 
-def test_a_shard_is_opened_anew_while_another_is_written() -> None:
+def test_a_shard_is_reopened_while_another_is_written() -> None:
     """The job under way has no write of the reopened shard."""
     node = SimNode()
     node.start()

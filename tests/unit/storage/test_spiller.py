@@ -90,7 +90,7 @@ def test_a_stalled_database_is_tried_again_and_the_log_goes_on() -> None:
     assert [] == node.failed
 
 
-def test_a_stalled_database_stands_in_no_other_shards_way() -> None:
+def test_a_stalled_database_blocks_no_other_shard() -> None:
     """Other shards are written and spilled meanwhile."""
     node = started()
     node.databases[0].stalled = True
@@ -148,7 +148,7 @@ def test_a_database_that_stalls_for_a_minute_has_failed() -> None:
     assert [None] == told()
 
 
-def test_a_database_that_fails_is_told_of_once_and_goes_on_from_the_log() -> None:
+def test_a_database_that_fails_is_reported_once_and_goes_on_from_the_log() -> None:
     """Every acknowledged row is there after the database was reopened."""
     node = started()
     node.disks[1].full = True
@@ -214,7 +214,7 @@ def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
     assert 1 == len(segments.names())
 
 
-def test_a_shard_that_is_being_opened_anew_keeps_its_segments() -> None:
+def test_a_shard_that_is_being_reopened_keeps_its_segments() -> None:
     """A sync between its opening and its reading of the log proves nothing."""
     node = started(segment_bytes=1)
     segments = node.disks[0].segments

@@ -134,7 +134,7 @@ async def test_a_machine_that_slept_has_empty_slots() -> None:
     assert [1, 0, 0, 0] == story.flows("acme", "resize").flows[Flow.CREATED]
 
 
-async def test_rates_are_told_of_queues_that_had_any_flow_in_a_minute() -> None:
+async def test_rates_cover_queues_with_any_flow_in_a_minute() -> None:
     """A minute later they are quiet."""
     story = Story()
     story.history.count("acme", "resize", Flow.CREATED)

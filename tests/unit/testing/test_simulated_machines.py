@@ -51,7 +51,7 @@ def test_a_killed_process_runs_nothing_any_more_and_leaves_nothing() -> None:
     assert not asyncio.all_tasks(loop)
 
 
-def test_a_process_that_stands_still_does_it_all_later_and_in_order() -> None:
+def test_a_frozen_process_does_it_all_later_and_in_order() -> None:
     """What is due meanwhile, and what comes from outside, waits for it."""
     clock, told = SimClock(), list[str]()
     loop = new_loop(clock)

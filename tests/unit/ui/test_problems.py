@@ -83,7 +83,7 @@ def test_a_queue_whose_workers_do_not_keep_up_is_behind() -> None:
     assert problems[0].severity is Severity.WARN
 
 
-def test_a_paused_queue_with_tasks_is_told_of_as_paused_alone() -> None:
+def test_a_paused_queue_with_tasks_is_reported_only_as_paused() -> None:
     """Waiting is intended there, and an empty paused queue is no problem."""
     problems = told([row("a", ready=3, oldest_s=200_000, paused=True), row("b", paused=True)])
 
@@ -127,7 +127,7 @@ def test_many_of_a_kind_are_summed_up() -> None:
     assert ("The same of 2 more queues", "unpolled") == (problems[-1].text, problems[-1].id)
 
 
-def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:
+def test_a_node_that_is_not_ready_or_not_connected_is_reported() -> None:
     """The text is that of the readiness check."""
     standing = Standing(
         node="n1",
@@ -146,7 +146,7 @@ def test_a_node_that_is_not_ready_or_not_connected_is_told_of() -> None:
     ] == [problem.text for problem in of_node(standing)]
 
 
-def test_a_disk_that_fills_and_an_upgrade_under_way_are_told_of() -> None:
+def test_a_disk_that_fills_and_an_upgrade_in_progress_are_reported() -> None:
     """Both follow from the nodes' own reports."""
 
     def report(name: str, version: str, free: int) -> NodeReport:
@@ -171,7 +171,7 @@ def test_a_disk_that_fills_and_an_upgrade_under_way_are_told_of() -> None:
     ] == [problem.text for problem in of_cluster(not_fine)]
 
 
-def test_dead_deliveries_are_told_of() -> None:
+def test_dead_deliveries_are_reported() -> None:
     """Without dead deliveries there is no problem."""
     assert [] == list(of_webhooks(0))
     assert ["webhooks"] == [problem.link for problem in of_webhooks(2)]

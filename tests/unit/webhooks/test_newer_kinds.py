@@ -63,7 +63,7 @@ async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> No
     notices.stop()
 
 
-async def test_an_older_leader_runs_the_errands_it_knows(older: Setting) -> None:
+async def test_an_older_leader_runs_the_jobs_it_knows(older: Setting) -> None:
     """One of an unknown kind is due earlier, and waits for a newer leader."""
     _apply(older.shard, dict(_ROWS))
     older.shard.log.lead()

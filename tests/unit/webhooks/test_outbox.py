@@ -209,7 +209,7 @@ async def test_what_is_not_committed_does_not_run(setting: Setting) -> None:
     assert ["kept.1"] == setting.world.begun
 
 
-async def test_a_delivery_under_way_is_not_begun_again_though_it_is_due_anew(
+async def test_a_delivery_in_progress_is_not_started_twice_though_it_is_due_again(
     setting: Setting,
 ) -> None:
     """An operator or a deferral may change its instant meanwhile; it runs again afterwards."""

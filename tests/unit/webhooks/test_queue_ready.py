@@ -71,7 +71,7 @@ def _subscribe() -> Subscribe:
     )
 
 
-async def test_a_queue_that_was_emptied_unheard_of_is_told_of_when_it_fills() -> None:
+async def test_a_queue_emptied_unnoticed_is_notified_when_it_fills() -> None:
     """The node's state before the snapshot does not suppress later notices."""
     world, background = World(), Background()
     node = _Node(world, background)
@@ -90,7 +90,7 @@ async def test_a_queue_that_was_emptied_unheard_of_is_told_of_when_it_fills() ->
     node.notices.stop()
 
 
-async def test_a_queue_that_was_filled_unheard_of_is_told_of() -> None:
+async def test_a_queue_filled_unnoticed_is_notified() -> None:
     """The snapshot itself may make a queue non-empty."""
     world, background = World(), Background()
     node = _Node(world, background)
