@@ -61,3 +61,8 @@ def batch_too_large(most: int) -> ApiError:
 def body_too_large(bytes_max: int) -> ApiError:
     """Return the 413 for a body above its route's limit."""
     return ApiError(413, f"request body exceeds {bytes_max} bytes", "body-too-large")
+
+
+def invalid_field(field: str, message: str) -> ApiError:
+    """Return the 422 that names one field of a body."""
+    return ApiError(422, f"invalid {field}: {message}", "invalid-field", extra={"field": field})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeq_cluster.api.http.errors import ApiError, from_failure
+from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.api.http.refusals import INVALID_COMMAND
 from codeq_cluster.api.openapi.examples import COMMAND, NOON_MS
 from codeq_cluster.api.openapi.parameters import PAGE, PAGED, query
@@ -43,21 +43,14 @@ _TOPIC = topic_view(
     )
 )
 _TURNED = "Every shard's leader goes by it; `changed` unless it was so before."
-_BAD_NAME = topics.invalid_field("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
-_POLICY_REFUSED = tuple(
-    topics.invalid_field(name, message)
-    for name, message in (
-        ("owner", "unknown field"),
-        ("priorityTiers", f"must contain between 1 and {TIERS_MAX} priorities"),
-        ("priorityTiers", f"priorities must be integers from 0 through {TIER_MAX}"),
-        ("priorityTiers", "priorities must be unique"),
-        *(
-            (name, f"must be between {least} and {most}")
-            for name, (least, most) in topics.BOUNDS.items()
-        ),
-        ("deadLetterTopicRef", "must be a DNS label with at most 63 characters"),
-        ("deadLetterTopicRef", "must differ from topicName"),
-    )
+_POLICY_REFUSED = (
+    topics.unknown_field("owner"),
+    topics.TIERS_COUNT,
+    topics.TIERS_RANGE,
+    topics.TIERS_REPEAT,
+    *topics.OUT_OF_BOUNDS.values(),
+    topics.NO_LABEL,
+    topics.OWN_DEAD_LETTERS,
 )
 _BOUNDS = {
     name: {"minimum": least, "maximum": most} for name, (least, most) in topics.BOUNDS.items()
@@ -79,21 +72,18 @@ OPERATIONS: Operations = {
     ),
     topics.topic: DescribedOperation(
         DescribedAnswer("The topic.", _TOPIC),
-        errors=(
-            _BAD_NAME,
-            ApiError(404, f'queue topic "{_TOPIC.topic_id}" not found', "not-found"),
-        ),
+        errors=(topics.BAD_NAME, topics.topic_not_found(_TOPIC.topic_id)),
     ),
     topics.put: DescribedOperation(
         DescribedAnswer("It stands, changed or as it was.", _TOPIC),
         DescribedAnswer("It is made.", _TOPIC, status=201),
         body=DescribedBody(requests.TopicBody, _TOPIC.policy),
-        errors=(_BAD_NAME, *_POLICY_REFUSED, from_failure(TooMany("topics", TOPICS_MAX))),
+        errors=(topics.BAD_NAME, *_POLICY_REFUSED, from_failure(TooMany("topics", TOPICS_MAX))),
     ),
     topics.delete: DescribedOperation(
         DescribedAnswer("It is gone.", status=204),
         parameters=(query("deletionPolicy", "Must be `Delete`.", required=True, enum=["Delete"]),),
-        errors=(topics.POLICY_REQUIRED, _BAD_NAME),
+        errors=(topics.POLICY_REQUIRED, topics.BAD_NAME),
     ),
 }
 

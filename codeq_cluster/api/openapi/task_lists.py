@@ -19,7 +19,6 @@ from codeq_cluster.api.openapi.types import (
 from codeq_cluster.api.routes import task_lists
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.task_views import CleanedUp, TaskPage
-from codeq_cluster.ratelimit.token_bucket import Scope
 
 OPERATIONS: Operations = {
     task_lists.tasks: DescribedOperation(
@@ -43,7 +42,7 @@ OPERATIONS: Operations = {
         errors=(
             task_lists.INVALID_BEFORE,
             task_lists.BEFORE_IN_FUTURE,
-            rate_limited(Scope.ADMIN, "cleanup"),
+            rate_limited(*task_lists.CLEANING),
         ),
     ),
 }

@@ -64,7 +64,7 @@ _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 
 def operations(limits: LimitSettings) -> Operations:
     """Return what these handlers take and answer within these limits."""
-    limited = rate_limited(Scope.PRODUCER, "create_task")
+    limited = rate_limited(*tasks.CREATING)
     return {
         tasks.create: DescribedOperation(
             DescribedAnswer(

@@ -44,7 +44,6 @@ from codeq_cluster.api.schemas.lease_views import (
     SubmittedBatch,
     SubmittedItem,
 )
-from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import LimitSettings, NodeSettings
 
 _LEASE_TOKEN = (
@@ -77,7 +76,7 @@ def _claiming(limits: LimitSettings) -> Operations:
         too_many("commands", COMMANDS_MAX),
         INVALID_COMMAND,
         NOT_ALLOWED,
-        rate_limited(Scope.WORKER, "claim"),
+        rate_limited(*workers.CLAIMING),
         budget_exceeded("inFlight", "claim"),
     )
     return {

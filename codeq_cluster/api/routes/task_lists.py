@@ -23,7 +23,7 @@ PLACES = {
     "FAILED": (QueuePlace.FAILED, QueuePlace.DLQ),
 }
 
-_CLEANING = (Scope.ADMIN, "cleanup")
+CLEANING = (Scope.ADMIN, "cleanup")
 _INVALID = invalid_body()
 INVALID_BEFORE = bad_request("invalid 'before' (use RFC3339)", "invalid-before")
 BEFORE_IN_FUTURE = bad_request("invalid 'before' (must not be in the future)", "invalid-before")
@@ -61,7 +61,7 @@ async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
 
     Without `before`, nothing is deleted that is still to be kept; with it, all that ended before.
     """
-    await call.spend(*_CLEANING)
+    await call.spend(*CLEANING)
     body = requests.CLEANUP.decode_any(call.text, error=_INVALID.text)
     limit = reading.whole(body.limit, error=_INVALID)
     limit = min(limit, CLEANUP_MAX) if limit > 0 else CLEANUP_DEFAULT

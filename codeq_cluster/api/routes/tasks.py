@@ -34,7 +34,7 @@ from codeq_cluster.errors import CodeqError
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import LimitSettings
 
-_CREATING = (Scope.PRODUCER, "create_task")
+CREATING = (Scope.PRODUCER, "create_task")
 _INVALID = invalid_body()
 INVALID_RUN_AT = bad_request("invalid 'runAt' (use RFC3339)", "invalid-run-at")
 INVALID_DELAY = bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-delay-seconds")
@@ -50,7 +50,7 @@ _TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: propagate at least 
 
 async def create(call: Call) -> HttpAnswer[TaskView]:
     """Create one task: 202, replayed or not."""
-    await call.spend(*_CREATING)
+    await call.spend(*CREATING)
     body = requests.TASK.decode(call.text, error=_INVALID.text)
     new = _new_task(call, body, refused=await _refused_webhooks(call, (body,)))
     [outcome] = await call.services.broker.create(
@@ -76,7 +76,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
         raise _INVALID
     if len(items) > batch_max:
         raise batch_too_large(batch_max)
-    await call.spend(*_CREATING, len(items))
+    await call.spend(*CREATING, len(items))
     bodies = [_decoded(item) for item in items]
     refused = await _refused_webhooks(
         call, (body for body in bodies if isinstance(body, requests.TaskBody))

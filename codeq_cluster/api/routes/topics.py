@@ -7,6 +7,7 @@ import re
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.http.refusals import invalid_field
 from codeq_cluster.api.routes.listing import listed
 from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.item_views import TopicPage, TopicView, topic_view
@@ -20,6 +21,18 @@ BOUNDS = {
     "weight": (1, WEIGHT_MAX),
 }
 
+BAD_NAME = invalid_field("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
+TIERS_COUNT = invalid_field("priorityTiers", f"must contain between 1 and {TIERS_MAX} priorities")
+TIERS_RANGE = invalid_field(
+    "priorityTiers", f"priorities must be integers from 0 through {TIER_MAX}"
+)
+TIERS_REPEAT = invalid_field("priorityTiers", "priorities must be unique")
+OUT_OF_BOUNDS = {
+    field: invalid_field(field, f"must be between {least} and {most}")
+    for field, (least, most) in BOUNDS.items()
+}
+NO_LABEL = invalid_field("deadLetterTopicRef", "must be a DNS label with at most 63 characters")
+OWN_DEAD_LETTERS = invalid_field("deadLetterTopicRef", "must differ from topicName")
 POLICY_REQUIRED = bad_request("deletionPolicy=Delete is required", "deletion-policy-required")
 _INVALID = invalid_body("invalid request body")
 LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -37,8 +50,7 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
     queue_policies = call.services.broker.queue_policies
     found = await queue_policies.topic(call.identity.tenant, name, timeout_s=call.timeout_s)
     if found is None:
-        shown = f"{call.identity.tenant or '_'}.{name}"
-        raise ApiError(404, f'queue topic "{shown}" not found', "not-found")
+        raise topic_not_found(f"{call.identity.tenant or '_'}.{name}")
     return reply(topic_view(found))
 
 
@@ -52,7 +64,7 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
     body = requests.TOPIC.decode(call.text, error=_INVALID.text)
     unknown = requests.TOPIC.unknown(call.text)
     if unknown is not None:
-        raise invalid_field(unknown[:64], "unknown field")
+        raise unknown_field(unknown)
     stands = await call.services.broker.queue_policies.put_topic(
         call.identity.tenant,
         name,
@@ -79,7 +91,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
 def _name(call: Call) -> str:
     name = call.request.match_info["name"]
     if not COMMAND.fullmatch(name):
-        raise invalid_field("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
+        raise BAD_NAME
     return name
 
 
@@ -101,13 +113,12 @@ def _policy(call: Call, name: str, body: requests.TopicBody) -> Topic:
 def _tiers(tiers: list[int] | None) -> tuple[int, ...]:
     if tiers is None:
         return ()
-    field = "priorityTiers"
     if not 1 <= len(tiers) <= TIERS_MAX:
-        raise invalid_field(field, f"must contain between 1 and {TIERS_MAX} priorities")
+        raise TIERS_COUNT
     if not all(0 <= each <= TIER_MAX for each in tiers):
-        raise invalid_field(field, f"priorities must be integers from 0 through {TIER_MAX}")
+        raise TIERS_RANGE
     if len(set(tiers)) < len(tiers):
-        raise invalid_field(field, "priorities must be unique")
+        raise TIERS_REPEAT
     return tuple(sorted(tiers))
 
 
@@ -116,21 +127,25 @@ def _number(field: str, value: int | None, *, absent: int) -> int:
         return absent
     least, most = BOUNDS[field]
     if not least <= value <= most:
-        raise invalid_field(field, f"must be between {least} and {most}")
+        raise OUT_OF_BOUNDS[field]
     return value
 
 
 def _dead_letter(name: str, target: str | None) -> str:
     if target is None:
         return ""
-    field = "deadLetterTopicRef"
     if not LABEL.fullmatch(target):
-        raise invalid_field(field, "must be a DNS label with at most 63 characters")
+        raise NO_LABEL
     if target == name.lower():
-        raise invalid_field(field, "must differ from topicName")
+        raise OWN_DEAD_LETTERS
     return target
 
 
-def invalid_field(field: str, message: str) -> ApiError:
-    """Return the 422 for a field of a topic."""
-    return ApiError(422, f"invalid {field}: {message}", "invalid-field", extra={"field": field})
+def topic_not_found(topic_id: str) -> ApiError:
+    """Return the 404 for a topic."""
+    return ApiError(404, f'queue topic "{topic_id}" not found', "not-found")
+
+
+def unknown_field(name: str) -> ApiError:
+    """Return the 422 for a field that no topic has."""
+    return invalid_field(name[:64], "unknown field")

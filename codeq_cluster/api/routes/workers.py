@@ -47,7 +47,7 @@ INVALID_TOKEN = bad_request("invalid 'X-CodeQ-Lease-Token' (use an integer)", "i
 RESULT_REQUIRED = bad_request("result required when status=COMPLETED", "result-required")
 ERROR_REQUIRED = bad_request("error required when status=FAILED", "error-required")
 
-_CLAIMING = (Scope.WORKER, "claim")
+CLAIMING = (Scope.WORKER, "claim")
 _INVALID = invalid_body()
 _INVALID_RESULT = invalid_body("invalid request body")
 REASON_CHARS_MAX = 1024  # The task's history keeps one an attempt.
@@ -55,7 +55,7 @@ REASON_CHARS_MAX = 1024  # The task's history keeps one an attempt.
 
 async def claim(call: Call) -> HttpAnswer[TaskView]:
     """Claim one task: 200, or 204 when none came in time."""
-    await call.spend(*_CLAIMING)
+    await call.spend(*CLAIMING)
     body = requests.CLAIM.decode(call.text, error=_INVALID.text)
     claimed = await _claimed(call, body, count=1)
     if not claimed.tasks:
@@ -66,7 +66,7 @@ async def claim(call: Call) -> HttpAnswer[TaskView]:
 
 async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     """Claim up to `count` tasks; the wait ends with the first."""
-    await call.spend(*_CLAIMING)
+    await call.spend(*CLAIMING)
     body = requests.CLAIM.decode(call.text, error=_INVALID.text)
     count = reading.whole(body.count, error=_INVALID)
     count_max = call.services.settings.limits.batch_max
