@@ -36,7 +36,7 @@ def parse(text: str) -> list[Block]:
     """Return a file's blocks.
 
     Raises:
-        ValueError: Commands without the line that ends them.
+        ValueError: Commands without the line that ends them, or output without the empty line.
     """
     blocks: list[Block] = []
     before: list[str] = []
@@ -48,6 +48,9 @@ def parse(text: str) -> list[Block]:
             for said in lines:
                 if not said:
                     break
+                if said.startswith("#"):
+                    # It would be rewritten as output, and the story below it would be gone.
+                    raise ValueError(f"no empty line before {said!r}")
                 output.append(said)
             blocks.append(
                 Block(before=tuple(before), commands=tuple(commands), output=tuple(output))

@@ -49,6 +49,10 @@ class Looks(Stage):
     def _is_voter(self, node_id: str) -> bool:
         return node_id in self._cluster.members().voters
 
+    def _is_writing(self, node_id: str) -> bool:
+        log = self._cluster.nodes[node_id].group._journal
+        return log.last > log.flushed_last
+
     def _is_following(self, node_id: str) -> bool:
         return not self._status(node_id).is_leader
 

@@ -45,6 +45,12 @@ def test_commands_without_their_line_are_refused() -> None:
         parse("cluster A\nleader\n")
 
 
+def test_a_comment_right_below_an_output_is_refused() -> None:
+    """It would pass for output, and rewriting would delete the story that it begins."""
+    with pytest.raises(ValueError, match=r"no empty line before '# The next story\.'"):
+        parse("leader\n----\nA leads term 1\n# The next story.\ncluster A\n----\n")
+
+
 def test_an_output_has_no_empty_line() -> None:
     """It would end the block: the rest of the output would be taken for commands."""
     played = play(parse("say\n----\n"), lambda _command: "one\n\ntwo\n")
