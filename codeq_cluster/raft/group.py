@@ -123,11 +123,11 @@ class RaftGroup:
         library.verify()
         library.use_clock(self._context.now)
         lasting, machine = self._lasting, self._ports.machine
-        beginning = lasting.beginning.members
+        initial = lasting.initial_members.members
         self._journal.load(
             applied=machine.applied_index,
             committed=machine.seen_index,
-            bootstrap=beginning if beginning.members else None,
+            bootstrap=initial if initial.members else None,
         )
         check_level(self._journal.memberships.newest[1], self._context)
         self._voters.adopt(*self._journal.memberships.newest)
@@ -336,7 +336,7 @@ class RaftGroup:
 
     def bootstrap(self, membership: Membership) -> None:
         """Bootstrap the group with these members, unless it has members already."""
-        self._lasting.beginning.wanted = membership
+        self._lasting.initial_members.wanted = membership
         self._schedule.want()
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:

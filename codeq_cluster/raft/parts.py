@@ -24,7 +24,7 @@ from codeq_cluster.raft.pre_votes import PreVotes
 from codeq_cluster.raft.read_index import ReadIndex
 from codeq_cluster.raft.replica import Context, Replica
 from codeq_cluster.raft.role import Role
-from codeq_cluster.raft.roster import Beginning, Roster
+from codeq_cluster.raft.roster import InitialMembers, Roster
 from codeq_cluster.raft.safe_syncobj import Host, SafeSyncObj
 from codeq_cluster.raft.schedule import Schedule
 from codeq_cluster.raft.state_digests import Digests
@@ -44,7 +44,7 @@ class LastingParts:
     context: Context
     ports: Ports
     events: Events
-    beginning: Beginning
+    initial_members: InitialMembers
     inbox: Inbox
     outbox: Outbox
     links: Links
@@ -104,7 +104,7 @@ def lasting_parts(
         context=context,
         ports=ports,
         events=events,
-        beginning=Beginning(bootstrap),
+        initial_members=InitialMembers(bootstrap),
         inbox=Inbox(
             bytes_max=_INBOX_BATCHES * settings.append_bytes_max,
             counters=context.counters,
@@ -155,7 +155,7 @@ def started_parts(lasting: LastingParts, journal: Journal) -> StartedParts:
         leader=leader,
         roster=Roster(
             replica,
-            beginning=lasting.beginning,
+            initial_members=lasting.initial_members,
             read_index=lasting.read_index,
             elections=lasting.elections,
             on_members=lasting.events.on_members,

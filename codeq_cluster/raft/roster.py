@@ -14,7 +14,7 @@ from codeq_cluster.raft.replica import Context, Replica
 _log = logging.getLogger(__name__)
 
 
-class Beginning:
+class InitialMembers:
     """The members for as long as a log names none.
 
     Attributes:
@@ -34,7 +34,7 @@ class Roster:
 
     Args:
         replica: Whose membership this is; its log has been loaded.
-        beginning: The members that the log begins with.
+        initial_members: The members that the log begins with.
         read_index: Counts its rounds again when the voters change.
         elections: Armed when this node becomes a voter.
         on_members: Called when the membership has changed.
@@ -44,7 +44,7 @@ class Roster:
         self,
         replica: Replica,
         *,
-        beginning: Beginning,
+        initial_members: InitialMembers,
         read_index: ReadIndex,
         elections: Elections,
         on_members: Callable[[], None],
@@ -53,17 +53,17 @@ class Roster:
         self._voters = replica.voters
         self._journal = replica.journal
         self._engine = replica.engine
-        self._beginning = beginning
+        self._initial_members = initial_members
         self._read_index = read_index
         self._elections = elections
         self._on_members = on_members
 
     def bootstrap(self) -> None:
         """Begin the log with the members that were asked for, unless it has members already."""
-        membership, self._beginning.wanted = self._beginning.wanted, None
+        membership, self._initial_members.wanted = self._initial_members.wanted, None
         if membership is not None and not self._voters.membership.members:
             self._journal.bootstrap(membership)
-            self._beginning.members = membership
+            self._initial_members.members = membership
             self.adopt()
 
     def adopt(self) -> None:

@@ -38,7 +38,7 @@ class Turn:
         self._node_id = replica.context.node_id
         self._writer = lasting.ports.writer
         self._events = lasting.events
-        self._beginning = lasting.beginning
+        self._initial_members = lasting.initial_members
         self._inbox = lasting.inbox
         self._elections = lasting.elections
         self._read_index = lasting.read_index
@@ -66,7 +66,7 @@ class Turn:
         """Take one turn."""
         now, engine, journal, links = self._now, self._engine, self._journal, self._links
         library.use_clock(now)
-        if self._beginning.wanted is not None:
+        if self._initial_members.wanted is not None:
             self._roster.bootstrap()
         for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
             self._guard.handle(*self._inbox.get())
