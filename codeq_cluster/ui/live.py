@@ -18,7 +18,7 @@ from aiohttp import web
 
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, not_applied
 from codeq_cluster.api.http.security_headers import HEADERS
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.auth import Role
@@ -33,13 +33,7 @@ LOOK_S: Final = 2.0
 STREAM_S_MAX: Final = 900.0  # The browser reconnects at once, perhaps to a node with fewer streams.
 _QUIET_S: Final = 15.0  # Then a comment is sent, which fails if the client is gone.
 
-_FULL = ApiError(
-    503,
-    "too many streams: ask now and then",
-    "overloaded",
-    retryable=True,
-    headers={"Retry-After": "30", "X-Outcome": "not-applied"},
-)
+_FULL = not_applied(503, "too many streams: ask now and then", "overloaded", retry_after_s=30)
 _encode = msgspec.json.encode
 
 Looking = Callable[[Call, Sources], Awaitable[object]]

@@ -13,7 +13,7 @@ from aiohttp.http import StreamWriter
 
 from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer
-from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.errors import ApiError, not_applied
 from codeq_cluster.api.http.middleware import Answering, error_answer, new_request_id, request_id_of
 from codeq_cluster.api.http.security_headers import guard
 from codeq_cluster.api.http.whole_requests import Whole, WholeRoutes
@@ -36,13 +36,7 @@ _TEXT_OF_STATUS = {
     413: ("request body too large", "body-too-large"),
     417: ("expectation failed", "expectation-failed"),
 }
-_FULL = ApiError(
-    503,
-    "too many connections",
-    "overloaded",
-    retryable=True,
-    headers={"Retry-After": "1", "X-Outcome": "not-applied"},
-)
+_FULL = not_applied(503, "too many connections", "overloaded")
 
 
 class Door(Protocol):

@@ -25,8 +25,6 @@ from codeq_cluster.errors import (
     TooMany,
 )
 
-_NOT_APPLIED = {"X-Outcome": "not-applied"}
-
 
 class ApiError(Exception):
     """An error answer.
@@ -99,6 +97,19 @@ def bad_request(text: str, code: str) -> ApiError:
     return ApiError(400, text, code)
 
 
+def not_applied(
+    status: int,
+    text: str,
+    code: str,
+    *,
+    retry_after_s: int = 1,
+    extra: Mapping[str, Any] | None = None,
+) -> ApiError:
+    """Return the error for a request that may be sent again, since nothing of it was done."""
+    headers = {"Retry-After": str(retry_after_s), "X-Outcome": "not-applied"}
+    return ApiError(status, text, code, retryable=True, headers=headers, extra=extra)
+
+
 def invalid_body(text: str = "invalid body") -> ApiError:
     """Return the 400 for a body that the route cannot read."""
     return ApiError(400, text, "invalid-body")
@@ -117,29 +128,18 @@ def from_failure(failure: CodeqError) -> ApiError:
         case OutcomeUnknown():
             return ApiError(503, "outcome unknown", "outcome-unknown", retryable=True)
         case NoLeader() | NotLeader() | PeerUnreachable():
-            headers = {"Retry-After": "1"} | _NOT_APPLIED
-            return ApiError(
-                503, "no leader for shard", "no-leader", retryable=True, headers=headers
-            )
+            return not_applied(503, "no leader for shard", "no-leader")
         case MethodUnknown():
-            headers = {"Retry-After": "1"} | _NOT_APPLIED
-            return ApiError(
-                503,
-                "the node that leads runs an earlier release, which does not know this",
-                "upgrade-under-way",
-                retryable=True,
-                headers=headers,
-            )
+            text = "the node that leads runs an earlier release, which does not know this"
+            return not_applied(503, text, "upgrade-under-way")
         case Overloaded():
-            headers = {"Retry-After": str(failure.retry_after_s)} | _NOT_APPLIED
-            return ApiError(503, "overloaded", "overloaded", retryable=True, headers=headers)
+            return not_applied(503, "overloaded", "overloaded", retry_after_s=failure.retry_after_s)
         case LimitExceeded():
-            return ApiError(
+            return not_applied(
                 429,
                 failure.text,
                 failure.code,
-                retryable=True,
-                headers={"Retry-After": str(failure.retry_after_s)} | _NOT_APPLIED,
+                retry_after_s=failure.retry_after_s,
                 extra={
                     "scope": failure.scope,
                     "operation": failure.operation,
@@ -147,14 +147,8 @@ def from_failure(failure: CodeqError) -> ApiError:
                 },
             )
         case ArtifactStoreFailed():
-            headers = {"Retry-After": "1"} | _NOT_APPLIED
-            return ApiError(
-                503,
-                "artifacts cannot be stored or read now",
-                "artifact-store-failed",
-                retryable=True,
-                headers=headers,
-            )
+            text = "artifacts cannot be stored or read now"
+            return not_applied(503, text, "artifact-store-failed")
         case TooMany():
             return ApiError(409, failure.text, "too-many")
         case OperationTooLarge():
@@ -166,10 +160,7 @@ def from_failure(failure: CodeqError) -> ApiError:
 
 def auth_unavailable() -> ApiError:
     """Return the 503 for a token that cannot be checked now."""
-    headers = {"Retry-After": "1"} | _NOT_APPLIED
-    return ApiError(
-        503, "authentication unavailable", "auth-unavailable", retryable=True, headers=headers
-    )
+    return not_applied(503, "authentication unavailable", "auth-unavailable")
 
 
 _STATUS_OF_REJECTION = {

@@ -6,7 +6,7 @@ from functools import partial
 
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError
+from codeq_cluster.api.http.errors import ApiError, not_applied
 from codeq_cluster.api.schemas.backup_views import BackupPage, BackupView, backup_page, backup_view
 from codeq_cluster.backup.job import SETTLE_S, BackupJobs, BackupRunning
 from codeq_cluster.errors import BackupFailed
@@ -17,13 +17,7 @@ NO_PLACE = ApiError(
     "no-backup-place",
 )
 RUNNING = ApiError(409, "a backup is under way", "backup-running", retryable=True)
-UNREACHABLE = ApiError(
-    503,
-    "the place of backups does not answer",
-    "backup-place-failed",
-    retryable=True,
-    headers={"Retry-After": "1", "X-Outcome": "not-applied"},
-)
+UNREACHABLE = not_applied(503, "the place of backups does not answer", "backup-place-failed")
 NOT_FOUND = ApiError(404, "backup not found", "not-found")
 
 

@@ -11,7 +11,8 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.http.refusals import TASK_NOT_FOUND, bounded, no_flag, too_many
-from codeq_cluster.api.schemas import paging, requests
+from codeq_cluster.api.routes.listing import listed_tasks
+from codeq_cluster.api.schemas import requests
 from codeq_cluster.api.schemas.dead_letter_views import DeadLetters, Deleted, ErrorGroup, Requeued
 from codeq_cluster.api.schemas.task_views import TaskAndResult, result_view, task_view
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
@@ -48,19 +49,8 @@ async def dead_letters(call: Call) -> HttpAnswer[DeadLetters]:
     group_by = call.query_text("groupBy")
     if group_by:
         return await _groups(call, queue, group_by)
-    asked = paging.asked(call)
-    found, edge = await call.services.broker.operators.tasks(
-        call.identity.tenant,
-        queue=queue,
-        places=(QueuePlace.DLQ,),
-        error=call.query_text("error"),
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-    )
-    shards = call.services.settings.shards
-    views = [task_view(each.task, each.payload, shards=shards) for each in found]
-    return reply(DeadLetters(tasks=views, cursor=asked.cursor(edge)))
+    views, cursor = await listed_tasks(call, queue=queue, places=(QueuePlace.DLQ,))
+    return reply(DeadLetters(tasks=views, cursor=cursor))
 
 
 async def dead_letter(call: Call) -> HttpAnswer[TaskAndResult]:

@@ -1,4 +1,4 @@
-"""Listing: the part of a tenant's items that a caller asks for."""
+"""Listing: the part of a tenant's items or tasks that a caller asks for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from msgspec import UnsetType
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.schemas import paging
+from codeq_cluster.api.schemas.task_views import TaskView, task_view
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.items import KIND_OF, Audit, Delivery, Subscription, Topic
 
 T = TypeVar("T", Audit, Delivery, Subscription, Topic)
@@ -37,3 +39,28 @@ async def listed(
         dead_only=dead_only,
     )
     return [each for each in found if isinstance(each, kind)], asked.cursor(edge)
+
+
+async def listed_tasks(
+    call: Call, *, queue: str, places: tuple[QueuePlace, ...]
+) -> tuple[list[TaskView], str | UnsetType]:
+    """Return the next tasks, only those with the query's `error`; cursor and errors as `listed`.
+
+    Args:
+        call: The request.
+        queue: In lower case; empty for every queue.
+        places: The parts of a queue to read.
+    """
+    asked = paging.asked(call)
+    found, edge = await call.services.broker.operators.tasks(
+        call.identity.tenant,
+        queue=queue,
+        places=places,
+        error=call.query_text("error"),
+        after=asked.after,
+        count=asked.count,
+        timeout_s=call.timeout_s,
+    )
+    shards = call.services.settings.shards
+    views = [task_view(each.task, each.payload, shards=shards) for each in found]
+    return views, asked.cursor(edge)

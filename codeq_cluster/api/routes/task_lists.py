@@ -6,8 +6,9 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import COMMAND, Call
 from codeq_cluster.api.http.errors import bad_request, invalid_body
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS
-from codeq_cluster.api.schemas import paging, reading, requests
-from codeq_cluster.api.schemas.task_views import CleanedUp, TaskPage, task_view
+from codeq_cluster.api.routes.listing import listed_tasks
+from codeq_cluster.api.schemas import reading, requests
+from codeq_cluster.api.schemas.task_views import CleanedUp, TaskPage
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ratelimit.token_bucket import Scope
@@ -41,19 +42,8 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     places = PLACES.get(call.query_text("status"))
     if places is None:
         raise INVALID_STATUS
-    asked = paging.asked(call)
-    found, edge = await call.services.broker.operators.tasks(
-        call.identity.tenant,
-        queue=command.lower(),
-        places=places,
-        error=call.query_text("error"),
-        after=asked.after,
-        count=asked.count,
-        timeout_s=call.timeout_s,
-    )
-    shards = call.services.settings.shards
-    views = [task_view(each.task, each.payload, shards=shards) for each in found]
-    return reply(TaskPage(views, asked.cursor(edge)))
+    views, cursor = await listed_tasks(call, queue=command.lower(), places=places)
+    return reply(TaskPage(views, cursor))
 
 
 async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
