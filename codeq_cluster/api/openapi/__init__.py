@@ -1,1 +1,1 @@
-"""The OpenAPI document, made from the routes and the types of their bodies."""
+"""The OpenAPI document, generated from the routes and the types of their bodies."""

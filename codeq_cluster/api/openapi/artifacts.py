@@ -1,4 +1,4 @@
-"""Artifacts: what their handlers take and answer."""
+"""Artifacts: the requests and answers of their handlers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UPLOADED = UploadView(
     size=20480,
     etag=_ETAG,
 )
-# The task is not the caller's, or not any more.
+# The task is not the caller's, or no longer.
 NOT_HELD = tuple(
     from_rejection(Rejected(each))
     for each in (Rejection.NOT_OWNER, Rejection.NOT_IN_PROGRESS, Rejection.LEASE_LOST)
@@ -45,7 +45,7 @@ NOT_HELD = tuple(
 
 
 def operations(limits: LimitSettings) -> Operations:
-    """Return what the handlers of artifacts take and answer within these limits."""
+    """Return the description of the artifacts' handlers within these limits."""
     conditions = tuple(
         header(name, "RFC 9110.") for name in ("If-Match", "If-None-Match", "Range", "If-Range")
     )
@@ -99,7 +99,7 @@ def operations(limits: LimitSettings) -> Operations:
 
 
 def result_errors(limits: LimitSettings) -> tuple[ApiError, ...]:
-    """Return what a result may be refused for because of its artifacts."""
+    """Return the refusals of a result that its artifacts can cause."""
     return (
         attachments.NEITHER,
         attachments.TWICE,
@@ -109,7 +109,7 @@ def result_errors(limits: LimitSettings) -> tuple[ApiError, ...]:
 
 
 def fields(limits: LimitSettings) -> BodyFields:
-    """Return what the type of an artifact in a result does not say, within these limits."""
+    """Return the description of an artifact's fields beyond its type, within these limits."""
     return {
         requests.ArtifactBody: Fields(
             one_of=("url", "contentBase64"),

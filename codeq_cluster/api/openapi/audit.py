@@ -1,4 +1,4 @@
-"""Audit: what its handler takes and answers."""
+"""Audit: the requests and answers of its handler."""
 
 from __future__ import annotations
 

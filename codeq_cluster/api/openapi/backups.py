@@ -1,4 +1,4 @@
-"""Backups: what the handlers of backups, and of imports from them, take and answer."""
+"""Backups: the requests and answers of the handlers of backups, and of imports from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _IMPORTED = Imported(imported=120, present=7, keys_taken=(TASK_ID,), items_impor
 
 
 def operations(entry_bytes_max: int) -> Operations:
-    """Return what these handlers take and answer, where an entry of the log has so many bytes."""
+    """Return the description of these handlers, given the size limit of a log entry."""
     return {
         backups.create: DescribedOperation(
             DescribedAnswer("It has begun; ask this node how far it is.", _RUNNING, status=202),

@@ -1,4 +1,4 @@
-"""Cluster: what the handlers of the nodes, their groups and their formats take and answer."""
+"""Cluster: the requests and answers of the handlers of nodes, groups and formats."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _changed(voters_after: tuple[str, ...], learners_after: tuple[str, ...]) -> 
 
 
 def operations(shards: int) -> Operations:
-    """Return what these handlers take and answer in a cluster of so many shards."""
+    """Return the description of these handlers in a cluster of so many shards."""
     return {
         raft.status: DescribedOperation(
             DescribedAnswer("The groups, by shard.", raft_view([_SHARD])), replicated=False
@@ -123,7 +123,7 @@ def operations(shards: int) -> Operations:
 
 
 def fields(shards: int) -> BodyFields:
-    """Return what the types of these bodies do not say, in a cluster of so many shards."""
+    """Return the description of these bodies' fields beyond their types."""
     node_id = said("Its id.", pattern=f"^{NODE_ID.pattern}$")
     dry_run = said("Say what it would do to each shard, and change nothing.")
     return {

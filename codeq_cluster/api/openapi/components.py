@@ -1,4 +1,4 @@
-"""Components: the schemas of the bodies, made of the types that decode and encode them."""
+"""Components: the schemas of bodies, generated from the types that decode and encode them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BODILESS = {204, 304}
 
 
 def answers(known: Operations) -> tuple[dict[str, Json], dict[str, Json]]:
-    """Return the schema of each body that is answered, by its type's text; and the components."""
+    """Return the schema of each answer's body, by its type's text; and the components."""
     bodies = [
         body
         for handler, each in known.items()
@@ -37,12 +37,12 @@ def answers(known: Operations) -> tuple[dict[str, Json], dict[str, Json]]:
     components["Error"] = components.pop(Envelope.__name__)
     for component in components.values():
         if "enum" in component:
-            component["type"] = "string"  # The library names the words alone.
+            component["type"] = "string"  # The library names only the members.
     return dict(zip(map(repr, bodies), described, strict=False)), components
 
 
 def requests(known: BodyFields) -> dict[str, Json]:
-    """Return the components of the bodies that are asked with."""
+    """Return the components of request bodies."""
     described = map(_describable, known)
     _, components = msgspec.json.schema_components(described, ref_template=REF)
     for body, said in known.items():
@@ -51,7 +51,7 @@ def requests(known: BodyFields) -> dict[str, Json]:
 
 
 def body_of(answer: DescribedAnswer, handler: Handler) -> Any:
-    """Return the type of an answer's body, None when it has none, or none that is JSON."""
+    """Return the type of an answer's body, None if it has none, or none in JSON."""
     if answer.media != JSON or answer.status in _BODILESS:
         return None
     return answer.body or _returned(handler)
@@ -67,8 +67,8 @@ def _returned(handler: Handler) -> Any:
 
 
 def _complete(schema: Json, said: Fields) -> None:
-    """Add what the type does not say."""
-    # The decoder is strict so that it is fast; what it refuses is read again without such fields.
+    """Add the description beyond the type."""
+    # The decoder is strict for speed; bodies it refuses are read again without unknown fields.
     if not said.strict:
         del schema["additionalProperties"]
     schema["required"] = list(said.required)
@@ -84,7 +84,7 @@ def _complete(schema: Json, said: Fields) -> None:
 
 
 def _describable(body: type[Struct]) -> type[Struct]:
-    """Return the same fields once more: msgspec cannot describe a default that is raw JSON."""
+    """Return a copy that msgspec can describe: it cannot describe a default of raw JSON."""
     return msgspec.defstruct(
         body.__name__,
         [

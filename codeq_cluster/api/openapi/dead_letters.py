@@ -1,4 +1,4 @@
-"""Dead letters: what their handlers take and answer."""
+"""Dead letters: the requests and answers of their handlers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from codeq_cluster.api.schemas.task_views import TaskAndResult
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 
 IDS_REFUSED = (dead_letters.INVALID_IDS, too_many("ids", dead_letters.IDS_MAX))
-# What a task can be called is what a command can be.
+# A task's command has the form of any command.
 IDS = {"minItems": 1, "maxItems": dead_letters.IDS_MAX, "items": COMMAND_SCHEMA}
 
 _SELECTION = DescribedBody(

@@ -1,4 +1,4 @@
-"""Deliveries: what the handlers of result callbacks take and answer."""
+"""Deliveries: the requests and answers of the handlers of result callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Document: the route table and the bodies' types put together as OpenAPI 3.1."""
+"""Document: the route table and the bodies' types combined as OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Before any route is reached: 400 `bad-request` for what is no HTTP, 404 `no-such
 
 
 def operations(settings: NodeSettings) -> Operations:
-    """Return what each handler takes and answers on a node of these settings."""
+    """Return the description of each handler on a node with these settings."""
     limits = settings.limits
     return {
         **tasks.operations(limits),
@@ -58,7 +58,7 @@ def operations(settings: NodeSettings) -> Operations:
 
 
 def fields(settings: NodeSettings) -> BodyFields:
-    """Return what bodies' types do not say, on a node of these settings."""
+    """Return the description of bodies' fields beyond their types, with these settings."""
     return {
         **tasks.fields(settings),
         **workers.fields(settings),
@@ -73,7 +73,7 @@ def fields(settings: NodeSettings) -> BodyFields:
 
 
 def encoded(table: Sequence[Route], settings: NodeSettings) -> bytes:
-    """Return the document that describes the routes as a node of these settings serves them."""
+    """Return the document that describes the routes as a node with these settings serves them."""
     known = operations(settings)
     schema_of, schemas = components.answers(known)
     schemas |= components.requests(fields(settings))
@@ -85,7 +85,7 @@ def encoded(table: Sequence[Route], settings: NodeSettings) -> bytes:
     document = {
         "openapi": "3.1.0",
         "info": {"title": "codeq-cluster", "version": __version__, "description": _ABOUT},
-        # What differs between nodes that are not configured alike; `doctor` reads it.
+        # Differs between nodes with different settings; `doctor` reads it.
         "x-node": {
             "artifacts": settings.artifacts.provider.value,
             "webhooks": settings.webhooks.signing.value,

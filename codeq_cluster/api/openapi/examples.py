@@ -1,4 +1,4 @@
-"""Examples: a task and its result through their life, rendered as handlers render them."""
+"""Examples: a task and its result over their life, rendered as handlers render them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation: one route, with what is said of its handler, as an operation of the document."""
+"""Operation: one route with its handler's description, as an operation of the document."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _WORKER_REFUSED = (
 )
 _FAILED = (NoLeader(), Overloaded("a queue"), OutcomeUnknown(), MethodUnknown())
 
-_COMMANDS = {"command", "name"}  # What paths call a command, and a topic by its command.
+_COMMANDS = {"command", "name"}  # The names of a command, and of a topic by its command, in paths.
 
 _HEADERS = {
     "Retry-After": "Seconds to wait before the next try.",
@@ -83,13 +83,13 @@ def operation(
     settings: NodeSettings,
     schema_of: Mapping[str, Json],
 ) -> Json:
-    """Return the operation of a route on a node of these settings.
+    """Return the operation of a route on a node with these settings.
 
     Args:
-        route: As the table has it; its handler's docstring says what it does.
-        described: The rest of what is said of it.
+        route: From the route table; its handler's docstring says what it does.
+        described: The description of its requests and answers.
         settings: They bound bodies.
-        schema_of: The schema of each body that is answered, by its type's text.
+        schema_of: The schema of each answer's body, by its type's text.
     """
     first, *more = inspect.cleandoc(route.handler.__doc__ or "").split("\n\n")
     caller = _CALLER[route.access] + (f" with the scope `{route.scope}`." if route.scope else "")
@@ -120,13 +120,13 @@ def operation(
 
 
 def operation_id(handler: Handler) -> str:
-    """Return what a handler's operation is called: its module and its name."""
+    """Return the name of a handler's operation: its module and its function."""
     return f"{handler.__module__.rpartition('.')[2]}_{getattr(handler, '__name__', '')}"
 
 
 def tag(handler: Handler) -> tuple[str, str]:
-    """Return the subject of a handler's module, and what the module does."""
-    # A module of handlers opens with both.
+    """Return the subject of a handler's module, and its description."""
+    # Both are in the first line of a handler's module.
     name, _, text = (sys.modules[handler.__module__].__doc__ or "").strip().partition(": ")
     return name, text[:1].upper() + text[1:]
 
@@ -159,7 +159,7 @@ def _answer(answer: DescribedAnswer, body: object, schema_of: Mapping[str, Json]
 def _usual_errors(
     route: Route, described: DescribedOperation, settings: NodeSettings
 ) -> Iterable[ApiError]:
-    """Yield what becomes of a request that its handler never sees, or that finds no shard."""
+    """Yield the errors of requests that do not reach their handler, or that find no shard."""
     if route.access is not Access.OPEN:
         yield from map(from_access, _REFUSED)
         yield auth_unavailable()

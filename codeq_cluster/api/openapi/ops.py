@@ -1,4 +1,4 @@
-"""Ops: what the handlers that need no token take and answer."""
+"""Ops: the requests and answers of the handlers that need no token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters: those of queries and headers that several operations take, and their refusals."""
+"""Parameters: query parameters and headers that several operations share, and their refusals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CURSOR = "q1Zx0cVQcmVzaXplLWltYWdlAAX___5n"  # An example.
 
 
 def query(name: str, text: str, *, required: bool = False, **schema: object) -> Parameter:
-    """Return a parameter of the query: a text, unless `type` says otherwise."""
+    """Return a query parameter: a text, unless `type` says otherwise."""
     return Parameter(name, "query", text, {"type": "string"} | schema, required)
 
 

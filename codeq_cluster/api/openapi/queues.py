@@ -1,4 +1,4 @@
-"""Queues: what the handlers of queues and of their topics take and answer."""
+"""Queues: the requests and answers of the handlers of queues and of their topics."""
 
 from __future__ import annotations
 

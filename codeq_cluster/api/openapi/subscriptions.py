@@ -1,4 +1,4 @@
-"""Subscriptions: what their handlers take and answer."""
+"""Subscriptions: the requests and answers of their handlers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ OPERATIONS: Operations = {
 
 
 def fields(min_interval_seconds: int) -> BodyFields:
-    """Return what the types of these bodies do not say; the interval is the node's default."""
+    """Return the description of these bodies' fields; the interval is the node's default."""
     return {
         requests.SubscriptionBody: Fields(
             required=("callbackUrl",),

@@ -1,4 +1,4 @@
-"""Task lists: what the handlers that list and clean up tasks take and answer."""
+"""Task lists: the requests and answers of the handlers that list and clean up tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: what the handlers that create, cancel and read them take and answer."""
+"""Tasks: the requests and answers of the handlers that create, cancel and read them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 
 
 def operations(limits: LimitSettings) -> Operations:
-    """Return what these handlers take and answer within these limits."""
+    """Return the description of these handlers within these limits."""
     limited = rate_limited(*tasks.CREATING)
     return {
         tasks.create: DescribedOperation(
@@ -158,7 +158,7 @@ def operations(limits: LimitSettings) -> Operations:
 
 
 def fields(settings: NodeSettings) -> BodyFields:
-    """Return what the types of these bodies do not say, on a node of these settings."""
+    """Return the description of these bodies' fields beyond their types, with these settings."""
     limits, lifecycle = settings.limits, settings.lifecycle
     return {
         requests.TaskBody: Fields(
@@ -209,7 +209,7 @@ def fields(settings: NodeSettings) -> BodyFields:
 
 
 def items_of(body: str, limits: LimitSettings, **schema: object) -> Mapping[str, object]:
-    """Return what is said of the items of a batch."""
+    """Return the description of a batch's items."""
     return said(
         "Each is judged on its own.",
         minItems=1,

@@ -1,4 +1,4 @@
-"""Types: what is said of an operation beside its route and its handler."""
+"""Types: the description of an operation beyond its route and its handler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMAND_SCHEMA: Mapping[str, object] = {"type": "string", "pattern": f"^{COMMAND
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One thing a caller may say beside path and body."""
+    """A parameter of the query, or a header."""
 
     name: str
     place: str
@@ -46,12 +46,12 @@ class DescribedBody:
 
 @dataclass(frozen=True, slots=True)
 class DescribedAnswer:
-    """One answer that is no error in the usual envelope.
+    """A successful answer, or another one that is not an error in the usual envelope.
 
     Attributes:
-        body: Type of the body, where a handler answers with one of several; None for the type that
-            its signature names.
-        headers: What each header of this answer's own says, by name.
+        body: Type of the body, if a handler answers with one of several; None for the type in its
+            signature.
+        headers: The description of each header of this answer, by name.
     """
 
     text: str
@@ -64,14 +64,14 @@ class DescribedAnswer:
 
 
 class DescribedOperation:
-    """What a handler takes and answers.
+    """The description of a handler's requests and answers.
 
     Args:
-        answers: Every answer that is no error.
-        body: The request's body; None for none, or for one that is no JSON.
+        answers: Every answer that is not an error.
+        body: The request's body; None for none, or for one that is not JSON.
         binary: The body is a file's content, of any type.
         parameters: Of query and headers.
-        errors: Refusals of this handler's own.
+        errors: This handler's own refusals.
         replicated: It asks a shard, which may be without a leader, overloaded or cut off.
     """
 
@@ -94,13 +94,13 @@ class DescribedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """What a body's type does not say of its fields.
+    """The description of a body's fields beyond their types.
 
     Attributes:
-        required: Without them the body is refused, whatever the route.
+        required: Without them the body is refused by every route.
         one_of: Without any of them the body is refused.
-        known: What is to be said of each field, by its name in JSON.
-        strict: The body may have no field beside these.
+        known: The description of each field, by its name in JSON.
+        strict: The body may have no other field.
     """
 
     required: tuple[str, ...] = ()
@@ -109,11 +109,11 @@ class Fields:
     strict: bool = False
 
 
-# What each handler takes and answers, and what bodies' types do not say.
+# By handler, and by type of a body.
 Operations = dict[Handler, DescribedOperation]
 BodyFields = dict[type[Struct], Fields]
 
 
 def said(text: str, **facts: object) -> Mapping[str, object]:
-    """Return what is said of one field."""
+    """Return the description of one field."""
     return {"description": text, **facts}

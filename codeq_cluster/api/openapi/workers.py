@@ -1,4 +1,4 @@
-"""Workers: what the handlers that claim tasks, hold leases and end tasks take and answer."""
+"""Workers: the requests and answers of the handlers of claims, leases and results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _NOTHING_CAME = DescribedAnswer("Nothing came in time.", status=204)
 
 
 def operations(limits: LimitSettings) -> Operations:
-    """Return what these handlers take and answer within these limits."""
+    """Return the description of these handlers within these limits."""
     return _claiming(limits) | _holding(limits) | _ending(limits)
 
 
@@ -169,7 +169,7 @@ def _ending(limits: LimitSettings) -> Operations:
 
 
 def fields(settings: NodeSettings) -> BodyFields:
-    """Return what the types of these bodies do not say, on a node of these settings."""
+    """Return the description of these bodies' fields beyond their types, with these settings."""
     limits, lifecycle = settings.limits, settings.lifecycle
     lease_token = said("The claim's; a stale one is refused. Absent: the caller's name decides.")
     return {

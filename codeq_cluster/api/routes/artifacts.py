@@ -1,4 +1,4 @@
-"""Artifacts: answers to requests for an artifact: whole, a range, or none, by RFC 9110."""
+"""Artifacts: answers to requests for an artifact, by RFC 9110: whole, a range, or neither."""
 
 from __future__ import annotations
 

@@ -12,16 +12,16 @@ from codeq_cluster.core.items import Audit
 
 
 async def audit(call: Call) -> HttpAnswer[AuditPage]:
-    """Return the actions of the tenant's admins and of the operators who belong to it.
+    """Return the changes by the tenant's admins and by its operators.
 
-    The newest comes first. The tenant of an operator has the record of that operator's actions on
-    the cluster.
+    The newest comes first. An operator's changes of the cluster are recorded in the operator's own
+    tenant.
     """
     return await records(call, lambda _: True)
 
 
 async def records(call: Call, shown: Callable[[Audit], bool]) -> HttpAnswer[AuditPage]:
-    """Return the part of them that is asked for, as far as it is to be shown."""
+    """Return the requested page of the records that the caller may see."""
     found, cursor = await listed(call, Audit)
     views = [audit_view(each) for each in found if shown(each)]
     return reply(AuditPage(views, cursor))

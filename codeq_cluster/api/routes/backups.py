@@ -1,4 +1,4 @@
-"""Backups: taking one of the whole cluster on this node, and how far it is."""
+"""Backups: taking a backup of the whole cluster on this node, and its progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOT_FOUND = ApiError(404, "backup not found", "not-found")
 
 
 async def create(call: Call) -> HttpAnswer[BackupView]:
-    """Begin a backup; the answer names it, and it goes on by itself."""
+    """Start a backup; the answer has its id, and it runs in the background."""
     recording = partial(
         call.services.broker.queue_policies.record,
         call.identity.tenant,
@@ -40,7 +40,7 @@ async def create(call: Call) -> HttpAnswer[BackupView]:
 
 
 async def backup(call: Call) -> HttpAnswer[BackupView]:
-    """Return how far a backup is."""
+    """Return the progress of a backup."""
     try:
         progress = await _of(call).progress(call.task_id(not_found=NOT_FOUND))
     except BackupFailed as failed:
@@ -51,7 +51,7 @@ async def backup(call: Call) -> HttpAnswer[BackupView]:
 
 
 async def backups(call: Call) -> HttpAnswer[BackupPage]:
-    """Return the backups of this node's place, the oldest first."""
+    """Return the backups in this node's place for backups, the oldest first."""
     try:
         found = await _of(call).found()
     except BackupFailed as failed:

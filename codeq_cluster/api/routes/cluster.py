@@ -21,7 +21,7 @@ async def cluster(call: Call) -> HttpAnswer[ClusterStatus]:
 
 
 async def transfer(call: Call) -> HttpAnswer[Transferred]:
-    """Hand the leadership of a shard to a node, or to whichever peer has most of its log.
+    """Transfer the leadership of a shard to a node, or to the peer that has most of its log.
 
     A shard's preferred node takes it back after a while, as long as it is up to date.
     """
@@ -38,7 +38,7 @@ async def transfer(call: Call) -> HttpAnswer[Transferred]:
         raise NO_SUCH_NODE
     done = await call.services.cluster.transfer(shard, to, timeout_s=call.timeout_s)
     if done.leader == done.before and to != done.before:
-        # The peer is away or too far behind, there is no other, or another transfer is under way.
+        # The peer is away or too far behind, there is no other, or another transfer is in progress.
         raise NOT_TRANSFERRED
     changed = done.leader != done.before
     if changed:
@@ -48,5 +48,5 @@ async def transfer(call: Call) -> HttpAnswer[Transferred]:
 
 
 def no_such_shard(shards: int) -> ApiError:
-    """Return the error for a shard's number in a cluster of so many."""
+    """Return the error for a shard number in a cluster of so many shards."""
     return bad_request(f"invalid 'shard' (use 0 to {shards - 1})", "out-of-range")

@@ -30,7 +30,7 @@ INVALID_IDS = bad_request("invalid 'ids' (name at least one)", "invalid-ids")
 EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
 _WORDS = {"false": False, "0": False, "true": True, "1": True}
 
-# Which dead letters are meant, and whether they are only to be counted.
+# The selection of dead letters, and whether only to count them.
 _Wanted = tuple[DeadLetterSelection, bool]
 
 
@@ -41,9 +41,10 @@ class _Acts(Protocol):
 
 
 async def dead_letters(call: Call) -> HttpAnswer[DeadLetters]:
-    """Return the dead letters of a queue, the newest first, or how many died of what.
+    """Return the dead letters of a queue, the newest first, or their causes with counts.
 
-    A page may be short and still have a cursor: what a filter drops was looked at.
+    A page may be short and still have a cursor, because entries that a filter drops count toward
+    it.
     """
     queue = call.command().lower()
     group_by = call.query_text("groupBy")
@@ -141,7 +142,7 @@ def _one(call: Call) -> _Wanted:
 
 
 def _selected(call: Call) -> _Wanted:
-    """Read which dead letters are meant, from the body and, where it is silent, the query."""
+    """Read the selection from the body and, for fields it lacks, from the query."""
     queue = call.command().lower()
     body = requests.SELECTION.decode_any(call.text, error=_INVALID.text)
     _refuse_unknown(call)
@@ -181,12 +182,12 @@ def _refuse_unknown(call: Call) -> None:
 
 
 def read_ids(ids: list[str]) -> tuple[str, ...]:
-    """Return ids as they were sent.
+    """Return the ids exactly as sent.
 
     An empty list must not select everything: a caller may have computed it.
 
     Raises:
-        ApiError: 400 for none, for too many, or for what is no id.
+        ApiError: 400 for no ids, for too many, or for an invalid one.
     """
     if not ids or not all(map(is_task_id, ids)):
         raise INVALID_IDS

@@ -1,4 +1,4 @@
-"""Deliveries: result callbacks that are on their way, or that nobody took."""
+"""Deliveries: result callbacks that are pending, or that failed for good."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ DELIVERY_NOT_FOUND = ApiError(404, "delivery not found", "not-found")
 async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
     """Return the tenant's deliveries by id, or the dead ones, the latest death first.
 
-    A page may be short and still have a cursor: what a filter drops was looked at.
+    A page may be short and still have a cursor, because entries that a filter drops count toward
+    it.
     """
     status = call.query_text("status")
     if status not in ("", "dead", "pending"):
@@ -34,7 +35,7 @@ async def deliveries(call: Call) -> HttpAnswer[DeliveryPage]:
 
 
 async def replay(call: Call) -> HttpAnswer[Replayed]:
-    """Try dead deliveries again, from the first attempt: those named, or all."""
+    """Retry dead deliveries from the first attempt: those named, or all."""
     body = requests.REPLAY.decode_any(call.text, error=_INVALID.text)
     if body.ids is None and not body.all:
         raise IDS_REQUIRED
@@ -43,7 +44,7 @@ async def replay(call: Call) -> HttpAnswer[Replayed]:
 
 
 async def replay_one(call: Call) -> HttpAnswer[Replayed]:
-    """Try one dead delivery again, from the first attempt."""
+    """Retry one dead delivery from the first attempt."""
     delivery_id = call.request.match_info["id"]
     replayed = await _replay(call, (delivery_id,)) if is_task_id(delivery_id) else 0
     if not replayed:

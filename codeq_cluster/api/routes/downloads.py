@@ -27,7 +27,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9 !#$&'()+,.;=@^_`{}~-]")
 
 
 async def download(call: Call) -> web.StreamResponse:
-    """Return an artifact that the task's result names, whole or the range asked for."""
+    """Return an artifact that the task's result names: all of it, or the requested range."""
     store, path, name = await _named(call)
     try:
         stored = await store.head(path)
@@ -41,7 +41,7 @@ async def download(call: Call) -> web.StreamResponse:
 
 
 async def describe(call: Call) -> web.StreamResponse:
-    """Return what a download would begin with, and nothing of the artifact itself."""
+    """Return the headers of a download without the artifact itself."""
     store, path, name = await _named(call)
     try:
         stored = await store.head(path)
@@ -62,7 +62,7 @@ def no_such_range(headers: Mapping[str, str]) -> ApiError:
 
 
 async def _named(call: Call) -> tuple[ArtifactStore, str, str]:
-    """Return the store, the path in it and the name of the artifact that was asked for."""
+    """Return the store, the path in it and the name of the requested artifact."""
     task_id = call.task_id(not_found=ARTIFACT_NOT_FOUND)
     asked = (call.request.match_info["upload"], call.request.match_info["artifact"])
     if not is_name(asked[1]):
@@ -79,7 +79,7 @@ async def _named(call: Call) -> tuple[ArtifactStore, str, str]:
 
 
 def _said(call: Call, stored: Stored, method: str) -> ArtifactAnswer:
-    """Return how to answer.
+    """Return the status, the headers and the range of the answer.
 
     Raises:
         ApiError: 412 or 416.
@@ -94,7 +94,7 @@ def _said(call: Call, stored: Stored, method: str) -> ArtifactAnswer:
 async def _send(
     call: Call, reading: AbstractAsyncContextManager[Reading], said: ArtifactAnswer, name: str
 ) -> web.StreamResponse:
-    """Send the artifact at the client's pace; the server bounds how long it may take nothing."""
+    """Send the artifact at the client's pace; the server bounds how long the client may stall."""
     async with reading as opened:
         response = web.StreamResponse(status=said.status, headers=_headers(call, said, name))
         await response.prepare(call.request)
@@ -102,9 +102,9 @@ async def _send(
             async for chunk in opened.chunks:
                 await response.write(chunk)
         except ConnectionError:
-            return response  # The client has gone away.
+            return response  # The client is gone.
         except (ArtifactMissing, ArtifactStoreFailed) as error:
-            # The status is sent: a body cut short is all that can still tell of it.
+            # The status is sent already, so a truncated body is the only way to report the failure.
             log.warning("download cut short", extra={"error": str(error)})
             if call.request.transport is not None:
                 call.request.transport.abort()
@@ -114,14 +114,14 @@ async def _send(
 
 
 def _headers(call: Call, said: ArtifactAnswer, name: str) -> dict[str, str]:
-    """Return the head: no browser is to show, run or guess what a worker has stored."""
+    """Return headers with which no browser shows, runs or sniffs what a worker has stored."""
     return {
         **said.headers,
         "X-Request-Id": call.request_id,
         "Content-Disposition": disposition(name),
         **HEADERS,
         "Cache-Control": "private",
-        # Should one be shown after all: no script, no frame, no origin.
+        # If a browser shows it after all: no script, no frame, no origin.
         "Content-Security-Policy": "sandbox; default-src 'none'",
     }
 

@@ -1,4 +1,4 @@
-"""Imports: a tenant's tasks from another cluster, taken over while this one serves."""
+"""Imports: a tenant's tasks from another cluster, imported into this running one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from codeq_cluster.core.items import Topic
 from codeq_cluster.core.operations import Arrival
 
 _BYTES_MIN = 2 * 2**20
-TASKS_MAX = 256  # In one request, and as many items: on one shard, 25 ms of decisions.
+TASKS_MAX = 256  # Per request, and as many items: 25 ms of decisions on one shard.
 
 INVALID_BACKUP = bad_request("invalid 'backup' (use the id of the backup)", "invalid-query")
 OTHER_TENANT = ApiError(403, "the token is not of the tenant that 'tenant' names", "other-tenant")
@@ -45,10 +45,11 @@ _NAME = re.compile(r"[A-Za-z0-9._:-]{1,256}")
 
 
 async def take(call: Call) -> HttpAnswer[ImportView]:
-    """Take over tasks, topics, pauses and subscriptions that another cluster had.
+    """Import tasks, topics, pauses and subscriptions of another cluster.
 
-    The body is what `codeq-cluster import` makes of a backup. What is here already is left as it
-    is, so the same may be sent again. All of it becomes the caller's tenant's.
+    The body is what `codeq-cluster import` extracts from a backup. Tasks and items that exist
+    already are left unchanged, so the same request may be repeated. Everything becomes part of the
+    caller's tenant.
     """
     source = call.query_text("backup")
     if not is_id(source):
@@ -112,7 +113,7 @@ async def _body(call: Call) -> bytes:
 
 
 def _arrivals(body: bytes) -> Arrivals:
-    """Decode a body and check that every task and item is possible; blocks for long."""
+    """Decode a body and check that every task and item is valid; blocks for long."""
     try:
         arrivals = decode_arrivals(body)
     except RecordInvalid as invalid:

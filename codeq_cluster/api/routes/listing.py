@@ -1,4 +1,4 @@
-"""Listing: the part of a tenant's items or tasks that a caller asks for."""
+"""Listing: the requested page of a tenant's items or tasks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ async def listed(
     """Return the next items of a kind, and the cursor to those after them; UNSET at the end.
 
     Args:
-        call: The request; `limit` and `cursor` of its query say which part is asked for.
+        call: The request; `limit` and `cursor` of its query select the page.
         kind: The items' type.
-        order: What else tells two lists apart whose positions differ.
+        order: Tells lists apart whose positions differ.
         dead_only: Dead deliveries, the latest death first.
 
     Raises:

@@ -1,6 +1,7 @@
-"""Membership: letting nodes come in, and removing them, with a look ahead at every shard.
+"""Membership: adding and removing nodes, with a preview of the effect on every shard.
 
-Nothing is begun that a shard refuses. What is begun and not finished is finished by asking again.
+If a shard refuses, nothing is started. A change that was started and did not finish is finished by
+repeating the request.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _BY_CODE = {refusal.code: refusal for refusal in (*JOIN_REFUSALS, *REMOVE_REFUSA
 
 
 async def join(call: Call) -> HttpAnswer[MembersChanged]:
-    """Let a node come in: as a learner, and as a voter once it holds the log."""
+    """Add a node: as a learner, and as a voter once it holds the log."""
     body = requests.JOIN.decode(call.text, error=_INVALID.text)
     node_id = _node_id(body.node_id)
     addr, http_addr = body.addr or "", body.http_addr or ""
@@ -71,7 +72,7 @@ async def join(call: Call) -> HttpAnswer[MembersChanged]:
 
 
 async def remove(call: Call) -> HttpAnswer[MembersChanged]:
-    """Remove a node for good; what it leads is handed over first."""
+    """Remove a node for good; its leaderships are transferred first."""
     body = requests.REMOVE.decode(call.text, error=_INVALID.text)
     change = Dismiss(id=_node_id(body.node_id))
     return await _change(call, change, action="cluster.remove", dry_run=body.dry_run or False)
@@ -89,7 +90,7 @@ async def _change(
     _refuse(effects)
     is_new = any(effect.changes for effect in effects)
     if is_new and isinstance(change, Dismiss) and change.id == call.services.settings.node_id:
-        # Once it is out, it can neither learn that it is nor put it on record.
+        # A removed node can neither learn of its removal nor record it in the audit.
         raise _ITSELF.saying(f"{change.id} is the node asked: ask another one to remove it")
     if not dry_run:
         effects = [await members.change(shard, change, timeout_s=timeout_s) for shard in shards]
@@ -109,7 +110,8 @@ async def _change(
 def _refuse(effects: Sequence[Effect]) -> None:
     refused = [effect for effect in effects if effect.refused]
     if refused:
-        # The first speaks for all: shards differ in who leads, and seldom in who votes.
+        # The first shard is representative: shards differ in their leader, and seldom in their
+        # voters.
         first = refused[0]
         raise _BY_CODE[first.code].saying(first.refused)
 

@@ -1,4 +1,4 @@
-"""OpenAPI: this interface described, for programs and for people."""
+"""OpenAPI: the description of this interface, for programs and for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = (files("codeq_cluster.api") / "web" / "docs.html").read_bytes()
 
 
 def _inline(tag: bytes) -> str:
-    # The page runs and shows what is written in it and nothing else, wherever that came from.
+    # The page may only run and show its own content, wherever other content came from.
     [text] = re.findall(b"<%b>(.*?)</%b>" % (tag, tag), _PAGE, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"
 
@@ -41,5 +41,5 @@ async def spec(call: Call) -> HttpAnswer[dict[str, Any]]:
 
 
 async def page(call: Call) -> web.Response:  # noqa: ARG001, every handler takes the call
-    """Show the description as a page that needs nothing from elsewhere."""
+    """Show the description as a self-contained page."""
     return web.Response(body=_PAGE, headers=_PAGE_HEADERS)

@@ -1,4 +1,4 @@
-"""Ops: what supervisors and scrapers ask. No token needed, no tenant's data given."""
+"""Ops: endpoints for supervisors and scrapers. They need no token and show no tenant's data."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from codeq_cluster.auth.jwks import KeysUnavailable
 
 
 async def healthz(call: Call) -> HttpAnswer[Word]:  # noqa: ARG001, every handler takes the call
-    """Say that the process serves."""
+    """Report that the process serves."""
     return reply(Word("ok"))
 
 
 async def readyz(call: Call) -> HttpAnswer[Word] | HttpAnswer[NotReady]:
-    """Say whether every local group has a leader and is caught up; name what is missing.
+    """Report whether every local group has a leader and is caught up, and name what is missing.
 
-    With an operator's token the reasons are told in full, directories of the machine included.
+    With an operator's token the reasons are complete, including directories of the machine.
     """
     missing = call.services.broker.missing(in_full=await _asked_by_operator(call))
     if not missing:
@@ -38,7 +38,7 @@ async def _asked_by_operator(call: Call) -> bool:
     try:
         await authenticator.authenticate(header, Access.OPERATOR)
     except (AccessRefused, KeysUnavailable):
-        # Probes need no token, so one that gives nothing is no reason to refuse the answer.
+        # Probes need no token, so an invalid token must not be refused here.
         return False
     return True
 

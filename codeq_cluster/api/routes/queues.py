@@ -1,4 +1,4 @@
-"""Queues: how full the caller's queues are, and whether they may be claimed from."""
+"""Queues: the depth of the caller's queues, and pausing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.core.task import Counters
 
 
 async def queues(call: Call) -> HttpAnswer[list[QueueView]]:
-    """Return the depth of every queue of the caller's tenant, by name; paused ones too."""
+    """Return the depth of every queue of the caller's tenant, by name, including paused ones."""
     depths, paused = await _depths(call)
     now_ms = call.services.now_ms()
     idle = paused - {depth.command.lower() for depth in depths}
@@ -25,7 +25,7 @@ async def queues(call: Call) -> HttpAnswer[list[QueueView]]:
 
 
 async def queue(call: Call) -> HttpAnswer[QueueView]:
-    """Return the depth of one queue; a command nobody has used has an empty one."""
+    """Return the depth of one queue; a command that was never used has an empty one."""
     command = call.request.match_info["command"]
     found, paused = QueueDepth(command, Counters(), 0), False
     if COMMAND.fullmatch(command):
@@ -40,9 +40,9 @@ async def queue(call: Call) -> HttpAnswer[QueueView]:
 
 
 async def pause(call: Call) -> HttpAnswer[PausedQueue]:
-    """Let nobody claim from a queue any more; leases that run go on, and tasks can be added.
+    """Pause a queue: nobody can claim from it, but leases continue and tasks can be added.
 
-    It is answered once every shard's leader goes by it.
+    The answer comes once every shard's leader applies it.
     """
     command = call.command()
     changed = await call.services.broker.queue_policies.pause(
@@ -52,7 +52,7 @@ async def pause(call: Call) -> HttpAnswer[PausedQueue]:
 
 
 async def resume(call: Call) -> HttpAnswer[PausedQueue]:
-    """Let a paused queue be claimed from again; claims that wait are woken."""
+    """Resume a paused queue; waiting claims are woken."""
     command = call.command()
     changed = await call.services.broker.queue_policies.resume(
         call.identity.tenant, command, by=call.identity.subject, timeout_s=call.timeout_s

@@ -1,4 +1,4 @@
-"""Raft: what this node knows of its groups."""
+"""Raft: this node's view of its groups."""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ async def result(call: Call) -> HttpAnswer[TaskAndResult]:
 
 
 async def explain(call: Call) -> HttpAnswer[ExplanationView]:
-    """Say the one reason a task is where it is: why it is not running, or that it is.
+    """Explain why a task is in its state: the one reason it is not running, or that it is.
 
-    When several reasons hold, it is the one that must be lifted first.
+    If several reasons apply, it is the one that must end first.
     """
     task_id = call.task_id(not_found=TASK_NOT_FOUND)
     found = await call.services.broker.operators.explain(

@@ -1,4 +1,4 @@
-"""Recording: changes that no log entry of their own puts on record."""
+"""Recording: audit records of changes that have no log entry."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 
 async def put_on_record(call: Call, action: str, target: str, *, detail: str = "") -> None:
-    """Put a change that is done on record, with the caller as its author.
+    """Record a change that has been made, with the caller as its author.
 
     Raises:
-        OutcomeUnknown: It is done, and perhaps not on record.
+        OutcomeUnknown: The change was made but may not be recorded.
     """
     try:
         await call.services.broker.queue_policies.record(

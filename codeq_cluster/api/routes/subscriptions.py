@@ -1,4 +1,4 @@
-"""Subscriptions: who hears when a queue becomes non-empty."""
+"""Subscriptions: requests to be called when a queue stops being empty."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INVALID = invalid_body()
 
 
 async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
-    """Add a subscription to queues, those of the token when none is named."""
+    """Subscribe to queues, by default to those of the token."""
     body = requests.SUBSCRIPTION.decode(call.text, error=_INVALID.text)
     if not body.callback_url:
         raise _INVALID
@@ -67,7 +67,7 @@ async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
 
 
 async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
-    """Let a subscription live on from now, as long as before or as is said; the body may miss."""
+    """Extend a subscription from now, by its earlier time or the given one; a body is optional."""
     # Such a subscription would never be notified.
     require_webhooks(call)
     body = requests.RENEWAL.decode_any(call.text, error=_INVALID.text)
@@ -83,7 +83,7 @@ async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
 
 
 async def subscriptions(call: Call) -> HttpAnswer[SubscriptionPage]:
-    """Return the tenant's subscriptions by id, whoever's they are."""
+    """Return all of the tenant's subscriptions by id."""
     found, cursor = await listed(call, Subscription)
     return reply(SubscriptionPage(list(map(subscription_view, found)), cursor))
 

@@ -33,8 +33,9 @@ BEFORE_IN_FUTURE = bad_request("invalid 'before' (must not be in the future)", "
 async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     """Return the tenant's tasks by queue: waiting ones in claim order, ended ones newest first.
 
-    A task that changes while a list is walked may be met twice or not at all; one that does not is
-    met once. A page may be short and still have a cursor: what a filter drops was looked at.
+    A task that changes during a walk may appear twice or not at all; one that does not change
+    appears once. A page may be short and still have a cursor, because entries that a filter drops
+    count toward it.
     """
     command = call.query_text("command")
     if command and not COMMAND.fullmatch(command):
@@ -47,9 +48,9 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
 
 
 async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
-    """Delete tasks that have ended, dead letters excepted: those whose time is over, or older ones.
+    """Delete ended tasks except dead letters: those whose retention is over, or older ones.
 
-    Without `before`, nothing is deleted that is still to be kept; with it, all that ended before.
+    Without `before`, tasks within their retention stay; with it, all tasks that ended before go.
     """
     await call.spend(*CLEANING)
     body = requests.CLEANUP.decode_any(call.text, error=_INVALID.text)

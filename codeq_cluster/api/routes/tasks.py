@@ -67,10 +67,10 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
 
 
 async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
-    """Create tasks, each on its own; the answer keeps their order."""
+    """Create tasks independently of each other; the answer keeps their order."""
     items = requests.TASKS.decode(call.text, error=_INVALID.text).tasks
     batch_max = call.services.settings.limits.batch_max
-    # A bucket never holds more than its burst: a larger batch would be told to retry forever.
+    # A bucket never holds more than its burst: a larger batch could retry for ever.
     batch_max = min(batch_max, call.most(Scope.PRODUCER) or batch_max)
     if not items:
         raise _INVALID
@@ -104,7 +104,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
 
 
 async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
-    """End a task that is not terminal yet, whoever holds it."""
+    """Cancel a task that has not ended, even if a worker holds it."""
     task_id = call.task_id(not_found=NO_TASK)
     broker, tenant = call.services.broker, call.identity.tenant
     outcome = await broker.cancel(tenant, task_id, timeout_s=call.timeout_s)

@@ -55,10 +55,10 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
 
 
 async def put(call: Call) -> HttpAnswer[TopicView]:
-    """Make a topic or change it; the same again changes nothing.
+    """Create or change a topic; repeating the request changes nothing.
 
-    It is answered once every shard's leader goes by it. What the body does not name is the
-    broker's to decide, also where an earlier version named it.
+    The answer comes once every shard's leader applies it. Fields that the body lacks get the
+    broker's defaults, even if an earlier version set them.
     """
     name = _name(call)
     body = requests.TOPIC.decode(call.text, error=_INVALID.text)
@@ -76,7 +76,7 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
 
 
 async def delete(call: Call) -> HttpAnswer[None]:
-    """Delete a topic, whose queue is the broker's to govern again; one that is not there is gone.
+    """Delete a topic; its queue gets the broker's defaults. A missing one counts as deleted.
 
     The query must say `deletionPolicy=Delete`. No task is deleted.
     """
@@ -147,5 +147,5 @@ def topic_not_found(topic_id: str) -> ApiError:
 
 
 def unknown_field(name: str) -> ApiError:
-    """Return the 422 for a field that no topic has."""
+    """Return the 422 for a field that topics do not have."""
     return invalid_field(name[:64], "unknown field")

@@ -1,6 +1,7 @@
 """Upgrading: enabling newer formats once every node knows them; they stay enabled.
 
-Nothing is begun that a shard refuses. What is begun and not finished is finished by asking again.
+If a shard refuses, nothing is started. A change that was started and did not finish is finished by
+repeating the request.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _BY_CODE = {refusal.code: refusal for refusal in REFUSALS}
 
 
 async def upgrade(call: Call) -> HttpAnswer[LevelRaised]:
-    """Let newer formats be used, on every shard; after that no older release can come back."""
+    """Enable newer formats on every shard; no older release can return afterwards."""
     body = requests.UPGRADE.decode_any(call.text, error=_INVALID.text)
     dry_run = body.dry_run or False
     if body.level is not None and not 1 <= body.level <= LEVEL_MAX:
@@ -57,6 +58,6 @@ async def _ask(call: Call, level: int, *, dry: bool) -> list[Effect]:
     ]
     for effect in effects:
         if effect.refused:
-            # The first shard speaks for all: a node reports its formats to every shard.
+            # The first shard is representative: a node reports its formats to every shard.
             raise _BY_CODE[effect.code].saying(effect.refused)
     return effects

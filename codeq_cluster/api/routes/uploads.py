@@ -29,8 +29,7 @@ from codeq_cluster.errors import ArtifactTooLarge
 async def upload(call: Call) -> HttpAnswer[UploadView]:
     """Store an artifact of a task the caller holds; the body is its content, of any type.
 
-    The result is to name it by the URL of the answer; without that it is deleted when the task
-    ends.
+    The result must name it by the URL in the answer; otherwise it is deleted when the task ends.
     """
     task_id = call.task_id(not_found=TASK_NOT_FOUND)
     name = call.request.match_info["artifact"]

@@ -1,4 +1,4 @@
-"""Webhooks: whether this node accepts webhooks: only if it knows how to sign them, or need not."""
+"""Webhooks: whether this node accepts webhooks: only if it can sign them, or need not."""
 
 from __future__ import annotations
 

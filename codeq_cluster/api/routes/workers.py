@@ -50,7 +50,7 @@ ERROR_REQUIRED = bad_request("error required when status=FAILED", "error-require
 CLAIMING = (Scope.WORKER, "claim")
 _INVALID = invalid_body()
 _INVALID_RESULT = invalid_body("invalid request body")
-REASON_CHARS_MAX = 1024  # The task's history keeps one an attempt.
+REASON_CHARS_MAX = 1024  # The task's history keeps one per attempt.
 
 
 async def claim(call: Call) -> HttpAnswer[TaskView]:
@@ -99,7 +99,7 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
 
 
 async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
-    """Give a task back to its queue; the body may be missing."""
+    """Return a task to its queue; a body is optional."""
     body = requests.LEASE.decode_any(call.text, error=_INVALID.text)
     outcome = await call.services.broker.abandon(
         call.identity.tenant,
@@ -114,7 +114,7 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
 
 
 async def nack(call: Call) -> HttpAnswer[RefusedTask]:
-    """Give a task back after a delay, the given one or the back-off's."""
+    """Return a task to its queue after a delay, the given one or the back-off's."""
     body = requests.LEASE.decode(call.text, error=_INVALID.text)
     delay_s = reading.whole(body.delay_seconds, error=_INVALID)
     delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
@@ -151,7 +151,7 @@ async def submit(call: Call) -> HttpAnswer[ResultView]:
 
 
 async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
-    """End tasks with results, each on its own; of a task named twice the second is refused."""
+    """End tasks with results, independently; if a task is named twice, the second is refused."""
     items = requests.RESULTS.decode(call.text, error=_INVALID.text).results
     batch_max = call.services.settings.limits.batch_max
     if not items:

@@ -1,1 +1,1 @@
-"""JSON bodies that come in and go out."""
+"""JSON bodies of requests and answers."""

@@ -14,7 +14,7 @@ from codeq_cluster.core.outcomes import Imported
 
 
 class BackupView(Struct, rename="camel", kw_only=True):
-    """Progress of a backup: `bytes` written or, while VERIFYING, read again."""
+    """Progress of a backup: `bytes` written or, while VERIFYING, read back."""
 
     id: str
     node: str
@@ -30,7 +30,7 @@ class BackupView(Struct, rename="camel", kw_only=True):
 
 
 class KeptBackup(Struct, rename="camel", kw_only=True):
-    """A stored backup; do not rely on one that has a `problem`."""
+    """A stored backup; one with a `problem` is not reliable."""
 
     id: str
     started_at: str
@@ -51,11 +51,11 @@ class BackupPage(Struct):
 
 
 class ImportView(Struct, rename="camel", kw_only=True):
-    """What became of the tasks and items of one request.
+    """The outcome of importing the tasks and items of one request.
 
-    `imported`, `present`, `ended`, `left` and the lists of ids together are all its tasks. A list
-    ends `Taken`, `Apart` or `Large` for why its tasks were left out; `limit` is the budget that is
-    used up when some are `left`.
+    `imported`, `present`, `ended`, `left` and the lists of ids together cover all its tasks. The
+    name of a list ends with the reason its tasks were left out: `Taken`, `Apart` or `Large`. If
+    some are `left`, `limit` names the exhausted budget.
     """
 
     imported: int
@@ -120,5 +120,5 @@ def backup_page(found: Sequence[FoundBackup]) -> BackupPage:
 
 
 def import_view(outcome: Imported, *, dry_run: bool) -> ImportView:
-    """Render what became of the tasks and items of one request."""
+    """Render the outcome of importing one request."""
     return ImportView(**msgspec.structs.asdict(outcome), dry_run=dry_run)

@@ -13,7 +13,7 @@ from codeq_cluster.membership.service import Effect
 
 
 class ClusterNode(Struct, rename="camel", kw_only=True):
-    """One node; `leads` names shards, `level` the newest formats it knows."""
+    """One node; `leads` lists shards, `level` is the newest version of formats it knows."""
 
     id: str
     addr: str
@@ -35,7 +35,7 @@ class ClusterPeer(Struct, rename="camel"):
 
 
 class ClusterShard(Struct, rename="camel", kw_only=True):
-    """One shard; its leader is empty when none is known, `level` is of the formats in use."""
+    """One shard; its leader is empty if none is known, `level` is the version of formats in use."""
 
     shard: int
     leader: str
@@ -49,7 +49,7 @@ class ClusterShard(Struct, rename="camel", kw_only=True):
 
 
 class ClusterStatus(Struct, rename="camel", kw_only=True):
-    """The cluster as one node sees it; `level` is of the newest formats any shard uses."""
+    """The cluster as one node sees it; `level` is the newest version of formats any shard uses."""
 
     cluster_id: str
     level: int
@@ -58,7 +58,7 @@ class ClusterStatus(Struct, rename="camel", kw_only=True):
 
 
 class Transferred(Struct, kw_only=True):
-    """Who led a shard, and who leads it now."""
+    """The former leader of a shard, and the present one."""
 
     shard: int
     before: str = msgspec.field(name="from")
@@ -67,7 +67,7 @@ class Transferred(Struct, kw_only=True):
 
 
 class MemberShard(Struct, rename="camel", kw_only=True):
-    """What a change of the nodes makes of one shard; `answering` counts `votersAfter`."""
+    """The effect of a change of nodes on one shard; `answering` counts `votersAfter`."""
 
     shard: int
     leader: str
@@ -81,7 +81,7 @@ class MemberShard(Struct, rename="camel", kw_only=True):
 
 
 class MembersChanged(Struct, rename="camel", kw_only=True):
-    """What a change of the nodes did, or would do."""
+    """The effect of a change of nodes, made or only previewed."""
 
     node_id: str
     dry_run: bool
@@ -90,7 +90,7 @@ class MembersChanged(Struct, rename="camel", kw_only=True):
 
 
 class LevelShard(Struct, rename="camel"):
-    """What an upgrade makes of one shard."""
+    """The effect of an upgrade on one shard."""
 
     shard: int
     leader: str
@@ -100,14 +100,14 @@ class LevelShard(Struct, rename="camel"):
 
 
 class LevelNode(Struct):
-    """The newest formats a node knows, in every shard."""
+    """The newest version of formats that a node knows, in every shard."""
 
     id: str
     level: int
 
 
 class LevelRaised(Struct, rename="camel", kw_only=True):
-    """What an upgrade did, or would do; `level` is of the formats in use when it is done."""
+    """The effect of an upgrade; `level` is the version in use once it has been made."""
 
     level: int
     dry_run: bool
@@ -141,7 +141,7 @@ def cluster_view(cluster_id: str, shards: Sequence[ShardStatus]) -> ClusterStatu
 
 
 def member_shard(effect: Effect) -> MemberShard:
-    """Render what a change of the nodes makes of one shard."""
+    """Render the effect of a change of nodes on one shard."""
     return MemberShard(
         shard=effect.shard,
         leader=effect.leader,
@@ -156,7 +156,7 @@ def member_shard(effect: Effect) -> MemberShard:
 
 
 def level_raised(effects: Sequence[Effect], *, level: int, dry_run: bool, new: bool) -> LevelRaised:
-    """Render an upgrade of every shard; `new` says that one of them had something to change."""
+    """Render an upgrade of every shard; `new` is true if it changed one of them."""
     known: dict[str, int] = {}
     for node_id, knows in (each for effect in effects for each in effect.levels):
         known[node_id] = min(knows, known.get(node_id, knows))
@@ -183,7 +183,7 @@ def _nodes(shards: Sequence[ShardStatus]) -> list[ClusterNode]:
     seen = {own.self_id: myself}
     for peer in (peer for shard in shards for peer in shard.peers):
         before = seen.get(peer.id, peer)
-        # A node that is still a learner in any shard is no full member.
+        # A node that is still a learner in any shard is not a full member.
         seen[peer.id] = replace(
             peer, voter=peer.voter and before.voter, knows=min(peer.knows, before.knows)
         )

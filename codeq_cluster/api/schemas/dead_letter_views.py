@@ -1,4 +1,4 @@
-"""Dead-letter views: a queue's dead letters, and what was done to them."""
+"""Dead-letter views: a queue's dead letters, and the results of actions on them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from codeq_cluster.api.schemas.task_views import TaskView
 
 
 class ErrorGroup(Struct):
-    """How many dead letters died of one error."""
+    """The number of dead letters with one error."""
 
     error: str
     count: int
 
 
 class DeadLetters(Struct):
-    """Part of a list, whose cursor is missing at its end; or what the dead letters died of.
+    """A page of a list, whose cursor is missing at its end; or the causes of the dead letters.
 
-    Of the groups the most frequent is first, and `more` says that not all `matched` were looked at.
+    Groups come with the most frequent first, and `more` says that not all `matched` were examined.
     """
 
     tasks: list[TaskView] | UnsetType = UNSET
@@ -28,7 +28,7 @@ class DeadLetters(Struct):
 
 
 class Requeued(Struct, rename="camel"):
-    """What came of a request to revive dead letters; a dry run only counts them."""
+    """The result of requeueing dead letters; a dry run only counts them."""
 
     matched: int
     requeued: int
@@ -38,7 +38,7 @@ class Requeued(Struct, rename="camel"):
 
 
 class Deleted(Struct, rename="camel"):
-    """What came of a request to delete dead letters; a dry run only counts them."""
+    """The result of deleting dead letters; a dry run only counts them."""
 
     matched: int
     deleted: int

@@ -1,4 +1,4 @@
-"""Item views: what the broker keeps beside tasks, as JSON."""
+"""Item views: the broker's objects other than tasks, as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.core.items import Audit, Delivery, Subscription, Topic
 
 
 class PolicyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """What governs a queue; what is not there is the broker's to decide."""
+    """The policy of a queue; missing fields have the broker's defaults."""
 
     priority_tiers: tuple[int, ...] = ()
     max_attempts: int = 0
@@ -23,7 +23,7 @@ class PolicyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
-    """A topic; its policy stands beside its name, and in `policy`, where codeQ's clients look."""
+    """A topic; its policy's fields are beside its name, and in `policy` for codeQ's clients."""
 
     name: str
     version: int
@@ -36,7 +36,7 @@ class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class SubscriptionView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """A subscription; no event types stand for every command."""
+    """A subscription; no event types mean every command."""
 
     subscription_id: str
     worker_id: str
@@ -66,9 +66,9 @@ class DeliveryView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class AuditView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """What an admin or an operator changed.
+    """A change by an admin or an operator.
 
-    `index` is that of the entry of the log that carries it.
+    `index` is that of its log entry.
     """
 
     id: str
@@ -81,28 +81,28 @@ class AuditView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class TopicPage(Struct):
-    """Part of a list; the cursor is missing at its end."""
+    """A page of a list; the cursor is missing at its end."""
 
     topics: Sequence[TopicView]
     cursor: str | UnsetType = UNSET
 
 
 class SubscriptionPage(Struct):
-    """Part of a list; the cursor is missing at its end."""
+    """A page of a list; the cursor is missing at its end."""
 
     subscriptions: Sequence[SubscriptionView]
     cursor: str | UnsetType = UNSET
 
 
 class DeliveryPage(Struct):
-    """Part of a list; the cursor is missing at its end."""
+    """A page of a list; the cursor is missing at its end."""
 
     deliveries: Sequence[DeliveryView]
     cursor: str | UnsetType = UNSET
 
 
 class AuditPage(Struct):
-    """Part of a list; the cursor is missing at its end."""
+    """A page of a list; the cursor is missing at its end."""
 
     records: Sequence[AuditView]
     cursor: str | UnsetType = UNSET
@@ -115,7 +115,7 @@ class Replayed(Struct):
 
 
 class SubscriptionLife(Struct, rename="camel"):
-    """Until when a subscription lives."""
+    """When a subscription ends."""
 
     subscription_id: str
     expires_at: str
@@ -177,7 +177,7 @@ def delivery_view(delivery: Delivery) -> DeliveryView:
 
 
 def audit_view(record: Audit) -> AuditView:
-    """Render what is on record."""
+    """Render an audit record."""
     return AuditView(
         id=record.id,
         at=rfc3339(record.at_ms),

@@ -1,4 +1,4 @@
-"""Lease views: claimed tasks, and how a worker's hold on them goes on or ends."""
+"""Lease views: claimed tasks, and how their leases continue or end."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class ClaimedBatch(Struct, rename="camel"):
 
 
 class ExtendedLease(Struct, rename="camel"):
-    """When the lease ends now."""
+    """The new end of the lease."""
 
     ok: bool
     lease_until: str
 
 
 class AbandonedTask(Struct, rename="camel"):
-    """Where the task went: `requeued`, or `dlq` when it has had all its attempts."""
+    """Where the task went: `requeued`, or `dlq` if it has had all its attempts."""
 
     status: str
 
 
 class RefusedTask(Struct, rename="camel"):
-    """Where the task went, as of an abandoned one, and after how long it is ready again."""
+    """Where the task went, as for an abandoned one, and the delay until it is ready again."""
 
     status: str
     delay_seconds: int
 
 
 class SubmittedItem(Struct, rename="camel"):
-    """What became of one item of a batch: a result, or an error with its code."""
+    """The outcome of one item of a batch: a result, or an error with its code."""
 
     task_id: str
     result: ResultView | UnsetType = UNSET
@@ -43,6 +43,6 @@ class SubmittedItem(Struct, rename="camel"):
 
 
 class SubmittedBatch(Struct, rename="camel"):
-    """One entry an item, in the items' order."""
+    """One entry per item, in the items' order."""
 
     results: list[SubmittedItem]

@@ -1,4 +1,4 @@
-"""Node views: what a node says of itself, and of its Raft groups."""
+"""Node views: a node's reports about itself and its Raft groups."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from codeq_cluster.broker.values import ShardStatus
 
 
 class Word(Struct):
-    """One word on how the node is."""
+    """The node's state in one word."""
 
     status: str
 
 
 class NotReady(Struct, rename="camel"):
-    """What keeps the node from being ready."""
+    """The reasons a node is not ready."""
 
     error: str
     code: str
@@ -36,7 +36,7 @@ class RaftPeer(Struct, rename="camel"):
 
 
 class RaftGroup(Struct, rename="camel"):
-    """One Raft group as this node sees it; leader fields are empty when no leader is known."""
+    """One Raft group as this node sees it; leader fields are empty if no leader is known."""
 
     shard_idx: int
     is_leader: bool
@@ -66,6 +66,6 @@ class RaftStatus(Struct, rename="camel"):
 
 
 def raft_view(shards: Sequence[ShardStatus]) -> RaftStatus:
-    """Render the local groups; a field of a group is the status's of the same name."""
+    """Render the local groups; each field is the status field of the same name."""
     groups = msgspec.convert(shards, list[RaftGroup], from_attributes=True)
     return RaftStatus(enabled=True, num_groups=len(groups), groups=groups)

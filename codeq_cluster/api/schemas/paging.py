@@ -1,7 +1,7 @@
-"""Paging: which part of a list a caller asks for, and the cursor to the part after it.
+"""Paging: the requested page of a list, and the cursor to the next one.
 
-A cursor is good for the list it came from alone: it carries a digest of that list and its position,
-so one that was cut off, or belongs elsewhere, is refused and does not begin in the wrong place.
+A cursor is only valid for the list it came from. It carries a digest of that list and its position,
+so a truncated or foreign cursor is refused instead of continuing at a wrong place.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _CHARS_MAX = 1024  # A position is at most a queue's name, two numbers and an id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedPage:
-    """The part of a list that is asked for.
+    """The requested page of a list.
 
     Attributes:
         count: Entries at most, 1 to `COUNT_MAX`.
         after: Position after which to begin; empty for the start.
-        name: Of the list, what it is filtered by included where that changes its order.
+        name: Of the list, including filters that change its order.
     """
 
     count: int
@@ -40,7 +40,7 @@ class AskedPage:
     name: bytes
 
     def cursor(self, edge: bytes) -> str | UnsetType:
-        """Return the cursor that goes on after `edge`, UNSET when that is empty: the end."""
+        """Return the cursor that continues after `edge`, UNSET if that is empty: the end."""
         if not edge:
             return UNSET
         return base64.urlsafe_b64encode(self._digest(edge) + edge).rstrip(b"=").decode()
@@ -54,7 +54,7 @@ def asked(call: Call, *, order: str = "") -> AskedPage:
 
     Args:
         call: The request; its path names the list.
-        order: What else tells two lists apart whose positions differ.
+        order: Tells lists apart whose positions differ.
 
     Raises:
         ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
@@ -73,7 +73,7 @@ def asked(call: Call, *, order: str = "") -> AskedPage:
 
 
 def _position(cursor: str) -> bytes:
-    """Return what a cursor says, which only its own digest can vouch for; empty for nothing."""
+    """Return the position in a cursor after checking its digest; empty if the digest is wrong."""
     if len(cursor) > _CHARS_MAX:
         return b""
     try:

@@ -1,4 +1,4 @@
-"""Queue views: how full a queue is, and whether it is paused."""
+"""Queue views: the depth of a queue, and whether it is paused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from codeq_cluster.broker.values import QueueDepth
 
 
 class QueueView(Struct, rename="camel", kw_only=True):
-    """How full a queue is; `paused` when nobody may claim from it."""
+    """The depth of a queue; `paused` if nobody may claim from it."""
 
     command: str
     ready: int

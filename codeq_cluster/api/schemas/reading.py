@@ -1,7 +1,7 @@
-"""Reading: bodies decoded, tolerant of what the reference's decoder tolerates; and their fields.
+"""Reading: decodes bodies as leniently as the reference's decoder, and reads their fields.
 
-Field names match in any case, unknown fields are ignored, null is the same as absent, and the
-last of duplicated fields wins. Payloads and results stay the text that was sent.
+Field names match in any case, unknown fields are ignored, null is the same as absent, and the last
+of duplicated fields wins. Payloads and results keep the text that was sent.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class TasksBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class ClaimBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """What a worker wants; `count` matters to the batch route alone."""
+    """A worker's claim; `count` matters only to the batch route."""
 
     commands: list[str] | None = None
     lease_seconds: int | None = None
@@ -41,7 +41,7 @@ class ClaimBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class LeaseBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """What a worker says of a lease: heartbeat, abandon and nack together."""
+    """The fields of a heartbeat, an abandon and a nack."""
 
     extend_seconds: int | None = None
     delay_seconds: int | None = None
@@ -59,7 +59,7 @@ class ArtifactBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class ResultBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """A result; `task_id` matters to the batch route alone."""
+    """A result; `task_id` matters only to the batch route."""
 
     status: str | None = None
     result: Raw = _NULL
@@ -76,7 +76,7 @@ class ResultsBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class SelectionBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which dead letters are meant, and whether they are only to be counted."""
+    """A selection of dead letters, and whether only to count them."""
 
     ids: list[str] | None = None
     error: str | None = None
@@ -85,14 +85,14 @@ class SelectionBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class CleanupBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which finished tasks are to be deleted."""
+    """A selection of finished tasks to delete."""
 
     limit: int | None = None
     before: str | None = None
 
 
 class TopicBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """What governs a queue; what is absent is the broker's to decide."""
+    """The policy of a queue; absent fields get the broker's defaults."""
 
     priority_tiers: list[int] | None = None
     max_attempts: int | None = None
@@ -103,21 +103,21 @@ class TopicBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class ReplayBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which dead deliveries are to be tried again."""
+    """A selection of dead deliveries to retry."""
 
     ids: list[str] | None = None
     all: bool | None = None
 
 
 class TransferBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which shard's leadership is to go where."""
+    """A transfer of a shard's leadership."""
 
     shard: int | None = None
     to: str | None = None
 
 
 class JoinBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which node may come in, and where it is reached."""
+    """The node to add, and its addresses."""
 
     node_id: str | None = None
     addr: str | None = None
@@ -126,21 +126,21 @@ class JoinBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class UpgradeBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which formats are to be used from now on."""
+    """The version of formats to enable."""
 
     level: int | None = None
     dry_run: bool | None = None
 
 
 class RemoveBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Which node is to go for good."""
+    """The node to remove for good."""
 
     node_id: str | None = None
     dry_run: bool | None = None
 
 
 class SubscriptionBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """Who wants to hear when queues become non-empty."""
+    """A subscription to queues that stop being empty."""
 
     callback_url: str | None = None
     event_types: list[str] | None = None
@@ -151,7 +151,7 @@ class SubscriptionBody(Struct, rename="camel", forbid_unknown_fields=True):
 
 
 class RenewalBody(Struct, rename="camel", forbid_unknown_fields=True):
-    """For how long a subscription is to live on."""
+    """The new lifetime of a subscription."""
 
     ttl_seconds: int | None = None
 

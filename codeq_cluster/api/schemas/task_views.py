@@ -1,4 +1,4 @@
-"""Task views: tasks, their results and what was done to them, as the contract's JSON."""
+"""Task views: tasks, their results and actions on them, as the contract's JSON."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class AttemptView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """A task; what has no default is always there.
+    """A task; fields without a default are always present.
 
-    `readyAt` of a delayed one is when it can be claimed, `expiresAt` of a waiting one when it dies.
+    `readyAt` is when a delayed task can be claimed, `expiresAt` when a waiting one dies.
     """
 
     id: str
@@ -72,7 +72,7 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class TaskPage(Struct):
-    """Part of a list of tasks; the cursor is missing at its end."""
+    """A page of a list of tasks; the cursor is missing at its end."""
 
     tasks: Sequence[TaskView]
     cursor: str | UnsetType = UNSET
@@ -86,7 +86,7 @@ class ArtifactView(Struct):
 
 
 class UploadView(Struct):
-    """An artifact that is stored; a result names it by `name` and `url`."""
+    """A stored artifact; a result names it by `name` and `url`."""
 
     name: str
     url: str
@@ -106,14 +106,14 @@ class ResultView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 class TaskAndResult(Struct, rename="camel"):
-    """A task that has ended, and how."""
+    """An ended task with its result."""
 
     task: TaskView
     result: ResultView
 
 
 class CreatedItem(Struct, rename="camel"):
-    """What became of one item of a batch: a task, or an error with its code."""
+    """The outcome of one item of a batch: a task, or an error with its code."""
 
     task: TaskView | UnsetType = UNSET
     error: str | UnsetType = UNSET
@@ -121,7 +121,7 @@ class CreatedItem(Struct, rename="camel"):
 
 
 class CreatedBatch(Struct, rename="camel"):
-    """One entry an item, in the items' order."""
+    """One entry per item, in the items' order."""
 
     results: list[CreatedItem]
 
@@ -134,7 +134,7 @@ class CancelledTask(Struct, rename="camel"):
 
 
 class CleanedUp(Struct):
-    """How many tasks were deleted, and the bounds that held."""
+    """How many tasks were deleted, and the bounds in force."""
 
     deleted: int
     before: str
@@ -142,7 +142,7 @@ class CleanedUp(Struct):
 
 
 class ExplanationView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """Why a task is where it is; `until` when time itself ends the reason."""
+    """The reason for a task's state; `until` is when the passing of time ends it."""
 
     task_id: str
     reason: Reason
@@ -196,7 +196,7 @@ def result_view(result: Result) -> ResultView:
 
 
 def explanation_view(task_id: str, explanation: Explanation) -> ExplanationView:
-    """Render why a task is where it is."""
+    """Render the reason for a task's state."""
     return ExplanationView(
         task_id=task_id,
         reason=explanation.reason,
@@ -207,7 +207,7 @@ def explanation_view(task_id: str, explanation: Explanation) -> ExplanationView:
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
-    """Render a delivery that is over."""
+    """Render a finished delivery."""
     return AttemptView(
         worker=attempt.worker,
         started_at=rfc3339(attempt.started_ms),
