@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from codeq_cluster.loop_pass import LoopPass
 from codeq_cluster.raft.ports import Handle
 
 Work = Callable[[], None]
@@ -19,19 +20,20 @@ class LoopTimers:
 
     Attributes:
         now: Returns monotonic seconds.
+        call_soon: Runs a call in the loop's next pass; see `LoopPass.soon`.
+        call_last: Runs a call at the end of a pass; see `LoopPass.last`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.now: Callable[[], float] = loop.time
+        shared = LoopPass.of(loop)
+        self.call_soon: Callable[[Callable[[], None]], Handle] = shared.soon
+        self.call_last: Callable[[Callable[[], None]], Handle] = shared.last
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Handle:
         """Run `call` on the loop after `delay_s` seconds."""
         return self._loop.call_later(delay_s, call)
-
-    def call_soon(self, call: Callable[[], None]) -> Handle:
-        """Run `call` on the loop's next pass."""
-        return self._loop.call_soon(call)
 
 
 class DiskThread:

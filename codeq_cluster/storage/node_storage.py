@@ -44,8 +44,8 @@ class WalPlace(Protocol):
 class StorageTimers(spiller.SpillTimers, Protocol):
     """Time and the event loop."""
 
-    def call_soon(self, call: Callable[[], None]) -> object:
-        """Run `call` on the loop's next pass."""
+    def call_last(self, call: Callable[[], None]) -> object:
+        """Run `call` at the end of the loop's pass, after what runs in it now."""
 
 
 class NodeStorage:
@@ -110,7 +110,7 @@ class NodeStorage:
             self._wal,
             executor=self._executor,
             syncer=self._syncer,
-            call_soon=self._timers.call_soon,
+            call_last=self._timers.call_last,
             now=self._timers.now,
             took=self._took,
         )

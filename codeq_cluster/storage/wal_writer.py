@@ -75,7 +75,7 @@ class WalWriter:
         *,
         executor: Executor,
         syncer: Syncer | None,
-        call_soon: Callable[[Callable[[], None]], object],
+        call_last: Callable[[Callable[[], None]], object],
         now: Callable[[], float],
         took: Callable[[int, float], None] = lambda _shard, _seconds: None,
     ) -> None:
@@ -85,14 +85,14 @@ class WalWriter:
             wal: The node's write-ahead log.
             executor: Runs the calls that wait for room on the disk.
             syncer: Waits until the disk has a job; None when the operating system is enough.
-            call_soon: Runs a call on the loop's next pass.
+            call_last: Runs a call at the end of the loop's pass.
             now: Monotonic seconds.
             took: Called with (shard, seconds) for every write.
         """
         self._wal = wal
         self._executor = executor
         self._syncer = syncer
-        self._call_soon = call_soon
+        self._call_last = call_last
         self._now = now
         self._took = took
         self._asked: list[_Asked] = []
@@ -118,7 +118,7 @@ class WalWriter:
         if not self._works:
             self._works = True
             # Groups that take their turn in the same pass of the loop share even the first job.
-            self._call_soon(self._begin)
+            self._call_last(self._begin)
 
     def stop(self) -> None:
         """Begin no more jobs; callers that wait get no answer."""

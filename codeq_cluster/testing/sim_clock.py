@@ -90,3 +90,7 @@ class SimTimers:
     def call_soon(self, call: Callable[[], None]) -> SimHandle:
         """Run `call` at this instant, after the calls already due."""
         return self.call_later(0.0, call)
+
+    def call_last(self, call: Callable[[], None]) -> SimHandle:
+        """Run `call` at this instant, after the calls already due."""
+        return self.call_soon(call)

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
+from codeq_cluster.loop_pass import LoopPass
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.channel import Channel, refusal_of
 from codeq_cluster.wire.counters import LinkTally, remedy
@@ -140,7 +141,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         if waiting + size > self._settings.queue_bytes_max or size > self._settings.frame_bytes_max:
             return False
         if not self._queue:
-            self._loop.call_soon(self._flush)
+            LoopPass.of(self._loop).last(self._flush)
         self._queue.append((item, size))
         self._queued_bytes += size
         return True

@@ -55,6 +55,7 @@ class Costs:
             self._count(node.syncs, "run", "syncs", node_id)
             self._count(node.executor, "run", "hand-overs to the disk thread", node_id)
             self._count(node.loop, "create_task", "tasks", node_id)
+            self._count(node.loop, "call_soon", "deferred calls", node_id)
 
     def _count(self, owner: object, name: str, what: str, node_id: str) -> None:
         done = getattr(owner, name)
@@ -102,6 +103,9 @@ CREATE = {
     "spills": 3,
     "calls": 0,
     "tasks": 1,  # The simulated client's own.
+    # A turn, the write of the log and the frames that it asks for are one. The simulated link has
+    # no frames.
+    "deferred calls": 11,
 }
 
 

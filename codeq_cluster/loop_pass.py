@@ -1,0 +1,96 @@
+"""Loop pass: work that several parts of a node do together, once in a pass of the event loop.
+
+Each deferred call costs a loop a pass of its own, with a look at all sockets. A lone create needs
+four in a row at each follower: the group's turn, the log's write, the next turn, and the frame that
+carries its answer. Here a turn, and the write and the frames it asks for, are one pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+Call = Callable[[], None]
+
+
+class PassHandle:
+    """A call in the next pass."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call: Call | None = call
+
+    def cancel(self) -> None:
+        """Forget the call; does nothing once it has run."""
+        self.call = None
+
+
+class LoopPass:
+    """The next pass of one event loop: first the calls of `soon`, then those of `last`.
+
+    A call that fails is reported to the loop's exception handler, and the others follow.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._soon: list[PassHandle] = []
+        self._last: list[PassHandle] = []
+        self._is_armed = False
+
+    @staticmethod
+    def of(loop: asyncio.AbstractEventLoop) -> LoopPass:
+        """Return the pass that all parts share that run on a loop."""
+        found = _passes.get(loop)
+        if found is None:
+            found = _passes[loop] = LoopPass(loop)
+        return found
+
+    def soon(self, call: Call) -> PassHandle:
+        """Run `call` in the next pass; from a call of `soon`, in the one after it."""
+        handle = PassHandle(call)
+        self._soon.append(handle)
+        self._arm()
+        return handle
+
+    def last(self, call: Call) -> PassHandle:
+        """Run `call` at the end of this pass if one is running, otherwise of the next."""
+        handle = PassHandle(call)
+        self._last.append(handle)
+        self._arm()
+        return handle
+
+    def _arm(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        try:
+            soon, self._soon = self._soon, []
+            for handle in soon:
+                self._call(handle)
+            last, self._last = self._last, []
+            for handle in last:
+                self._call(handle)
+        finally:
+            self._is_armed = False
+            if self._soon or self._last:
+                self._arm()
+
+    def _call(self, handle: PassHandle) -> None:
+        call = handle.call
+        if call is None:
+            return
+        try:
+            call()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as the loop does for its own calls
+            self._loop.call_exception_handler(
+                {"message": f"exception in {call!r}", "exception": error}
+            )
+
+
+_passes: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPass] = WeakKeyDictionary()

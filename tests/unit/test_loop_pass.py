@@ -1,0 +1,74 @@
+"""The loop's pass: its order, its bounds, and calls that fail."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from codeq_cluster.loop_pass import LoopPass
+
+
+async def test_a_pass_ends_with_what_its_calls_asked_for() -> None:
+    """Turns of two groups are one write of the log and one frame, without a pass between them."""
+    loop = asyncio.get_running_loop()
+    shared, order = LoopPass.of(loop), list[str]()
+
+    def turn(name: str) -> None:
+        order.append(f"turn of {name}")
+        shared.last(partial(order.append, f"frame of {name}"))
+
+    shared.soon(partial(turn, "a"))
+    shared.soon(partial(turn, "b"))
+    loop.call_soon(order.append, "next pass")
+    await asyncio.sleep(0)
+
+    assert order == ["turn of a", "turn of b", "frame of a", "frame of b", "next pass"]
+
+
+async def test_a_call_that_asks_for_another_waits_a_pass() -> None:
+    """Sockets get their turn in between, so that no group can stop the others."""
+    loop = asyncio.get_running_loop()
+    shared, order = LoopPass.of(loop), list[str]()
+    shared.soon(lambda: shared.soon(partial(order.append, "second")) and None)
+    shared.last(lambda: shared.last(partial(order.append, "last but one")) and None)
+    loop.call_soon(order.append, "between")
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+    assert order == ["between", "second", "last but one"]
+
+
+async def test_a_call_that_was_cancelled_is_not_made() -> None:
+    """A group that stops in the same pass takes no turn."""
+    shared, order = LoopPass.of(asyncio.get_running_loop()), list[str]()
+    later = shared.soon(partial(order.append, "cancelled"))
+    shared.soon(partial(order.append, "made"))
+    later.cancel()
+    await asyncio.sleep(0)
+
+    assert order == ["made"]
+
+
+async def test_a_call_that_fails_is_reported_and_the_others_follow() -> None:
+    """One group's bug is the loop's to report, as if each call had been a pass of its own."""
+    loop = asyncio.get_running_loop()
+    shared, order, reported = LoopPass.of(loop), list[str](), list[BaseException]()
+    loop.set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
+    shared.soon(partial(int, "no number"))
+    shared.soon(partial(order.append, "soon"))
+    shared.last(partial(order.append, "last"))
+    await asyncio.sleep(0)
+    shared.soon(partial(order.append, "later"))
+    await asyncio.sleep(0)
+
+    assert [str(error) for error in reported] == [
+        "invalid literal for int() with base 10: 'no number'"
+    ]
+    assert order == ["soon", "last", "later"]
+
+
+async def test_the_parts_of_a_node_share_a_pass() -> None:
+    """It belongs to the loop, whoever asks."""
+    loop = asyncio.get_running_loop()
+
+    assert LoopPass.of(loop) is LoopPass.of(loop)
