@@ -16,7 +16,7 @@ from codeq_cluster.backup.manifest import MANIFEST, is_id
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.settings import BackupSettings
 
-# S3 takes 10,000 parts of one object: 160 GiB of compressed rows a shard. Two are in memory.
+# S3 takes 10,000 parts of one object: 160 GiB of compressed rows per shard. Two are in memory.
 _PART_BYTES = 16 * 2**20
 _PARTS_AT_ONCE = 2
 _READ_BYTES = 256 * 1024

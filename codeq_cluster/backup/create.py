@@ -34,7 +34,7 @@ class Cut:
 
 
 class Pace:
-    """Limits a thread's bytes a second, and ends its work on request.
+    """Limits a thread's bytes per second, and ends its work on request.
 
     Args:
         bytes_per_s: On average; 0 for no limit.

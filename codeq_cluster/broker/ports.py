@@ -124,7 +124,7 @@ class Snapshot(Struct, frozen=True, array_like=True):
     """Rows read at one applied index.
 
     Attributes:
-        values: One a key, None for a missing row.
+        values: One per key, None for a missing row.
     """
 
     applied_index: int

@@ -1,9 +1,9 @@
 """Bootstrap: the first start of a new cluster; a node that joins later finds out that it is late.
 
 A new cluster starts when all its nodes are connected and none has data of another cluster. The
-first of them by id then writes down the membership and each member's data, and the others copy it.
-If a node whose data is not on that list asks, it is told so and waits to join. So a node that lost
-its disk can never help to bootstrap a second cluster while the others still have the first.
+first of them by id then stores the membership and each member's data, and the others copy it. A
+node whose data is not on that list is told to wait and joins later. So a node that lost its disk
+can never help to bootstrap a second cluster while the others still have the first.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Bootstrap:
             They are asked whether there is a cluster, and are not part of a new one.
 
     Attributes:
-        waits_for: Why this node cannot start yet, for the operator; empty for no reason.
+        waits_for: Why this node cannot start yet, for the operator; empty if it can.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Bootstrap:
         return msgspec.to_builtins(self._standing(), builtin_types=(bytes,))
 
     async def run(self) -> BootstrapOutcome:
-        """Ask the others until the cluster's membership is known, for ever if need be."""
+        """Ask the others until the cluster's membership is known, without a time limit."""
         while True:
             found = await self._round()
             if isinstance(found, BootstrapOutcome):

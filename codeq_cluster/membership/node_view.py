@@ -107,7 +107,7 @@ class NodeMembers:
         return found
 
     def recognises(self, peer: str, incarnation: int) -> bool:
-        """Return whether a node may connect: not on other data than a live node of the same id."""
+        """Return whether a node may connect; not if a live node of its id has other data."""
         known = {
             member.data
             for group in self._groups
@@ -118,7 +118,7 @@ class NodeMembers:
         return self._mesh is None or self._mesh.data_at(peer) not in known
 
     def welcomes(self) -> bool:
-        """Return whether nodes that are no peers may connect: this one does not know its peers."""
+        """Return whether unknown nodes may connect: only while this one does not know its peers."""
         return not self.founded
 
     def on_stranger(self, peer: str, address: str) -> None:

@@ -41,7 +41,7 @@ class Dismiss(Struct, frozen=True, array_like=True, kw_only=True, tag="dismiss")
 
 
 class Raise(Struct, frozen=True, array_like=True, kw_only=True, tag="raise"):
-    """An operator allows newer formats to be used.
+    """An operator enables newer formats.
 
     Attributes:
         level: Their format version; 0 for the newest that any member knows.

@@ -177,11 +177,11 @@ class Node:
         )
         stack.callback(directory.close)
 
-        # The databases, one a shard, with one shared block cache, and the write-ahead log in front
+        # The databases, one per shard, with one shared block cache, and the write-ahead log in front
         # of them.
         self._shards = self._open_storage(directory).shards
 
-        # The broker's engines, one a shard, and the catalogue that connects them.
+        # The broker's engines, one per shard, and the catalogue that connects them.
         catalogue = Catalogue()
         self._history = History(catalogue.counters, self._now_s)
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)

@@ -33,8 +33,8 @@ class Fact(Generic[_Q, _A]):
 
     Attributes:
         name: Its name on the link.
-        question: The type of what is asked; plain values on the link.
-        answer: The type of what each node answers; plain values on the link.
+        question: The type of the question, which is sent as plain values.
+        answer: The type of a node's answer, which is sent as plain values.
     """
 
     name: str

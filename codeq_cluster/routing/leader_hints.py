@@ -1,4 +1,4 @@
-"""Leader hints: who leads a shard, by the peers' word, while the own replica hears nobody.
+"""Leader hints: the leader of a shard by its peers' answers, while the own replica is isolated.
 
 A hint only decides where a request is sent: the receiver answers for a shard only while it leads
 it.

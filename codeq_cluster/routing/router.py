@@ -4,7 +4,7 @@ The policy in one place:
 
 - Try the leader this node knows; if it is another node, call it over the link.
 - If there is no leader, or it has gone, wait for the next one within the caller's deadline.
-- A node whose own replica is out of service hears of no leader. It asks its peers for one, briefly.
+- A node whose own replica is out of service does not learn of leaders. It briefly asks its peers.
 
 A call may be sent twice: every operation carries its own name (a task id, a request id). So a call
 whose outcome is unknown is sent again to the next leader and takes effect once. The caller gets
@@ -91,7 +91,7 @@ class Router:
 
     Args:
         node_id: This node.
-        engines: One a shard, in the order of shards.
+        engines: One per shard, in the order of shards.
         calls: The link.
         took: Called with (method, seconds) of every call another node has answered.
         tracing: Makes spans of the calls; None for none.

@@ -36,7 +36,7 @@ class ShardCalls:
     """Answers the routers of other nodes.
 
     Args:
-        engines: One a shard, in the order of shards.
+        engines: One per shard, in the order of shards.
         tracing: Makes spans of the calls; None for none.
     """
 

@@ -34,7 +34,7 @@ class _Lent:
 
 
 class SnapshotServer:
-    """Serves this node's snapshots to peers, at most one a shard.
+    """Serves this node's snapshots to peers, at most one per shard.
 
     Args:
         stores: By shard.

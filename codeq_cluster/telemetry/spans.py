@@ -134,7 +134,7 @@ class Spans:
     def commit(
         self, *, shard: int, term: int, ordinal: int, operations: int
     ) -> AbstractContextManager[object]:
-        """Open a span for the block, which waits until the request's decisions are applied."""
+        """Open a span for the block's wait until the request's decisions are applied."""
         if not _sampled():
             return _NOTHING
         span = self._tracer.start_span(
@@ -247,7 +247,7 @@ class _Current(_Attached):
 
 
 class _Sending(_Current):
-    """The same for a webhook, whose receiver has accepted it or not."""
+    """Records the outcome of a webhook."""
 
     __slots__ = ()
 
@@ -264,7 +264,7 @@ class _Sending(_Current):
 
 
 class _Seldom(logging.Filter):
-    """Passes one line a minute: a collector that is away is one event, not one a batch."""
+    """Passes one line a minute: a collector that is away is one event, not one per batch."""
 
     def __init__(self) -> None:
         super().__init__()

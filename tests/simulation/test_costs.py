@@ -179,7 +179,7 @@ def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None
 
 
 def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
-    """A caller just answered joins those who wait: one entry a round, not two."""
+    """A caller just answered joins those who wait: one entry per round, not two."""
     costs = Costs(brokers)
     lanes, rounds = 16, 10
     new = (RequestedTask(command="work", payload='{"n": 1}'),)

@@ -151,7 +151,7 @@ def test_one_voter_has_one_vote(rules: SafetySwitches) -> None:
 def test_a_long_divergent_tail_is_found_in_a_few_messages(
     rules: SafetySwitches, messages_max: int, messages_min: int
 ) -> None:
-    """A deposed leader's 300 entries cost a round trip a term, not one an entry."""
+    """A deposed leader's 300 entries cost a round trip per term, not one per entry."""
     cluster = settled(rules=rules, settings=RaftSettings(entries_in_flight_max=1000))
     cluster.cut("A", "BC")
     for number in range(300):

@@ -222,7 +222,7 @@ def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", _SETS)
 def test_every_mounted_file_has_its_volume(name: str) -> None:
-    """And the data has one a node, which stays when the release goes."""
+    """And the data has one per node, which stays when the release goes."""
     objects = _rendered(_SETS[name])
     spec = _one(objects, "StatefulSet")["spec"]
     (claim,) = spec["volumeClaimTemplates"]

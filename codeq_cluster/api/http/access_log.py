@@ -1,4 +1,4 @@
-"""Access log: one line a request, and the reasons of refusals; never the caller's data.
+"""Access log: one line per request, and the reasons of refusals; never the caller's data.
 
 A line names the method and the route's pattern. Paths contain ids, queries and headers may contain
 secrets, and bodies belong to the users.

@@ -22,10 +22,10 @@ class OutcomeSlot(Protocol):
         """Return whether the caller has stopped waiting."""
 
     def set_result(self, result: list[Outcome], /) -> None:
-        """Take the outcomes."""
+        """Give the caller its outcomes."""
 
     def set_exception(self, exception: BaseException, /) -> None:
-        """Take an error in place of the outcomes."""
+        """Give the caller an error in place of the outcomes."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Batch:
     Attributes:
         ordinal: Counts the batches of one leadership; with the term it identifies the entry.
         rows: The entry's mutations, net: a later decision's row replaces an earlier one's, and an
-            index row that a task left and came back to is not there.
+            index row that was removed and added again is left out.
         cancelled: The keys of those index rows.
         tasks: The newest state of every changed task; None if it is deleted.
         operations: Operations whose callers wait for this batch.

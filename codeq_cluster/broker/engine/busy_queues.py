@@ -37,7 +37,7 @@ _OUTDATED_MIN = 64  # See `TurnOrder`.
 class BusyQueues:
     """Made at the first claim of any command of a tenant.
 
-    Memory: ~600 bytes a queue, including the turn order.
+    Memory: ~600 bytes per queue, including the turn order.
 
     Attributes:
         order: The turn order, for claims.

@@ -1,4 +1,4 @@
-"""Bulk: reads of one row a task, and one operation on many tasks over all shards."""
+"""Bulk: reads of one row per task, and one operation on many tasks over all shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Makes = Callable[[tuple[str, ...]], Operation]
 async def rows_of(
     shards: Shards, keys: Sequence[tuple[str, bytes]], deadline: float
 ) -> list[bytes | None]:
-    """Return one row a task, with one read a shard.
+    """Return one row per task, with one read per shard.
 
     Args:
         shards: All shards.

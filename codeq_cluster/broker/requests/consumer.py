@@ -156,7 +156,7 @@ class Consumer:
     async def submit(
         self, tenant: str, worker: str, items: Sequence[NewResult], *, timeout_s: float
     ) -> list[Submitted | Rejected | CodeqError]:
-        """End leased tasks with results; return one answer an item, in order, errors as values.
+        """End leased tasks with results; return one answer per item, in order, errors as values.
 
         Files among the artifacts are stored first, under a time limit of their own.
         """

@@ -41,7 +41,7 @@ class Producer:
     async def create(
         self, tenant: str, items: Sequence[RequestedTask], *, timeout_s: float
     ) -> list[Created | Rejected | CodeqError]:
-        """Create tasks; one answer an item, order kept, `Created.payload` always set."""
+        """Create tasks; one answer per item, order kept, `Created.payload` always set."""
         with self._placement.under_way(items):
             chosen: dict[str, int | None] = {}
             placed = [self._place(tenant, item, chosen) for item in items]

@@ -60,7 +60,7 @@ def test_lines_of_one_kind_are_had_alone(
 
 
 def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    """One a line; after its time it ends with 0."""
+    """One per line; after its time it ends with 0."""
     with broker.sync_operator() as operator:
         operator.put_topic("told-as-json", {"weight": 2})
     code = main(["tail", "--json", "--seconds", "0.5", "--lines", "1"])

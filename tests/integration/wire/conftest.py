@@ -175,7 +175,7 @@ class Wire:
     """A cable to one address: records, cuts, freezes and tampers with the dialler's bytes.
 
     Attributes:
-        said: The dialler's bytes, one entry a connection.
+        said: The dialler's bytes, one entry per connection.
         frozen: All bytes are read and dropped.
         flows: While it is not set, nothing more is read.
         slams: This many further connections are closed as soon as they open.
