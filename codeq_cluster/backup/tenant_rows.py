@@ -15,7 +15,7 @@ def tenant_name(shown: str) -> str:
 
 
 class OneTenant:
-    """Passes the rows of one tenant; rows of one shard, tasks before the rows that name them.
+    """Passes the rows of one tenant, from the rows of one shard, in which tasks come first.
 
     Args:
         tenant: Its name.

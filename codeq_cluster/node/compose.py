@@ -141,7 +141,7 @@ class Node:
     async def stop(self) -> None:
         """Stop without failed requests, within a bound, in this order.
 
-        - `/readyz` tells balancers; requests are still served while they take notice.
+        - `/readyz` fails; requests are still served until load balancers take notice.
         - The leaderships go to other nodes, so that no client waits for an election.
         - Requests in progress are finished and connections closed.
         - The other parts stop in reverse order of their start; if this call is cancelled, at once.
@@ -177,8 +177,8 @@ class Node:
         )
         stack.callback(directory.close)
 
-        # The databases, one per shard, with one shared block cache, and the write-ahead log in front
-        # of them.
+        # The databases, one per shard, with one shared block cache, and the write-ahead log in
+        # front of them.
         self._shards = self._open_storage(directory).shards
 
         # The broker's engines, one per shard, and the catalogue that connects them.
@@ -606,7 +606,7 @@ class Node:
     # -- the node's own state ---------------------------------------------------------------------
 
     def status(self) -> list[ShardStatus]:
-        """Return one status a shard."""
+        """Return one status per shard."""
         log_sync = self._log_sync()
         return [
             status_of(group, members=self._members, settings=self.settings, log_sync=log_sync)

@@ -16,7 +16,8 @@ MIB = 2**20
 _TRUE = {"true", "yes", "1"}
 _FALSE = {"false", "no", "0"}
 
-# The characters that S3 calls safe in a key, in segments; 256 leave room for an artifact's path.
+# Segments of the characters that S3 calls safe in a key; 256 in all leave room for an artifact's
+# path.
 _KEY_PREFIX = re.compile(r"(?!.*(^|/)\.{1,2}(/|$))[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*")
 _KEY_PREFIX_CHARS_MAX = 256
 

@@ -39,7 +39,7 @@ class SnapshotGone(CodeqError):
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A snapshot that a leader serves, and of which this node's replica has use."""
+    """A leader's snapshot that this node's replica can use."""
 
     shard: int
     leader: str
@@ -68,7 +68,7 @@ class _Received:
 
 
 class SnapshotFetcher:
-    """Brings this node's replicas forward, one fetch a shard at a time.
+    """Brings this node's replicas forward, with at most one fetch per shard.
 
     Args:
         stores: By shard.
@@ -129,8 +129,9 @@ class SnapshotFetcher:
 
         These hold throughout:
         - The leader is asked at most every ten minutes for a snapshot that does not fit here.
-        - Nothing is received of a snapshot that the replica has no use for, whose formats this
-          release does not know, or for which no room is reserved.
+        - A snapshot is not received if the replica has no use for it, this release does not know
+        its
+          formats, or no room is reserved for it.
         - Nothing is installed that has not been verified whole.
         - The received files are deleted at every end but two: they were installed, or installing
           them failed, so that they may be the only whole state.
@@ -154,13 +155,13 @@ class SnapshotFetcher:
             log.info("snapshot installed", extra=offer.known | {"seconds": round(seconds, 3)})
 
     async def _ask(self, shard: int) -> _Offer | None:
-        """Return a snapshot of the shard's leader, or None if there is none of use.
+        """Return a useful snapshot of the shard's leader, or None if it has none.
 
         Raises:
             NoRoom: The last one did not fit and would not fit now.
             ReleaseTooOld: This release does not know its formats; the node must stop.
             ValueError: The leader's answer cannot be right.
-            CodeqError: What the call raised.
+            CodeqError: The call failed.
         """
         replica = self._replicas[shard]
         leader = replica.leader
@@ -214,7 +215,7 @@ class SnapshotFetcher:
 
         Raises:
             SnapshotGone: It will never come.
-            CodeqError: What the last call raised.
+            CodeqError: The last call failed.
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _STALLED_S_MAX

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, an event and its fields. Tokens and payloads are never logged.
+"""Logs: one JSON object per line, an event with fields. Tokens and payloads are never logged.
 
 All output of the process goes this way, including warnings and uncaught exceptions.
 """

@@ -130,7 +130,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
 
     def task_created(self, command: str, count: int = 1) -> None:
-        """Count new tasks; a retry with the same idempotency key is none."""
+        """Count new tasks; a retry with the same idempotency key does not count."""
         self._created.inc(self._command(command), by=count)
 
     def task_imported(self, command: str) -> None:

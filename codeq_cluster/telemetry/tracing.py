@@ -1,4 +1,4 @@
-"""Tracing: the interface by which layers report a request's way; None if tracing is off.
+"""Tracing: the interface by which layers report the path of a request; None if tracing is off.
 
 Every layer holds a `Tracing` or None and checks it first. So a node without a collector pays for
 one comparison and never loads the library. The current span is kept in the context of the request's
@@ -76,7 +76,7 @@ class Tracing(Protocol):
     def commit(
         self, *, shard: int, term: int, ordinal: int, operations: int
     ) -> AbstractContextManager[object]:
-        """Open a span for the block, which waits until the current request's decisions are applied.
+        """Open a span for the block's wait until the current request's decisions are applied.
 
         Args:
             shard: Its number.
