@@ -1,4 +1,4 @@
-"""Lifecycle: every arrow between two states of a task, as one table.
+"""Lifecycle: every transition between two states of a task, as one table.
 
 `decide` makes the changes, and this table lists them. The tests compare both: a change without a
 row fails, and so does a row that no operation uses. The diagram of docs/concepts.md is drawn from
@@ -51,7 +51,7 @@ class Arrow:
         assert self.cause
 
 
-# An import is no arrow: it adopts a task in the state it had in another cluster.
+# An import is not a transition: it adopts a task in the state it had in another cluster.
 ARROWS = (
     Arrow(operation=Create, before=None, after=State.READY, cause="create"),
     Arrow(operation=Create, before=None, after=State.DELAYED, cause="create, delayed"),
@@ -91,7 +91,7 @@ assert len(_BY_ENDS) == len(ARROWS)
 
 
 def arrow_of(operation: Operation, change: TaskChange) -> Arrow | None:
-    """Return the arrow of an operation's change of a task, or None where the table has none.
+    """Return the table's row for an operation's change of a task, or None if it has none.
 
     Args:
         operation: No import.

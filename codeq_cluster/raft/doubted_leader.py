@@ -1,4 +1,4 @@
-"""Doubted leader: how long a leader goes on that no majority is known to agree with."""
+"""Doubted leader: the time limit of a leader whose state no majority has confirmed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DoubtedLeader:
         self.deadline = _NEVER
 
     def give_up(self) -> None:
-        """Step down if this leader is in doubt and nobody can help it, or nobody did in time."""
+        """Step down if no majority can confirm a state in doubt, or none did in time."""
         engine, divergence = self._engine, self._divergence
         if not (engine.leads() and divergence.open):
             self.deadline = _NEVER

@@ -45,7 +45,7 @@ class Guard:
     this replica's log, term or vote.
 
     Args:
-        replica: Whose checks these are.
+        replica: The replica that is checked.
         elections: When this node last heard a leader.
         campaign: The election that a message may make this node start.
         read_index: The rounds that answers confirm.

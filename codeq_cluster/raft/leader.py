@@ -25,7 +25,7 @@ class Leader:
     neither a transfer nor a doubt about this replica's state is open.
 
     Args:
-        replica: Whose leadership this is.
+        replica: The replica that leads.
         source: Where entries come from.
         read_index: The reads that wait for proof of this leadership.
         changes: The membership change under way.

@@ -33,7 +33,7 @@ class Roster:
     Nothing acts on a membership before every part has adopted it: library, reads and timer.
 
     Args:
-        replica: Whose membership this is; its log has been loaded.
+        replica: The replica of this membership; its log has been loaded.
         initial_members: The members that the log begins with.
         read_index: Counts its rounds again when the voters change.
         elections: Armed when this node becomes a voter.
