@@ -173,7 +173,7 @@ class HttpClient:
     An async context manager; leaving it closes every connection.
 
     Args:
-        timeout_s: Of a request: its connection, its answer, each.
+        timeout_s: Of a request, its connection included.
         trust: Believes the servers' certificates; of no effect on plain HTTP.
         keep: Use connections again; without it each request has one of its own.
     """
@@ -232,7 +232,7 @@ class HttpClient:
             token: Bearer token; empty for none.
             body: None sends none.
             headers: Added.
-            timeout_s: Of this request; None for that of the client.
+            timeout_s: Of this request, its connection included; None for that of the client.
             connect_s: Of its connection; None for the same.
 
         Raises:
@@ -243,10 +243,11 @@ class HttpClient:
         request = request_bytes(method, url, path, token=token, body=body, headers=headers)
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[HttpAnswer] = loop.create_future()
+        late_s = loop.time() + timeout_s
         connection = await self._taken(url, connect_s or timeout_s)
         connection.answered = partial(_settle, ended)
         self._busy.add(connection)
-        late = loop.call_later(timeout_s, _expire, ended)
+        late = loop.call_at(late_s, _expire, ended)
         try:
             connection.ask(request, loop.time())
             answer = await ended

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import os
@@ -11,14 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import (
     ArtifactProvider,
     ArtifactSettings,
     LifecycleSettings,
     LimitSettings,
 )
-from tests.integration.http.client import PATIENCE_S, Answer, Client, single
+from tests.integration.http.client import Answer, Client, eventually, serving, single
 
 # Unneeded artifacts are swept once both have passed, which tests wait for. Even on a busy machine,
 # no request and no call of the store takes as long.
@@ -38,11 +36,12 @@ class Keeping:
     kept: Callable[[], list[str]]
 
     async def until_kept(self, expected: Callable[[list[str]], bool]) -> list[str]:
-        """Wait until the stored files are as expected; the request in the loop paces it."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not expected(found := self.kept()):
-                await self.client.get("/readyz")
-        return found
+        """Wait until the stored files are as expected; return them."""
+
+        async def found() -> list[str]:
+            return self.kept()
+
+        return await eventually(found, expected)
 
     async def leased(self, **fields: object) -> dict[str, Any]:
         """Create a task and claim it."""
@@ -104,15 +103,5 @@ async def keeping(
         artifacts=artifacts,
         lifecycle=lifecycle or LifecycleSettings(),
     )
-    node = Node(settings)
-    await node.start()
-    client = Client(node.port)
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while (await client.get("/readyz")).status != 200:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
+    async with serving(settings) as client:
         yield Keeping(client, kept)
-    finally:
-        for writer in client.open:
-            writer.close()
-        await node.stop()

@@ -7,9 +7,10 @@ import contextlib
 import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.node.compose import Node
@@ -24,6 +25,10 @@ from codeq_cluster.settings import (
     Unsigned,
     WebhookSettings,
 )
+from codeq_cluster.testing.http import HttpAnswer, body_bytes
+from codeq_cluster.testing.waiting import until
+
+T = TypeVar("T")
 
 DEADLINE_S = 20.0  # Of one answer: less than the longest waits that a test asks for.
 PATIENCE_S = 60.0  # Of what takes more than one answer, such as the start of a node.
@@ -175,13 +180,10 @@ class Client:
 
 async def read_answer(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Answer:
     """Read one answer; one to HEAD tells of a body that does not come."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-    headers = {
-        name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])
-    }
-    body_bytes = 0 if bodiless else int(headers.get("content-length", "0"))
-    body = await reader.readexactly(body_bytes)
-    return Answer(int(head[0].split()[1]), headers, body)
+    head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
+    body = await reader.readexactly(0 if bodiless else body_bytes(head) or 0)
+    answer = HttpAnswer(int(head[9:12]), head, body)
+    return Answer(answer.status, answer.headers, body)
 
 
 def single(
@@ -220,15 +222,42 @@ async def running(
 @contextlib.asynccontextmanager
 async def serving(settings: NodeSettings) -> AsyncIterator[Client]:
     """Run a node of these settings until the end of the block; yield a client of it."""
+    async with running_node(settings) as (_, client):
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def running_node(
+    settings: NodeSettings, *, trust: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Node, Client]]:
+    """Run a node of these settings until the end of the block; yield it with a client."""
     node = Node(settings)
     await node.start()
-    client = Client(node.port)
+    client = Client(node.port, trust=trust)
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            while (await client.get("/readyz")).status != 200:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
-        yield client
+        await ready(client)
+        yield node, client
     finally:
         for writer in client.open:
             writer.close()
         await node.stop()
+
+
+async def ready(client: Client) -> None:
+    """Wait until a node is ready."""
+    await eventually(lambda: client.get("/readyz"), lambda answer: answer.status == 200)
+
+
+async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], object] = bool) -> T:
+    """Ask until the answer is as expected; return it.
+
+    Raises:
+        ClusterError: It was not within PATIENCE_S.
+    """
+
+    async def expected() -> tuple[T] | None:
+        answer = await ask()
+        return (answer,) if holds(answer) else None
+
+    (answer,) = await until(expected, within_s=PATIENCE_S, what="the expected answer")
+    return answer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, NodeSettings, PeerAddress
 from codeq_cluster.testing.ports import free_ports
-from tests.integration.http.client import OPERATOR, PATIENCE_S, Client, single
+from tests.integration.http.client import OPERATOR, Client, eventually, single
 
 NAMES = ("n1", "n2", "n3")
 
@@ -45,12 +44,12 @@ class Nodes:
 
     async def says(self, name: str, holds: Callable[[list[str]], bool]) -> list[str]:
         """Wait until a node's `/readyz` tells its operator the expected state; return it."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                told = (await self.clients[name].get("/readyz", token=OPERATOR)).json
-                missing = [str(line) for line in told.get("missing", [])]  # type: ignore[attr-defined]
-                if holds(missing):
-                    return missing
+
+        async def missing() -> list[str]:
+            told = (await self.clients[name].get("/readyz", token=OPERATOR)).json
+            return [str(line) for line in told.get("missing", [])]  # type: ignore[attr-defined]
+
+        return await eventually(missing, holds)
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,6 @@ A route without a row in the table fails here, so that every new route states it
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,7 +15,7 @@ import pytest_asyncio
 
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings
-from tests.integration.http.client import BASE, OPERATOR, PATIENCE_S, Client, single
+from tests.integration.http.client import BASE, OPERATOR, Client, eventually, single
 from tests.integration.http.world import CALLERS, World, created
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -154,9 +153,10 @@ async def test_why_a_node_is_not_ready_names_its_directory_to_operators_alone(
     await node.start()
     try:
         client = Client(node.port)
-        async with asyncio.timeout(PATIENCE_S):
-            while b"MiB are free" not in (full := await client.get("/readyz", token=OPERATOR)).body:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
+        full = await eventually(
+            lambda: client.get("/readyz", token=OPERATOR),
+            lambda answer: b"MiB are free" in answer.body,
+        )
         told = await client.get("/readyz", token=token)
     finally:
         await node.stop()

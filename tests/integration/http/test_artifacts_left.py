@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from codeq_cluster.settings import ArtifactProvider, LifecycleSettings
 from tests.integration.http.artifacts import LIMITS, Keeping, files_below, inline, keeping, local
-from tests.integration.http.client import DEADLINE_S, PATIENCE_S, read_answer
+from tests.integration.http.client import DEADLINE_S, eventually, read_answer
 
 
 @pytest_asyncio.fixture
@@ -62,9 +62,8 @@ async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, e
     assert ["inline", "named"][2 - stays :] == sorted(Path(each).name for each in left)
     for artifact in (await node.client.get(f"{path}/result")).json["result"].get("artifacts", ()):  # type: ignore[attr-defined]
         assert 200 == (await node.client.get(artifact["url"])).status
-    async with asyncio.timeout(PATIENCE_S):
-        while await swept(node) < 1:
-            pass  # It is counted just after the deletion that was seen.
+    # It is counted just after the deletion that was seen.
+    await eventually(lambda: swept(node))
 
 
 async def test_a_later_holder_may_name_what_an_earlier_one_has_uploaded(node: Keeping) -> None:
@@ -230,9 +229,7 @@ async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
         task = await node.leased()
         sent = (await node.put(task, "s", b"1")).json
         done = await node.finish(task, sent, inline("a", b"2"))
-        async with asyncio.timeout(PATIENCE_S):
-            while list(root.iterdir()):
-                await node.client.get("/readyz")
+        await node.until_kept(lambda _: not list(root.iterdir()))
         gone = await node.client.get(str(sent["url"]))
 
         assert 200 == done.status
@@ -255,9 +252,7 @@ async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_wit
     async with keeping(data, nowhere, files_below(root), limits=limits) as node:
         for each in (task, other):
             await node.client.post(f"tasks/{each['id']}/cancel")
-        async with asyncio.timeout(PATIENCE_S):
-            while await swept(node, "failure") < 1:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
+        await eventually(lambda: swept(node, "failure"))
 
         assert 2 == len(node.kept())
     told = [each for each in caplog.records if each.message == "unneeded artifacts stay for now"]

@@ -20,7 +20,7 @@ from codeq_cluster.cli.main import main
 from codeq_cluster.codec import keyspace, levels
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.settings import BackupSettings, LimitSettings
-from tests.integration.http.client import OPERATOR, PATIENCE_S, Client, serving, single
+from tests.integration.http.client import OPERATOR, Client, eventually, serving, single
 from tests.integration.http.operating import walked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,11 +41,11 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 async def ended(client: Client, backup: str) -> dict[str, Any]:
     """Poll until a backup has ended."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            answer = await client.get(f"admin/backup/{backup}", token=OPERATOR)
-            if answer.json["status"] in ("DONE", "FAILED"):
-                return answer.json
+    answer = await eventually(
+        lambda: client.get(f"admin/backup/{backup}", token=OPERATOR),
+        lambda answer: answer.json["status"] in ("DONE", "FAILED"),
+    )
+    return answer.json
 
 
 async def taken(client: Client) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator
@@ -10,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import BudgetSettings, LimitSettings, TenantBudget
-from tests.integration.http.client import PATIENCE_S, Client, single
+from tests.integration.http.client import Client, serving, single
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,18 +21,9 @@ TEXT = "x" * 600
 async def budgeted(data_dir: Path, **bounds: int) -> AsyncIterator[Client]:
     """Run a node with these quotas for its tenants but none for `other`; yield a client of it."""
     budgets = BudgetSettings(**bounds, tenants=(TenantBudget(tenant="other"),))
-    node = Node(dataclasses.replace(single(data_dir, LimitSettings()), budgets=budgets))
-    await node.start()
-    client = Client(node.port)
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while (await client.get("/readyz")).status != 200:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
+    settings = dataclasses.replace(single(data_dir, LimitSettings()), budgets=budgets)
+    async with serving(settings) as client:
         yield client
-    finally:
-        for writer in client.open:
-            writer.close()
-        await node.stop()
 
 
 async def test_a_tenant_has_so_many_tasks_waiting_and_no_more(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from aiohttp import web
 from codeq_cluster.settings import LimitSettings, WebhookSettings
 from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.webhooks.signing import signature
-from tests.integration.http.client import Client, running
+from tests.integration.http.client import Client, eventually, running
 from tests.integration.webhooks.target import Heard, fine, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -258,16 +258,16 @@ async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: 
         ids = [await node.create("homeless", webhook=url) for _ in range(30)]
         begun_s = time.monotonic()
         await asyncio.gather(*(node.post(f"tasks/{task_id}/cancel") for task_id in ids))
-        while len(dead := await deliveries(node, "dead")) < len(ids):
-            pass  # The request in the condition paces the loop; the timeout bounds it.
+        dead = await eventually(
+            lambda: deliveries(node, "dead"), lambda found: len(found) >= len(ids)
+        )
         passed_s = time.monotonic() - begun_s
         while not target.heard:
             # A delivery that a busy machine does not try within its age is given up like the
             # others.
             task_id = await node.create("housed", webhook=target.url)
             await node.post(f"tasks/{task_id}/cancel")
-            while f"{task_id}.1" in {each["id"] for each in await deliveries(node, "pending")}:
-                pass  # The request in the condition paces the loop; the timeout bounds it.
+            await gone(node, f"{task_id}.1", "pending")
         given_up = len(await deliveries(node, "dead"))
         answer = await node.post("admin/deliveries/replay", {"all": True})
 
@@ -342,13 +342,16 @@ async def deliveries(node: Client, status: str = "") -> list[dict[str, object]]:
 
 async def until_dead(node: Client, delivery_id: str) -> list[dict[str, object]]:
     """Wait until a delivery is dead; return it."""
-    while True:
-        dead = [each for each in await deliveries(node, "dead") if each["id"] == delivery_id]
-        if dead:
-            return dead
+
+    async def dead() -> list[dict[str, object]]:
+        return [each for each in await deliveries(node, "dead") if each["id"] == delivery_id]
+
+    return await eventually(dead)
 
 
-async def gone(node: Client, delivery_id: str) -> None:
-    """Wait until a delivery is done."""
-    while any(each["id"] == delivery_id for each in await deliveries(node)):
-        pass  # The request in the condition paces the loop; the timeout bounds it.
+async def gone(node: Client, delivery_id: str, status: str = "") -> None:
+    """Wait until a delivery is done, or no longer has a status."""
+    await eventually(
+        lambda: deliveries(node, status),
+        lambda found: all(each["id"] != delivery_id for each in found),
+    )

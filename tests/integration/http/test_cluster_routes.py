@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +11,8 @@ import pytest_asyncio
 
 from codeq_cluster.cli.main import main
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.node.compose import Node
-from codeq_cluster.settings import LimitSettings, PeerAddress
-from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer, Client, single
+from tests.integration.http.client import OPERATOR, Answer, Client, eventually
+from tests.integration.http.nodes import three_nodes
 from tests.integration.http.operating import died, walked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -126,39 +121,8 @@ async def test_formats_that_cannot_be_used_are_refused(
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def three(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[dict[str, Client]]:
     """Run three nodes on one loop, over real sockets."""
-    names = ("n1", "n2", "n3")
-    with contextlib.ExitStack() as probes:
-        ports = []
-        for _ in names:
-            probe = probes.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            ports.append(probe.getsockname()[1])
-    peers = tuple(
-        PeerAddress(id=name, link=f"127.0.0.1:{port}", http=f"http://{name}")
-        for name, port in zip(names, ports, strict=True)
-    )
-    directory: Path = tmp_path_factory.mktemp("three")
-    async with contextlib.AsyncExitStack() as stack:
-        clients = {}
-        for name, port in zip(names, ports, strict=True):
-            settings = replace(
-                single(directory / name, LimitSettings()),
-                node_id=name,
-                peers=peers,
-                link_port=port,
-            )
-            node = Node(settings)
-            await node.start()
-            stack.push_async_callback(node.stop)
-            clients[name] = Client(node.port)
-        async with asyncio.timeout(PATIENCE_S):
-            for client in clients.values():
-                while (await client.get("/readyz")).status != 200:
-                    pass  # The request in the condition paces the loop; the deadline bounds it.
-        yield clients
-        for client in clients.values():
-            for writer in client.open:
-                writer.close()
+    async with three_nodes(tmp_path_factory.mktemp("three")) as nodes:
+        yield nodes.clients
 
 
 async def _leader(client: Client, shard: int) -> str:
@@ -174,21 +138,23 @@ async def _leadership(client: Client, shard: int) -> tuple[str, int]:
 
 async def _known_to_all(nodes: dict[str, Client], shard: int, *, after: int) -> tuple[str, int]:
     """Wait until all nodes know the same leader of a shard, in a later term; return both."""
-    while True:
-        found = {await _leadership(client, shard) for client in nodes.values()}
+
+    async def found() -> list[tuple[str, int]]:
+        return list({await _leadership(client, shard) for client in nodes.values()})
+
+    def is_known(found: list[tuple[str, int]]) -> bool:
         [(leader, term), *others] = found
-        if leader and term > after and not others:
-            return leader, term
+        return bool(leader) and term > after and not others
+
+    return (await eventually(found, is_known))[0]
 
 
 async def _transferred(client: Client, body: dict[str, object]) -> Answer:
     """Repeat a transfer until it succeeds: with a peer that is slow right now it answers 409."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (
-            answer := await client.post("admin/cluster/transfer", body, token=OPERATOR)
-        ).status == 409:
-            assert answer.json["retryable"] is True
-        return answer
+    return await eventually(
+        lambda: client.post("admin/cluster/transfer", body, token=OPERATOR),
+        lambda answer: answer.status != 409 or answer.json["retryable"] is not True,
+    )
 
 
 async def test_leadership_is_transferred_whichever_node_is_asked(
@@ -222,17 +188,17 @@ async def test_leadership_goes_to_whoever_is_ready_when_nobody_is_named(
     three: dict[str, Client],
 ) -> None:
     """It goes to another node, and every node learns of it."""
-    leader, known = "", ("", 0)
-    async with asyncio.timeout(PATIENCE_S):
-        # The preferred leader takes it back after a while, perhaps before all nodes were asked.
-        while known[0] != leader or not leader:
-            _, before = await _leadership(three["n3"], 1)
-            answer = await _transferred(three["n3"], {"shard": 1})
-            leader = str(answer.json["leader"])
-            known = await _known_to_all(three, 1, after=before)
 
-            assert answer.json["from"] != leader
-            assert answer.json["changed"] is True
+    async def transferred() -> bool:
+        _, before = await _leadership(three["n3"], 1)
+        answer = await _transferred(three["n3"], {"shard": 1})
+        assert answer.json["from"] != answer.json["leader"]
+        assert answer.json["changed"] is True
+        known, _ = await _known_to_all(three, 1, after=before)
+        return answer.json["leader"] == known
+
+    # The preferred leader takes it back after a while, perhaps before all nodes were asked.
+    await eventually(transferred)
 
 
 async def test_every_node_answers_an_operator_alike(three: dict[str, Client]) -> None:
@@ -274,15 +240,19 @@ async def test_leaderships_are_spread_at_once_when_an_operator_says_so(
     preferred = {int(each["shard"]): str(each["preferred"]) for each in shards}
     [away, *_] = [name for name in three if name != preferred[1]]
     command = ["cluster", "rebalance", "--url", f"http://127.0.0.1:{one.port}", "--token", OPERATOR]
-    done: list[str] = []
-    async with asyncio.timeout(PATIENCE_S):
-        # A slow peer may refuse now; after a while its leadership returns by itself.
-        while f"shard 1 is led by {preferred[1]}" not in done:
-            await _transferred(one, {"shard": 1, "to": away})
-            await asyncio.to_thread(main, command)
-            done += capsys.readouterr().err.splitlines()
-        while {shard: await _leader(one, shard) for shard in preferred} != preferred:
-            pass  # The node asked may learn of the new leader later than the others.
+
+    async def rebalanced() -> bool:
+        await _transferred(one, {"shard": 1, "to": away})
+        await asyncio.to_thread(main, command)
+        return f"shard 1 is led by {preferred[1]}" in capsys.readouterr().err.splitlines()
+
+    async def leaders() -> dict[int, str]:
+        return {shard: await _leader(one, shard) for shard in preferred}
+
+    # A slow peer may refuse now; after a while its leadership returns by itself.
+    await eventually(rebalanced)
+    # The node asked may learn of the new leader later than the others.
+    await eventually(leaders, lambda led: led == preferred)
     again = await asyncio.to_thread(main, command)
 
     assert 0 == again

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
 from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
-from tests.integration.http.client import Client, running
+from tests.integration.http.client import Client, eventually, running
 from tests.integration.http.operating import died, pages, walked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -89,9 +90,8 @@ async def dead(node: Client, target: Target, count: int = 1) -> list[str]:
     tasks = []
     for _ in range(count):
         tasks.insert(0, await died(node, "hooked", webhook=target.url))
-        async with asyncio.timeout(20):
-            while f"{tasks[0]}.1" not in await _ids(node, "dead"):
-                pass  # The request in the condition paces the loop; the deadline bounds it.
+        delivery_id = f"{tasks[0]}.1"
+        await eventually(lambda: _ids(node, "dead"), lambda ids, it=delivery_id: it in ids)
     return tasks
 
 
@@ -113,9 +113,7 @@ async def test_a_delivery_that_nobody_took_is_shown_and_tried_again(
     target.status = 204
     replayed = await once.post(f"admin/deliveries/{shown['id']}/replay")
     await target.until_heard(2)
-    async with asyncio.timeout(20):
-        while shown["id"] in await _ids(once, ""):
-            pass
+    await eventually(lambda: _ids(once, ""), lambda ids: shown["id"] not in ids)
     again = await once.post(f"admin/deliveries/{shown['id']}/replay")
 
     assert "dead" == shown["status"]
@@ -134,12 +132,13 @@ async def test_a_pending_delivery_says_when_it_is_tried_next(node: Client, targe
     task_id = await died(node, "hooked", webhook=target.url)
     await target.until_heard(1)
     delivery_id = f"{task_id}.1"
-    async with asyncio.timeout(20):
-        while True:
-            listed = await walked(node, "admin/deliveries?status=pending", "deliveries")
-            [shown] = [each for each in listed if each["id"] == delivery_id]
-            if shown["attempts"]:
-                break
+
+    async def pending() -> dict[str, Any]:
+        listed = await walked(node, "admin/deliveries?status=pending", "deliveries")
+        [shown] = [each for each in listed if each["id"] == delivery_id]
+        return shown
+
+    shown = await eventually(pending, lambda shown: shown["attempts"])
     replayed = await node.post("admin/deliveries/replay", {"ids": [delivery_id]})
 
     assert ("pending", 1) == (shown["status"], shown["attempts"])

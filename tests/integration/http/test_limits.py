@@ -15,7 +15,7 @@ import pytest
 
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, PeerAddress
-from tests.integration.http.client import Answer, Client, single
+from tests.integration.http.client import Answer, Client, eventually, single
 from tests.integration.http.conftest import Running
 
 LOW = {
@@ -173,9 +173,12 @@ async def test_writers_beyond_what_may_queue_are_told_to_come_back(
     async with node_with(**limits) as node:
         task = {"command": "c", "payload": "x" * 1500}
         answers: list[Answer] = []
-        async with asyncio.timeout(20):
-            while not any(answer.status == 503 for answer in answers):
-                answers += await asyncio.gather(*[node.post("tasks", task) for _ in range(60)])
+
+        async def refused() -> bool:
+            answers.extend(await asyncio.gather(*[node.post("tasks", task) for _ in range(60)]))
+            return any(answer.status == 503 for answer in answers)
+
+        await eventually(refused)
         counts = Counter(answer.status for answer in answers)
         depth = await node.depth("c")
 

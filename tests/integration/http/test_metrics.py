@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from codeq_cluster.settings import RaftSettings, RateLimitSettings, RateSettings
-from tests.integration.http.client import PATIENCE_S, Client
+from tests.integration.http.client import Client, eventually
 from tests.integration.http.nodes import Nodes, three_nodes
 from tests.integration.http.operating import died
 from tests.integration.webhooks.target import listening
@@ -68,13 +66,6 @@ async def scraped(*clients: Client) -> Scrape:
             for sample in family.samples:
                 samples[sample.name].append((sample.labels, sample.value))
     return samples
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Poll until it holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await holds():
-            pass  # The request in the condition paces the loop; the deadline bounds it.
 
 
 async def everything_measured(nodes: Nodes) -> None:

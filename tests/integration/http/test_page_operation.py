@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import pytest_asyncio
 
 from codeq_cluster import __version__
 from codeq_cluster.settings import BackupSettings, LimitSettings, Unsigned, WebhookSettings
-from tests.integration.http.client import PATIENCE_S, Client, serving, single
+from tests.integration.http.client import Client, eventually, serving, single
 from tests.integration.http.page import ROLES, Session, logged_in, with_roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -50,12 +49,13 @@ class World:
 
     async def worker(self, name: str) -> dict[str, Any]:
         """Return a worker's row once the page shows its lease and its claim."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                rows = (await self.view("viewer", "workers"))["workers"]
-                for row in rows:
-                    if row["worker"] == name and row["leases"] and row["nodes"]:
-                        return dict(row)
+
+        async def shown() -> dict[str, Any] | None:
+            rows = (await self.view("viewer", "workers"))["workers"]
+            its = (row for row in rows if row["worker"] == name and row["leases"] and row["nodes"])
+            return next(its, None)
+
+        return dict(await eventually(shown) or {})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -88,10 +88,7 @@ async def undelivered(world: World, command: str) -> str:
     await world.client.claim(command)
     body = {"status": "COMPLETED", "result": {}}
     assert 200 == (await world.client.post(f"tasks/{task_id}/result", body)).status
-    async with asyncio.timeout(PATIENCE_S):
-        while not await dead(world, command):
-            pass  # The request in the condition paces the loop; the deadline bounds it.
-    [found] = await dead(world, command)
+    [found] = await eventually(lambda: dead(world, command))
     return str(found["id"])
 
 
@@ -119,9 +116,7 @@ async def test_a_dead_callback_is_listed_and_replayed(world: World) -> None:
     delivery = await undelivered(world, "hooked")
     by_stranger = await world.wrote("stranger", "POST", "/deliveries/replay", {"ids": [delivery]})
     status, answer = await world.wrote("admin", "POST", "/deliveries/replay", {"ids": [delivery]})
-    async with asyncio.timeout(PATIENCE_S):
-        while not await dead(world, "hooked"):
-            pass
+    await eventually(lambda: dead(world, "hooked"))
 
     assert (200, {"replayed": 0}) == by_stranger
     assert (200, {"replayed": 1}) == (status, answer)
@@ -206,9 +201,10 @@ async def test_a_leadership_goes_to_a_node_that_there_is(world: World) -> None:
 async def test_a_backup_is_taken_followed_and_listed(world: World) -> None:
     """An operator takes it, and then finds it in the audit."""
     status, begun = await world.wrote("operator", "POST", "/backups")
-    async with asyncio.timeout(PATIENCE_S):
-        while (await world.told("operator", f"/backups/{begun['id']}"))["status"] != "DONE":
-            pass
+    await eventually(
+        lambda: world.told("operator", f"/backups/{begun['id']}"),
+        lambda told: told["status"] == "DONE",
+    )
     listed = (await world.told("operator", "/backups"))["backups"]
     [record] = (await world.told("operator", "/audit"))["records"]
 

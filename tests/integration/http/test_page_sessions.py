@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ import pytest_asyncio
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import AuthProviderSettings, AuthSettings, LimitSettings, NodeSettings
 from codeq_cluster.ui.sessions import SESSION_S_MAX, TOKEN_CHARS_MAX
-from tests.integration.http.client import Client, serving, single
+from tests.integration.http.client import Client, eventually, serving, single
 from tests.integration.http.page import ROLES, Session, logged_in, try_to_log_in, with_roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -190,9 +189,7 @@ async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:
         answer = await try_to_log_in(client, jwt.encode(claims, SECRET, algorithm="HS256"))
         session = await logged_in(client, jwt.encode(claims, SECRET, algorithm="HS256"))
         before = await _subject(session)
-        async with asyncio.timeout(20):
-            while await _subject(session) is not None:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
+        await eventually(lambda: _subject(session), lambda subject: subject is None)
         ended_s = time.time()
         write = await session.write("POST", "/queues/q/pause")
     finally:

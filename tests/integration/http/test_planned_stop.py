@@ -10,7 +10,7 @@ from pathlib import Path
 
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings
-from tests.integration.http.client import DEADLINE_S, PATIENCE_S, Client, read_answer, single
+from tests.integration.http.client import DEADLINE_S, Client, eventually, read_answer, ready, single
 from tests.integration.http.conftest import Running
 
 
@@ -48,21 +48,18 @@ async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Pa
     node = Node(replace(settings, limits=replace(settings.limits, drain_ms=300_000)))
     await node.start()
     client = Client(node.port)
-    async with asyncio.timeout(PATIENCE_S):
-        while (await client.get("/readyz")).status != 200:
-            pass  # The request in the condition paces the loop; the deadline bounds it.
-        stopping = asyncio.create_task(node.stop())
-        while (ready := await client.get("/readyz")).status == 200:
-            pass  # The same as above.
-        alive = await client.get("/healthz")
-        task_id = await client.create("late")
+    await ready(client)
+    stopping = asyncio.create_task(node.stop())
+    leaving = await eventually(lambda: client.get("/readyz"), lambda answer: answer.status != 200)
+    alive = await client.get("/healthz")
+    task_id = await client.create("late")
     stopping.cancel()
     await asyncio.wait((stopping,))
     for writer in client.open:
         writer.close()
 
-    assert 503 == ready.status
-    assert "draining" in ready.body.decode()
+    assert 503 == leaving.status
+    assert "draining" in leaving.body.decode()
     assert 200 == alive.status
     assert task_id
 

@@ -5,7 +5,6 @@ The stall is RocksDB's own: level 0 has more files than the stop trigger, and no
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, StoreSettings
-from tests.integration.http.client import PATIENCE_S, Answer, Client, single
+from tests.integration.http.client import Answer, Client, eventually, running_node, single
 from tests.integration.http.nodes import Nodes, three_nodes
 
 SHARDS = 2
@@ -60,26 +59,14 @@ async def create(client: Client, shard: int) -> Answer:
 async def alone(path: Path) -> AsyncIterator[tuple[Node, Client]]:
     """Run one node whose requests may take two seconds."""
     settings = single(path, LimitSettings(request_timeout_ms=2_000))
-    node = Node(replace(settings, store=STORE))
-    await node.start()
-    client = Client(node.port)
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while (await client.get("/readyz")).status != 200:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
-        yield node, client
-    finally:
-        for writer in client.open:
-            writer.close()
-        await node.stop()
+    async with running_node(replace(settings, store=STORE)) as both:
+        yield both
 
 
 async def refused(client: Client) -> Answer:
     """Fill a stalled shard's memory; return the first answer that is not a success."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (answer := await create(client, STALLED)).status == 202:
-            pass  # Each task adds to the writes that wait in memory.
-    return answer
+    # Each task adds to the writes that wait in memory.
+    return await eventually(lambda: create(client, STALLED), lambda answer: answer.status != 202)
 
 
 async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path) -> None:
@@ -91,9 +78,10 @@ async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path
             others = [await create(client, WELL) for _ in range(10)]
             alive = await client.get("/healthz")
             unspilled = node._shards[STALLED].size
-        async with asyncio.timeout(PATIENCE_S):
-            while (after := await create(client, STALLED)).status != 202:
-                pass  # The database takes writes again.
+        # The database takes writes again.
+        after = await eventually(
+            lambda: create(client, STALLED), lambda answer: answer.status == 202
+        )
 
     assert 202 == first.status
     assert (503, "outcome-unknown") == (answer.status, answer.json["code"])
@@ -124,11 +112,11 @@ async def test_another_node_leads_a_shard_whose_leader_is_stalled(tmp_path: Path
         term = stuck._groups[WELL].status().term
         with stalled(stuck, STALLED):
             answer = await refused(client)
-            async with asyncio.timeout(PATIENCE_S):
-                while leader_of(nodes, STALLED) == name:
-                    await client.get("/healthz")
-                while (moved := await create(others[0], STALLED)).status != 202:
-                    pass  # Until the new leader is known there.
+            # Until a new leader is elected and known there.
+            moved = await eventually(
+                lambda: create(others[0], STALLED),
+                lambda answer: answer.status == 202 and leader_of(nodes, STALLED) != name,
+            )
             there = [await create(each, WELL) for each in (client, *others) for _ in range(5)]
             alive = await client.get("/healthz")
             terms = [node._groups[WELL].status().term for node in nodes.running.values()]

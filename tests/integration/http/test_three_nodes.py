@@ -14,7 +14,7 @@ import pytest
 
 from codeq_cluster.offline.force_single_member import survivor
 from codeq_cluster.testing.ports import free_ports
-from tests.integration.http.client import OPERATOR, PATIENCE_S, Answer
+from tests.integration.http.client import OPERATOR, Answer, eventually
 from tests.integration.http.nodes import NAMES, Nodes, peers_at, three_nodes
 
 
@@ -77,9 +77,10 @@ async def test_a_node_whose_replicas_are_out_sends_callers_to_who_leads(nodes: N
 
 async def by_a_leader(ask: Callable[[], Awaitable[Answer]]) -> Answer:
     """Repeat a request while there is no leader: a busy machine may delay one."""
-    async with asyncio.timeout(PATIENCE_S):
-        while (answer := await ask()).status == 503:
-            assert ("no-leader", True) == (answer.json["code"], answer.json["retryable"])
+    answer = await eventually(
+        ask, lambda answer: answer.status != 503 or answer.json["code"] != "no-leader"
+    )
+    assert 503 != answer.status, answer.body
     return answer
 
 

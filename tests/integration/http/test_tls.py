@@ -8,7 +8,7 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,14 @@ from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, TlsSettings
 from codeq_cluster.testing.certificates import Authority
-from tests.integration.http.client import DEADLINE_S, PATIENCE_S, Client, read_answer, single
+from tests.integration.http.client import (
+    DEADLINE_S,
+    Client,
+    eventually,
+    read_answer,
+    running_node,
+    single,
+)
 
 AUTHORITY = Authority()
 STRANGE = Authority("strange")
@@ -48,18 +55,12 @@ async def serving(directory: Path, **limits: int) -> AsyncIterator[Served]:
         single(directory / "data", LimitSettings(**limits)),
         tls=TlsSettings(cert_file=certificate, key_file=key),
     )
-    node = Node(settings)
-    await node.start()
-    client = Client(node.port, trust=trusting(AUTHORITY))
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while (await client.get("/readyz")).status != 200:
-                pass  # The request in the condition paces the loop; the deadline bounds it.
-        yield Served(client, certificate, key)
-    finally:
-        for writer in client.open:
-            writer.transport.abort()
-        await node.stop()
+    async with running_node(settings, trust=trusting(AUTHORITY)) as (_, client):
+        try:
+            yield Served(client, certificate, key)
+        finally:
+            for writer in client.open:
+                writer.transport.abort()
 
 
 async def shown(node: Client) -> int:
@@ -68,12 +69,6 @@ async def shown(node: Client) -> int:
     serial = writer.get_extra_info("peercert")["serialNumber"]
     writer.close()
     return int(serial, 16)
-
-
-async def until(claim: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await claim():
-            pass  # The request in the condition paces the loop; the deadline bounds it.
 
 
 async def metric(node: Client, name: str) -> float:
@@ -188,7 +183,7 @@ async def test_a_changed_certificate_is_shown_to_new_connections_alone(tmp_path:
         async def is_shown() -> bool:
             return await shown(served.node) != before
 
-        await until(is_shown)
+        await eventually(is_shown)
         writer.write(ASK)
         second = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
 
@@ -223,7 +218,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
         async def is_stale() -> bool:
             return await metric(served.node, stale) == 1
 
-        await until(is_stale)
+        await eventually(is_stale)
         assert before == await shown(served.node)
         errors = [r for r in caplog.records if r.levelno == logging.ERROR]
         assert ["http"] == [getattr(r, "use", "") for r in errors]
@@ -233,7 +228,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
         async def is_shown() -> bool:
             return await shown(served.node) == renewed.serial
 
-        await until(is_shown)
+        await eventually(is_shown)
         assert 0 == await metric(served.node, stale)
 
 
@@ -277,10 +272,10 @@ async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
                 return await metric(served.node, name) >= 1
             return False
 
-        await until(is_served)
+        await eventually(is_served)
         silent = [dial() for _ in range(3)]
-        await until(is_closed)
-        await until(have_failed)
+        await eventually(is_closed)
+        await eventually(have_failed)
 
         assert 200 == (await served.node.get("/readyz")).status
         for one in silent:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest_asyncio
 
 from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
 from codeq_cluster.webhooks.signing import signature
-from tests.integration.http.client import Client, running
+from tests.integration.http.client import Client, eventually, running
 from tests.integration.http.operating import walked
 from tests.integration.webhooks.target import listening
 
@@ -70,11 +69,9 @@ async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: 
         bare = WebhookSettings(allow_private=True, base_backoff_seconds=0, max_age_seconds=1)
         async with running(tmp_path, LimitSettings(), bare) as node:
             await node.post(f"tasks/{task_id}/cancel")
-            async with asyncio.timeout(20):
-                while not (
-                    dead := await walked(node, "admin/deliveries?status=dead", "deliveries")
-                ):
-                    pass  # The request in the condition paces the loop; the deadline bounds it.
+            dead = await eventually(
+                lambda: walked(node, "admin/deliveries?status=dead", "deliveries")
+            )
         unsigned = len(target.heard)
         async with running(tmp_path, LimitSettings(), SIGNED) as node:
             await node.post(f"admin/deliveries/{task_id}.1/replay")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
@@ -29,7 +28,7 @@ from codeq_cluster.settings import (
     StaticToken,
     WebhookSettings,
 )
-from tests.integration.http.client import BASE, PATIENCE_S, Answer, Client, serving, single
+from tests.integration.http.client import BASE, Answer, Client, eventually, serving, single
 
 # The first tenant owns the targets.
 TENANTS = ("acme", "other")
@@ -100,11 +99,10 @@ class World:
 
     async def taken(self, backup: str) -> None:
         """Wait until a backup has ended: only one is taken at a time."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                shown = await self._done("operator", "GET", f"admin/backup/{backup}")
-                if shown["status"] == "DONE":
-                    return
+        await eventually(
+            lambda: self._done("operator", "GET", f"admin/backup/{backup}"),
+            lambda shown: shown["status"] == "DONE",
+        )
 
     async def make_fixed(self) -> None:
         """Create the fixed objects."""
@@ -178,11 +176,11 @@ class World:
     async def _undelivered(self) -> str:
         """Return a callback that has been given up."""
         task_id = await self._dead("undelivered", webhook=NOBODY_EITHER)
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                dead = await self._done("admin", "GET", "admin/deliveries?status=dead")
-                if task_id in {each["taskId"] for each in dead["deliveries"]}:
-                    return f"{task_id}.1"
+        await eventually(
+            lambda: self._done("admin", "GET", "admin/deliveries?status=dead"),
+            lambda dead: task_id in {each["taskId"] for each in dead["deliveries"]},
+        )
+        return f"{task_id}.1"
 
 
 @contextlib.asynccontextmanager
