@@ -23,7 +23,7 @@ DRAINED_WITHIN_S = 90.0
 LED_WITHIN_S = 20.0
 SPREAD_WITHIN_S = 60.0
 # The only way a node turns a client away: a refused connection, so nothing was sent.
-REFUSED = "ClientConnectorError("
+REFUSED = "Refused("
 
 
 async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalCluster) -> None:

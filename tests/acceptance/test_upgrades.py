@@ -24,7 +24,7 @@ CYCLES_PER_S = 20
 SETTLES_S = 60.0
 OLD_LEVEL = LEVEL - 1
 # Nobody listens at a node that is down, so nothing was sent.
-REFUSED = "ClientConnectorError("
+REFUSED = "Refused("
 
 
 def under_load(cluster: LocalCluster) -> Load:
