@@ -17,7 +17,7 @@ CHART = _HERE / "chart.yaml"
 CLUSTER_SECRET: Mapping[str, str] = {"CLUSTER_SECRET": "a-secret-of-the-cluster"}
 
 
-# Of the environments of a Raft cluster, what a node names at its start.
+# What a node logs at its start with the environment of a codeQ Raft cluster.
 RAFT_NAMED = frozenset(
     {
         "env",
@@ -114,7 +114,7 @@ KEYS: Mapping[str, str] = {
     "raft.topicCatalogProtocol": "RAFT_TOPIC_CATALOG_PROTOCOL",
     "workerStreamAddr": "WORKER_STREAM_ADDR",
     "producerStreamAddr": "PRODUCER_STREAM_ADDR",
-    # In its example files alone.
+    # Only in its example files.
     "retentionSeconds": "",
     "cleanupIntervalSeconds": "",
     "auth.jwt": "",

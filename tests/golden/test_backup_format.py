@@ -1,7 +1,7 @@
 """A backup as an earlier release wrote it, in the directory beside this file.
 
-A difference means that this release cannot read what operators keep: decide that, do not discover
-it. To write it anew after such a decision, and after giving the format a new version:
+A difference means that this release cannot read operators' backups: that must be decided, not
+discovered. To rewrite it after such a decision, and after giving the format a new version:
 
     GOLDEN_REWRITE=1 pytest tests/golden
 """

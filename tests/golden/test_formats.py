@@ -1,8 +1,8 @@
 """Bytes of the store and of the log against the files beside this one.
 
-A file has a line a value: its name, a tab, its bytes. A difference means that nodes of two versions
-no longer understand each other's data: decide that, do not discover it. To write the files anew
-after such a decision, and after giving the format its new version byte:
+A file has one line per value: its name, a tab, its bytes. A difference means that nodes of two
+versions no longer understand each other's data: that must be decided, not discovered. To rewrite
+the files after such a decision, and after giving the format its new version byte:
 
     GOLDEN_REWRITE=1 pytest tests/golden
 """

@@ -25,7 +25,7 @@ _OPEN = ("not yet", "not promised")
 
 
 def test_every_weakness_has_one_row() -> None:
-    """In the order of the list, none twice and none left out."""
+    """The rows are in the order of the list, none twice and none left out."""
     assert _NUMBERS == [number for number, *_ in _ROWS]
 
 

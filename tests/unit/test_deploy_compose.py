@@ -95,7 +95,7 @@ def _whole(service: dict[str, Any], file: Path, variables: Mapping[str, str]) ->
 
 @pytest.mark.parametrize("file", [_ROOT / "docker-compose.yml", *sorted(_SHIPPED.glob("*.yml"))])
 def test_compose_knows_every_word_of_the_file(file: Path) -> None:
-    """By the schema of the Compose specification."""
+    """The schema of the Compose specification accepts the file."""
     checked = subprocess.run(
         [
             *(sys.executable, "-m", "check_jsonschema"),
@@ -135,7 +135,7 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         assert secure == (settings.link_tls.ca_file is not None)
         # What is no volume of a node's cannot be written, and is gone with its container.
         assert f"backups:{settings.backup.directory}" in service["volumes"]
-        # Of all nodes, or a file that one of them stored is not found by the others.
+        # Shared by all nodes; otherwise a file that one of them stored is not found by the others.
         assert settings.artifacts.provider is ArtifactProvider.LOCAL
         assert f"artifacts:{settings.artifacts.directory}" in service["volumes"]
         assert _VARIABLES["WEBHOOK_HMAC_SECRET"] == settings.webhooks.hmac_secret
@@ -203,7 +203,7 @@ def test_three_nodes_are_those_of_the_file_at_the_root() -> None:
 
 
 def test_what_watches_the_nodes_is_there_when_it_is_asked_for() -> None:
-    """By the profile `obs`, for this machine alone, and with files of this repository."""
+    """The profile `obs` starts it for this machine only, with files of this repository."""
     services = _services(_ROOT / "docker-compose.yml")
     watching = {name: each for name, each in services.items() if each.get("profiles") == ["obs"]}
     mounts = {
@@ -257,7 +257,7 @@ def test_a_cluster_without_a_secret_does_not_begin(missing: str) -> None:
 
 
 async def test_the_health_check_finds_a_node_over_tls(tmp_path: Path) -> None:
-    """As the engine runs it: 0 while the node serves, another code when nobody answers."""
+    """It runs as in the engine: 0 while the node serves, another code if nobody answers."""
     kind, program, flag, code = _services(_SHIPPED / "three-tls.yml")["n1"]["healthcheck"]["test"]
     (nobodys,) = free_ports(1)
 

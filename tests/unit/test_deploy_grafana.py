@@ -63,7 +63,7 @@ def _parts(metric: str) -> list[str]:
 
 @every_board
 def test_prometheus_takes_every_expression(board: Board, tmp_path: Path) -> None:
-    """With the variables filled in as Grafana would."""
+    """The variables are filled in as by Grafana."""
     rules = tmp_path / "rules.yml"
     filled = [
         re.sub(r"\$\w+", ".+", expression.replace("$__rate_interval", "1m"))
@@ -90,7 +90,7 @@ def test_prometheus_takes_every_expression(board: Board, tmp_path: Path) -> None
 
 @every_board
 def test_a_dashboard_uses_the_choices_it_offers(board: Board) -> None:
-    """And no other; all panels show one cluster."""
+    """It uses no other choices, and all panels show one cluster."""
     offered = {each.name for each in board.dashboard.build().templating.list_val}
     expressions = list(_expressions(board))
     used = {name for each in expressions for name in re.findall(r"\$(\w+)", each)}

@@ -129,7 +129,7 @@ def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> N
 
 @pytest.mark.parametrize("name", _SETS)
 def test_helm_has_nothing_against_the_chart(name: str) -> None:
-    """Not with the least that must be given, not with everything given."""
+    """Both the fewest required values and all values are accepted."""
     report = helm.lint(_CHART, dict(_SETS[name]), strict=True)
     told = [each for each in report["messages"] if each["severity"] > 1]
 
@@ -140,7 +140,7 @@ def test_helm_has_nothing_against_the_chart(name: str) -> None:
 @pytest.mark.parametrize("version", _KUBERNETES)
 @pytest.mark.parametrize("name", _SETS)
 def test_kubernetes_knows_every_field_of_every_object(name: str, version: str) -> None:
-    """By its published schemas, no unknown field allowed; the monitor's is not one of its own."""
+    """Its published schemas allow no unknown field; the monitor's schema is not one of its own."""
     objects = [each for each in _rendered(_SETS[name]) if each["kind"] != "ServiceMonitor"]
     for each in objects:
         kubernetes_validate.validate(each, version, strict=True)
@@ -171,7 +171,7 @@ def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
 
 
 def test_the_example_of_tokens_has_an_operator(tmp_path: Path) -> None:
-    """As it stands in the comment of the values, with texts for the tokens."""
+    """The example is the one in the comment of the values, with texts for the tokens."""
     comment = re.search(
         r"^  producerAuth: \[\]\n((?:#.*\n)+)", (_CHART / "values.yaml").read_text(), re.MULTILINE
     )
@@ -222,7 +222,7 @@ def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", _SETS)
 def test_every_mounted_file_has_its_volume(name: str) -> None:
-    """And the data has one per node, which stays when the release goes."""
+    """The data has one volume per node, which stays when the release is deleted."""
     objects = _rendered(_SETS[name])
     spec = _one(objects, "StatefulSet")["spec"]
     (claim,) = spec["volumeClaimTemplates"]
@@ -316,7 +316,7 @@ def test_the_link_is_open_to_the_nodes_alone() -> None:
 
 
 def test_prometheus_is_led_to_each_node_once() -> None:
-    """By the headless service, not by the one of clients too."""
+    """It uses the headless service, and not the one of clients as well."""
     objects = _rendered(_MOST)
     monitor = _one(objects, "ServiceMonitor")["spec"]
     wanted = monitor["selector"]["matchLabels"].items()
@@ -405,7 +405,7 @@ def test_a_changed_configuration_starts_the_pods_again() -> None:
     ],
 )
 def test_an_install_says_whether_artifacts_are_taken(config: _Values, said: str) -> None:
-    """And which command says what else may be wrong."""
+    """The output also names the command that finds other problems."""
     with helm.Chart.load(_CHART) as loaded:
         files = loaded.render({**_LEAST, "config": config}, name="orders", namespace="brokers")
     (notes,) = [text for path, text in files.items() if path.endswith("NOTES.txt")]

@@ -16,7 +16,7 @@ _PAGES = sorted(file.name for file in DIRECTORY.glob("*.md") if file.name != "RE
 
 
 def test_every_page_is_run_by_a_test() -> None:
-    """Or it would say what nobody has seen happen."""
+    """A page that no test runs could describe something that never happens."""
     text = _TESTS.read_text()
     listed = re.findall(r"\(([\w-]+\.md)\)", (DIRECTORY / "README.md").read_text())
 
@@ -26,7 +26,7 @@ def test_every_page_is_run_by_a_test() -> None:
 
 
 def test_every_command_that_a_page_names_is_there() -> None:
-    """Also one that no test runs, in a table or a sentence."""
+    """Commands in tables and sentences, which no test runs, exist too."""
     named = {
         tuple(words.split())
         for name in _PAGES

@@ -22,7 +22,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SHIPPED = _ROOT / "deploy" / "systemd"
 _UNIT = (_SHIPPED / "codeq-cluster.service").read_text()
 
-# Of 10, as `systemd-analyze security` counts; below 2 it calls a unit OK.
+# On the scale to 10 of `systemd-analyze security`; below 2 it calls a unit OK.
 _EXPOSURE_MAX = "19"  # Tenths.
 _CONNECTIONS_CUT_OFF_S = 2  # What the HTTP port gives requests at a stop.
 
@@ -61,7 +61,7 @@ def test_systemd_would_complain_of_a_unit_that_is_wrong(installed: Path) -> None
 
 
 def test_the_unit_is_confined(installed: Path) -> None:
-    """By systemd's own measure of what a service could reach."""
+    """By the measure of systemd, the service can reach little."""
     judged = _ran(
         *("systemd-analyze", "security", "--offline=true", "--no-pager"),
         f"--threshold={_EXPOSURE_MAX}",
@@ -87,14 +87,14 @@ def test_a_planned_stop_has_the_time_it_takes() -> None:
 
 
 def test_the_unit_allows_every_connection_the_node_does() -> None:
-    """And as many files again."""
+    """The limit also leaves room for as many files."""
     (files,) = _directives("LimitNOFILE")
 
     assert int(files) >= 2 * LimitSettings().connections_max
 
 
 def test_the_user_is_made_that_the_unit_names() -> None:
-    """By systemd-sysusers, which says what it would do."""
+    """systemd-sysusers reports that it would create the user."""
     (user,) = _directives("User")
     made = _ran("systemd-sysusers", "--dry-run", _SHIPPED / "codeq-cluster.sysusers.conf")
     text = (_SHIPPED / "codeq-cluster.sysusers.conf").read_text()
@@ -104,7 +104,7 @@ def test_the_user_is_made_that_the_unit_names() -> None:
 
 
 def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
-    """By systemd-tmpfiles, below a root of its own and for whoever runs this test."""
+    """systemd-tmpfiles creates them below a test root, for the user of this test."""
     (user,) = _directives("User")
     text = (_SHIPPED / "codeq-cluster.tmpfiles.conf").read_text()
     rules = tmp_path / "rules.conf"
@@ -122,7 +122,7 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
 
 
 def test_the_page_installs_what_systemd_needs(tmp_path: Path) -> None:
-    """By its own commands, below a root of its own and for whoever runs this test."""
+    """The page's own commands install it below a test root, for the user of this test."""
     page = blocks((_ROOT / "deploy" / "README.md").read_text())
     typed = "".join(block.body for block in page if block.section == "systemd").splitlines()
     rules = f"{tmp_path}/etc/tmpfiles.d/codeq-cluster.conf"
@@ -164,7 +164,7 @@ def _replaced(text: str, by: dict[str, str]) -> str:
 
 
 def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
-    """Once its secrets are there, and with the data directory the unit sets."""
+    """It starts once its secrets exist, with the data directory that the unit sets."""
     text = (_SHIPPED / "node.yaml").read_text()
     for name in ("cluster", "webhook", "producer", "admin", "operator", "worker"):
         (tmp_path / name).write_text(f"{name}-0123456789abcdef")

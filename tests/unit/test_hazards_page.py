@@ -17,7 +17,7 @@ _SHOWN_BY = sorted({code for row in _ROWS for code in re.findall(r"`([^`]+)`", r
 
 
 def test_every_hazard_has_one_row() -> None:
-    """In their order, none twice and none left out."""
+    """The rows are in order, none twice and none left out."""
     hazards = [f"H{number}" for number in range(1, 33)]
     hazards.insert(6, "H6b")
     rules = [f"D{number}" for number in range(6, 11)]

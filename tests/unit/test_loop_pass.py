@@ -68,7 +68,7 @@ async def test_a_call_that_fails_is_reported_and_the_others_follow() -> None:
 
 
 async def test_the_parts_of_a_node_share_a_pass() -> None:
-    """It belongs to the loop, whoever asks."""
+    """The pass belongs to the loop, whichever part asks."""
     loop = asyncio.get_running_loop()
 
     assert LoopPass.of(loop) is LoopPass.of(loop)

@@ -23,14 +23,14 @@ def test_every_written_page_is_the_one_of_its_source() -> None:
 
 
 def test_the_reference_has_every_route_once() -> None:
-    """In the words of the route table."""
+    """The words are those of the route table."""
     headed = re.findall(r"^### ([A-Z]+ /\S+)$", _REFERENCE, re.MULTILINE)
 
     assert sorted(headed) == sorted(f"{route.method} {route.path}" for route in ROUTES)
 
 
 def test_every_link_within_the_reference_leads_somewhere() -> None:
-    """To an object that has a heading, and no two have the same."""
+    """A link leads to an object with a heading, and headings are unique."""
     objects = re.findall(r"^### (\w+)$", _REFERENCE, re.MULTILINE)
     linked = set(re.findall(r"\]\(#(\w+)\)", _REFERENCE))
 
@@ -48,6 +48,6 @@ def test_the_diagram_has_every_arrow_of_the_table_and_no_other() -> None:
 
 
 def test_the_diagram_names_the_states_as_the_api_does() -> None:
-    """By their status."""
+    """The names are those of the status."""
     assert _STATUS == {state: place.status for state, place in _PLACES.items()}
     assert set(State) == _PLACES.keys()

@@ -138,7 +138,7 @@ async def test_a_source_that_falls_silent_is_given_up(place: Place, count: int) 
 
 
 async def test_a_submits_artifacts_are_stored_in_their_order(place: Place) -> None:
-    """Whichever ends first, the answers are in the order of the request."""
+    """The answers are in the order of the request, whichever upload ends first."""
     sizes = [3 * MIB, 10, 0, 9 * MIB, 7, 2 * MIB, 1]
     uploads = [
         Upload(name=f"n/{size}", chunks=chunked(bytes(size)), content_type=f"a/{size}")
@@ -245,7 +245,7 @@ async def test_a_node_uploads_so_many_at_a_time(place: Place) -> None:
 
 
 async def test_a_tenant_whose_uploads_stall_leaves_room_for_another(place: Place) -> None:
-    """However many it starts."""
+    """The stalling tenant may start any number of uploads."""
     store = place.other(uploads_max=3)
     slow = Counted(2)
     go = asyncio.Event()

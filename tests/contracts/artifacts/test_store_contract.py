@@ -62,7 +62,7 @@ async def test_what_is_put_is_what_is_got(place: Place, size: int) -> None:
 async def test_a_range_of_bytes_is_read(
     place: Place, start: int, end: int | None, expected: bytes
 ) -> None:
-    """From the start, in the middle, at the end and past it."""
+    """Ranges from the start, in the middle, at the end and past it are read."""
     await put(place.store, PATH, TEXT)
 
     async with place.store.get(PATH, start=start, end=end) as reading:

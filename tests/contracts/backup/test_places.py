@@ -37,7 +37,7 @@ def failing(count: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_what_is_written_is_read_back(place: BackupTarget, count: int) -> None:
-    """In one request or in many parts, and an empty file too."""
+    """A file is the same after one request or many parts, and an empty one is too."""
     backup = new_id(NOW_MS)
     pieces = [bytes([n]) * MIB for n in range(count)]
     place.write(backup, "shard-0000.rows", iter(pieces))
@@ -48,7 +48,7 @@ def test_what_is_written_is_read_back(place: BackupTarget, count: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_what_is_read_is_written_as_it_comes(place: BackupTarget, count: int) -> None:
-    """From a place into itself, as an export within one bucket does."""
+    """Copying within one place works, as in an export within one bucket."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     pieces = [bytes([n]) * MIB for n in range(count)]
     place.write(first, "shard-0000.rows", iter(pieces))

@@ -60,7 +60,7 @@ def format_of(path: Path) -> int:
 async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
     tmp_path: Path,
 ) -> None:
-    """In many lives, killed at any moment, no row is lost and no trimmed row comes back alone."""
+    """Over many lives, killed at any moment, no row is lost and no trimmed row returns alone."""
     path, random = tmp_path / "data", Random(7)
     # The syncer may change from start to start.
     for _, sync in zip(range(LIVES), cycle(LogSync), strict=False):

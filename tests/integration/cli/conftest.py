@@ -1,4 +1,4 @@
-"""One real broker for the commands that are tried on it."""
+"""A real broker for the tests of commands."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from codeq_cluster.testing.broker import LocalBroker
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Run it for every test here; each has queues of its own."""
+    """Run it for every test here; each has its own queues."""
     with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 
 @pytest.fixture
 def variables(broker: LocalBroker, tmp_path: Path) -> Mapping[str, str]:
-    """Return an environment that names the broker, and nobody's profiles."""
+    """Return an environment that names the broker, without any profile."""
     named = {
         "CODEQ_BASE_URL": broker.url,
         "CODEQ_TOKEN": broker.token,
@@ -32,6 +32,6 @@ def variables(broker: LocalBroker, tmp_path: Path) -> Mapping[str, str]:
 
 @pytest.fixture(autouse=True)
 def meant(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have commands that run inside the test ask the broker."""
+    """Make commands that run inside the test ask the broker."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -22,10 +22,10 @@ BACK: Final = "\x1b[?1049l"
 
 
 class Terminal:
-    """What a command shows, and its keyboard.
+    """The output of a command, and its keyboard.
 
     Attributes:
-        modes: Of the terminal, as they are now.
+        modes: The terminal's present modes.
     """
 
     def __init__(self, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
@@ -36,7 +36,7 @@ class Terminal:
         self._theirs = theirs
         self._seen = ""
         self._grown = threading.Condition()
-        # A job in a shell's background ignores Ctrl-C, and so would all that it starts.
+        # A background job of a shell ignores Ctrl-C, and so do all processes it starts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._process = subprocess.Popen(
             [*COMMAND, *words],
@@ -51,11 +51,11 @@ class Terminal:
 
     @property
     def modes(self) -> list[Any]:
-        """What the terminal does with what is typed."""
+        """The terminal's modes for input."""
         return termios.tcgetattr(self._theirs)
 
     def shows(self, text: str) -> str:
-        """Wait until the command has shown a text; return all it has shown."""
+        """Wait until the command has printed a text; return its whole output."""
         with self._grown:
             there = self._grown.wait_for(lambda: text in self._seen, WITHIN_S)
             assert there, f"never shown: {text!r}; shown: {self._seen}"
@@ -70,7 +70,7 @@ class Terminal:
         self._process.send_signal(number)
 
     def ended(self) -> tuple[int, str]:
-        """Wait for the command's end; return its exit code and all it has shown."""
+        """Wait for the command's end; return its exit code and its whole output."""
         code = self._process.wait(WITHIN_S)
         mark = "\r\n-- the end --"
         os.write(self._theirs, mark.encode())

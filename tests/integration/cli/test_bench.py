@@ -1,4 +1,4 @@
-"""Bench: a short measurement of a real broker, which leaves nothing that waits."""
+"""Bench: a short measurement of a real broker, which leaves no waiting task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.cli.terminal import run
 def test_what_is_created_is_completed_and_counted(
     batch: str, broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The broker has counted the same."""
+    """The broker has counted the same numbers."""
     event = f"measured-{batch}"
     flags = ("--seconds", "1", "--in-flight", "4", "--batch", batch, "--event", event)
     code = main(["bench", *flags, "--json"])
@@ -35,7 +35,7 @@ def test_what_is_created_is_completed_and_counted(
 
 
 def test_a_table_says_how_it_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """On standard error, beside the figures."""
+    """The notes are on standard error, beside the figures."""
     code = main(["bench", "--seconds", "1", "--in-flight", "1"])
 
     said = capsys.readouterr()
@@ -45,12 +45,12 @@ def test_a_table_says_how_it_was_measured(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, str]) -> None:
-    """Nobody would ever claim it."""
+    """No worker would ever claim these tasks."""
     with broker.sync_operator() as operator:
         operator.pause("held")
         flags = ("--event", "held", "--in-flight", "2", "--seconds", "600")
         with run("bench", *flags, environment=variables) as terminal:
-            # As many as may wait: four for each that may be in flight.
+            # As many tasks as may wait: four per task that may be in flight.
             terminal.shows("8 created")
             terminal.signal(signal.SIGINT)
             code, shown = terminal.ended()
@@ -64,7 +64,7 @@ def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, 
 def test_a_worker_s_token_that_is_refused_is_told_in_one_line(
     broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whichever of the many requests met it first; creates that were under way leave nothing."""
+    """Any of the many requests may meet it first; creates in flight leave nothing."""
     code = main(["bench", "--seconds", "1", "--event", "unclaimed", "--worker-token", "wrong"])
     with broker.sync_operator() as operator:
         queue = operator.queue("unclaimed")

@@ -1,4 +1,4 @@
-"""Init: asked for on a terminal, where nobody who looks on sees a token."""
+"""Init: questions on a terminal, which never shows a token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOCAL = 3
 
 
 async def _type_unseen(terminal: Terminal, question: str, answer: str) -> None:
-    """Answer a question once nothing that is typed appears."""
+    """Answer a question once the terminal no longer echoes."""
     terminal.shows(question)
 
     async def unseen() -> bool:
@@ -27,7 +27,7 @@ async def _type_unseen(terminal: Terminal, question: str, answer: str) -> None:
 async def test_init_asks_for_what_it_needs_and_shows_no_token(
     broker: LocalBroker, variables: Mapping[str, str]
 ) -> None:
-    """What is no address is asked for again; an empty answer keeps nothing."""
+    """An invalid address is asked for again; an empty answer stores nothing."""
     with run("init", environment=variables) as terminal:
         terminal.shows("Base URL")
         terminal.type("ftp://h\n")

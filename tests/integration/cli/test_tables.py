@@ -1,4 +1,4 @@
-"""Tables: what lists and errors look like in a terminal of 80 columns."""
+"""Tables: lists and errors in a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.cli.terminal import run
 def test_an_id_can_be_copied_from_a_narrow_terminal(
     broker: LocalBroker, variables: Mapping[str, str]
 ) -> None:
-    """It stands whole on a line, as do the words beside it."""
+    """The id is whole on one line, and so are the words beside it."""
     with broker.sync_client() as client:
         made = client.create("listed-in-a-narrow-terminal", 1)
     asked = ("task", "list", "--event", made.command)
@@ -25,7 +25,7 @@ def test_an_id_can_be_copied_from_a_narrow_terminal(
 
 
 def test_a_wrong_use_is_told_in_whole_words(variables: Mapping[str, str]) -> None:
-    """The line with the verbs there are is longer than the terminal is wide."""
+    """The line with the verbs is wider than the terminal."""
     with run("queue", "destroy", environment=variables) as terminal:
         code, shown = terminal.ended()
 

@@ -1,4 +1,4 @@
-"""Tail: what happens to a real broker, a line each, soon after it happened."""
+"""Tail: the events of a real broker, one per line, soon after they happen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.cli.terminal import run
 
 
 async def _die(broker: LocalBroker, command: str) -> str:
-    """Let a task become a dead letter; return its id."""
+    """Create a dead letter; return its id."""
     async with broker.client() as client, broker.leases() as leases:
         made = await client.create(command, 1, max_attempts=1)
         (task,) = await leases.claim([command], lease_s=60)
@@ -25,7 +25,7 @@ async def _die(broker: LocalBroker, command: str) -> str:
 async def test_changes_and_dead_letters_are_told_until_ctrl_c(
     broker: LocalBroker, variables: Mapping[str, str]
 ) -> None:
-    """The exit code is that of shells for a process that was interrupted."""
+    """The exit code is the shell's for an interrupted process."""
     async with broker.operator() as operator:
         await operator.put_topic("told-before", {"weight": 2})
         with run("tail", "--interval", "1", environment=variables) as terminal:
@@ -33,7 +33,7 @@ async def test_changes_and_dead_letters_are_told_until_ctrl_c(
             await operator.put_topic("told-after", {"weight": 2})
             task_id = await _die(broker, "told-of")
             terminal.shows("topic.put told-after")
-            # Eighty columns end before the last word, which goes below the first.
+            # Eighty columns end before the last word, which is wrapped below the first.
             terminal.shows(f"{task_id} of told-of: of a broken\r\n{' ' * 18}leg")
             terminal.shows("told-of: 1 created")
             terminal.signal(signal.SIGINT)
@@ -47,7 +47,7 @@ async def test_changes_and_dead_letters_are_told_until_ctrl_c(
 def test_lines_of_one_kind_are_had_alone(
     broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The others are left out."""
+    """Lines of other kinds are left out."""
     with broker.sync_operator() as operator:
         operator.put_topic("told-alone", {"weight": 2})
     code = main(["tail", "--seconds", "0.5", "--kind", "audit", "--lines", "1"])
@@ -60,7 +60,7 @@ def test_lines_of_one_kind_are_had_alone(
 
 
 def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    """One per line; after its time it ends with 0."""
+    """One object comes per line; after its time it ends with 0."""
     with broker.sync_operator() as operator:
         operator.put_topic("told-as-json", {"weight": 2})
     code = main(["tail", "--json", "--seconds", "0.5", "--lines", "1"])

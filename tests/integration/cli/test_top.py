@@ -1,4 +1,4 @@
-"""Top: a screen of a real broker, and a terminal that is as it was when it ends."""
+"""Top: a screen of a real broker, and a terminal that is restored at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.cli.terminal import ALTERNATE, BACK, WITHIN_S, run
 
 @pytest.fixture(scope="module", autouse=True)
 def _tasks(broker: LocalBroker) -> None:
-    """Have something to see; a node shows what was there a second ago."""
+    """Create tasks; a node shows the state of a second ago."""
     with broker.sync_client() as client:
         for number in range(3):
             client.create("seen-by-top", number)
@@ -36,7 +36,7 @@ def _tasks(broker: LocalBroker) -> None:
 
 
 def test_what_is_there_is_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal it is printed once."""
+    """Without a terminal the screen is printed once."""
     code = main(["top"])
 
     printed = capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_what_is_there_is_on_one_screen(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Under the names of the HTTP API."""
+    """The names are those of the HTTP API."""
     code = main(["top", "--json"])
 
     shown = json.loads(capsys.readouterr().out)
@@ -57,7 +57,7 @@ def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_token_that_is_not_taken_ends_it_with_3(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before a screen is opened."""
+    """It ends before a screen is opened."""
     code = main(["top", "--token", "wrong"])
 
     assert 3 == code
@@ -65,7 +65,7 @@ def test_a_token_that_is_not_taken_ends_it_with_3(capsys: pytest.CaptureFixture[
 
 
 def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
-    """A look costs the node something."""
+    """Each look costs the node something."""
     assert 2 == main(["top", "--interval", "0.1"])
     assert "allowed is 1 to 60" in capsys.readouterr().err
 
@@ -76,7 +76,7 @@ def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[
 def test_the_terminal_is_as_it_was_whatever_ends_it(
     how: signal.Signals | str, code: int, variables: Mapping[str, str]
 ) -> None:
-    """The screen before is back, what is typed appears again, and keys do not reach the shell."""
+    """The earlier screen returns, typed text is echoed again, and keys do not reach the shell."""
     with run("top", environment=variables) as terminal:
         terminal.shows("seen-by-top")
         quiet = terminal.modes

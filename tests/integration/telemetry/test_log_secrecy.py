@@ -201,7 +201,7 @@ def _lines(path: Path) -> Iterator[dict[str, object]]:
 
 
 async def test_every_line_is_an_object_and_none_holds_what_was_sent(cluster: LocalCluster) -> None:
-    """Not a token, a payload or a query, of any request however broken."""
+    """No line has a token, a payload or a query, even of broken requests."""
     urls = list(cluster.urls.values())
     async with HttpClient() as http:
         sender = Sender(urls, http)

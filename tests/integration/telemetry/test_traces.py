@@ -286,7 +286,7 @@ async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
 
 
 async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> None:
-    """Neither to a host whose circuit is open nor to a forbidden URL."""
+    """A host with an open circuit and a forbidden URL get no call, and so no span."""
     spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
     trace_id, _, header = new_trace()
     span = partial(
@@ -374,7 +374,7 @@ async def test_a_collector_that_does_not_answer_disturbs_nobody(
 async def test_a_node_sends_its_spans_by_grpc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    """To a collector without HTTP, with the configured headers."""
+    """It sends them to a collector without HTTP, with the configured headers."""
     authority = Authority()
     pair = authority.issue("collector", "127.0.0.1")
     (tmp_path / "ca.pem").write_bytes(authority.pem)

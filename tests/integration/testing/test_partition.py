@@ -60,7 +60,7 @@ async def dialled(
 async def test_a_blocked_direction_holds_what_is_said_until_it_is_healed(
     direction: tuple[str, str],
 ) -> None:
-    """Neither the question nor the answer passes, and nothing is lost by it."""
+    """Neither the request nor the answer passes, and nothing is lost."""
     async with echo_servers() as proxies, dialled(proxies, "a", "b") as (reader, writer):
         writer.write(b"before\n")
         before = await reader.readline()
@@ -76,7 +76,7 @@ async def test_a_blocked_direction_holds_what_is_said_until_it_is_healed(
 
 
 async def test_the_other_directions_stay_open_while_one_is_blocked() -> None:
-    """Of two nodes and a third, only what the one says to the other is held."""
+    """Of three nodes, only the bytes from one to another are held."""
     async with echo_servers() as proxies:
         proxies.block("a", "b")
         async with dialled(proxies, "c", "b") as (reader, writer):

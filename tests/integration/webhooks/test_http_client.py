@@ -24,7 +24,7 @@ SECRET, PREVIOUS = "the-secret-of-now-0123", "the-secret-of-before-0"
 
 
 async def test_a_body_arrives_as_it_was_given_and_signed() -> None:
-    """With its delivery id and trace, and without headers that the library would add."""
+    """It has its delivery id and trace, and no headers that the library would add."""
     settings = WebhookSettings(allow_private=True, hmac_secret=SECRET)
     async with listening() as target, sending(settings) as sender:
         sent = await sender.post(
@@ -179,7 +179,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
 async def test_a_target_can_ask_for_patience(
     header: str | timedelta, at_least_s: float, at_most_s: float
 ) -> None:
-    """In seconds or until a date, up to an hour."""
+    """The target gives seconds or a date, up to an hour."""
     if isinstance(header, timedelta):
         # Relative to now, not to the listing of the tests.
         header = format_datetime(datetime.now(UTC) + header, usegmt=True)
@@ -231,7 +231,7 @@ async def test_nobody_listening_is_a_failure() -> None:
     [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, b"HTTP/1.1 999999 \r\n\r\n"],
 )
 async def test_what_is_no_http_is_a_failure(said: bytes) -> None:
-    """Whatever bytes come back, or none."""
+    """Any other bytes, or none, are a failure."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(BODY)
@@ -427,7 +427,7 @@ async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
 
 
 async def test_a_name_is_resolved_by_the_system() -> None:
-    """Without a custom look-up."""
+    """The system resolves names unless a custom look-up is given."""
     async with listening() as target, sending() as sender:
         sent = await sender.post(f"http://localhost:{target.port}/", BODY, delivery="d1")
 

@@ -72,7 +72,7 @@ async def test_a_refused_address_is_no_failure_of_its_host() -> None:
     ],
 )
 async def test_a_url_that_names_this_machine_is_refused(host: str) -> None:
-    """In every spelling; if private targets are allowed, the canonical ones are reached."""
+    """Every spelling is refused; if private targets are allowed, the canonical ones are reached."""
     async with listening() as target, sending(STRICT) as sender:
         url = f"http://{host}:{target.port}/"
         allowed = await Targets(
@@ -116,7 +116,7 @@ async def test_other_spellings_do_not_pass_by_the_socket(host: str) -> None:
 
 
 async def test_an_answer_no_resolver_of_ours_gave_is_checked_too() -> None:
-    """For example one from a cache: the checked address is the one connected to."""
+    """A cached answer is one example: the checked address is the one connected to."""
 
     async def lookup(name: str) -> Sequence[str]:
         return ("127.0.0.1",)
@@ -133,7 +133,7 @@ async def test_an_answer_no_resolver_of_ours_gave_is_checked_too() -> None:
 
 
 async def test_of_a_names_addresses_only_the_public_ones_are_left() -> None:
-    """In their order, for the requested family."""
+    """They keep their order and belong to the requested family."""
 
     async def lookup(name: str) -> Sequence[str]:
         return ("10.0.0.1", "2606:4700::1111", "1.1.1.1", "::1", "8.8.8.8")

@@ -98,7 +98,7 @@ async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_call
 
 
 async def test_a_node_on_data_of_another_history_is_heard_and_told_nothing(nodes: Nodes) -> None:
-    """Whichever side dials; it learns the reason."""
+    """Either side may dial; the node learns the reason."""
     one, two = nodes.make("n1", "n2")
     two.incarnation = 7
     one.is_past = lambda incarnation: incarnation == 7
@@ -240,7 +240,7 @@ async def test_a_peer_that_breaks_the_rules_is_closed_alone(
 async def test_a_stranger_that_says_nothing_is_cut_at_the_deadline(
     nodes: Nodes, connect: Join
 ) -> None:
-    """Neither silence nor a byte now and then keeps a connection that has not proved itself."""
+    """Neither silence nor single bytes keep an unauthenticated connection open."""
     two = await lone(nodes)
     silent = await connect(two)
     slow = await connect(two)

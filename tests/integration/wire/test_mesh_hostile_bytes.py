@@ -85,7 +85,7 @@ def refusals(node: Node) -> int:
 async def test_made_up_greetings_are_refused_and_counted(
     nodes: Nodes, connect: Join, reads: bool
 ) -> None:
-    """Whether their sender keeps listening or resets the connection at once."""
+    """Their sender may keep listening or reset the connection at once."""
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number, data in enumerate(drawn(from_strangers, ROUNDS)):

@@ -403,7 +403,7 @@ async def test_two_that_have_both_moved_find_each_other_where_they_are_on_record
 
 
 async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None:
-    """Also if its loss was noticed but not reported yet: it is dialled again first."""
+    """A loss that was noticed but not yet reported is reported before the peer is redialled."""
     one, two = await nodes.started("n1", "n2")
     two.running.know({})
     await eventually(lambda: one.running.denied_as(HandshakeRefusal.STRANGER) == ["n2"])

@@ -123,7 +123,7 @@ async def taken(limited: list[Limited], asks: int) -> int:
 
 
 async def test_a_tenant_gets_the_burst_once_and_not_once_a_node(nodes: Nodes) -> None:
-    """Whichever nodes are asked; afterwards only the rate counts."""
+    """Any of the nodes may be asked; afterwards only the rate counts."""
     clock = Clock()
     made = await limited(nodes, clock, LOW)
 
@@ -156,7 +156,7 @@ async def test_many_requests_become_few_calls(nodes: Nodes) -> None:
 
 
 async def test_a_node_does_not_lease_a_small_burst_away_from_the_others(nodes: Nodes) -> None:
-    """However high the rate is, most of the rest stays for them."""
+    """Most of the rest stays for the other nodes, however high the rate is."""
     made = await limited(
         nodes, Clock(), replace(HIGH, producer=replace(HIGH.producer, burst_size=12))
     )
@@ -166,7 +166,7 @@ async def test_a_node_does_not_lease_a_small_burst_away_from_the_others(nodes: N
 
 
 async def test_requests_that_wait_for_one_call_share_its_answer(nodes: Nodes) -> None:
-    """Also at a rate too low for tokens in advance."""
+    """They share it even at a rate too low for tokens in advance."""
     made = await limited(nodes, Clock(), LOW)
 
     assert [True] * 30 == await asyncio.gather(*(made[1].take() for _ in range(30)))
@@ -198,7 +198,7 @@ async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
 
 
 async def test_leased_tokens_that_are_not_used_are_dropped(nodes: Nodes) -> None:
-    """So no node keeps tokens for later."""
+    """No node may keep tokens for later."""
     clock = Clock()
     made = await limited(nodes, clock, HIGH)
     assert await made[1].take()
@@ -209,7 +209,7 @@ async def test_leased_tokens_that_are_not_used_are_dropped(nodes: Nodes) -> None
 
 
 async def test_a_refusal_says_when_to_come_again(nodes: Nodes) -> None:
-    """In whole seconds, the same at the owner and elsewhere, asked or remembered."""
+    """The wait is in whole seconds, the same at the owner and elsewhere, asked or remembered."""
     made = await limited(nodes, Clock(), LOW)
     assert await made[0].take(30)
 
@@ -259,7 +259,7 @@ async def test_tenants_have_buckets_of_their_own(nodes: Nodes) -> None:
 
 
 async def test_a_tenant_may_have_a_limit_of_its_own_or_none(nodes: Nodes) -> None:
-    """In place of the general one."""
+    """The tenant's own limit replaces the general one."""
     own = [
         TenantRateLimit(tenant=tenant, scope="producer", requests_per_minute=rate, burst_size=rate)
         for tenant, rate in (("small", 2), ("free", 0))
@@ -306,7 +306,7 @@ async def test_a_batch_larger_than_the_share_is_let_by_for_all_of_it(nodes: Node
 
 
 async def test_an_owner_that_died_is_done_without(nodes: Nodes) -> None:
-    """Until another node leads, which starts with a full bucket."""
+    """The next leader starts with a full bucket."""
     made = await limited(nodes, Clock(), LOW)
     assert 30 == await taken(made, 60)
     await made[0].node.stop()

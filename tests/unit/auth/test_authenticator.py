@@ -135,7 +135,7 @@ async def test_only_an_operator_enters_the_clusters_routes() -> None:
 
 @pytest.mark.parametrize("access", [Access.PRODUCER, Access.TENANT])
 async def test_an_operator_alone_has_no_tenants_data(access: Access) -> None:
-    """Also if its issuer is the producers', whose tokens name no claims; it may ask who leads."""
+    """Its issuer may be the producers', whose tokens have no claims; it may read the leaders."""
     operator = static(StaticToken(token="operate", subject="o", scopes=("codeq:operator",)))
     auth = authenticator(producer=(operator,), worker=(operator,), producer_as_worker=True)
     refused = (403, "forbidden. An operator has no tenant's data: use a token of the tenant")
@@ -280,7 +280,7 @@ async def test_a_verified_token_is_forgotten_when_it_expires() -> None:
         {"sub": 7},
         {"exp": "soon"},
         {"exp": 1},
-        {"nbf": 2**32},  # In the year 2106.
+        {"nbf": 2**32},  # The year 2106.
         {"iss": "another"},
         {"aud": "another"},
         {"aud": None},

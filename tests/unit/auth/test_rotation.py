@@ -57,7 +57,7 @@ def header(issuer: Issuer, kid: str) -> str:
 
 
 async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Issuer) -> None:
-    """Not even for a token that was verified just before and is cached."""
+    """A token that was just verified and cached is refused too."""
     clock = Hours()
     auth = trusting(issuer, clock)
     early, late = header(issuer, "old"), header(issuer, "old") + " "

@@ -118,7 +118,7 @@ async def test_a_key_made_for_one_algorithm_serves_that_alone(issuer: Issuer) ->
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", "nOnE", ""])
 async def test_a_token_without_a_signature_is_refused(issuer: Issuer, name: str) -> None:
-    """However the algorithm's name is spelt."""
+    """The spelling of the algorithm's name does not matter."""
     issuer.publish("one")
     auth = trusting(issuer)
 
@@ -196,7 +196,7 @@ async def test_a_header_that_is_odd_makes_the_token_invalid(
     [".", "..", "a.b.c", "e30.e30.", "e30.e30.AA", "\x00.\x00.\x00", "é.é.é", "\udcff.e30.AA"],
 )
 async def test_a_text_that_is_no_token_is_invalid(issuer: Issuer, text: str) -> None:
-    """Whatever text the header holds."""
+    """The text of the header does not matter."""
     auth = trusting(issuer)
 
     assert await reason(auth, text)
@@ -254,7 +254,7 @@ async def test_clocks_may_differ_by_the_skew_and_no_more(
 @pytest.mark.parametrize("instant", ["Infinity", "1e400", "NaN", "[]", "{}", '"soon"', "null"])
 @pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
 async def test_an_instant_that_is_none_makes_the_token_invalid(claim: str, instant: str) -> None:
-    """Even if the issuer itself wrote it."""
+    """It is invalid even if the issuer itself wrote it."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(AuthSettings(producer=(provider,), tenant_fallback="default"))
     fields = {"sub": '"s"', "exp": str(int(time.time()) + 60), claim: instant}
@@ -266,7 +266,7 @@ async def test_an_instant_that_is_none_makes_the_token_invalid(claim: str, insta
 
 @pytest.mark.parametrize("instant", ["1" + "0" * 400, '"4102444800"', "true"])
 async def test_an_expiry_that_is_no_number_of_seconds_makes_the_token_invalid(instant: str) -> None:
-    """Not even a text that reads like a number: its meaning would depend on the library."""
+    """A text that reads like a number is invalid too: libraries disagree on its meaning."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(AuthSettings(producer=(provider,), tenant_fallback="default"))
     odd = jwt.api_jws.encode(f'{{"sub":"s","exp":{instant}}}'.encode(), SECRET, algorithm="HS256")

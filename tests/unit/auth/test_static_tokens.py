@@ -40,7 +40,7 @@ async def test_a_provider_keeps_digests_and_no_token() -> None:
 
 @pytest.mark.parametrize("guess", ["", SECRET[:-1], SECRET + "x", SECRET.upper(), "x" + SECRET])
 async def test_a_token_is_good_as_a_whole_or_not_at_all(guess: str) -> None:
-    """However much of it a guess contains."""
+    """A guess with a large part of it is refused."""
     provider = StaticProvider([StaticToken(token=SECRET, subject="s")])
 
     with pytest.raises(TokenRejected, match="no such static token"):

@@ -141,7 +141,7 @@ async def test_a_backup_names_the_newest_formats_in_use(
     *,
     written: bool,
 ) -> None:
-    """Of all shards; the first level is not written, as in older backups."""
+    """The level covers all shards; the first level is not written, as in older backups."""
     monkeypatch.setattr(levels, "LEVEL", 2)
     for shard, level in zip(rig.shards, used, strict=True):
         shard.used = level
@@ -209,7 +209,7 @@ async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
 
 @pytest.mark.parametrize("ahead_ms", [0, 5000])
 async def test_retention_keeps_the_backup_it_comes_with(rig: Rig, ahead_ms: int) -> None:
-    """Also if an older one was taken by a clock that is ahead, or in the same millisecond."""
+    """An older backup may be from a clock that is ahead, or from the same millisecond."""
     rig.clock.now_ms = NOW_MS + ahead_ms
     before = [await rig.taken(rig.record) for _ in range(5)]
     rig.clock.now_ms = NOW_MS

@@ -127,7 +127,7 @@ def test_a_scale_maps_equal_ratios_to_equal_distances() -> None:
 
 
 def test_a_spread_is_median_least_and_most() -> None:
-    """Of an even number the median lies between."""
+    """With an even number of values, the median is between the middle two."""
     assert Spread(2.5, 1.0, 4.0) == Spread.of([4.0, 1.0, 2.0, 3.0])
 
 

@@ -85,7 +85,7 @@ async def test_what_is_done_in_part_is_not_said_to_be_undone(
 
 
 async def test_what_is_not_begun_is_said_to_be_undone(shard: Shard) -> None:
-    """Without a leader from the start nothing was done, and the caller is told so."""
+    """Without a leader from the start nothing was done, and the caller learns so."""
     await _end(shard, dead=True)
     shard.log.depose()
 

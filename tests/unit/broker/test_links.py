@@ -17,7 +17,7 @@ NAMES = st.text(min_size=1, max_size=60).filter(is_name)
 @pytest.mark.parametrize("base", ["", "https://codeq.example.com", "http://[::1]:8080/q"])
 @given(name=NAMES)
 def test_a_link_leads_back_to_its_artifact(base: str, name: str) -> None:
-    """Whatever characters the name has."""
+    """The name may have any characters."""
     url = links.link(base, "task:1", UPLOAD, name)
 
     assert (UPLOAD, name) == links.target(url, "task:1")
@@ -54,7 +54,7 @@ def test_the_uploads_of_a_result_are_told_once_each_and_of_its_own_task() -> Non
 
 
 def test_no_two_uploads_have_one_id() -> None:
-    """Not even two uploads of the same files."""
+    """Two uploads of the same files have different ids too."""
     digest = "d" * links.DIGEST_CHARS
     drawn = {links.new_upload(digest) for _ in range(1000)}
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 async def test_a_task_whose_claim_was_not_committed_is_claimed_by_the_next(
     shard: Shard, handed_over: bool
 ) -> None:
-    """With or without the log entry: the next leader knows only committed entries."""
+    """The log entry may exist or not: the next leader knows only committed entries."""
     await shard.engine.operate([create("t1")])
     shard.log.held = True
     lost = asyncio.ensure_future(shard.engine.operate([claim("r1", worker="ann")]))

@@ -158,7 +158,7 @@ async def _claimed(shard: Shard, request: str, *, count: int = 1) -> list[str]:
 
 
 async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from() -> None:
-    """However many have work, a look and a claim ask for the policy of only a few."""
+    """A look and a claim ask for the policy of only a few queues, however many have work."""
     asked = {}
     for queues in (10, 2000):
         catalogue = _CountingCatalogue()
@@ -265,7 +265,7 @@ class _Unwalked(dict[tuple[str, str], Counters]):
 
 
 async def test_lists_and_counts_of_a_tenant_pass_over_no_other_tenants_queues() -> None:
-    """However many queues others have; a tenant whose last task was deleted has none."""
+    """Other tenants may have any number of queues; a tenant without tasks has none."""
     shard = make_shard(MemoryShard(), TestClock())
     shard.log.lead()
     engine = shard.engine

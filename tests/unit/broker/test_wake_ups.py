@@ -112,7 +112,7 @@ async def test_as_many_are_woken_as_there_are_places(
 async def test_a_place_that_is_free_again_wakes_one(
     office: Office, waiting: Callable[[], int]
 ) -> None:
-    """Of many claims that wait behind the limit, one is woken when a task ends."""
+    """When a task ends, one of the many claims behind the limit is woken."""
     engine = office.shard.engine
     await engine.operate([_topic(1), create("t0"), claim("c")])
     await engine.operate([create(f"t{number}") for number in range(1, 10)])

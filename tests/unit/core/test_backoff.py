@@ -20,7 +20,7 @@ from codeq_cluster.core.backoff import POLICIES, backoff_ms
     ],
 )
 def test_delays_grow_with_the_attempts(policy: str, delays_ms: list[int]) -> None:
-    """With b = 5 s, m = 900 s and the middle of every random range."""
+    """The delays are for b = 5 s, m = 900 s and the middle of every random range."""
     assert delays_ms == [
         backoff_ms(policy, base_ms=5_000, max_ms=900_000, attempts=attempts, draw=0.5)
         for attempts in (1, 2, 3, 1000)

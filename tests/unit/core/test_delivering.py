@@ -240,7 +240,7 @@ def test_the_last_attempt_speaks_for_itself_however_late_it_is() -> None:
     "told", [replace(FAILED, deferred_ms=9_999_999), replace(FAILED, wait_ms=9_999_999)]
 )
 def test_a_delivery_is_put_off_to_its_end_at_the_latest(told: Undelivered) -> None:
-    """Whatever its target asks for, it is due when it must be given up."""
+    """It is due when it must be given up, even if its target asks for a later retry."""
     shard = _told()
     shard.ask(told)
 

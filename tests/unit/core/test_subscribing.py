@@ -78,7 +78,7 @@ def test_a_renewed_subscription_lives_for_its_time_again() -> None:
 
 
 def test_a_subscription_that_is_over_cannot_be_renewed() -> None:
-    """At its last instant it has ended, deleted or not."""
+    """It has ended at its last instant, deleted or not."""
     shard = Shard()
     shard.ask(SUBSCRIBE)
     shard.view.now_ms += 300

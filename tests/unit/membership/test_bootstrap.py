@@ -77,7 +77,7 @@ def test_nobody_begins_before_it_is_sure(case: Case) -> None:
 
 
 def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
-    """Whichever node reports it, and whichever other node is away."""
+    """Any node may report it, and any other node may be away."""
     told = standing("n3", founding=codec.encode(FOUNDED))
 
     assert FOUNDED == judge(standing("n2"), [told], order=ORDER, level=1)
@@ -85,7 +85,7 @@ def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
 
 @pytest.mark.parametrize("node_id", ["n1", "n2"])
 def test_a_node_that_lost_its_data_came_later(node_id: str) -> None:
-    """Also the node that would bootstrap, and also if all answer."""
+    """The node that would bootstrap is included, and all nodes may answer."""
     wiped = standing(node_id, data=99)
     told = standing("n3", founding=codec.encode(FOUNDED))
     other = standing("n1" if node_id == "n2" else "n2", data=98)
@@ -239,7 +239,7 @@ async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_waits_says_for_whom_and_what_to_do() -> None:
-    """Until it no longer has to wait."""
+    """The reason is shown until it no longer has to wait."""
     node = Node(standing("n1"), {"n2": standing("n2")})
     founding = node.founding()
     running = asyncio.create_task(founding.run())

@@ -99,7 +99,7 @@ def test_nobody_comes_in_unexpected() -> None:
 
 
 def test_an_expected_node_comes_in_on_the_data_it_has() -> None:
-    """As a learner, whatever its data."""
+    """It joins as a learner, whatever its data."""
     expecting = after(Expect(id="n4", link="h4:1", http="http://h4"))
     assert Member(id="n4", data=0, voter=False, link="h4:1", http="http://h4") == expecting.of("n4")
 
@@ -169,7 +169,7 @@ def knowing(*known: int, level: int = 1) -> Membership:
 
 
 def test_newer_formats_are_used_once_every_node_knows_them() -> None:
-    """Without a number: the newest that any knows."""
+    """Without a number, the newest formats that any node knows are enabled."""
     assert knowing(2, 2, 2, level=2) == after(Raise(level=0), knowing(2, 2, 2))
     assert knowing(3, 2, 3, level=2) == after(Raise(level=2), knowing(3, 2, 3))
     assert knowing(2, 2, 2, level=2) == after(Raise(level=0), knowing(2, 2, 2, level=2))
@@ -187,7 +187,7 @@ def test_newer_formats_are_used_once_every_node_knows_them() -> None:
 def test_formats_that_a_node_does_not_know_are_not_used(
     known: tuple[int, ...], level: int, named: str
 ) -> None:
-    """Not even a learner may lack them; the refusal names the node and its level."""
+    """A learner must know them too; the refusal names the node and its level."""
     refused = refusal(Raise(level=level), knowing(*known))
 
     assert ("level-unknown", False) == (refused.code, refused.retryable)
@@ -217,7 +217,7 @@ def test_a_node_that_is_expected_holds_newer_formats_back_until_it_came() -> Non
 
 
 def test_data_of_another_history_is_not_let_in() -> None:
-    """Nor after later changes; the same node on other data may join."""
+    """It is refused after later changes too; the same node with other data may join."""
     recovered = Membership(members=THREE.members[:1], past=(2, 3))
     expecting = after(Expect(id="n2", link="h2:1", http="http://h2"), recovered)
 

@@ -153,7 +153,7 @@ async def test_a_node_that_moved_away_from_its_leader_asks_by_way_of_another() -
 
 
 async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    """However often the node asks."""
+    """The refusal is logged once, however often the node asks."""
     nobody = Membership(members=(Member(id="n1", data=1),))
     cluster = Cluster([Group(Membership())], [nobody])
 

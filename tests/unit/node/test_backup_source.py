@@ -45,7 +45,7 @@ def watched(cluster: SimCluster, out: Outages) -> Callable[[], str]:
 
 
 async def test_a_replica_that_is_out_is_wrong_and_says_why() -> None:
-    """From the start or from then on, even if it is back since."""
+    """A replica that was out at any time since the start counts as wrong, even if it is back."""
     cluster, out = settled(), outages()
     sound = watched(cluster, out)
     assert not sound()

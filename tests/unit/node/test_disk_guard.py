@@ -190,7 +190,7 @@ async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
 
 
 async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
-    """Whichever reader finds it, and however often it is found later."""
+    """Any reader may find it, and it may be found again later."""
     stage = Stage()
 
     stage.outages.failed(1, DAMAGE)
@@ -259,7 +259,7 @@ async def test_pauses_grow_and_are_bounded() -> None:
 
 
 async def test_a_disk_that_takes_no_write_is_not_reopened() -> None:
-    """So it costs no tries, and the replicas are back at the first look after its end."""
+    """The fault costs no tries, and the replicas are back at the first look after its end."""
     stage = Stage()
     stage.outages.failed(0, BROKEN)
     await stage.outages.look()
@@ -345,7 +345,7 @@ async def test_a_disk_that_cannot_be_asked_is_left_to_its_writes(
 
 
 def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Nor does a failed one; where no write is possible it raises."""
+    """A failed probe leaves nothing either; where no write is possible it raises."""
     take_a_write(tmp_path)
     with pytest.raises(OSError, match="No such file"):
         take_a_write(tmp_path / "gone")

@@ -73,7 +73,7 @@ def contents(path: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 def test_looking_changes_nothing(path: Path) -> None:
-    """Not a byte: neither the membership nor RocksDB's own files."""
+    """Not a byte changes, neither of the membership nor of RocksDB's own files."""
     before = contents(path)
 
     found = stands(path)
@@ -85,7 +85,7 @@ def test_looking_changes_nothing(path: Path) -> None:
 
 
 def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
-    """Also if a crash has interrupted the swap for a snapshot, at any of its steps."""
+    """A crash may have interrupted the swap for a snapshot at any of its steps."""
     shard = path / "shard-0"
     shard.rename(path / "shard-0.incoming")
     (path / "shard-0.ready").touch()

@@ -34,7 +34,7 @@ class Turns:
 
 
 def test_one_turn_serves_all_who_want_one() -> None:
-    """However often it is asked for before it begins."""
+    """It may be asked for any number of times before it begins."""
     turns = Turns()
 
     for _ in range(5):
@@ -45,7 +45,7 @@ def test_one_turn_serves_all_who_want_one() -> None:
 
 
 def test_no_turn_begins_during_a_flush() -> None:
-    """Neither one that is wanted nor one that is due; both are remembered."""
+    """A wanted turn and a due one both wait, and are remembered."""
     turns = Turns()
     schedule = turns.schedule
     schedule.flushing = True
@@ -120,7 +120,7 @@ def test_a_deadline_that_comes_nearer_is_kept() -> None:
 
 
 def test_a_stopped_schedule_takes_no_turn() -> None:
-    """Whether one was scheduled, due, or is wanted afterwards."""
+    """It may have been scheduled or due, or be wanted afterwards."""
     turns = Turns()
     turns.schedule.want()
     turns.due = turns.clock.now + 0.1

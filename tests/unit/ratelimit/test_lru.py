@@ -26,7 +26,7 @@ def test_idle_entries_go_when_others_come() -> None:
 
 
 def test_beyond_the_bound_the_least_recently_used_entry_goes() -> None:
-    """Even if it is in use: the bound comes first."""
+    """An entry in use goes too: the bound comes first."""
     table = LruTable[int, list[int]](idle=lambda entry: not entry, entries_max=8)
     for key in range(100):
         table.of(key, list).append(1)

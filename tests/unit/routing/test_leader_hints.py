@@ -7,7 +7,7 @@ from codeq_cluster.routing.leader_hints import LeaderHints
 
 
 def test_who_is_named_is_asked_until_it_is_gone() -> None:
-    """For each shard; afterwards any connected peer."""
+    """Each shard has its own hint; afterwards any connected peer is asked."""
     peers = ["n3", "n1"]
     hints = LeaderHints(lambda: peers)
 
@@ -21,7 +21,7 @@ def test_who_is_named_is_asked_until_it_is_gone() -> None:
 
 
 def test_without_a_word_the_next_is_asked() -> None:
-    """Also if the named one is not connected, or is the one that was asked."""
+    """A hint at a peer that is not connected, or that was just asked, is ignored too."""
     hints = LeaderHints(lambda: ["n1", "n3", "n4"])
 
     asked = []

@@ -47,7 +47,7 @@ HEARTBEAT = ["heartbeat", "id", "tenant", "worker", 1000, 7]
     ids=["method", "operation", "question", "form"],
 )
 async def test_what_a_later_release_asks_is_refused_as_such(method: str, body: object) -> None:
-    """With the rest of its batch; the caller learns at once that nothing was done."""
+    """The rest of its batch is refused with it; the caller learns at once that nothing was done."""
     replica = Replica()
 
     with pytest.raises(MethodUnknown, match="this release"):

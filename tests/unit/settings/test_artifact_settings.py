@@ -72,7 +72,7 @@ def test_a_bucket_is_given() -> None:
 
 
 def test_the_keys_of_the_bucket_are_not_shown() -> None:
-    """Neither in the effective configuration nor in a log's representation."""
+    """Neither the effective configuration nor a log line shows them."""
     found = loaded(S3)
 
     assert SECRET not in repr(found)
@@ -109,7 +109,7 @@ def test_a_wrong_place_stops_the_start(environment: dict[str, str], text: str) -
 
 
 def test_an_endpoint_without_tls_is_allowed_on_request() -> None:
-    """In a private network, or for a test."""
+    """A private network or a test may need one."""
     http = {"ARTIFACTS_S3_ENDPOINT": "http://127.0.0.1:9000", "ARTIFACTS_S3_ALLOW_HTTP": "true"}
 
     assert "http://127.0.0.1:9000" == loaded(S3 | http).settings.artifacts.s3.endpoint

@@ -65,7 +65,7 @@ def test_a_directory_or_a_bucket_is_given() -> None:
     ],
 )
 def test_what_does_not_fit_stops_the_start(environment: dict[str, str], line: str) -> None:
-    """With one line that names the key."""
+    """One line names the key."""
     with pytest.raises(ConfigInvalid, match=line):
         loaded({name: value for name, value in environment.items() if value})
 

@@ -31,7 +31,7 @@ def test_without_files_everything_is_plain() -> None:
 
 
 def test_all_files_of_a_certificate_are_taken() -> None:
-    """And the node's own URL becomes https."""
+    """The node's own URL becomes https."""
     settings = _loaded(
         TLS_CERT_FILE="c",
         TLS_KEY_FILE="k",

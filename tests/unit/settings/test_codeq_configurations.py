@@ -54,7 +54,7 @@ def _refusal(environment: Mapping[str, str], file: Path | None = None) -> str:
 
 
 def test_a_file_for_the_embedded_store_loads() -> None:
-    """With tokens, without which codeQ does not start either."""
+    """The file has tokens, without which codeQ does not start either."""
     loaded = load(file=configurations.EMBEDDED, environment=_TOKENS)
 
     settings = loaded.settings
@@ -228,7 +228,7 @@ def test_a_node_alone_listens_where_it_is_told_and_is_reached_on_loopback() -> N
 
 @pytest.mark.parametrize("provider", ["redis", "memory", "postgres"])
 def test_data_that_is_kept_elsewhere_is_refused(tmp_path: Path, provider: str) -> None:
-    """In one line, with the remedy, and before any other error."""
+    """One line has the remedy, and it comes before any other error."""
     file = tmp_path / "codeq.yaml"
     file.write_text(f"persistenceProvider: {provider}\npersistenceConfig: {{addr: 'redis:6379'}}\n")
     instead = (
@@ -295,7 +295,7 @@ def test_what_cannot_be_obeyed_is_refused(tmp_path: Path, text: str, named: str)
     ],
 )
 def test_a_misspelt_key_stays_an_error(tmp_path: Path, text: str) -> None:
-    """As a key of this broker or of codeQ."""
+    """The key is neither this broker's nor codeQ's."""
     file = tmp_path / "codeq.yaml"
     file.write_text(text)
 
@@ -303,7 +303,7 @@ def test_a_misspelt_key_stays_an_error(tmp_path: Path, text: str) -> None:
 
 
 def test_a_key_in_two_places_is_named_once(tmp_path: Path) -> None:
-    """By the source that decides; keys that a template left empty are not named."""
+    """The deciding source is named; keys that a template left empty are not."""
     file = tmp_path / "codeq.yaml"
     file.write_text("redisAddr: redis:6379\nredisPassword: ''\ntimezone:\n")
 
@@ -322,7 +322,7 @@ def test_variables_without_a_key_are_named_as_they_are() -> None:
 
 
 def test_a_provider_of_published_keys_has_its_own_skew_and_timeout() -> None:
-    """In nanoseconds, Go's durations; without them, this broker's defaults."""
+    """Both are Go's durations in nanoseconds; without them, this broker's defaults apply."""
     block = {
         "jwksUrl": "https://issuer.example/keys",
         "issuer": "https://issuer.example",
@@ -405,7 +405,7 @@ def test_ours_decide_where_both_are_given() -> None:
 
 
 def test_tracing_that_is_switched_off_is_off() -> None:
-    """Even with a collector; switched on, it needs one."""
+    """A configured collector does not switch it on; switched on, it needs one."""
     collector = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318"}
     off, on = {"TRACING_ENABLED": "false"}, {"TRACING_ENABLED": "true"}
 
@@ -457,7 +457,7 @@ def test_a_collector_of_codeq_that_is_no_address_is_refused_by_its_own_name() ->
 
 
 def test_no_secret_of_codeq_is_shown() -> None:
-    """Neither in a remark nor in the effective configuration."""
+    """Neither a remark nor the effective configuration shows one."""
     loaded = load(file=configurations.FULL, environment=configurations.CLUSTER_SECRET)
 
     seen = f"{loaded!r}"

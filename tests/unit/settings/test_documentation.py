@@ -43,7 +43,7 @@ def test_the_documentation_has_no_key_that_is_not() -> None:
 
 
 def test_the_documentation_says_what_becomes_of_each_key_of_codeq() -> None:
-    """In one table, with the reason for each that is ignored."""
+    """One table has all of them, with the reason for each that is ignored."""
     rows = {
         name: (variable, fate)
         for name, variable, fate in re.findall(

@@ -415,7 +415,7 @@ def test_an_unknown_flag_is_refused() -> None:
 
 
 def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
-    """By variable, by key and by flag; its last line break is dropped."""
+    """A variable, a key or a flag may name the file; its last line break is dropped."""
     path = str(_file(tmp_path, f"{_SECRET}\n", "secret"))
     alone = {"RAFT_SELF_ID": "n1", "RAFT_PEERS": "n1=h:1"}
     by_key = _file(tmp_path, f"clusterSecretFile: {path}\n")

@@ -22,7 +22,7 @@ _LEAST: Mapping[str, str] = {
 
 @pytest.mark.parametrize("mode", ["dev", "development", "local", "test", "prod", "production"])
 def test_a_node_is_the_same_in_every_mode_of_the_reference(tmp_path: Path, mode: str) -> None:
-    """Whether the file, the environment or neither names it."""
+    """The mode may be in the file, in the environment or in neither."""
     file = tmp_path / "codeq.yaml"
     file.write_text(f"env: {mode}\n")
     plain = load(file=None, environment=_LEAST).settings

@@ -110,7 +110,7 @@ async def test_coarse_slots_add_up_fine_ones() -> None:
 
 
 async def test_only_the_last_slots_are_kept() -> None:
-    """However long the node runs."""
+    """The history is bounded, however long the node runs."""
     story = Story()
     story.history.count("acme", "resize", Flow.CREATED)
     await story.pass_by(SLOTS)

@@ -53,7 +53,7 @@ async def test_nobody_is_given_what_was_made_before_asking() -> None:
 
 
 async def test_after_a_text_that_took_long_the_node_does_something_else() -> None:
-    """For a multiple of that time."""
+    """The pause is a multiple of that time."""
     counted = Counted(took_s=0.02)
     scrapes = Scrapes(counted.text, clock=counted.now_s)
     begun_s = asyncio.get_running_loop().time()

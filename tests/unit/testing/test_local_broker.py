@@ -67,7 +67,7 @@ def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:
 
 
 def test_a_handler_in_a_thread_is_waited_for_as_well(tmp_path: Path) -> None:
-    """Also when it takes longer than the broker is quiet where nobody is known to work."""
+    """It may take longer than the broker stays quiet without known workers."""
     settings = {"backoffMaxSeconds": _WEEK_S}
     with LocalBroker(tmp_path, settings=settings, patience_s=20) as broker:
         _work_in_threads(broker)
@@ -121,7 +121,7 @@ async def test_a_lease_ends_without_a_worker(broker: LocalBroker) -> None:
 
 
 def test_a_task_that_nobody_wants_dies_in_time(broker: LocalBroker) -> None:
-    """And the dead letter goes when its retention is over."""
+    """The dead letter is deleted when its retention is over."""
     with broker.sync_client() as client, broker.sync_operator() as operator:
         task = client.create("unwanted", 1, ttl=timedelta(hours=1))
         broker.advance(hours=2)
@@ -191,7 +191,7 @@ async def test_time_is_not_moved_where_workers_could_not_run(broker: LocalBroker
 
 @pytest.mark.parametrize("seconds", [0, -1])
 def test_time_does_not_stand_still_or_run_backwards(broker: LocalBroker, seconds: float) -> None:
-    """Neither is what a broker could be made to bear."""
+    """A broker cannot handle either."""
     with pytest.raises(ValueError, match="more than nothing"):
         broker.advance(seconds=seconds)
 
@@ -213,7 +213,7 @@ def test_a_broker_is_there_again_on_its_files(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_told_at_once(tmp_path: Path) -> None:
-    """As a node that starts tells it."""
+    """The error is that of a starting node."""
     with pytest.raises(ConfigInvalid, match="backoffMaxSecond"):
         LocalBroker(tmp_path, settings={"backoffMaxSecond": 1})
 

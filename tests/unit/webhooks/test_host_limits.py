@@ -9,7 +9,7 @@ from codeq_cluster.webhooks.host_limits import HostLimits
 
 
 def test_a_full_host_leaves_places_to_others() -> None:
-    """Until all are taken."""
+    """It leaves them until all are taken."""
     places = HostLimits(per_host=2, total=3)
     taken = [places.take(host) for host in ("a", "a", "a", "b", "b")]
 

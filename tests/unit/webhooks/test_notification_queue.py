@@ -99,7 +99,7 @@ async def ended(background: Background) -> None:
 
 
 async def test_each_letter_is_tried_once_and_counted() -> None:
-    """With success or without."""
+    """It counts as sent or as failed."""
     world, background = World(), Background()
     box = opened(world, background)
     box.put(world.notification("a"))

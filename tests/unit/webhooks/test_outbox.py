@@ -230,7 +230,7 @@ async def test_a_delivery_in_progress_is_not_started_twice_though_it_is_due_agai
 
 
 async def test_deliveries_run_when_they_are_due_and_in_that_order(setting: Setting) -> None:
-    """Not a millisecond early."""
+    """None runs a millisecond early."""
     world, clock = setting.world, setting.shard.clock
     world.room["swift"] = 0
     await setting.end("a", "b", "c")
@@ -392,7 +392,7 @@ async def test_a_clock_set_back_delays_nothing(setting: Setting) -> None:
 
 
 async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
-    """Not even a planned look starts one."""
+    """A planned look does not start one either."""
     world = setting.world
     world.room["swift"] = 0
     await setting.end("a")
@@ -412,7 +412,7 @@ async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
 
 
 async def test_what_found_no_room_is_looked_at_again_by_itself(setting: Setting) -> None:
-    """However late the next one is due."""
+    """It does not wait for the next due job, however late that is."""
     world = setting.world
     world.room["swift"] = 0
     await setting.end("a", "far")
@@ -459,7 +459,7 @@ async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> Non
 async def test_what_is_put_off_is_given_up_when_it_is_too_old_and_no_sooner(
     setting: Setting,
 ) -> None:
-    """However late its next attempt was to be."""
+    """It is given up even if its next attempt was planned later."""
     world, clock = setting.world, setting.shard.clock
     world.room["dead"] = 0
     await setting.end("a", url="http://dead/")
@@ -499,7 +499,7 @@ class LiveClock(TestClock):
 
 
 async def test_the_timer_is_set_for_whatever_is_due_next() -> None:
-    """Also if that is earlier than the timer's present instant, and again after each job."""
+    """The due instant may precede the timer's present one; each job sets the timer again."""
     setting = setting_over(MemoryShard(), LiveClock())
     setting.shard.log.lead()
     world = setting.world

@@ -47,6 +47,6 @@ def test_both_secrets_sign_while_there_are_two() -> None:
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
-    """Not even by the previous one."""
+    """The previous secret does not sign either."""
     assert {} == headers("", previous="", unix_s=7, body=BODY)
     assert {} == headers("", previous="old", unix_s=7, body=BODY)

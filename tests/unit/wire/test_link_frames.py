@@ -61,7 +61,7 @@ cuts_strategy = st.lists(st.integers(0, 10_000), max_size=20)
 
 @given(bodies=bodies_strategy, places=cuts_strategy)
 def test_frames_survive_any_cut_into_chunks(bodies: list[bytes], places: list[int]) -> None:
-    """However TCP cuts the bytes, the bodies come out complete and in order."""
+    """The bodies come out complete and in order, however TCP cuts the bytes."""
     chunks = cut(b"".join(sealed(bodies)), places)
 
     assert (bodies, None) == read(secured(), chunks)

@@ -37,7 +37,7 @@ def test_the_envelope_has_four_keys() -> None:
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown(), LinkLost(), StorageFailed(), CodeqError()])
 def test_a_write_whose_fate_is_not_known_is_never_called_failed(failure: CodeqError) -> None:
-    """Nor is it called not applied."""
+    """It is not called unapplied either."""
     error = from_failure(failure)
 
     assert (503, "outcome unknown", "outcome-unknown") == (error.status, error.text, error.code)
@@ -47,7 +47,7 @@ def test_a_write_whose_fate_is_not_known_is_never_called_failed(failure: CodeqEr
 
 @pytest.mark.parametrize("failure", [NoLeader(), NotLeader("b"), PeerUnreachable()])
 def test_a_shard_without_leader_says_that_nothing_was_applied(failure: CodeqError) -> None:
-    """And when to come again."""
+    """The answer also says when to retry."""
     error = from_failure(failure)
 
     assert (503, "no leader for shard", "no-leader") == (error.status, error.text, error.code)
@@ -63,7 +63,7 @@ def test_an_overloaded_broker_says_when_to_come_again() -> None:
 
 
 def test_an_exceeded_limit_is_named_with_when_to_come_again() -> None:
-    """In the header and in the body, in whole seconds of which there is at least one."""
+    """Header and body have the wait in whole seconds, at least one."""
     error = from_failure(LimitExceeded(scope="producer", operation="create_task", retry_after_s=0))
 
     assert 429 == error.status
@@ -103,7 +103,7 @@ def test_every_refusal_of_the_broker_has_its_answer(
 
 
 def test_a_priority_outside_the_tiers_is_told_which_there_are() -> None:
-    """And which one a request has that names none."""
+    """The answer also names the priority of a request without one."""
     error = from_rejection(Rejected(Rejection.INVALID_PRIORITY, "1, 3, 5"))
 
     assert (400, "invalid-priority", False) == (error.status, error.code, error.retryable)

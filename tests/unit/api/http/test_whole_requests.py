@@ -180,7 +180,7 @@ def test_what_is_read_here_is_what_the_library_would_read(
 
 @pytest.mark.parametrize("pattern", [each.path for each in ROUTES if each.whole])
 def test_every_route_that_takes_whole_requests_is_found(pattern: str) -> None:
-    """By the path of its pattern, with the id that stands in it."""
+    """The path is matched with the route's pattern, with an id in its place."""
     found = routes().read(request(pattern.removeprefix(BASE).replace("{id}", _ID)))
 
     assert found is not None

@@ -69,7 +69,8 @@ HANDLERS = (
     *(audit, backups, cluster, imports, membership),
     *(dead_letters, deliveries, subscriptions, task_lists, topics, upgrading, webhooks),
 )
-REFUSALS = {"ApiError": 2, "not_applied": 2, "bad_request": 1}  # Which argument is the code.
+# The index of the argument with the code.
+REFUSALS = {"ApiError": 2, "not_applied": 2, "bad_request": 1}
 
 
 def test_the_document_is_valid_openapi_3_1() -> None:
@@ -82,7 +83,7 @@ def test_the_document_is_valid_openapi_3_1() -> None:
 @pytest.mark.parametrize(("body", "field"), [("TaskBody", "payload"), ("ResultBody", "result")])
 @pytest.mark.parametrize("value", [{"a": 1}, [], ["x", None], "", "text", 0, 1.5, True, False])
 def test_any_json_is_described_as_taken(body: str, field: str, value: object) -> None:
-    """The schema admits it, and the text says so to whoever reads the page."""
+    """The schema admits any JSON, and the text says so to readers of the page."""
     schema = DOCUMENT["components"]["schemas"][body]["properties"][field]
     jsonschema.validate(value, {key: schema[key] for key in schema if key != "default"})
 
@@ -126,7 +127,7 @@ def test_operations_have_names_and_tags_of_their_own() -> None:
 
 
 def test_every_reference_resolves() -> None:
-    """And every shape is referred to from somewhere."""
+    """Every shape is also referred to."""
     referred = set(_references(DOCUMENT))
     shapes = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
 
@@ -233,7 +234,7 @@ def test_what_a_route_refuses_the_document_refuses(shape: str, body: object) -> 
 
 
 def test_a_null_field_is_described_as_absent() -> None:
-    """As the decoder takes it."""
+    """The description agrees with the decoder."""
     for name, body in BODIES.items():
         required = DOCUMENT["components"]["schemas"][name]["required"]
         nulls = {

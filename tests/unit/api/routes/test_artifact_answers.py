@@ -78,7 +78,7 @@ def test_a_part_is_described() -> None:
     ],
 )
 def test_a_range_is_answered_with_a_part(header: str, expected: tuple[int, int, int]) -> None:
-    """From one byte to another, from one to the end, and the last so many."""
+    """Ranges with two ends, with an open end, and of the last bytes are answered."""
     assert expected == outcome(asked(Range=header))
 
 

@@ -32,12 +32,12 @@ def test_a_payload_is_kept_as_it_was_sent(payload: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"payload":null}', "{}", '{"PAYLOAD":null,"x":1}'])
 def test_null_is_the_same_as_absent(text: str) -> None:
-    """For payloads as for every other field."""
+    """Payloads are treated like every other field."""
     assert "" == reading.json_text(task(text).payload, depth_max=10, error="")
 
 
 def test_field_names_match_in_any_case_and_unknown_ones_are_ignored() -> None:
-    """As the reference's decoder has it."""
+    """The reference's decoder does the same."""
     body = task('{"COMMAND":"a","PayLoad":{"Kept":1},"maxattempts":3,"workerId":{"a":[]}}')
 
     assert ("a", 3) == (body.command, body.max_attempts)
@@ -45,7 +45,7 @@ def test_field_names_match_in_any_case_and_unknown_ones_are_ignored() -> None:
 
 
 def test_the_last_of_duplicated_fields_wins() -> None:
-    """Whether or not the slower way is taken."""
+    """Both ways of decoding do so."""
     exact = task('{"command":"a","command":"b"}')
     folded = task('{"command":"a","Command":"b"}')
 
@@ -81,7 +81,7 @@ def test_the_last_of_duplicated_fields_wins() -> None:
     ],
 )
 def test_what_is_no_such_body_is_refused_in_the_routes_words(text: str) -> None:
-    """Neither types nor depth nor broken JSON get any further."""
+    """Wrong types, too much depth and broken JSON get the same answer."""
     with pytest.raises(ApiError) as refused:
         requests.TASK.decode(text, error="the route's text")
 
@@ -143,7 +143,7 @@ def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
 
 @given(st.binary(max_size=60))
 def test_no_bytes_do_more_than_be_refused(noise: bytes) -> None:
-    """Whatever comes, the answer is a body or a 400."""
+    """Any bytes give a body or a 400."""
     text = noise.decode(errors="ignore")
     for schema in (requests.TASK, requests.CLAIM, requests.RESULT, requests.LEASE, requests.TASKS):
         with contextlib.suppress(ApiError):

@@ -110,7 +110,7 @@ def test_a_task_says_what_time_will_do_to_it() -> None:
 
 
 def test_a_result_echoes_the_body_as_it_was_sent() -> None:
-    """Even an empty object, and digits beyond any float."""
+    """An empty object and digits beyond any float are echoed too."""
     body = '{"n":12345678901234567890.10}'
     view = encode(
         result_view(
@@ -157,7 +157,7 @@ def test_queue_stats_have_every_key_always() -> None:
 
 
 def test_raft_status_speaks_of_every_group() -> None:
-    """With the reference's keys first."""
+    """The reference's keys come first."""
     status = ShardStatus(
         shard_idx=0,
         is_leader=True,
@@ -188,5 +188,5 @@ def test_raft_status_speaks_of_every_group() -> None:
 
 
 def test_instants_are_utc_with_milliseconds() -> None:
-    """As RFC 3339 has it, with a Z."""
+    """The form is that of RFC 3339, with a Z."""
     assert "2024-11-19T07:06:40.007Z" == rfc3339(1_732_000_000_007)

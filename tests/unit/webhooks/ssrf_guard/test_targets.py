@@ -162,7 +162,7 @@ def test_no_text_makes_reading_fail(text: str) -> None:
 )
 @pytest.mark.parametrize("allow_private", [True, False])
 def test_what_is_no_url_of_a_target_is_refused(url: str, allow_private: bool) -> None:
-    """Whether private targets are allowed or not."""
+    """It is refused whether private targets are allowed or not."""
     assert isinstance(read(url, allow_private=allow_private), RefusedTarget)
 
 
