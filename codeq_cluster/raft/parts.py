@@ -1,4 +1,4 @@
-"""Parts: what a group is made of, and how its parts are put together."""
+"""Parts: the parts of a group, and how they are put together."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _INBOX_BATCHES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastingParts:
-    """The parts of a group that go on when its store is exchanged.
+    """The parts of a group that continue when its store is swapped.
 
-    What they hold is about peers and callers, never about the content of the log.
+    They hold facts about peers and callers, never about the content of the log.
     """
 
     context: Context
@@ -58,7 +58,7 @@ class LastingParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedParts:
-    """The parts of a group that begin with a log as it was loaded, and end with it."""
+    """The parts of a group that begin with a loaded log, and end with it."""
 
     replica: Replica
     guard: Guard
@@ -85,7 +85,7 @@ def lasting_parts(
         context: Which replica this is.
         bootstrap: The members for as long as the log names none.
         ports: The surroundings.
-        events: Who hears of what happens.
+        events: Callbacks for the node.
         turn: Takes a turn.
         due: Returns when the next turn is due at the latest.
         on_end: Called when a leadership of this replica is over.

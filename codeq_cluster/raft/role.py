@@ -1,4 +1,4 @@
-"""Role: which node leads, as the source of entries was last told."""
+"""Role: which node leads, as last reported to the source of entries."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _log = logging.getLogger(__name__)
 
 
 class Role:
-    """What one replica's source, timer and waiting callers know of the leader.
+    """Reports the leader to one replica's source, timer and waiting callers.
 
-    A source that leads is told by `Leader`, once its term's first entry is applied. A leadership is
-    ended before the source hears of the next leader.
+    `Leader` reports this node's own leadership to the source, once its term's first entry is
+    applied. A leadership is ended before the source learns of the next leader.
 
     Args:
         shard: Number of the shard, for the log.
-        source: Is told whom to follow.
+        source: Learns which node to follow.
         elections: Its timer is armed when a leader is lost.
         on_end: Called when this replica no longer leads the term that it led.
 

@@ -1,4 +1,4 @@
-"""Settings: what a node can be told, each setting with its key, its bounds and its default."""
+"""Settings: the settings of a node, each with its key, its bounds and its default."""
 
 from codeq_cluster.settings.auth import AuthProviderSettings, AuthSettings, StaticToken
 from codeq_cluster.settings.cluster import (

@@ -1,4 +1,4 @@
-"""Commands: `codeq-cluster` as a shell runs it, in a process of its own."""
+"""Commands: `codeq-cluster` as a shell runs it, in its own process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
 
-# Of a command that has to end by itself.
+# For a command that must end by itself.
 ENDS_WITHIN_S = 120.0
 
 PROGRAM = (sys.executable, "-m", "codeq_cluster.cli.main")
@@ -22,7 +22,7 @@ PROGRAM = (sys.executable, "-m", "codeq_cluster.cli.main")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What came of a command: its exit code, its output, its complaints."""
+    """The result of a command: its exit code, its output, its errors."""
 
     code: int
     out: str
@@ -30,7 +30,7 @@ class Ended:
 
     @property
     def document(self) -> Any:
-        """What `--json` printed."""
+        """The output of `--json`."""
         return json.loads(self.out)
 
 
@@ -44,10 +44,10 @@ async def command(
     """Run a command to its end.
 
     Args:
-        words: What comes after `codeq-cluster`.
+        words: The words after `codeq-cluster`.
         token: Bearer token, from the environment; empty for none.
-        variables: Added to the environment, which has no setting of a node otherwise.
-        release: Where the package is; None for this one.
+        variables: Added to the environment, which otherwise has no setting of a node.
+        release: The directory of the package; None for this one.
         within_s: Longest wait for its end.
 
     Raises:
@@ -66,9 +66,9 @@ async def commanded(
     variables: Mapping[str, str] | None = None,
     release: Path | None = None,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a command, and kill it at the end of the block if it still runs; `command` has the rest.
+    """Run a command, and kill it at the end of the block if it still runs; see `command`.
 
-    Output and complaints are pipes, to be read by `communicate` or line by line.
+    Standard output and error are pipes, to be read by `communicate` or line by line.
     """
     process = await asyncio.create_subprocess_exec(
         *(*PROGRAM, *map(str, words)),
@@ -92,7 +92,7 @@ def command_environment(
     variables: Mapping[str, str] | None = None,
     release: Path | None = None,
 ) -> dict[str, str]:
-    """Return the environment of a command: this process's without settings, and what is added."""
+    """Return a command's environment: this process's without settings, plus the variables."""
     kept = without_settings(environment()) | dict(variables or {})
     if token:
         kept["CODEQ_TOKEN"] = token

@@ -1,4 +1,4 @@
-"""Harness: a cluster of real node processes, the faults it can inject, and what nodes report."""
+"""Harness: a cluster of real node processes, its faults, and the nodes' reports."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Harness(ABC, Generic[N]):
         self.shards = shards
         self._settings = dict(settings or {})
         self._token = token
-        # One connection a request: a kept one would hang after the network was cut and healed.
+        # One connection per request: a kept one would hang after the network was cut and healed.
         self._http = HttpClient(timeout_s=status_s, trust=trust, keep=False)
 
     async def __aenter__(self) -> Self:
@@ -195,14 +195,14 @@ class Harness(ABC, Generic[N]):
 
     @property
     def serving(self) -> list[str]:
-        """Every node that is waited for."""
+        """Every node that `wait_ready` waits for."""
         return self.members
 
     def pid(self, node_id: str) -> int:
         """Return the process id of a running node."""
         return self.nodes[node_id].pid
 
-    # What is done to nodes.
+    # Actions on nodes.
 
     def start(self, node_id: str) -> None:
         """Start a stopped node on its old ports and data, without waiting."""
@@ -225,7 +225,7 @@ class Harness(ABC, Generic[N]):
         return status
 
     async def pause(self, *node_ids: str) -> int:
-        """Freeze nodes at one instant; return how many are stopped by the kernel's word."""
+        """Freeze nodes at one instant; return how many are stopped by the kernel's account."""
         nodes = [self._running(node_id) for node_id in node_ids]
         for node in nodes:
             node.pause()
@@ -241,10 +241,10 @@ class Harness(ABC, Generic[N]):
         """Resume a frozen node."""
         self._running(node_id).resume()
 
-    # What nodes report.
+    # Reports of nodes.
 
     async def asked(self, node_id: str, path: str) -> HttpAnswer | None:
-        """Return a node's answer if its status is 200, otherwise None."""
+        """Return the body of a node's answer with status 200, otherwise None."""
         node = self.nodes[node_id]
         if not node.answering:
             return None
@@ -395,5 +395,5 @@ class Harness(ABC, Generic[N]):
         return list(self.nodes)
 
     def _link(self, _source: N, target: N) -> str:
-        """Return where a node reaches another's link."""
+        """Return the address at which a node reaches another's link."""
         return f"{target.host}:{target.link_port}"

@@ -1,7 +1,8 @@
 """HTTP: requests of tests and loads over kept connections, at 0.02 to 0.03 ms of CPU each.
 
 The load generators share the cores with the nodes they measure, so their client must be cheap. It
-knows as much HTTP/1.1 as these servers send: a body with a length, a body in chunks, or no body.
+supports the parts of HTTP/1.1 that these servers send: a body with a length, a body in chunks, or
+no body.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ class Refused(ConnectionError):
 
 
 class Broken(ConnectionError):
-    """The connection ended before the answer was whole: nobody knows what was done."""
+    """The connection ended before the answer was complete: the outcome is unknown."""
 
 
 class Late(Broken):
-    """The answer was not there in time."""
+    """The answer did not come in time."""
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
     """One answer.
 
     Attributes:
-        status: UNANSWERED when there is none; then `body` has the reason.
+        status: UNANSWERED if there is no answer; then `body` has the reason.
         head: Status line and headers, as they came.
     """
 
@@ -59,7 +60,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         """The body decoded.
 
         Raises:
-            msgspec.DecodeError: It is no JSON.
+            msgspec.DecodeError: It is not JSON.
         """
         return msgspec.json.decode(self.body)
 
@@ -69,7 +70,7 @@ class Connection(asyncio.Protocol):
 
     Args:
         answered: Called with each answer, in the same pass of the loop that received its end; with
-            status UNANSWERED when there will be none.
+            status UNANSWERED if there will be none.
     """
 
     def __init__(self, answered: Callable[[HttpAnswer], None]) -> None:
@@ -93,10 +94,10 @@ class Connection(asyncio.Protocol):
         Args:
             url: `http://host:port` or `https://host:port`.
             answered: As of the class.
-            trust: Believes the server's certificate; of no effect on plain HTTP.
+            trust: Verifies the server's certificate; without effect on plain HTTP.
 
         Raises:
-            OSError: Nobody listens there, or the certificate is not believed.
+            OSError: Nobody listens there, or the certificate is not trusted.
         """
         where = urlsplit(url)
         secure = where.scheme == "https"
@@ -168,14 +169,14 @@ class Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Requests to any number of servers, over as many connections as are in flight at once.
+    """Requests to any number of servers, with one connection per request in flight.
 
     An async context manager; leaving it closes every connection.
 
     Args:
-        timeout_s: Of a request, its connection included.
-        trust: Believes the servers' certificates; of no effect on plain HTTP.
-        keep: Use connections again; without it each request has one of its own.
+        timeout_s: Of a request, including its connection.
+        trust: Verifies the servers' certificates; without effect on plain HTTP.
+        keep: Reuse connections; otherwise each request opens one.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class HttpClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; what is still asked on one ends as Broken."""
+        """Close every connection; requests in flight end as Broken."""
         for connection in (*self._busy, *(each for idle in self._idle.values() for each in idle)):
             connection.close()
         self._idle.clear()
@@ -231,13 +232,13 @@ class HttpClient:
             path: With its query.
             token: Bearer token; empty for none.
             body: None sends none.
-            headers: Added.
-            timeout_s: Of this request, its connection included; None for that of the client.
+            headers: Further headers.
+            timeout_s: Of this request, including its connection; None for the client's.
             connect_s: Of its connection; None for the same.
 
         Raises:
             Refused: Nothing was sent.
-            Broken: It is not known what was done; Late when the time was over.
+            Broken: The outcome is unknown; Late if the time was over.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         request = request_bytes(method, url, path, token=token, body=body, headers=headers)
@@ -279,7 +280,7 @@ class HttpClient:
 def fetch(
     method: str, url: str, path: str, *, token: str = "", body: bytes | None = None
 ) -> HttpAnswer:
-    """Return the answer to one request, from outside of an event loop.
+    """Return the answer to one request, for callers outside of an event loop.
 
     Raises:
         ConnectionError: As of `HttpClient.send`.
@@ -321,7 +322,7 @@ def parse(received: bytes, *, bodiless: bool = False) -> HttpAnswer | None:
 
     Args:
         received: From the status line on, with nothing after the answer's end.
-        bodiless: It answers a HEAD, and tells of a body that does not come.
+        bodiless: It answers a HEAD, whose announced body does not come.
 
     Raises:
         ValueError: This is not an HTTP/1.1 answer.
@@ -344,7 +345,7 @@ def parse(received: bytes, *, bodiless: bool = False) -> HttpAnswer | None:
 
 
 def body_bytes(head: bytes) -> int | None:
-    """Return the length of the body that a head announces, or None if it says none."""
+    """Return the length of the body that a head announces, or None if it announces none."""
     head = head.lower()
     length_at = head.find(b"\r\ncontent-length:")
     if length_at < 0:
@@ -385,4 +386,4 @@ def _expire(ended: asyncio.Future[HttpAnswer]) -> None:
 
 
 def _unheard(_answer: HttpAnswer) -> None:
-    """Nobody has asked yet."""
+    """Do nothing: no request is in flight."""

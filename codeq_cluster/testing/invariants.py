@@ -95,7 +95,7 @@ class ReplicaWatch:
         """Return how many entries were applied anywhere."""
         return len(self._entries)
 
-    # What happens.
+    # Events.
 
     def sent(
         self, sender: str, receiver: str, message: Mapping[str, object], group: RaftGroup
@@ -153,7 +153,7 @@ class ReplicaWatch:
         """Record that a node has another, empty disk: its old promises end."""
         self._promises.pop(node, None)
 
-    # What is there.
+    # Checks.
 
     def look(self, groups: Mapping[str, RaftGroup]) -> None:
         """Check all replicas that run: W1, W3, W5, W6 and W7."""
@@ -278,7 +278,7 @@ class ShardWatch(ReplicaWatch):
             )
             raise self._broken(Invariant.W10, told)
 
-    # What is decided.
+    # Decisions.
 
     def _decided(self, term: int, payload: bytes) -> None:
         entry = entries.decode(payload)

@@ -1,4 +1,4 @@
-"""Ports: TCP ports of this machine that nobody has, told to one process at a time."""
+"""Ports: free TCP ports of this machine, each given to one process at a time."""
 
 from __future__ import annotations
 

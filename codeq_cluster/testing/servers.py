@@ -1,4 +1,4 @@
-"""Servers: processes with a log that a test or a bench starts, freezes, ends and kills."""
+"""Servers: processes with a log that a test or a bench starts, freezes, stops and kills."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Server:
     Attributes:
         log_path: Standard output and error of every run, one after the other.
         process: None before the first start, and after `kill` and `stop`.
-        paused: It was frozen, and has not been told to go on.
+        paused: It was frozen and not resumed.
     """
 
     def __init__(self, log_path: Path) -> None:
@@ -44,7 +44,7 @@ class Server:
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None
     ) -> None:
-        """Start a server that does not run; does not wait until it serves."""
+        """Start a stopped server, without waiting until it serves."""
         assert not self.running, "it runs already"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -61,7 +61,7 @@ class Server:
         self.paused = False
 
     def terminate(self, sign: signal.Signals = signal.SIGTERM) -> None:
-        """Ask the server to end; harmless when it has ended."""
+        """Ask the server to stop; safe to call again."""
         if self.process is not None:
             self.process.send_signal(sign)
 
@@ -69,7 +69,7 @@ class Server:
         """Kill the server and its children with SIGKILL, and reap it.
 
         Returns:
-            Its exit status, -SIGKILL when that is what it died of; None if it was not started.
+            Its exit status, -SIGKILL if the kill ended it; None if it was not started.
         """
         if self.process is None:
             return None
@@ -80,7 +80,7 @@ class Server:
         return status
 
     def stop(self, *, within_s: float, sign: signal.Signals = signal.SIGTERM) -> int | None:
-        """End the server with a signal, or with SIGKILL when it takes longer than `within_s`.
+        """Stop the server with a signal, and with SIGKILL if it takes longer than `within_s`.
 
         Returns:
             Its exit status; None if it had to be killed, or was not started.
@@ -103,14 +103,14 @@ class Server:
         self.paused = True
 
     def resume(self) -> None:
-        """Let it go on after a `pause`."""
+        """Resume it after a `pause`."""
         assert self.process is not None, "it does not run"
         self.process.send_signal(signal.SIGCONT)
         self.paused = False
 
     @property
     def stands(self) -> bool:
-        """Whether it is stopped by the state that the kernel shows of it."""
+        """Whether it is stopped, by its state in the kernel."""
         state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state in "Tt"
 

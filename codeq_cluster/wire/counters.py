@@ -1,4 +1,4 @@
-"""Counters: what the link did since the node started, for the metrics."""
+"""Counters: the link's counts since the node started, for the metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codeq_cluster.wire.refusals import BadFrame, HandshakeRefusal
 
 log = logging.getLogger(__name__)
 
-# What the operator of a refused node can do, by the other side's reason.
+# The remedy for a refused node's operator, by the other side's reason.
 _REMEDIES = {
     HandshakeRefusal.STRANGER.value: "let this node in with `codeq-cluster cluster join`",
     HandshakeRefusal.LIVES.value: "a node of this id is running on other data: stop one of the "
@@ -32,7 +32,7 @@ _OWN_REMEDIES = {
 
 
 def remedy(reason: HandshakeRefusal, said: str) -> str:
-    """Return what an operator can do when two nodes do not become peers; empty if unknown.
+    """Return the remedy when two nodes do not become peers; empty if unknown.
 
     Args:
         reason: This side's reason.

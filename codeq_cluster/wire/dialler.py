@@ -1,4 +1,4 @@
-"""Dialler: keeps each peer dialled for ever, and tells when it comes and goes."""
+"""Dialler: keeps a connection to each peer, and reports when it comes and goes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Dialler:
         self._say_down(refused=False)
 
     async def run(self) -> None:
-        """Dial for ever."""
+        """Dial without end."""
         while True:
             address = self._next_address()
             dialled = await self._dial(address)
@@ -219,7 +219,7 @@ class Dialler:
 
 
 class Diallers:
-    """The diallers of a node's peers, each in a task of its own.
+    """The diallers of a node's peers, one task each.
 
     Args:
         make: Returns a peer's dialler.
@@ -237,7 +237,7 @@ class Diallers:
             self.add(peer)
 
     def end(self) -> None:
-        """Begin no more; the owner of the tasks cancels them."""
+        """Start no more; the owner of the tasks cancels them."""
         self._tasks = None
 
     def add(self, peer: str) -> None:
@@ -247,7 +247,7 @@ class Diallers:
             self._diallers[peer] = dialler, self._tasks.create_task(dialler.run())
 
     def drop(self, peer: str) -> None:
-        """Dial a peer no more, and report it as down if it is up."""
+        """Stop dialling a peer, and report it as down if it is up."""
         dialler, task = self._diallers.pop(peer, (None, None))
         if dialler is not None and task is not None:
             task.cancel()

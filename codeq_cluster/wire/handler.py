@@ -1,4 +1,4 @@
-"""Handler: what the link asks of the node it belongs to; every method is called on the loop."""
+"""Handler: the link's callbacks to its node; every method is called on the loop."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from codeq_cluster.wire.rpc import Quick
 
 
 class LinkHandler(Protocol):
-    """Acts on what the peers do and say; a method that raises is a bug, except `on_call`."""
+    """Acts on the peers' messages; a method that raises is a bug, except `on_call`."""
 
     @property
     def quick(self) -> Mapping[str, Quick]:
-        """Handlers of calls by method that answer without a task of their own; see `rpc.Quick`."""
+        """Handlers of calls, by method, that answer without a task; see `rpc.Quick`."""
 
     def on_raft(self, peer: str, group: int, message: bytes) -> None:
         """Take a Raft message, packed; any group number may come."""
@@ -39,7 +39,7 @@ class Admission(Protocol):
     """Decides which nodes may connect."""
 
     def welcomes(self) -> bool:
-        """Return whether a node that is no peer may connect: this one does not know its peers."""
+        """Return whether unknown nodes may connect: only while this one does not know its peers."""
 
     def recognises(self, peer: str, incarnation: int) -> bool:
         """Return whether a node that proved itself may connect.
@@ -50,7 +50,7 @@ class Admission(Protocol):
     def is_past(self, incarnation: int) -> bool:
         """Return whether a node runs on data that the cluster was recovered without.
 
-        The node is told so and nothing else.
+        The node learns this and nothing else.
         """
 
     def on_stranger(self, peer: str, address: str) -> None:

@@ -34,7 +34,7 @@ from codeq_cluster.wire.rpc import Handlers, PendingCalls
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What there is of a link from its start to its stop."""
+    """The parts of a link from its start to its stop."""
 
     server: asyncio.Server
     receiver: Receiver
@@ -103,7 +103,7 @@ class Mesh:
 
     @property
     def counters(self) -> LinkCounters:
-        """Return what the link did since the start."""
+        """Return the counters since the start."""
         return self._tally.read(connected=sum(map(self.connected, self._book)))
 
     async def start(self, handler: LinkHandler, admission: Admission) -> None:
@@ -204,7 +204,7 @@ class Mesh:
         if not timeout_s > 0:
             raise PeerUnreachable(f"no time is left to ask {peer}")
         connection = self._outbound.get(peer)
-        # An answer comes on the peer's own connection; without one the question would be in vain.
+        # An answer comes on the peer's own connection; without one the call would be in vain.
         if connection is None or connection.closed or peer not in self._inbound:
             raise PeerUnreachable(f"no connection with {peer}")
 

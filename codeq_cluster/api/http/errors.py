@@ -72,7 +72,7 @@ class ApiError(Exception):
 
 
 class Envelope(Struct):
-    """What every error is told in: `code` is stable, `retryable` says whether to send it again.
+    """The body of every error: `code` is stable, `retryable` says whether to send it again.
 
     An exceeded limit is named by `scope` and `operation`, a field of a topic by `field`.
     """
