@@ -82,6 +82,8 @@ class SimCluster:
         nodes: The nodes that are up.
         expect_fatal: The scenario expects a replica to stop itself.
         levels: The newest formats each node's release knows; missing nodes run this release.
+        data: The number of each node's data: a wiped node gets a new one.
+        founding: The members that a node with an empty log knows.
     """
 
     def __init__(
@@ -100,10 +102,10 @@ class SimCluster:
         self.rules = rules
         # The voters in order of preference as leader.
         first = self.ids.index(preferred or self.ids[0])
-        self._data = {node_id: number for number, node_id in enumerate(self.ids, 1)}
-        self._founding = Membership(
+        self.data = {node_id: number for number, node_id in enumerate(self.ids, 1)}
+        self.founding = Membership(
             members=tuple(
-                Member(id=node_id, data=self._data[node_id], level=LEVEL)
+                Member(id=node_id, data=self.data[node_id], level=LEVEL)
                 for node_id in self.ids[first:] + self.ids[:first]
             ),
             level=level,
@@ -141,8 +143,8 @@ class SimCluster:
     def _start(self, node_id: str) -> None:
         assert node_id not in self.nodes, f"{node_id} is up"
         self._opened[node_id] += 1
-        member = self._founding.of(node_id)
-        is_founder = member is not None and member.data == self._data[node_id]
+        member = self.founding.of(node_id)
+        is_founder = member is not None and member.data == self.data[node_id]
         timers = SimTimers(self.clock)
         disk = self.disks[node_id]
         disk.full = False  # On a full one it would not start.
@@ -169,10 +171,10 @@ class SimCluster:
             Identity(
                 shard=SHARD,
                 node_id=node_id,
-                incarnation=incarnation_of(self._data[node_id], self._opened[node_id]),
+                incarnation=incarnation_of(self.data[node_id], self._opened[node_id]),
                 level=self._level(node_id),
             ),
-            bootstrap=self._founding if is_founder else Membership(),
+            bootstrap=self.founding if is_founder else Membership(),
             ports=Ports(
                 store=shard.log,
                 writer=shard.log,
@@ -301,7 +303,7 @@ class SimCluster:
             return
         leader.group.hold()
         taken = self.taken_from(leader)
-        node.timers.call_later(self.snapshot_s(), partial(self._install, node, taken))
+        node.timers.call_later(self.snapshot_s(), partial(self.install, node, taken))
 
     def taken_from(self, node: SimNode) -> _Taken:
         """Make a snapshot of a node's current state."""
@@ -310,7 +312,8 @@ class SimCluster:
         assert term is not None, "the last stored entry is in the log"
         return _Taken(index, term, log.members_row(index), node.database.state_rows())
 
-    def _install(self, node: SimNode, taken: _Taken) -> None:
+    def install(self, node: SimNode, taken: _Taken) -> None:
+        """Let a fetched snapshot arrive, which the node installs if it still wants one."""
         node.reseeding = False
         wanted = node.group.running and not node.group.status().is_leader
         if (
@@ -425,7 +428,7 @@ class SimCluster:
         """Give a node that is down an empty disk: none of its promises binds it any more."""
         self.disks[node_id] = SimDisk()
         self._watch.replaced(node_id)
-        self._data[node_id] = max(self._data.values()) + 1
+        self.data[node_id] = max(self.data.values()) + 1
 
     # Members.
 
@@ -434,7 +437,7 @@ class SimCluster:
         self.ids = (*self.ids, node_id)
         self.disks[node_id] = SimDisk()
         self._opened[node_id] = 0
-        self._data[node_id] = max(self._data.values()) + 1
+        self.data[node_id] = max(self.data.values()) + 1
 
     def expect(self, node_id: str) -> bool:
         """Ask the leader to add a node; False if that is impossible now."""
@@ -451,7 +454,7 @@ class SimCluster:
         """Make a node whose data is not admitted register itself with the leader."""
         who = plan.JoiningNode(
             id=node_id,
-            data=self._data[node_id],
+            data=self.data[node_id],
             link=node_id,
             http=node_id,
             level=self._level(node_id),
@@ -468,7 +471,7 @@ class SimCluster:
         )
 
     def _is_up(self, member: Member) -> bool:
-        return member.id in self.nodes and member.data == self._data[member.id]
+        return member.id in self.nodes and member.data == self.data[member.id]
 
     def use(self, level: int) -> bool:
         """Ask the leader to enable formats of a version; False if that is impossible now."""
@@ -480,12 +483,12 @@ class SimCluster:
     def is_let_in(self, node_id: str) -> bool:
         """Return whether a node knows that it is a member with its current data."""
         member = self.nodes[node_id].group.membership.of(node_id)
-        return member is not None and member.data == self._data[node_id]
+        return member is not None and member.data == self.data[node_id]
 
     def is_waiting(self, node_id: str) -> bool:
         """Return whether a member is not yet a voter with its current data."""
         member = self.members().of(node_id)
-        return member is not None and (not member.voter or member.data != self._data[node_id])
+        return member is not None and (not member.voter or member.data != self.data[node_id])
 
     def members(self) -> Membership:
         """Return the group's members as its leader has them; none without a leader."""

@@ -65,8 +65,7 @@ async def broker(handler: Handler) -> AsyncIterator[str]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    assert site._server is not None
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    _, port = runner.addresses[0]
     yield f"http://127.0.0.1:{port}"
     await runner.cleanup()
 

@@ -79,13 +79,14 @@ class Costs:
         The work of a quiet cluster in the same time, its heartbeats, is subtracted.
         """
         brokers = self._brokers
-        idle = self._during(lambda: brokers.run(SETTLED_S))
+        idle = self.during(lambda: brokers.run(SETTLED_S))
         work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=5))
-        busy = self._during(lambda: brokers.run(SETTLED_S))
+        busy = self.during(lambda: brokers.run(SETTLED_S))
         busy.subtract(idle)
         return work.result(), busy
 
-    def _during(self, run: Callable[[], None]) -> Counter[str]:
+    def during(self, run: Callable[[], None]) -> Counter[str]:
+        """Return the costs of what a function makes all nodes do."""
         self.counts.clear()
         run()
         total: Counter[str] = Counter()
@@ -172,7 +173,7 @@ def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None
         )
         for _ in range(20)
     ]
-    counted = costs._during(lambda: brokers.run(SETTLED_S))
+    counted = costs.during(lambda: brokers.run(SETTLED_S))
 
     assert all(each.done() for each in work)
     assert {} == within(counted, {"appends": 4, "syncs": 6, "spills": 6})
@@ -194,7 +195,7 @@ def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
     brokers.run(0.0015)
     # These arrive while the others' entry is in flight.
     work += [brokers.outside.create_task(lane()) for _ in range(lanes // 2)]
-    counted = costs._during(lambda: brokers.run_until(lambda: all(map(Task.done, work)), seconds=5))
+    counted = costs.during(lambda: brokers.run_until(lambda: all(map(Task.done, work)), seconds=5))
 
     assert all(each.done() for each in work)
     assert {} == within(counted, {"appends": 2 * (rounds + 3)})
@@ -204,7 +205,7 @@ def test_a_quiet_cluster_does_little(brokers: SimBrokers) -> None:
     """A heartbeat is a turn at the leader and one at each follower; its answers need none."""
     costs = Costs(brokers)
 
-    counted = costs._during(lambda: brokers.run(1.0))
+    counted = costs.during(lambda: brokers.run(1.0))
 
     beats = 10
     assert {} == within(

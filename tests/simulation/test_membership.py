@@ -147,7 +147,7 @@ def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
 
     assert not cluster.knock("B")
     cluster.crash("B")
-    cluster.disks["B"], cluster._data["B"] = disk, data.data
+    cluster.disks["B"], cluster.data["B"] = disk, data.data
     cluster.start("B")
 
     cluster.elect()
@@ -157,7 +157,7 @@ def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
 def test_a_group_that_nobody_bootstrapped_waits() -> None:
     """No vote and no leader until the bootstrap; then it works as usual."""
     cluster = SimCluster("ABC", random=Random(3))
-    founding, cluster._founding = cluster._founding, Membership()
+    founding, cluster.founding = cluster.founding, Membership()
     cluster.start()
     cluster.run(10.0)
     assert cluster.leader() is None

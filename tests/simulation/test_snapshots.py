@@ -73,9 +73,9 @@ def test_an_older_snapshot_is_not_installed(rules: SafetySwitches, went_back: bo
 
     if went_back:
         with pytest.raises(InvariantViolated, match=r"^W3 "):
-            cluster._install(follower, taken)
+            cluster.install(follower, taken)
     else:
-        cluster._install(follower, taken)
+        cluster.install(follower, taken)
     assert went_back == (follower.machine.applied_index == index)
 
 

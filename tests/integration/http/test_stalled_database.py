@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.node.compose import Node
@@ -91,35 +93,36 @@ async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path
     assert 202 == after.status
 
 
-def leader_of(nodes: Nodes, shard: int) -> str | None:
+async def leader_of(nodes: Nodes, shard: int) -> str:
     """Return the leader of a shard in the newest term, as that node reports it."""
-    found = max(
-        (node._groups[shard].status().term, name)
-        for name, node in nodes.running.items()
-        if node._engines[shard].leader == name
-    )
-    return found[1]
+    seen = {name: await seen_by(client, shard) for name, client in nodes.clients.items()}
+    return max((term, name) for name, (leads, term) in seen.items() if leads)[1]
+
+
+async def seen_by(client: Client, shard: int) -> tuple[bool, int]:
+    """Return whether a node leads a shard, and the shard's term by its word."""
+    groups: Any = (await client.get("raft/status")).json["groups"]
+    return groups[shard]["isLeader"], groups[shard]["term"]
 
 
 async def test_another_node_leads_a_shard_whose_leader_is_stalled(tmp_path: Path) -> None:
     """The stalled node keeps its role in the other shard, in the same term."""
     limits = LimitSettings(request_timeout_ms=2_000, drain_ms=0)
     async with three_nodes(tmp_path, store=STORE, limits=limits) as nodes:
-        name = leader_of(nodes, STALLED)
-        assert name is not None
+        name = await leader_of(nodes, STALLED)
         stuck, client = nodes.running[name], nodes.clients[name]
         others = [nodes.clients[other] for other in nodes.clients if other != name]
-        term = stuck._groups[WELL].status().term
+        _, term = await seen_by(client, WELL)
         with stalled(stuck, STALLED):
             answer = await refused(client)
             # Until a new leader is elected and known there.
+            await eventually(partial(leader_of, nodes, STALLED), lambda leader: leader != name)
             moved = await eventually(
-                lambda: create(others[0], STALLED),
-                lambda answer: answer.status == 202 and leader_of(nodes, STALLED) != name,
+                lambda: create(others[0], STALLED), lambda answer: answer.status == 202
             )
             there = [await create(each, WELL) for each in (client, *others) for _ in range(5)]
             alive = await client.get("/healthz")
-            terms = [node._groups[WELL].status().term for node in nodes.running.values()]
+            terms = [(await seen_by(each, WELL))[1] for each in nodes.clients.values()]
 
     assert "outcome-unknown" == answer.json["code"]
     assert 202 == moved.status

@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CREATE = "POST /v1/codeq/tasks"
 CLAIM = "POST /v1/codeq/tasks/claim"
 RESULT = "POST /v1/codeq/tasks/{id}/result"
+_TRIES = 5  # Of a story whose leader changed.
 _PRODUCER = {"Authorization": f"Bearer {PRODUCER_TOKEN}"}
 _WORKER = {"Authorization": f"Bearer {WORKER_TOKENS['worker-0']}"}
 
@@ -82,13 +83,15 @@ async def under_one_leader(cluster: LocalCluster, story: Callable[[], Awaitable[
         shards = await cluster.status(leader)
         return leader, shards[0].term if shards is not None else 0
 
-    while True:
+    for tries_left in reversed(range(_TRIES)):
         before = await leadership()
         try:
-            return await story()
+            await story()
         except (AssertionError, aiohttp.ClientError, TimeoutError):
-            if await leadership() == before:
+            if not tries_left or await leadership() == before:
                 raise
+        else:
+            return
 
 
 def new_trace(flags: str = "01") -> tuple[str, str, str]:

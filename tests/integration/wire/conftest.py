@@ -92,6 +92,11 @@ class Node:
         await self.mesh.start(self, self)
         return self.mesh
 
+    @property
+    def callers(self) -> set[str]:
+        """The peers whose connections are accepted, of those that a test may have."""
+        return {f"n{k}" for k in range(10) if self.running.data_at(f"n{k}") is not None}
+
     def on_raft(self, peer: str, group: int, message: bytes) -> None:
         """Record it."""
         self.received.append((peer, group, unpack(message)))
@@ -153,7 +158,7 @@ async def joined(*nodes: Node) -> None:
     """Wait until calls work between all nodes, both ways."""
     await eventually(
         lambda: all(
-            set(node.peers) == set(node.running._inbound)
+            set(node.peers) == node.callers
             and all(node.running.connected(peer) for peer in node.peers)
             for node in nodes
         )

@@ -62,7 +62,7 @@ async def test_who_is_no_peer_stays_out(
     await eventually(lambda: refused(two, reason) >= 2)
     await eventually(lambda: refused(other, "refused-by-peer") >= 2)
     assert [] == other.events
-    assert {} == two.running._inbound
+    assert set() == two.callers
 
 
 async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_calls(
@@ -93,7 +93,7 @@ async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_call
     await eventually(lambda: refused(two, "stranger"))
 
     assert {"n1": one.address, "n4": unwanted.address} == called
-    assert {"n1"} == set(two.running._inbound)
+    assert {"n1"} == two.callers
     assert ("up", "n2") not in guess.events
 
 
@@ -483,7 +483,7 @@ async def test_an_answer_is_not_sent_to_the_next_process(nodes: Nodes, connect: 
     stand_in.sink.write(stand_in.frame(lone_body(request_item(1, "m", 60.0, pack(None)))))
     await eventually(lambda: two.running.counters.calls_served == 1)
     await stand_in.close()
-    await eventually(lambda: "n1" not in two.running._inbound)
+    await eventually(lambda: "n1" not in two.callers)
     release.set()
 
     await eventually(lambda: two.running.counters.dropped_answers == 1)

@@ -99,7 +99,7 @@ async def test_made_up_greetings_are_refused_and_counted(
         await still_heard(two, good, number)
 
     await eventually(lambda: len(two.running._open) == 1)
-    assert {"n3"} == set(two.running._inbound)
+    assert {"n3"} == two.callers
 
 
 async def test_made_up_messages_of_a_peer_end_its_connection_alone(

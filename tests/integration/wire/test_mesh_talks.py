@@ -246,7 +246,7 @@ async def test_a_killed_peer_is_refused_at_once(nodes: Nodes) -> None:
             str(incarnation),
             env={**os.environ, "PYTHONPATH": str(Path(codeq_cluster.__file__).parents[1])},
         )
-        await eventually(lambda: "n2" in one.running._inbound and one.running.connected("n2"))
+        await eventually(lambda: "n2" in one.callers and one.running.connected("n2"))
         process.kill()
         await process.wait()
 

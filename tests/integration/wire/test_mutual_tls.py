@@ -153,7 +153,7 @@ async def test_who_another_authority_signed_stays_out(nodes: Nodes, issue: Issue
     await eventually(lambda: refused(one, "certificate") and refused(two, "certificate"))
     await eventually(lambda: refused(one, "refused-by-peer") and refused(two, "refused-by-peer"))
     assert [] == one.events == two.events
-    assert {} == one.running._inbound == two.running._inbound
+    assert set() == one.callers == two.callers
 
 
 def presenting(files: Files, believes: Certificates[LinkContexts]) -> Certificates[LinkContexts]:
@@ -189,7 +189,7 @@ async def test_a_node_with_a_name_that_is_not_its_own_stays_out(
     # Both as the dialling side and as the accepting side.
     await eventually(lambda: refused(two, "name") >= 2 and refused(one, "refused-by-peer") >= 1)
     assert [] == two.events
-    assert {} == two.running._inbound
+    assert set() == two.callers
 
 
 async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, issue: Issue) -> None:
@@ -213,7 +213,7 @@ async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, iss
     assert b"refused" in answer
     assert b"name" in answer
     assert refused(two, "name") > before
-    assert {} == two.running._inbound
+    assert set() == two.callers
 
 
 async def test_a_certificate_does_not_replace_the_secret(nodes: Nodes, issue: Issue) -> None:
@@ -272,7 +272,7 @@ async def test_a_plain_node_and_a_secured_one_do_not_join(
         await eventually(lambda: one.running.counters.bad_frames["oversize"] >= 2)
 
     assert [] == one.events == two.events
-    assert {} == one.running._inbound == two.running._inbound
+    assert set() == one.callers == two.callers
     assert "tls" in {getattr(record, "reason", "") for record in caplog.records}
 
 

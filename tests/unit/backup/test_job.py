@@ -109,10 +109,11 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     """Return a rig with formats of the first level."""
     world = World(2, seed=3)
     world.live(10)
-    shards = []
+    stores, shards = [], []
     for number, rows in enumerate(world.rows()):
         store(rows, tmp_path / str(number))
         opened = RocksShard(tmp_path / str(number), settings=SETTINGS, cache=new_cache(SETTINGS))
+        stores.append(opened)
         shards.append(Shard(opened, 1))
     background = Kept()
     place, clock = BackupDirectory(tmp_path / "backups"), Clock()
@@ -128,8 +129,8 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         now_ms=lambda: clock.now_ms,
     )
     yield Rig(place, shards, background, backups, [], clock)
-    for shard in shards:
-        shard._store.close()
+    for each in stores:
+        each.close()
 
 
 @pytest.mark.parametrize(("used", "written"), [((1, 1), False), ((1, 2), True)])

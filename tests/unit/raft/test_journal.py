@@ -193,8 +193,9 @@ def test_a_term_never_shrinks_and_a_vote_never_changes() -> None:
 
 def test_old_entries_are_read_from_the_store() -> None:
     """Memory holds only recent entries; reads from the store are bounded in bytes."""
-    journal = filled(SimDisk(), 500)
-    small = opened(journal._store, cache_bytes_max=100)
+    disk = SimDisk()
+    filled(disk, 500)
+    small = opened(disk, cache_bytes_max=100)
 
     entries = small.read(10, count=1000, bytes_max=200)
 
