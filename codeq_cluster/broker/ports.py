@@ -158,7 +158,7 @@ class Shards(Protocol):
         """Return the number of shards."""
 
     @property
-    def deaf(self) -> bool:
+    def isolated(self) -> bool:
         """Return whether some shard is isolated here: waiting callers must ask its leader."""
 
     async def operate(

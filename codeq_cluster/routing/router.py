@@ -131,9 +131,9 @@ class Router:
         return len(self._engines)
 
     @property
-    def deaf(self) -> bool:
+    def isolated(self) -> bool:
         """Return whether some shard's entries do not reach this node."""
-        return any(map(self._is_deaf, range(self.count)))
+        return any(map(self._is_isolated, range(self.count)))
 
     def local(self, shard: int) -> Engine:
         """Return this node's replica."""
@@ -265,21 +265,21 @@ class Router:
             raise OutcomeUnknown(f"no answer from a leader of shard {shard} in time")
         raise NoLeader(f"no leader for shard {shard}")
 
-    def _is_deaf(self, shard: int) -> bool:
+    def _is_isolated(self, shard: int) -> bool:
         return self._leaders.of(shard) is None and self._is_out(shard)
 
     def _whom(self, shard: int) -> str | None:
-        return self._hints.of(shard) if self._is_deaf(shard) else self._leaders.of(shard)
+        return self._hints.of(shard) if self._is_isolated(shard) else self._leaders.of(shard)
 
     def _in_vain(self, shard: int, *, since: float) -> bool:
         """Return whether to stop trying, because another node may know a leader sooner."""
-        if not self._is_deaf(shard):
+        if not self._is_isolated(shard):
             return False
         return self._hints.of(shard) is None or asyncio.get_running_loop().time() - since >= HINT_S
 
     async def _rest(self, shard: int, leader: str | None, *, left_s: float) -> None:
         """Wait before the next try, unless another leader has become known."""
-        if leader == self._leaders.of(shard) or self._is_deaf(shard):
+        if leader == self._leaders.of(shard) or self._is_isolated(shard):
             await self._leaders.change(shard, min(PAUSE_S, max(0, left_s)))
 
     async def _ask(self, leader: str | None, shard: int, call: _Call[_T], *, left_s: float) -> _T:

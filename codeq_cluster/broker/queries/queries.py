@@ -13,7 +13,9 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Counters, Result
 
-DEAF_PAUSE_S = 1.0  # Between two reads while no applied entries arrive that could show a result.
+ISOLATED_PAUSE_S = (
+    1.0  # Between two reads while no applied entries arrive that could show a result.
+)
 
 
 class Queries:
@@ -45,8 +47,8 @@ class Queries:
                 if looked is None or looked[1] is not None:
                     return looked
                 remaining_s = waits_until - loop.time()
-                if self._shards.deaf and remaining_s > DEAF_PAUSE_S:
-                    await ticket.wait(DEAF_PAUSE_S)
+                if self._shards.isolated and remaining_s > ISOLATED_PAUSE_S:
+                    await ticket.wait(ISOLATED_PAUSE_S)
                 elif remaining_s <= 0 or not await ticket.wait(remaining_s):
                     return looked
 

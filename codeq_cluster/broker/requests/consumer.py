@@ -236,7 +236,7 @@ class Consumer:
         while True:
             ticket.begin_look()
             claimed = await self._take(wanted, queues, timeout_s=timeout_s, ask_leaders=ask_leaders)
-            ask_leaders = self._shards.deaf
+            ask_leaders = self._shards.isolated
             # If it took tasks of another queue, the work that woke it may still be there.
             ticket.owes = ticket.owes and _of_another_queue(claimed, ticket.queue)
             remaining_s = waits_until - loop.time()
@@ -245,7 +245,7 @@ class Consumer:
             if self._known(wanted.tenant, queues):
                 await ticket.wait(min(remaining_s, again_s))
                 again_s = min(2 * again_s, AGAIN_S_MAX)
-            elif self._shards.deaf:
+            elif self._shards.isolated:
                 await ticket.wait(min(remaining_s, AGAIN_S_MAX))
             elif await ticket.wait(remaining_s):
                 again_s = AGAIN_S
