@@ -106,7 +106,7 @@ class Registered:
         # The handler is not our code: its exception is the reason, and the traceback is logged for
         # its author.
         log.warning(
-            "the handler raised %s; the task goes back", type(error).__name__, exc_info=error
+            "the handler raised %s; the task is returned", type(error).__name__, exc_info=error
         )
         return GivenBack(text[:_REASON_CHARS_MAX])
 

@@ -127,7 +127,7 @@ class Worker:
             raise ConfigInvalid("task(): no command is named; allowed is at least one, or *")
         taken = sorted(self._handlers.keys() & set(commands))
         if taken:
-            raise ConfigInvalid(f"task({taken[0]!r}): it has a handler; allowed is one a command")
+            raise ConfigInvalid(f"task({taken[0]!r}): it has a handler; allowed is one per command")
 
         def register(handler: H) -> H:
             registered = Registered(
@@ -280,7 +280,9 @@ class Worker:
                 await asyncio.wait({serving})
 
     def _hear(self) -> None:
-        log.warning("stopping: nothing more is claimed, handlers may finish; once more ends them")
+        log.warning(
+            "stopping: nothing more is claimed, handlers may finish; a second signal ends them"
+        )
         self.stop()
 
     def _fail(self, failure: CodeqError) -> None:
@@ -302,7 +304,7 @@ def _heard(
     def heard() -> None:
         nonlocal asked
         if asked:
-            log.warning("stopping at once: the tasks in progress are given back")
+            log.warning("stopping at once: the tasks in progress are returned")
             serving.cancel()
         else:
             asked = True

@@ -139,7 +139,7 @@ class Bootstrap:
             self.waits_for = _waits(mine.me.id, found, missing)
             if self._rounds % _TELL_EVERY == 0:
                 log.info(
-                    "waiting to begin: a new cluster begins when all its nodes are there",
+                    "waiting to bootstrap: a new cluster starts when all its nodes are connected",
                     extra={"missing": missing, "reason": found},
                 )
             self._rounds += 1

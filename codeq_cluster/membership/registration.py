@@ -127,4 +127,4 @@ class Registration:
         self.refused = reason
         if reason not in self._told:
             self._told.add(reason)
-            log.warning("not let in", extra={"reason": reason})
+            log.warning("registration refused", extra={"reason": reason})

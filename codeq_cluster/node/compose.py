@@ -643,7 +643,7 @@ def _close(shard: int, store: RocksShard) -> None:
     try:
         store.close()
     except StorageFailed as error:
-        log.warning("store not closed well", extra={"shard": shard, "error": str(error)})
+        log.warning("closing a store failed", extra={"shard": shard, "error": str(error)})
 
 
 def _stop_at_once(shard: int, error: BaseException) -> None:

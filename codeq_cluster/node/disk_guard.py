@@ -216,7 +216,7 @@ class Outages:
             try:
                 await self.look()
             except Exception:
-                log.exception("the disk was not looked after")
+                log.exception("checking the disk failed")
             await self._rest(_LOOK_S)
 
     async def look(self) -> None:

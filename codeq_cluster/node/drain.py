@@ -44,7 +44,7 @@ class Drain:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HANDOVER_S):
                     await self._until_gone(asked)
-        log.info("leaderships handed over", extra={"led": led, "kept": len(self._led())})
+        log.info("leaderships transferred", extra={"led": led, "kept": len(self._led())})
 
     async def _until_gone(self, asked: Sequence[RaftGroup]) -> None:
         while any(group.status().is_leader for group in asked):

@@ -50,7 +50,7 @@ class DoubtedLeader:
         able = peer is not None and engine.match_index(peer) == self._journal.last
         if (divergence.lost and able) or now >= self.deadline:
             _log.error(
-                "giving up leadership: no majority has my state",
+                "stepping down: no majority has my state",
                 extra={"shard": self._context.shard, "peers": list(divergence.differing)},
             )
             if peer is not None:

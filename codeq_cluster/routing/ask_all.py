@@ -95,5 +95,7 @@ class AskAll:
             async with asyncio.timeout(WAIT_S):
                 return await self._calls.call(peer, GATHER, [name, question], timeout_s=WAIT_S)
         except (CodeqError, TimeoutError) as error:
-            log.debug("not gathered", extra={"peer": peer, "kind": name, "reason": str(error)})
+            log.debug(
+                "peer did not answer", extra={"peer": peer, "kind": name, "reason": str(error)}
+            )
             return None

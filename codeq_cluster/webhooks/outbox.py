@@ -202,10 +202,10 @@ class JobOutbox:
         except CodeqError as error:
             # The outcome was not decided here, or is unknown: the item stays and the next leader
             # runs it again.
-            log.info("errand not settled", extra={"item": item.id, "error": str(error)})
+            log.info("outbox job not settled", extra={"item": item.id, "error": str(error)})
             await asyncio.sleep(PAUSE_S)
         except Exception:
-            log.exception("errand failed", extra={"item": item.id})
+            log.exception("outbox job failed", extra={"item": item.id})
             await asyncio.sleep(PAUSE_S)
         finally:
             self._running.discard(name)
@@ -216,10 +216,10 @@ class JobOutbox:
         try:
             await self._engine.operate(told)
         except CodeqError as error:
-            log.info("errands not put off", extra={"error": str(error)})
+            log.info("outbox jobs not deferred", extra={"error": str(error)})
             await asyncio.sleep(PAUSE_S)
         except Exception:
-            log.exception("errands not put off")
+            log.exception("outbox jobs not deferred")
             await asyncio.sleep(PAUSE_S)
         finally:
             self._settling = False

@@ -41,7 +41,7 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
     ) as load:
         for node in cluster.nodes:
             assert 0 == await cluster.stop(node)
-            handed = _last(cluster.nodes[node].log_path.read_text(), "leaderships handed over")
+            handed = _last(cluster.nodes[node].log_path.read_text(), "leaderships transferred")
             # Before it ended, so no peer had to detect its absence.
             assert 0 == handed["kept"]
             await _led_without(cluster, node)

@@ -733,7 +733,7 @@ class Engine:
         except Exception:
             # Catch everything: without a new timer, leases and delays of this shard would never
             # end.
-            log.exception("time did not act", extra={"shard": self.shard})
+            log.exception("timers failed", extra={"shard": self.shard})
             if self._leadership is leadership and self._timer is None:
                 self._set_timer(leadership.view.now_ms, RETRY_S)
             return

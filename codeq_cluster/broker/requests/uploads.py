@@ -197,7 +197,9 @@ class Uploads:
         try:
             await self._files.discard(stage.tenant, stage.id, stage.upload)
         except ArtifactStoreFailed as error:
-            log.info("upload is left to its sweep", extra={"task": stage.id, "error": str(error)})
+            log.info(
+                "upload left to garbage collection", extra={"task": stage.id, "error": str(error)}
+            )
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

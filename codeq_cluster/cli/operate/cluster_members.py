@@ -126,9 +126,7 @@ async def _remove(operator: Operator, options: argparse.Namespace) -> None:
 
 async def _replace(operator: Operator, options: argparse.Namespace) -> Exit:
     if options.old == options.new:
-        raise UsageRefused(
-            "a node is replaced by another one; one that lost its disk comes back by itself"
-        )
+        raise UsageRefused("the two ids must differ; a node that lost its disk rejoins by itself")
     # Check first: a removal that would be refused, or a node that is missing, must not start a
     # join.
     if not {options.old, options.new} & (await _nodes(operator)).keys():

@@ -227,7 +227,7 @@ class _Sending:
             self._done.told()
             raise CodeqError(
                 f"the tenant's budget {answer.get('limit')} is used up: raise it or make room, and "
-                "run the same again for the rest"
+                "run the command again for the rest"
             )
 
     async def _answered(self, arrivals: Arrivals, *, dry_run: bool) -> Mapping[str, object]:

@@ -159,7 +159,7 @@ async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 
     await announced(cluster, lambda _: len(cluster.asked) >= 3)
 
-    told = [record for record in caplog.records if record.message == "not let in"]
+    told = [record for record in caplog.records if record.message == "registration refused"]
     assert 1 == len(told)
     assert "cluster join n2" in str(vars(told[0])["reason"])
 
