@@ -98,9 +98,9 @@ class ClaimedDelivery:
         except Refused as error:
             if isinstance(outcome, Completed) and error.status in (400, 413):
                 return await self._report(GivenBack(f"the result was refused: {error}"))
-            return self._untold(error)
+            return self._unreported(error)
         except Unreachable as error:
-            return self._untold(error)
+            return self._unreported(error)
 
     async def _reported(self, outcome: Outcome) -> Ended:
         leases, task, within_s = self._leases, self._task, float(self._lease_s)
@@ -119,7 +119,7 @@ class ClaimedDelivery:
             case Lost(reason):
                 return self._ended(Ending.LOST, reason)
 
-    def _untold(self, error: Refused | Unreachable) -> Ended:
+    def _unreported(self, error: Refused | Unreachable) -> Ended:
         """Return the end of a delivery whose report was not accepted."""
         if isinstance(error, Refused) and error.code in _NO_LONGER_OURS:
             return self._ended(Ending.LOST, str(error))

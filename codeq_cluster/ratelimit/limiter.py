@@ -175,13 +175,13 @@ class RateLimiter:
         if held < least:
             # Only a node with another configuration asks for more than a full bucket holds.
             return 0, bucket.take(least, now_ns) if least <= bucket.capacity else HOLD_NS
-        lent = min(needed, held)
+        granted = min(needed, held)
         # Do not grant a whole burst to the first node that asks: other nodes' callers would be
         # refused.
         ahead = limit.per_minute // (60 * AHEAD_PARTS)
-        lent = max(lent, min(ahead, held // self._nodes()))
-        bucket.take(lent, now_ns)
-        return lent, 0
+        granted = max(granted, min(ahead, held // self._nodes()))
+        bucket.take(granted, now_ns)
+        return granted, 0
 
     # -- asking the owner ------------------------------------------------------------------------
 
@@ -227,11 +227,11 @@ class RateLimiter:
                 self._silent[owner] = self._now_ns() + HOLD_NS
             token_lease.put(held, self._now_ns())
             return self._from_share(key, limit, cost)
-        lent, wait_ns = msgspec.convert(said, tuple[int, int])
+        granted, wait_ns = msgspec.convert(said, tuple[int, int])
         now_ns = self._now_ns()
         self._took(BORROW, (now_ns - begun_ns) / _SECOND_NS)
-        if lent:
-            token_lease.put(held + lent - cost, now_ns)
+        if granted:
+            token_lease.put(held + granted - cost, now_ns)
             return 0
         token_lease.put(held, now_ns)
         token_lease.refuse(cost, wait_ns, now_ns)
