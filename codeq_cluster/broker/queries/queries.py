@@ -13,9 +13,8 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Counters, Result
 
-ISOLATED_PAUSE_S = (
-    1.0  # Between two reads while no applied entries arrive that could show a result.
-)
+# Between two reads while no applied entries arrive that could show a result.
+ISOLATED_PAUSE_S = 1.0
 
 
 class Queries:
