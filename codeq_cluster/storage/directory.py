@@ -206,20 +206,11 @@ def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) ->
         DataDirectoryRefused: It is locked, not writable, or made for something else.
         ReleaseTooOld: It has formats that this release does not know.
     """
+    lock = _lock_file(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise DataDirectoryRefused(f"the data directory {path} cannot be used: {error}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _hold(path, lock)
         identity = _next_incarnation(path, cluster_id=cluster_id, node_id=node_id, shards=shards)
         _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
-    except BlockingIOError as error:
-        os.close(lock)
-        raise DataDirectoryRefused(
-            f"the data directory {path} is in use by another process"
-        ) from error
     except OSError as error:
         os.close(lock)
         raise DataDirectoryRefused(f"the data directory {path} cannot be used: {error}") from error
@@ -242,13 +233,9 @@ def new_directory(
     Raises:
         DataDirectoryRefused: The directory is in use, not empty or not writable.
     """
+    lock = _lock_file(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise DataDirectoryRefused(f"the data directory {path} cannot be used: {error}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _hold(path, lock)
         if (path / _IDENTITY).exists():
             raise DataDirectoryRefused(f"the data directory {path} is a node's already")
         _prepare(path, shards)
@@ -263,10 +250,6 @@ def new_directory(
             level=levels.LEVEL,
         )
         _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
-    except BlockingIOError as error:
-        raise DataDirectoryRefused(
-            f"the data directory {path} is in use by another process"
-        ) from error
     finally:
         os.close(lock)
 
@@ -295,14 +278,29 @@ def held_directory(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DataDirectoryRefused(f"{path} is no data directory: {error}") from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _hold(path, lock)
         yield
+    finally:
+        os.close(lock)
+
+
+def _lock_file(path: Path) -> int:
+    """Return the open lock file of a directory, which is made if it is missing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DataDirectoryRefused(f"the data directory {path} cannot be used: {error}") from error
+
+
+def _hold(path: Path, lock: int) -> None:
+    """Lock a directory by its open lock file, until that file is closed."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise DataDirectoryRefused(
             f"the data directory {path} is in use by another process"
         ) from error
-    finally:
-        os.close(lock)
 
 
 def read_identity(path: Path) -> DirectoryIdentity:
