@@ -40,7 +40,7 @@ IDS_MAX = 48
 TOPICS_MAX = 1000
 PAUSES_MAX = 1000
 
-_Action = (
+Administering = (
     PutTopic
     | DeleteTopic
     | PauseQueue
@@ -51,8 +51,9 @@ _Action = (
     | Revise
     | Rebury
     | Replay
-    | Record
 )
+
+_Action = Administering | Record
 
 
 def named_tasks(view: View, tenant: str, ids: Sequence[str]) -> Iterator[Task]:

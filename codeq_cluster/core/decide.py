@@ -100,19 +100,6 @@ from codeq_cluster.core.transitions import (
 )
 from codeq_cluster.core.view import View
 
-_Administering = (
-    PutTopic
-    | DeleteTopic
-    | PauseQueue
-    | ResumeQueue
-    | Requeue
-    | Delete
-    | Purge
-    | Revise
-    | Rebury
-    | Replay
-)
-
 # Artifact sets stored for one task over all its attempts; each becomes a row to sweep at its end.
 UPLOADS_MAX = 100
 
@@ -189,7 +176,7 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
 
 def _administered(  # noqa: C901 - a line an operation
     view: View,
-    operation: _Administering,
+    operation: administering.Administering,
     rules: LifetimeRules,
 ) -> Decision:
     match operation:
