@@ -6,6 +6,17 @@ import msgspec
 
 from codeq_cluster.testing.accounting import Percentiles
 
+# The loads that clusters are compared under, by name: kind and lanes of a `Job`.
+LOADS = {
+    "create@1": ("create", 1),
+    "create@32": ("create", 32),
+    "cycle@1": ("cycle", 1),
+    "cycle@8": ("cycle", 8),
+    "cycle@32": ("cycle", 32),
+    "cycle@128": ("cycle", 128),
+    "batch": ("batch", 4),
+}
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A load to apply.

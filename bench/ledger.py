@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -27,7 +25,7 @@ from bench.checkout import Checkout, commit_of
 from bench.floor import floors
 from bench.generator import generate
 from bench.job import Job, Sample
-from bench.machine import describe, prefer
+from bench.machine import describe, prefer, scratch
 from bench.run import RESULTS
 
 _ROOT = Path(__file__).parent.parent
@@ -194,12 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         msgspec.json.decode(options.against.read_bytes(), type=Ledger) if options.against else None
     )
     prefer([os.getpid()], nice=options.nice)
-    directory = Path(tempfile.mkdtemp(prefix="ledger-", dir=options.directory))
-    try:
+    with scratch(options.directory) as directory:
         machine = describe(directory)
         rows = _measure([_BY_NAME[name] for name in options.only], directory, options)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     ledger = Ledger(
         machine=machine,
         commit=commit_of(options.checkout),

@@ -6,9 +6,11 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import RawIOBase
 from pathlib import Path
 from typing import Self
@@ -16,6 +18,19 @@ from typing import Self
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FSYNCS = 200
 _PROBE_EVERY_S = 0.05
+
+
+@contextmanager
+def scratch(parent: Path | None) -> Iterator[Path]:
+    """Yield a new directory below a parent, or below the system's for None; delete it afterwards.
+
+    Nodes that were killed may still write as it is deleted, so remaining files are left alone.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def describe(directory: Path) -> dict[str, object]:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -20,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from bench.floor import floors
-from bench.machine import cpu_seconds, describe
+from bench.machine import cpu_seconds, describe, scratch
 from bench.steady import Request, Seen, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
 from codeq_cluster.testing.cluster import LocalCluster
@@ -57,13 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--directory", type=Path, default=None, help="must be on a real disk")
     options = parser.parse_args(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
-    try:
+    with scratch(options.directory) as directory:
         machine = describe(directory)
         with floors(_FLOOR_SERVERS) as nowhere:
             phases = asyncio.run(_measure(options, directory, list(nowhere)))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     print(_table(machine, phases, " ".join(["python -m bench.noisy_neighbour", *sys.argv[1:]])))
     return 0
 

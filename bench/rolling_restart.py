@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +22,7 @@ from typing import Self
 
 import msgspec
 
-from bench.machine import DiskProbe, describe
+from bench.machine import DiskProbe, describe, scratch
 from bench.steady import Request, Seen, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
 from codeq_cluster.testing.cluster import LocalCluster
@@ -78,12 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--directory", type=Path, default=None, help="must be on a real disk")
     options = parser.parse_args(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
-    try:
+    with scratch(options.directory) as directory:
         machine = describe(directory)
         done = asyncio.run(_measure(options, directory))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     print(_report(machine, done, " ".join(["python -m bench.rolling_restart", *sys.argv[1:]])))
     return int(any(request.failure for request in done.seen.requests))
 

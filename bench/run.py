@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ import uvloop
 from bench.floor import floors
 from bench.generator import generate
 from bench.job import Job
-from bench.machine import cpu_seconds, describe, rss_mib
+from bench.machine import cpu_seconds, describe, rss_mib, scratch
 from bench.report import Row, render
 from bench.wake import wakes
 from bench.wrk import wrk_rows
@@ -42,11 +40,8 @@ PARTS = ("floor", "create", "cycle", "batch", "wake", "wrk", "idle", "repair")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the requested parts, print a table, keep the figures in `bench/results`."""
     options = _options(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
-    try:
+    with scratch(options.directory) as directory:
         report = uvloop.run(_measure(options, directory))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     RESULTS.mkdir(exist_ok=True)
     name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{report['machine']['commit'][:10]}"
     target = RESULTS / f"{name}.json"

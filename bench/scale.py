@@ -13,15 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.filled import COMMAND, data_bytes, fill, installed
-from bench.machine import describe, rss_mib
+from bench.machine import describe, rss_mib, scratch
 from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import WORKER_TOKENS
@@ -39,12 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--snapshot-bytes-per-s", type=int, default=32 * 2**20)
     parser.add_argument("--directory", type=Path, default=None, help="must be on a real disk")
     options = parser.parse_args(arguments)
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
-    try:
+    with scratch(options.directory) as directory:
         machine = describe(directory)
         figures = asyncio.run(_measure(options, directory))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     command = " ".join(["python -m bench.scale", *sys.argv[1:]])
     print(json.dumps({"command": command, **figures, "machine": machine}, indent=2))
     return 0

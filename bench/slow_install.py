@@ -15,16 +15,14 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from bench.filled import data_bytes, fill, installed, told
-from bench.machine import DiskProbe, describe, rss_mib
+from bench.machine import DiskProbe, describe, rss_mib, scratch
 from bench.steady import Request, Steady, running
 from codeq_cluster.testing.accounting import Percentiles
 from codeq_cluster.testing.cluster import LocalCluster
@@ -53,15 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     _own_network()
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
-    third = Path(tempfile.mkdtemp(prefix="bench-", dir=options.third or directory))
-    (directory / "n3").symlink_to(third, target_is_directory=True)
-    try:
+    with scratch(options.directory) as directory, scratch(options.third or directory) as third:
+        (directory / "n3").symlink_to(third, target_is_directory=True)
         machine = describe(directory)
         figures = asyncio.run(_measure(options, directory))
-    finally:
-        shutil.rmtree(third, ignore_errors=True)
-        shutil.rmtree(directory, ignore_errors=True)
     command = " ".join(["unshare --net python -m bench.slow_install", *sys.argv[1:]])
     print(json.dumps({"command": command, **figures, "machine": machine}, indent=2))
     return 0

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -21,22 +19,12 @@ import msgspec
 
 from bench.contenders import Contender, contender
 from bench.generator import generate
-from bench.job import Job, Sample
-from bench.machine import describe, prefer
+from bench.job import LOADS, Job, Sample
+from bench.machine import describe, prefer, scratch
 from bench.run import RESULTS
 
 _ROOT = Path(__file__).parent.parent
 
-# By name: kind, lanes.
-LOADS = {
-    "create@1": ("create", 1),
-    "create@32": ("create", 32),
-    "cycle@1": ("cycle", 1),
-    "cycle@8": ("cycle", 8),
-    "cycle@32": ("cycle", 32),
-    "cycle@128": ("cycle", 128),
-    "batch": ("batch", 4),
-}
 _USUAL = ("create@1", "create@32", "cycle@32", "cycle@128", "batch")
 
 
@@ -46,16 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Raised as for Ctrl-C, so that everything that was started is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     prefer([os.getpid()], nice=options.nice)
-    directory = Path(tempfile.mkdtemp(prefix="versus-", dir=options.directory))
-    try:
+    with scratch(options.directory) as directory:
         machine = describe(directory)
         sides = [
             contender(spec, directory / f"{n}", nice=options.nice)
             for n, spec in enumerate([options.first, *options.other])
         ]
         samples = _alternate(sides, options)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     names = [f"{'ABCDEFGHI'[n]} {side.name}" for n, side in enumerate(sides)]
     print(render(names, samples))
     RESULTS.mkdir(exist_ok=True)

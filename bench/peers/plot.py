@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from bench.peers.report import LOADS, Report, System, spread
+from bench.job import LOADS
+from bench.peers.report import Report, System, spread
 
 _WIDTH, _HEIGHT = 920, 440
 _TOP, _BOTTOM = 56, 392

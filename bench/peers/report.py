@@ -11,17 +11,6 @@ import msgspec
 from bench.job import Sample
 from bench.peers.failover import Failover
 
-# By name: kind and lanes.
-LOADS = {
-    "create@1": ("create", 1),
-    "create@32": ("create", 32),
-    "cycle@1": ("cycle", 1),
-    "cycle@8": ("cycle", 8),
-    "cycle@32": ("cycle", 32),
-    "cycle@128": ("cycle", 128),
-    "batch": ("batch", 4),
-}
-
 
 class Round(msgspec.Struct, kw_only=True):
     """One start of a system, and the measurements until its stop.

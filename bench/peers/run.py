@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -20,8 +18,8 @@ import msgspec
 from bench.checkout import Checkout
 from bench.contenders import Contender
 from bench.generator import generate
-from bench.job import Job
-from bench.machine import describe, prefer, rss_mib
+from bench.job import LOADS, Job
+from bench.machine import describe, prefer, rss_mib, scratch
 from bench.original import Original
 from bench.peers.clients import fresh_queue
 from bench.peers.failover import failover
@@ -31,7 +29,7 @@ from bench.peers.nats_cluster import NatsCluster
 from bench.peers.plot import plot
 from bench.peers.rabbitmq_cluster import PROGRAMS as RABBITMQ
 from bench.peers.rabbitmq_cluster import RabbitCluster
-from bench.peers.report import LOADS, Report, Round, System
+from bench.peers.report import Report, Round, System
 from bench.peers.syncs import syncs_per_task
 from bench.peers.table import placed, table
 from bench.run import RESULTS
@@ -140,8 +138,7 @@ _SYSTEMS: Mapping[str, tuple[str, Callable[[Path, int], Contender]]] = {
 
 def _measured(options: argparse.Namespace) -> Report:
     prefer([os.getpid()], nice=options.nice)
-    directory = Path(tempfile.mkdtemp(prefix="peers-", dir=options.directory))
-    try:
+    with scratch(options.directory) as directory:
         machine = describe(directory)
         contenders = []
         systems = []
@@ -157,8 +154,6 @@ def _measured(options: argparse.Namespace) -> Report:
                     _round(system, contender, options, last=turn + 1 == options.rounds)
                 finally:
                     contender.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
     return Report(
         machine=machine,
         command=" ".join(["python", "-m", "bench.peers", *sys.argv[1:]]),
