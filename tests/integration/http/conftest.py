@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
 from tests.integration.http.client import Client, running
 
 
@@ -33,6 +33,16 @@ async def node(shared: Client) -> AsyncIterator[Client]:
     assert 200 == done.status
     assert (0, 0) == (depth["ready"], depth["inProgress"])
     assert 200 == (await shared.get("/readyz")).status
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+    """Run a node with the default rules for webhook targets, which allow no private one."""
+    directory = tmp_path_factory.mktemp("strict")
+    async with running(
+        directory, LimitSettings(), WebhookSettings(unsigned=Unsigned.ALLOW)
+    ) as client:
+        yield client
 
 
 Running = Callable[..., contextlib.AbstractAsyncContextManager[Client]]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
-from codeq_cluster.settings import AuthProviderSettings, AuthSettings, NodeSettings, StaticToken
-from tests.integration.http.client import Answer, Client
+from codeq_cluster.settings import (
+    AuthProviderSettings,
+    AuthSettings,
+    LimitSettings,
+    NodeSettings,
+    StaticToken,
+)
+from tests.integration.http.client import Answer, Client, serving, single
 
 ROLES = {
     "viewer": ("codeq:view",),
@@ -98,3 +107,30 @@ def cookie_of(answer: Answer) -> str:
     found = re.match(r"[^;]*", answer.headers["set-cookie"])
     assert found is not None
     return found[0]
+
+
+@dataclass(slots=True)
+class PageWorld:
+    """A node with sessions of one tenant, and of another.
+
+    Attributes:
+        client: A worker's.
+        stranger: An admin of the other tenant.
+    """
+
+    client: Client
+    admin: Session
+    viewer: Session
+    stranger: Session
+
+
+_World = TypeVar("_World", bound=PageWorld)
+
+
+@contextlib.asynccontextmanager
+async def logged_in_world(data_dir: Path, kind: type[_World]) -> AsyncIterator[_World]:
+    """Run a node until the end of the block, and log in to it."""
+    async with serving(with_roles(single(data_dir, LimitSettings()))) as client:
+        client.token = "worker"
+        sessions = [await logged_in(client, role) for role in ("admin", "viewer", "stranger")]
+        yield kind(client, *sessions)

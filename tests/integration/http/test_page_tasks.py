@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,23 +11,15 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.settings import LimitSettings
-from tests.integration.http.client import Client, serving, single
-from tests.integration.http.page import Session, logged_in, with_roles
+from tests.integration.http.page import PageWorld, Session, logged_in_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HOUR_MS = 3_600_000
 
 
-@dataclass(slots=True)
-class World:
-    """A node with sessions of one tenant, and of another."""
-
-    client: Client
-    admin: Session
-    viewer: Session
-    stranger: Session
+class World(PageWorld):
+    """A node, and what a user of the page does to its tasks."""
 
     async def search(self, path: str = "/tasks", **query: object) -> list[dict[str, Any]]:
         """Return all tasks of a list, page by page."""
@@ -53,11 +44,8 @@ class World:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     """Run a node for this file alone."""
-    settings = with_roles(single(tmp_path_factory.mktemp("tasks"), LimitSettings()))
-    async with serving(settings) as client:
-        client.token = "worker"
-        sessions = [await logged_in(client, role) for role in ("admin", "viewer", "stranger")]
-        yield World(client, *sessions)
+    async with logged_in_world(tmp_path_factory.mktemp("tasks"), World) as world:
+        yield world
 
 
 async def created(world: World, command: str, **fields: object) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.settings import LimitSettings
-from tests.integration.http.client import Client, serving, single
-from tests.integration.http.page import Session, logged_in, with_roles
+from tests.integration.http.page import PageWorld, logged_in_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -20,14 +17,8 @@ TIMEOUT = "timed out after {} ms"
 KIND = "timed out after # ms"
 
 
-@dataclass(slots=True)
-class World:
-    """A node and sessions of one tenant."""
-
-    client: Client
-    admin: Session
-    viewer: Session
-    stranger: Session
+class World(PageWorld):
+    """A node, and what a user of the page does to its dead letters."""
 
     async def die(self, queue: str, *errors: str, payload: object = None) -> list[str]:
         """Create a dead letter with each error; return their ids."""
@@ -62,11 +53,8 @@ class World:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     """Run a node for this file alone."""
-    settings = with_roles(single(tmp_path_factory.mktemp("triage"), LimitSettings()))
-    async with serving(settings) as client:
-        client.token = "worker"
-        sessions = [await logged_in(client, role) for role in ("admin", "viewer", "stranger")]
-        yield World(client, *sessions)
+    async with logged_in_world(tmp_path_factory.mktemp("triage"), World) as world:
+        yield world
 
 
 async def test_errors_are_told_apart_by_their_kind(world: World) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
 from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
@@ -246,16 +244,6 @@ async def test_a_worker_without_the_scope_subscribes_to_nothing(node: Client) ->
     ]
 
     assert [(403, "missing scope")] * 4 == [(each.status, each.error) for each in answers]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    """Run a node with the default rules for targets."""
-    directory = tmp_path_factory.mktemp("strict")
-    async with running(
-        directory, LimitSettings(), WebhookSettings(unsigned=Unsigned.ALLOW)
-    ) as client:
-        yield client
 
 
 @pytest.mark.parametrize(

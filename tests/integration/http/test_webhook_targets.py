@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
-from tests.integration.http.client import Client, running
+from tests.integration.http.client import Client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 REFUSED = ("invalid webhook url", "invalid-webhook-url")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    """Run a node with the default rules."""
-    directory = tmp_path_factory.mktemp("strict")
-    async with running(
-        directory, LimitSettings(), WebhookSettings(unsigned=Unsigned.ALLOW)
-    ) as client:
-        yield client
 
 
 @pytest.mark.parametrize(
