@@ -16,6 +16,7 @@ from aiohttp import web
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN
 from codeq_cluster.testing.waiting import until
+from tests.serving import served
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "runbooks"
 
@@ -221,15 +222,8 @@ async def controlled(
             web.get("/exit/{node}", ended),
         ]
     )
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    try:
-        host, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
-    finally:
-        await runner.cleanup()
+    async with served(app) as url:
+        yield url
 
 
 def _shown(line: str, said: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from tests.serving import served
 
 WITHIN_S = 60.0
 
@@ -61,16 +63,12 @@ class Collector:
         self.open.set()
         self.url = ""
         self._came = asyncio.Condition()
-        self._runner: web.AppRunner | None = None
+        self._server = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_post("/v1/traces", self._export)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}"
+        self.url = await self._server.enter_async_context(served(app))
         return self
 
     async def __aexit__(
@@ -79,9 +77,8 @@ class Collector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._runner is not None
         self.open.set()
-        await self._runner.cleanup()
+        await self._server.aclose()
 
     async def until(self, enough: Callable[[Sequence[Seen]], object]) -> list[Seen]:
         """Wait until the spans are enough, and return them."""

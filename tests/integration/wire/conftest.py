@@ -15,7 +15,7 @@ from codeq_cluster.wire import Mesh
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
 from codeq_cluster.wire.handshake import Dialling, LinkIdentity, LinkSession
-from codeq_cluster.wire.messages import unpack
+from codeq_cluster.wire.messages import pack, unpack
 from codeq_cluster.wire.rpc import Quick
 
 SECRET = b"the cluster's secret"
@@ -152,6 +152,25 @@ class Nodes:
             await node.start()
         await joined(*nodes)
         return nodes
+
+
+async def echo(peer: str, method: str, body: object, timeout_s: float) -> object:
+    """Answer every call with its body."""
+    return body
+
+
+async def talk_until_one_leaves(one: Node, two: Node) -> None:
+    """Start both, exchange messages and a call, and stop the second, which the first notices."""
+    one.serve = two.serve = echo
+    await one.start()
+    await two.start()
+    await joined(one, two)
+    for number in range(100):
+        assert one.running.send("n2", 0, pack({"number": number}))
+    assert b"x" == await one.running.call("n2", "m", b"x", timeout_s=5)
+    assert 100 == len(two.received)
+    await two.stop()
+    await eventually(lambda: ("down", "n2", "refused") in one.events)
 
 
 async def joined(*nodes: Node) -> None:

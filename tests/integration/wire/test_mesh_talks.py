@@ -27,7 +27,7 @@ from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.wire.messages import pack
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
-from .conftest import SETTINGS, Nodes, eventually, joined
+from .conftest import SETTINGS, Nodes, eventually, joined, talk_until_one_leaves
 
 
 class Brittle(list[tuple[str, int, dict[str, object]]]):
@@ -416,22 +416,10 @@ async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None
 def test_the_mesh_runs_on_the_loop_of_production() -> None:
     """Messages, calls, a loss and a clean stop on uvloop."""
 
-    async def echo(peer: str, method: str, body: object, timeout_s: float) -> object:
-        return body
-
     async def story() -> None:
         nodes = Nodes()
         one, two = nodes.make("n1", "n2")
-        one.serve = two.serve = echo
-        await one.start()
-        await two.start()
-        await joined(one, two)
-        for number in range(100):
-            assert one.running.send("n2", 0, pack({"number": number}))
-        assert b"x" == await one.running.call("n2", "m", b"x", timeout_s=5)
-        assert 100 == len(two.received)
-        await two.stop()
-        await eventually(lambda: ("down", "n2", "refused") in one.events)
+        await talk_until_one_leaves(one, two)
         await one.stop()
         assert 1 == len(asyncio.all_tasks())
 

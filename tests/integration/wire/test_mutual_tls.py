@@ -20,7 +20,18 @@ from codeq_cluster.wire.frames import plain_frame
 from codeq_cluster.wire.handshake import Dialling, LinkIdentity
 from codeq_cluster.wire.messages import pack
 
-from .conftest import DEADLINE_S, SECRET, SETTINGS, Node, Nodes, Wire, eventually, joined
+from .conftest import (
+    DEADLINE_S,
+    SECRET,
+    SETTINGS,
+    Node,
+    Nodes,
+    Wire,
+    echo,
+    eventually,
+    joined,
+    talk_until_one_leaves,
+)
 
 CLUSTER = Authority("cluster")
 STRANGE = Authority("strange")
@@ -72,10 +83,6 @@ def refused(node: Node, reason: str) -> int:
     return node.running.counters.refused_handshakes[reason]
 
 
-async def echo(peer: str, method: str, body: object, timeout_s: float) -> object:
-    return body
-
-
 async def test_nodes_of_one_authority_talk(nodes: Nodes, issue: Issue) -> None:
     """Messages in order and calls both ways, small ones and the largest."""
     one, two = nodes.make("n1", "n2")
@@ -122,16 +129,7 @@ def test_the_link_is_secured_on_the_loop_of_production(issue: Issue) -> None:
         nodes = Nodes()
         one, two = nodes.make("n1", "n2")
         secured(issue, one, two)
-        one.serve = two.serve = echo
-        await one.start()
-        await two.start()
-        await joined(one, two)
-        for number in range(100):
-            assert one.running.send("n2", 0, pack({"number": number}))
-        assert b"x" == await one.running.call("n2", "m", b"x", timeout_s=5)
-        assert 100 == len(two.received)
-        await two.stop()
-        await eventually(lambda: ("down", "n2", "refused") in one.events)
+        await talk_until_one_leaves(one, two)
         two.certificates = loaded(issue("n2", by=STRANGE, ca=STRANGE), "n2")
         await two.start()
         await eventually(lambda: refused(one, "certificate") and refused(two, "refused-by-peer"))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
 import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+
+from tests.serving import served
 
 _CURVES: dict[str, ec.EllipticCurve] = {
     "ES256": ec.SECP256R1(),
@@ -40,16 +43,12 @@ class Issuer:
         self.url = ""
         self._keys: dict[str, Any] = {}
         self._published: list[str] = []
-        self._runner: web.AppRunner | None = None
+        self._server = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         app = web.Application()
         app.router.add_get("/keys", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        host, port = self._runner.addresses[0][:2]
-        self.url = f"http://{host}:{port}/keys"
+        self.url = await self._server.enter_async_context(served(app)) + "/keys"
         return self
 
     async def __aexit__(
@@ -58,8 +57,7 @@ class Issuer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+        await self._server.aclose()
 
     def publish(self, *kids: str, algorithm: str = "ES256") -> None:
         """Publish only these keys; make those that do not exist."""

@@ -12,7 +12,8 @@ import pytest
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine, EngineLimits
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.operations import Claim, Create
+from codeq_cluster.core.items import Mode
+from codeq_cluster.core.operations import Claim, Create, Subscribe
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.routing.router import Router, RouterCalls
 from codeq_cluster.testing.memory_store import MemoryShard
@@ -156,3 +157,18 @@ def claim(request: str, **fields: object) -> Claim:
         "lease_ms": 60_000,
     }
     return Claim(request=request, **(defaults | fields))  # type: ignore[arg-type]
+
+
+def subscribe(*, ttl_ms: int = 3_600_000) -> Subscribe:
+    """Return a subscription to the notices of one queue, by default for an hour."""
+    return Subscribe(
+        id="s1",
+        tenant="acme",
+        worker="ann",
+        callback_url="http://swift/s1",
+        event_types=("render",),
+        mode=Mode.FANOUT,
+        group_id="",
+        ttl_ms=ttl_ms,
+        min_interval_ms=0,
+    )

@@ -12,12 +12,10 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.codec import entries
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.core.items import Mode
-from codeq_cluster.core.operations import Subscribe
 from codeq_cluster.core.outcomes import Subscribed
 from codeq_cluster.testing.memory_store import MemoryShard
 from codeq_cluster.webhooks.queue_ready import Notices
-from tests.unit.broker.conftest import START_MS, Shard, TestClock
+from tests.unit.broker.conftest import START_MS, Shard, TestClock, subscribe
 from tests.unit.webhooks.test_notification_queue import World, opened
 from tests.unit.webhooks.test_outbox import Setting, setting_over
 
@@ -80,24 +78,14 @@ async def test_an_older_leader_ends_the_items_it_knows(older: Setting) -> None:
     shard = older.shard
     _apply(shard, dict(_ROWS))
     shard.log.lead()
-    subscribe = Subscribe(
-        id="s1",
-        tenant="acme",
-        worker="ann",
-        callback_url="http://swift/s1",
-        event_types=("render",),
-        mode=Mode.FANOUT,
-        group_id="",
-        ttl_ms=10,
-        min_interval_ms=0,
-    )
-    [first] = await shard.engine.operate([subscribe])
+    operation = subscribe(ttl_ms=10)
+    [first] = await shard.engine.operate([operation])
     applied = asyncio.Event()
     shard.engine.on_rows(lambda _: applied.set())
     shard.clock.pass_ms(10)
     async with asyncio.timeout(60):
         await applied.wait()
-    [second] = await shard.engine.operate([subscribe])
+    [second] = await shard.engine.operate([operation])
 
     assert isinstance(first, Subscribed)
     assert isinstance(second, Subscribed)

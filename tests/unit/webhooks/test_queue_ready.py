@@ -6,11 +6,9 @@ import asyncio
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.core.items import Mode
-from codeq_cluster.core.operations import Subscribe
 from codeq_cluster.testing.memory_store import MemoryShard
 from codeq_cluster.webhooks.queue_ready import Notices
-from tests.unit.broker.conftest import Shard, TestClock, claim, create, make_shard
+from tests.unit.broker.conftest import Shard, TestClock, claim, create, make_shard, subscribe
 from tests.unit.webhooks.test_notification_queue import World, opened
 
 _GUARD_S = 60.0
@@ -57,25 +55,11 @@ class _Node:
         self.other.log.lead()
 
 
-def _subscribe() -> Subscribe:
-    return Subscribe(
-        id="s1",
-        tenant="acme",
-        worker="ann",
-        callback_url="http://swift/s1",
-        event_types=("render",),
-        mode=Mode.FANOUT,
-        group_id="",
-        min_interval_ms=0,
-        ttl_ms=3_600_000,
-    )
-
-
 async def test_a_queue_emptied_unnoticed_is_notified_when_it_fills() -> None:
     """The node's state before the snapshot does not suppress later notices."""
     world, background = World(), Background()
     node = _Node(world, background)
-    await node.home.engine.operate([_subscribe()])
+    await node.home.engine.operate([subscribe()])
     await node.other.engine.operate([create("t1")])
     async with asyncio.timeout(_GUARD_S):
         await world.until_heard(1)
@@ -94,7 +78,7 @@ async def test_a_queue_filled_unnoticed_is_notified() -> None:
     """The snapshot itself may make a queue non-empty."""
     world, background = World(), Background()
     node = _Node(world, background)
-    await node.home.engine.operate([_subscribe()])
+    await node.home.engine.operate([subscribe()])
     elsewhere = node.falls_behind()
     await elsewhere.engine.operate([create("t1")])
     node.catches_up(elsewhere)
