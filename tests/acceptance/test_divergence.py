@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -43,12 +42,8 @@ def falsify(path: Path) -> int:
 
 async def metric(cluster: LocalCluster, node: str, name: str) -> str:
     """Return the lines of one metric."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{cluster.urls[node]}/metrics") as answer,
-    ):
-        text = await answer.text()
-    return "\n".join(line for line in text.splitlines() if line.startswith(name))
+    samples = (await cluster.metrics(node)).items()
+    return "\n".join(f"{sample} {value}" for sample, value in samples if sample.startswith(name))
 
 
 @pytest.mark.timeout(240)

@@ -6,13 +6,13 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 import pytest_asyncio
 
 from codeq_cluster.testing.accounting import audit
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.http import HttpClient
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.small_disk import SmallDisk, small_disk
 from codeq_cluster.testing.waiting import until
@@ -45,12 +45,10 @@ class Stage:
 
     async def said(self, path: str) -> tuple[int, str]:
         """Return status and text of n2's answer to an operator."""
-        headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-        async with (
-            aiohttp.ClientSession(headers=headers) as session,
-            session.get(self.cluster.urls["n2"] + path) as answer,
-        ):
-            return answer.status, await answer.text()
+        async with HttpClient() as http:
+            url = self.cluster.urls["n2"]
+            answer = await http.send("GET", url, path, token=OPERATOR_TOKEN)
+        return answer.status, answer.body.decode()
 
     async def out(self, *words: str) -> str:
         """Wait until n2 reports that it is not ready, with all these reasons; return the text."""

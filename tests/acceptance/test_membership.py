@@ -9,15 +9,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
 import yaml
 
 from codeq_cluster.cli.main import main
 from codeq_cluster.testing.accounting import audit
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from codeq_cluster.testing.http import HttpClient
 from codeq_cluster.testing.load import Load, workers
 from codeq_cluster.testing.partition import LinkProxies
 from codeq_cluster.testing.ports import free_ports
@@ -50,14 +51,11 @@ async def administer(
     cluster: LocalCluster, node: str, path: str, body: dict[str, object] | None = None
 ) -> tuple[int, Any]:
     """Send a request of the cluster's operators to a node."""
-    url = f"{cluster.nodes[node].url}/v1/codeq/admin/{path}"
-    headers = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        if body is None:
-            async with session.get(url) as answer:
-                return answer.status, await answer.json()
-        async with session.post(url, json=body) as answer:
-            return answer.status, await answer.json()
+    method = "GET" if body is None else "POST"
+    async with RecordingClient(cluster.urls) as client:
+        answer = await client.call(method, node, f"/admin/{path}", OPERATOR_TOKEN, body)
+    assert answer.status, answer.detail
+    return answer.status, answer.body
 
 
 async def change(cluster: LocalCluster, node: str, path: str, body: dict[str, object]) -> None:
@@ -93,9 +91,8 @@ async def all_vote(cluster: LocalCluster, node: str, wanted: set[str]) -> None:
 
 async def tells_it_is_none(cluster: LocalCluster, node: str) -> bool:
     """Return whether a node is not ready because it is no member, for every shard."""
-    url = f"{cluster.nodes[node].url}/readyz"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        missing = (await answer.json()).get("missing", [])
+    async with HttpClient() as http:
+        missing = (await http.send("GET", cluster.urls[node], "/readyz")).json.get("missing", [])
     return bool(missing) and all(f"{node} is no member of this cluster" in line for line in missing)
 
 

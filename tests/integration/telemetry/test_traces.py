@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import aiohttp
 import pytest
 import pytest_asyncio
 from aiohttp import web
@@ -23,7 +23,9 @@ from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, OtlpProtocol, TracingSettings
 from codeq_cluster.telemetry.exporters import LOGS
 from codeq_cluster.telemetry.spans import FLUSH_S, Spans
+from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.certificates import Authority
+from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
@@ -38,8 +40,7 @@ CREATE = "POST /v1/codeq/tasks"
 CLAIM = "POST /v1/codeq/tasks/claim"
 RESULT = "POST /v1/codeq/tasks/{id}/result"
 _TRIES = 5  # Of a story whose leader changed.
-_PRODUCER = {"Authorization": f"Bearer {PRODUCER_TOKEN}"}
-_WORKER = {"Authorization": f"Bearer {WORKER_TOKENS['worker-0']}"}
+_WORKER = WORKER_TOKENS["worker-0"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -62,17 +63,25 @@ async def cluster(
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
+async def client(cluster: LocalCluster) -> AsyncIterator[RecordingClient]:
     """Yield a client."""
-    async with aiohttp.ClientSession(raise_for_status=True) as session:
-        yield session
+    async with RecordingClient(cluster.urls) as made:
+        yield made
 
 
-async def follower(cluster: LocalCluster) -> tuple[aiohttp.typedefs.StrOrURL, str, str]:
-    """Return a follower's base URL, its id, and the leader's id."""
+async def follower(cluster: LocalCluster) -> tuple[str, str]:
+    """Return the ids of a follower and of the leader."""
     leader = await cluster.leader_of(0)
-    node = next(node for node in cluster.nodes.values() if node.id != leader)
-    return f"{node.url}/v1/codeq", node.id, leader
+    return next(name for name in cluster.nodes if name != leader), leader
+
+
+async def posted(
+    client: RecordingClient, node: str, path: str, token: str, body: object = None, **headers: str
+) -> Any:
+    """Post what must succeed, and return the answer's body."""
+    answer = await client.call("POST", node, path, token, body, **headers)
+    assert answer.outcome is RecordedOutcome.OK, answer
+    return answer.body
 
 
 async def under_one_leader(cluster: LocalCluster, story: Callable[[], Awaitable[None]]) -> None:
@@ -87,7 +96,7 @@ async def under_one_leader(cluster: LocalCluster, story: Callable[[], Awaitable[
         before = await leadership()
         try:
             await story()
-        except (AssertionError, aiohttp.ClientError, TimeoutError):
+        except (AssertionError, TimeoutError):
             if not tries_left or await leadership() == before:
                 raise
         else:
@@ -106,47 +115,37 @@ def of_trace(spans: Sequence[Seen], trace_id: str) -> Counter[str]:
 
 
 async def test_a_task_made_through_a_follower_leaves_one_trace(
-    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+    cluster: LocalCluster, collector: Collector, client: RecordingClient
 ) -> None:
     """Create, forward and commit, claim, result and callback: each a child of its cause."""
-    await under_one_leader(cluster, partial(_one_trace, cluster, collector, http))
+    await under_one_leader(cluster, partial(_one_trace, cluster, collector, client))
 
 
-async def _one_trace(
-    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
-) -> None:
-    url, here, leader = await follower(cluster)
+async def _one_trace(cluster: LocalCluster, collector: Collector, client: RecordingClient) -> None:
+    here, leader = await follower(cluster)
     trace_id, cause, header = new_trace()
     command = f"traced-{cause}"
 
     async with listening() as target:
-        async with http.post(
-            f"{url}/tasks",
-            # Delayed, so that a timer changes the task too: that belongs to no request.
-            json={"command": command, "payload": 1, "delaySeconds": 1, "webhook": target.url},
-            headers={**_PRODUCER, "traceparent": header, "tracestate": "v=1", "X-Request-Id": "r1"},
-        ) as answer:
-            task_id = (await answer.json())["id"]
-        async with http.post(
-            f"{url}/tasks/claim", json={"commands": [command], "waitSeconds": 20}, headers=_WORKER
-        ) as answer:
-            claimed = await answer.json()
-        async with http.post(
-            f"{url}/tasks/{task_id}/result",
-            json={"status": "COMPLETED", "result": {}},
-            headers={**_WORKER, "traceparent": claimed["traceParent"]},
-        ):
-            pass
+        # Delayed, so that a timer changes the task too: that belongs to no request.
+        task = {"command": command, "payload": 1, "delaySeconds": 1, "webhook": target.url}
+        headers = {"traceparent": header, "tracestate": "v=1", "X-Request-Id": "r1"}
+        created = await posted(client, here, "/tasks", PRODUCER_TOKEN, task, **headers)
+        task_id = created["id"]
+        wanted = {"commands": [command], "waitSeconds": 20}
+        claimed = await posted(client, here, "/tasks/claim", _WORKER, wanted)
+        result, path = {"status": "COMPLETED", "result": {}}, f"/tasks/{task_id}/result"
+        await posted(client, here, path, _WORKER, result, traceparent=claimed["traceParent"])
         await target.arrived(1)
 
-    wanted = {CREATE: 1, "claim": 1, RESULT: 1, "forward": 2, "commit": 2, "webhook": 1}
+    expected = {CREATE: 1, "claim": 1, RESULT: 1, "forward": 2, "commit": 2, "webhook": 1}
     spans = await collector.until(
         lambda spans: (
-            of_trace(spans, trace_id) >= Counter(wanted)
+            of_trace(spans, trace_id) >= Counter(expected)
             and any(span.name == CLAIM for span in spans)
         )
     )
-    assert wanted == of_trace(spans, trace_id)
+    assert expected == of_trace(spans, trace_id)
     assert (header, "v=1") == (claimed["traceParent"], claimed["traceState"])
     ours = [span for span in spans if span.trace_id == trace_id]
     for name in (CREATE, RESULT):
@@ -177,17 +176,14 @@ async def _one_trace(
 
 
 async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
-    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+    cluster: LocalCluster, collector: Collector, client: RecordingClient
 ) -> None:
     """A worker that claims it can continue the trace."""
-    url, _, _ = await follower(cluster)
+    here, _ = await follower(cluster)
 
-    async with http.post(
-        f"{url}/tasks",
-        json={"command": "untraced", "payload": 1},
-        headers={**_PRODUCER, "traceparent": f"00-{'0' * 32}-{'0' * 16}-01"},
-    ) as answer:
-        header = (await answer.json())["traceParent"]
+    task, none = {"command": "untraced", "payload": 1}, f"00-{'0' * 32}-{'0' * 16}-01"
+    created = await posted(client, here, "/tasks", PRODUCER_TOKEN, task, traceparent=none)
+    header = created["traceParent"]
 
     _, trace_id, span_id, flags = header.split("-")
     spans = await collector.until(lambda spans: of_trace(spans, trace_id)[CREATE])
@@ -197,26 +193,20 @@ async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
 
 
 async def test_a_caller_that_does_not_sample_is_followed(
-    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+    cluster: LocalCluster, collector: Collector, client: RecordingClient
 ) -> None:
     """Its trace leaves no span on any node; a later one shows that spans do arrive."""
-    await under_one_leader(cluster, partial(_unsampled, cluster, collector, http))
+    await under_one_leader(cluster, partial(_unsampled, cluster, collector, client))
 
 
-async def _unsampled(
-    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
-) -> None:
-    url, _, _ = await follower(cluster)
+async def _unsampled(cluster: LocalCluster, collector: Collector, client: RecordingClient) -> None:
+    here, _ = await follower(cluster)
     silent, _, unsampled = new_trace("00")
     loud, _, sampled = new_trace()
 
     for header in (unsampled, sampled):
-        async with http.post(
-            f"{url}/tasks",
-            json={"command": "sampled", "payload": 1},
-            headers={**_PRODUCER, "traceparent": header},
-        ):
-            pass
+        task = {"command": "sampled", "payload": 1}
+        await posted(client, here, "/tasks", PRODUCER_TOKEN, task, traceparent=header)
 
     spans = await collector.until(
         lambda spans: of_trace(spans, loud) >= Counter({CREATE: 1, "forward": 1, "commit": 1})
@@ -253,10 +243,10 @@ async def test_a_webhook_continues_the_trace_of_its_task(collector: Collector) -
 
 
 async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
-    cluster: LocalCluster, collector: Collector, http: aiohttp.ClientSession
+    cluster: LocalCluster, collector: Collector, client: RecordingClient
 ) -> None:
     """The receiver gets each attempt's own context; a refused attempt is no success."""
-    url, _, _ = await follower(cluster)
+    here, _ = await follower(cluster)
     trace_id, cause, header = new_trace()
     answers = iter([404, 200])
 
@@ -264,14 +254,9 @@ async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
         return web.Response(status=next(answers))
 
     async with listening(serve) as target:
-        async with http.post(
-            f"{url}/tasks",
-            json={"command": "retold", "payload": 1, "webhook": f"{target.url}/?key=secret"},
-            headers={**_PRODUCER, "traceparent": header},
-        ) as answer:
-            task_id = (await answer.json())["id"]
-        async with http.post(f"{url}/tasks/{task_id}/cancel", headers=_PRODUCER):
-            pass
+        task = {"command": "retold", "payload": 1, "webhook": f"{target.url}/?key=secret"}
+        created = await posted(client, here, "/tasks", PRODUCER_TOKEN, task, traceparent=header)
+        await posted(client, here, f"/tasks/{created['id']}/cancel", PRODUCER_TOKEN)
         await target.arrived(2)
 
     spans = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"] == 2)
