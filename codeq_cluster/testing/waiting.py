@@ -10,19 +10,24 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.02
+# Of everything that must come: a minute, since a machine with other work takes its time. A wait
+# says another bound only where the bound itself is the promise.
+WITHIN_S = 60.0
 
 
 class ClusterError(AssertionError):
     """A state did not come about in time; the text says which, and shows logs where there are."""
 
 
-async def until(condition: Callable[[], Awaitable[T | None]], *, within_s: float, what: str) -> T:
+async def until(
+    condition: Callable[[], Awaitable[T | None]], *, what: str, within_s: float = WITHIN_S
+) -> T:
     """Return the first answer of `condition` that is neither None nor False.
 
     Args:
         condition: Called every 20 ms.
-        within_s: Seconds before the wait is given up.
         what: The awaited state, for the error.
+        within_s: Seconds before the wait is given up.
 
     Raises:
         ClusterError: The condition did not hold in time.

@@ -24,7 +24,6 @@ from codeq_cluster.testing.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
-WITHIN_S = 60.0
 MIB = 2**20
 FILES = 40
 
@@ -66,7 +65,7 @@ class Shared:
             kept = self.kept()
             return kept if len(kept) == count else None
 
-        return await until(are_kept, within_s=WITHIN_S, what=f"{count} files, not {self.kept()}")
+        return await until(are_kept, what=f"{count} files, not {self.kept()}")
 
     async def leased(self, node: str, command: str) -> dict[str, Any]:
         """Create a task and claim it."""
@@ -103,7 +102,7 @@ class Shared:
                 body = await answer.read()
                 return None if answer.status == 503 else (answer, body)
 
-        return await until(answered, within_s=WITHIN_S, what=f"an answer from {url}")
+        return await until(answered, what=f"an answer from {url}")
 
     async def cancel(self, node: str, task: dict[str, Any]) -> None:
         """Cancel a task, waiting for an election if necessary."""
@@ -113,7 +112,7 @@ class Shared:
             answer = await self.client.call("POST", node, path, PRODUCER_TOKEN)
             return answer.outcome is RecordedOutcome.OK
 
-        await until(cancelled, within_s=WITHIN_S, what="the task cancelled")
+        await until(cancelled, what="the task cancelled")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -176,19 +175,19 @@ async def test_a_node_killed_while_it_stores_leaves_nothing_in_the_end(shared: S
         async def some_are_kept() -> bool:
             return bool(shared.kept())
 
-        await until(some_are_kept, within_s=WITHIN_S, what="something stored")
+        await until(some_are_kept, what="something stored")
         await shared.cluster.kill("n1")
         status, answer = await submitting
         assert status in {0, 200, 503}, answer
         return (task, shared.kept()) if status == 0 else None
 
-    task, torn = await until(killed_meanwhile, within_s=WITHIN_S, what="n1 killed in time")
+    task, torn = await until(killed_meanwhile, what="n1 killed in time")
 
     async def submitted() -> Any:
         status, body = await shared.finish("n2", task, *artifacts)
         return body if status == 200 else None
 
-    done = await until(submitted, within_s=WITHIN_S, what="the result submitted")
+    done = await until(submitted, what="the result submitted")
     left = await shared.until_kept(len(artifacts))
 
     assert torn

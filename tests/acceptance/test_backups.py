@@ -28,7 +28,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORKER = WORKER_TOKENS["worker-0"]
 BEFORE = 120  # Tasks acknowledged before the backup is requested.
 NAMES = ("berta", "carla", "doris")
-WITHIN_S = 60.0
 
 
 async def told(*arguments: object) -> Any:
@@ -207,7 +206,7 @@ async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path)
     # Entering waits until all nodes are ready, which they never are.
     entering = asyncio.create_task(new.__aenter__())
     try:
-        await until(told_why, within_s=WITHIN_S, what="the reason in the log of the first node")
+        await until(told_why, what="the reason in the log of the first node")
         assert not entering.done()
     finally:
         entering.cancel()
@@ -232,7 +231,7 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
         async def writing() -> bool:
             return bool(place.backups())
 
-        await until(writing, within_s=WITHIN_S, what="a file of the backup")
+        await until(writing, what="a file of the backup")
         await cluster.kill("n1")
         left = found(place)
 

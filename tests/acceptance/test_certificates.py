@@ -38,7 +38,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
             text = node.log_path.read_text()
             return text.count("certificate loaded") >= 2
 
-        await until(is_used, within_s=20, what="the renewed certificate in use, twice")
+        await until(is_used, what="the renewed certificate in use, twice")
         await cluster.stop("n2")
         cluster.start("n2")
         await cluster.wait_ready()
@@ -53,7 +53,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         async def has_ended() -> bool:
             return not cluster.nodes["n3"].running
 
-        await until(has_ended, within_s=20, what="n3 refusing to begin")
+        await until(has_ended, what="n3 refusing to begin")
         created = await client.create("n1", PRODUCER_TOKEN, "c")
         assert RecordedOutcome.OK is created.outcome
 
@@ -71,4 +71,4 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
             seen = await command("status", *target, "--ca", ca, "--json")
             return (0, True) == (seen.code, seen.document["nodes"][0]["healthy"])
 
-        await until(is_well, within_s=60, what="n2 healthy and ready, over https")
+        await until(is_well, what="n2 healthy and ready, over https")

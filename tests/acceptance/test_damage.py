@@ -18,7 +18,6 @@ from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WITHIN_S = 60.0
 # Incompressible, and so many that RocksDB writes table files.
 TASKS = 12
 
@@ -156,7 +155,7 @@ async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
     async def refused() -> bool:
         return not node.running or "replica is out" in node.log_path.read_text()
 
-    await until(refused, within_s=WITHIN_S, what="n2 refusing to serve")
+    await until(refused, what="n2 refusing to serve")
     held = await repair(node.data_path) if node.running else None
     ended = await filled.stop("n2") if node.running else node.process and node.process.wait()
     said = node.log_path.read_text()

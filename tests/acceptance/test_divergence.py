@@ -66,7 +66,7 @@ async def test_a_replica_with_another_state_is_rebuilt_under_load(
             async def enough() -> bool:
                 return len(load.calls) >= upto
 
-            await until(enough, within_s=WITHIN_S, what=f"{count} calls")
+            await until(enough, what=f"{count} calls")
 
         await passed(200)
         load.avoid(wrong)
@@ -77,8 +77,8 @@ async def test_a_replica_with_another_state_is_rebuilt_under_load(
         async def rebuilt() -> bool:
             return 'shard="0"} 1.0' in await metric(cluster, wrong, "codeq_replica_reseeded_total")
 
-        await until(lambda: cluster.status(wrong), within_s=WITHIN_S, what=f"{wrong} started")
-        await until(rebuilt, within_s=WITHIN_S, what=f"{wrong} rebuilt")
+        await until(lambda: cluster.status(wrong), what=f"{wrong} started")
+        await until(rebuilt, what=f"{wrong} rebuilt")
         await cluster.wait_ready([wrong], within_s=WITHIN_S)
         load.allow(wrong)
         await passed(100)

@@ -57,7 +57,7 @@ class Stage:
             status, text = await self.said("/readyz")
             return text if status == 503 and all(word in text for word in words) else None
 
-        return await until(says, within_s=WITHIN_S, what=f"n2 out: {words}")
+        return await until(says, what=f"n2 out: {words}")
 
     async def leads(self) -> bool:
         """Return whether n2 leads a shard."""
@@ -76,7 +76,7 @@ class Stage:
         async def enough() -> bool:
             return len(load.calls) >= upto
 
-        await until(enough, within_s=WITHIN_S, what=f"{count} calls")
+        await until(enough, what=f"{count} calls")
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -97,13 +97,13 @@ async def test_a_disk_that_fills_up_under_load_costs_no_task(stage: Stage) -> No
     cluster = stage.cluster
     pid = cluster.pid("n2")
     async with stage.load("fills-up") as load:
-        await until(stage.leads, within_s=WITHIN_S, what="n2 leading the shard it prefers")
+        await until(stage.leads, what="n2 leading the shard it prefers")
         await stage.passed(load, 200)
         load.avoid("n2")
         stage.disk.fill(leave_bytes=2**18)
         text = await stage.out("storage failed")
         metrics = (await stage.said("/metrics"))[1]
-        await until(stage.leads_nothing, within_s=WITHIN_S, what="n2 leading nothing")
+        await until(stage.leads_nothing, what="n2 leading nothing")
         await stage.passed(load, 200)
         stage.disk.free()
         await cluster.wait_ready(["n2"], within_s=WITHIN_S)
@@ -130,7 +130,7 @@ async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
         await stage.out("storage failed")
         return
     async with stage.load("steps-back") as load:
-        await until(stage.leads, within_s=WITHIN_S, what="n2 leading the shard it prefers")
+        await until(stage.leads, what="n2 leading the shard it prefers")
         await stage.passed(load, 200)
         load.avoid("n2")
         stage.disk.fill(leave_bytes=RESERVE - 2**20)

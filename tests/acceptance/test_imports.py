@@ -147,13 +147,13 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
         ]
         by_relay = ("import", exports, "--tenant", "_", *relayed, "--token", ADMIN_TOKEN)
         async with commanded(*by_relay) as process:
-            await until(lambda: arrived(TASKS // 10), within_s=WITHIN_S, what="a part of it")
+            await until(lambda: arrived(TASKS // 10), what="a part of it")
             process.kill()
             assert -9 == await process.wait()
         await relay.stop()
         some = len(await listed(client, "n1"))
         async with commanded(*move, "--json") as process:
-            await until(lambda: arrived(some + TASKS // 10), within_s=WITHIN_S, what="some more")
+            await until(lambda: arrived(some + TASKS // 10), what="some more")
             load.avoid("n3")
             await new.kill("n3")
             said, noted = await asyncio.wait_for(process.communicate(), WITHIN_S)

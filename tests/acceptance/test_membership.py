@@ -66,7 +66,7 @@ async def change(cluster: LocalCluster, node: str, path: str, body: dict[str, ob
         assert status == 200 or answer["retryable"], answer
         return status == 200
 
-    await until(done, within_s=SETTLES_S, what=f"{path} of {body}")
+    await until(done, what=f"{path} of {body}")
 
 
 async def voters(cluster: LocalCluster, node: str) -> list[set[str]]:
@@ -86,7 +86,7 @@ async def all_vote(cluster: LocalCluster, node: str, wanted: set[str]) -> None:
     async def do() -> bool:
         return all(found == wanted for found in await voters(cluster, node))
 
-    await until(do, within_s=SETTLES_S, what=f"{wanted} vote")
+    await until(do, what=f"{wanted} vote")
 
 
 async def tells_it_is_none(cluster: LocalCluster, node: str) -> bool:
@@ -130,7 +130,6 @@ async def test_a_cluster_grows_and_shrinks_under_load(cluster: LocalCluster) -> 
             await change(cluster, "n3", "cluster/remove", {"nodeId": node_id})
             await until(
                 lambda gone=node_id: tells_it_is_none(cluster, gone),
-                within_s=SETTLES_S,
                 what=f"{node_id} says that it is no member",
             )
             await cluster.stop(node_id)
@@ -217,7 +216,7 @@ async def test_an_identity_that_lives_is_not_taken_over(cluster: LocalCluster) -
     async def told() -> bool:
         return '"reason": "lives"' in twin.log_path.read_text()
 
-    await until(told, within_s=SETTLES_S, what="the twin is told why")
+    await until(told, what="the twin is told why")
     assert "running on other data" in twin.log_path.read_text()
     assert not await cluster.ready("twin")
     await cluster.wait_ready(["n2"])
@@ -268,7 +267,7 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
         async def dialled() -> bool:
             return translated.dialled["peer", "n2"] > before
 
-        await until(dialled, within_s=SETTLES_S, what="n1 dials what n2 says")
+        await until(dialled, what="n1 dials what n2 says")
     finally:
         await translated.stop()
 
@@ -295,7 +294,7 @@ async def on_record(cluster: LocalCluster, asked: str, *, port: int) -> None:
         _, seen = await administer(cluster, asked, "cluster")
         return any(each["addr"].endswith(f":{port}") for each in seen["nodes"])
 
-    await until(known, within_s=SETTLES_S, what=f"a link at port {port} is on record")
+    await until(known, what=f"a link at port {port} is on record")
 
 
 async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
@@ -308,5 +307,5 @@ async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) ->
         status, answer = await administer(cluster, "n1", "cluster/remove", {"nodeId": "n2"})
         return status == 409 and answer["code"] == "no-majority"
 
-    await until(refused, within_s=SETTLES_S, what="the removal is refused")
+    await until(refused, what="the removal is refused")
     assert all(found == {"n1", "n2", "n3"} for found in await voters(cluster, "n1"))

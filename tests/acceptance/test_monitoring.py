@@ -158,7 +158,7 @@ async def _unseen(prometheus: Prometheus) -> list[str]:
         return not left
 
     try:
-        await until(seen, within_s=WITHIN_S, what="every expression")
+        await until(seen, what="every expression")
     except AssertionError:
         return left
     return []

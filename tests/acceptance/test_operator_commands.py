@@ -187,7 +187,7 @@ async def test_a_cancelled_task_takes_its_program_along(
         asyncio.timeout(ENDS_WITHIN_S),
         _worker(cluster, "endless", handler, "--once", "--lease-seconds", "3") as worker,
     ):
-        await until(has_begun, within_s=ENDS_WITHIN_S, what="a program")
+        await until(has_begun, what="a program")
         cancelled = await _ran(cluster, "task", "cancel", task_id, "--json", token=PRODUCER_TOKEN)
         out, _ = await worker.communicate()
     again = await _ran(cluster, "task", "cancel", task_id, token=PRODUCER_TOKEN)
@@ -209,7 +209,7 @@ async def test_a_stopped_worker_finishes_what_runs(cluster: LocalCluster, tmp_pa
         return await asyncio.to_thread(begun.exists)
 
     async with asyncio.timeout(ENDS_WITHIN_S), _worker(cluster, "slow", handler) as worker:
-        await until(has_begun, within_s=ENDS_WITHIN_S, what="a program")
+        await until(has_begun, what="a program")
         worker.send_signal(signal.SIGTERM)
         go_on.touch()
         out, _ = await worker.communicate()
@@ -234,7 +234,7 @@ async def test_a_worker_without_time_left_gives_its_task_back(
         asyncio.timeout(ENDS_WITHIN_S),
         _worker(cluster, "long", handler, "--drain-seconds", "0") as worker,
     ):
-        await until(has_begun, within_s=ENDS_WITHIN_S, what="a program")
+        await until(has_begun, what="a program")
         worker.send_signal(signal.SIGTERM)
         out, _ = await worker.communicate()
     found = await _ran(cluster, "task", "get", task_id, "--json")
@@ -280,7 +280,7 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
         refused += ran.code != 0
         return ran if ran.code == 0 else None
 
-    sent = await until(transferred, within_s=ENDS_WITHIN_S, what="a transfer")
+    sent = await until(transferred, what="a transfer")
     asked = ("cluster", "transfer", "--shard", "0", "--to", "n9")
     nobody = await _ran(cluster, *asked, token=OPERATOR_TOKEN)
     table = await _ran(cluster, "cluster", "status", token=OPERATOR_TOKEN)
@@ -302,7 +302,7 @@ async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -
         ran = await _ran(cluster, "doctor", "--config", config, "--json")
         return ran if ran.code == 0 else None
 
-    well = await until(finds_nothing, within_s=ENDS_WITHIN_S, what="nothing wrong")
+    well = await until(finds_nothing, what="nothing wrong")
     ill = await _ran(cluster, "doctor", "--token", "nobody's")
     spoilt = await _ran(cluster, "doctor", "--config", config, "--set", "raft.selfId=n2")
 

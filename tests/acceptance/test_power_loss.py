@@ -77,14 +77,14 @@ async def test_a_load_goes_on_where_the_power_loss_cut_it_off(cluster: LocalClus
         command="power-loss",
         cycles_per_s=150.0,
     ) as load:
-        await until(_calls(load, 900), within_s=60, what="load before the loss")
+        await until(_calls(load, 900), what="load before the loss")
         for node in cluster.nodes:
             load.avoid(node)
         await _kill_all_and_restart(cluster)
         for node in cluster.nodes:
             load.allow(node)
         seen = len(load.calls)
-        await until(_calls(load, seen + 900), within_s=60, what="load after the loss")
+        await until(_calls(load, seen + 900), what="load after the loss")
         drained = await load.drain(within_s=90)
         verdict = audit(load.calls, await load.final_tasks())
 

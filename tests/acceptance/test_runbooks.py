@@ -142,7 +142,7 @@ async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
                 created.append(answer)
                 return "replica is out" in log.read_text()
 
-            await until(out, within_s=60, what="n2 out for want of room")
+            await until(out, what="n2 out for want of room")
             async with opened("full-disk.md", cluster) as book:
                 await book.run("See")
                 await book.run("Make room")
@@ -159,9 +159,7 @@ async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
 async def test_a_slow_disk_is_found_and_passed_by(cluster: LocalCluster) -> None:
     """The page of a slow disk: figures are shown, leaderships move, and the node can be removed."""
     async with opened("slow-disk.md", cluster) as book:
-        await until(
-            lambda: _leads(cluster, "n2"), within_s=60, what="n2 leading the shard it prefers"
-        )
+        await until(lambda: _leads(cluster, "n2"), what="n2 leading the shard it prefers")
         await book.run("See which")
         # Read at once: some seconds later the node takes its preferred shards back.
         async with asyncio.TaskGroup() as looking:
@@ -336,7 +334,7 @@ async def _lose_a_lease(client: RecordingClient) -> None:
         read = await client.task("n1", PRODUCER_TOKEN, task["id"])
         return read.outcome is RecordedOutcome.OK and read.body["status"] == "PENDING"
 
-    await until(ready, within_s=60, what="the lease over")
+    await until(ready, what="the lease over")
 
 
 async def _work(client: RecordingClient) -> ClientAnswer:

@@ -33,7 +33,7 @@ async def _learned(connection: Client, cluster: LocalCluster) -> None:
     async def knows_all() -> bool:
         return set(cluster.urls.values()) <= set(connection.nodes)
 
-    await until(knows_all, within_s=WITHIN_S, what="a client that knows every node")
+    await until(knows_all, what="a client that knows every node")
 
 
 async def test_a_client_of_one_node_goes_on_when_that_is_killed(cluster: LocalCluster) -> None:

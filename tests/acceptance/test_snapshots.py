@@ -96,7 +96,7 @@ async def test_a_node_killed_while_it_takes_a_snapshot_takes_the_next(
         async def fetching(wanted: int = kills + 1) -> bool:
             return log_path.read_text().count("fetching a snapshot") >= wanted
 
-        await until(fetching, within_s=60.0, what="a fetch has begun")
+        await until(fetching, what="a fetch has begun")
         await cluster.kill(away)
     assert "snapshot installed" not in log_path.read_text(), "it was killed too late"
     _fetches(cluster, away, pace=PACE)
@@ -124,7 +124,7 @@ async def test_a_leader_killed_while_it_serves_a_snapshot_loses_nothing(
     async def fetching() -> bool:
         return "fetching a snapshot" in log_path.read_text()
 
-    await until(fetching, within_s=60.0, what="a fetch has begun")
+    await until(fetching, what="a fetch has begun")
     await cluster.kill(leader)
     assert "snapshot installed" not in log_path.read_text(), "it was killed too late"
     await cluster.leader_of(0, among=[other], within_s=30.0)

@@ -54,7 +54,7 @@ async def all_know(cluster: LocalCluster, *wanted: int) -> None:
         shown = await answer(cluster, "cluster", "status")
         return [node["level"] for node in shown["nodes"]] == list(wanted)
 
-    await until(do, within_s=SETTLES_S, what=f"nodes on record with the levels {wanted}")
+    await until(do, what=f"nodes on record with the levels {wanted}")
 
 
 async def answer(cluster: LocalCluster, *arguments: str) -> Any:
@@ -179,7 +179,7 @@ async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(
         async def done() -> bool:
             return await raised(cluster, asked) == 200
 
-        await until(done, within_s=SETTLES_S, what="the newer formats in use")
+        await until(done, what="the newer formats in use")
         cluster.start(victim)
         await cluster.wait_ready([victim], within_s=SETTLES_S)
         load.allow(victim)

@@ -171,7 +171,7 @@ async def until_dead(client: RecordingClient, *commands: str) -> None:
         answer = await client.call("GET", "n1", "/admin/deliveries?status=dead", "admin")
         return {each["command"] for each in answer.body["deliveries"]} >= set(commands)
 
-    await until(given_up, within_s=30, what=f"the callbacks of {commands} are given up")
+    await until(given_up, what=f"the callbacks of {commands} are given up")
 
 
 async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: RecordingClient) -> None:

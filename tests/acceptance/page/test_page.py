@@ -440,7 +440,7 @@ async def test_a_killed_node_is_reported_and_another_goes_on(
         assert f"{cluster.urls['n3']}/ui/queues/pause.me" == window.page.url
         cluster.start("n2")
         await window.page.goto(f"{cluster.urls['n3']}/ui")
-        await until(lambda: cluster.ready("n2"), within_s=30, what="n2 is back")
+        await until(lambda: cluster.ready("n2"), what="n2 is back")
 
 
 async def test_a_page_goes_on_when_its_node_is_back(

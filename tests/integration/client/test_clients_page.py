@@ -105,7 +105,7 @@ async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
         ended.append(out)
         return True
 
-    await until(has_ended, within_s=ENDS_WITHIN_S, what="the tests")
+    await until(has_ended, what="the tests")
 
     assert 0 == process.returncode, ended[0].decode()
     assert b"1 passed" in ended[0]

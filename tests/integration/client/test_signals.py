@@ -68,7 +68,7 @@ async def _worker(
         return await asyncio.to_thread((directory / "begun").exists)
 
     try:
-        await until(has_begun, within_s=ENDS_WITHIN_S, what="a handler")
+        await until(has_begun, what="a handler")
         yield process
     finally:
         if process.returncode is None:

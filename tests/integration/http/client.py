@@ -259,5 +259,5 @@ async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], objec
         answer = await ask()
         return (answer,) if holds(answer) else None
 
-    (answer,) = await until(expected, within_s=PATIENCE_S, what="the expected answer")
+    (answer,) = await until(expected, what="the expected answer")
     return answer

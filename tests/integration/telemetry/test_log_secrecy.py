@@ -243,7 +243,7 @@ async def test_a_node_at_its_default_says_nothing_of_requests(tmp_path: Path) ->
         async def answered() -> bool:
             return (await cluster.status(node.id)) is not None
 
-        await until(answered, within_s=60, what="an answer")
+        await until(answered, what="an answer")
         await cluster.stop(node.id)
 
     events = [line["event"] for line in _lines(node.log_path)]

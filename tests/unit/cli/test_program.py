@@ -117,7 +117,7 @@ async def test_too_much_output_is_refused(tmp_path: Path) -> None:
 async def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:
     """A child that holds the pipes does not delay the worker and is ended."""
     said = await _run(tmp_path, "sleep 1000 & echo $!")
-    await until(partial(_gone, said), within_s=60, what="the child's end")
+    await until(partial(_gone, said), what="the child's end")
 
 
 async def test_a_cancelled_program_is_ended(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_cancelled_program_is_ended(tmp_path: Path) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await until(partial(_gone, pid), within_s=60, what="the child's end")
+    await until(partial(_gone, pid), what="the child's end")
 
 
 async def test_a_file_that_cannot_be_run_is_unfit(tmp_path: Path) -> None:

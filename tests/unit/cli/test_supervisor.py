@@ -21,8 +21,6 @@ from codeq_cluster.errors import CodeqError
 from codeq_cluster.testing.ports import free_port_base
 from codeq_cluster.testing.waiting import until
 
-_WITHIN_S = 60.0
-
 
 def _planned(directory: Path, nodes: int) -> tuple[PlannedNode, ...]:
     """Plan nodes on ports that are free now."""
@@ -47,7 +45,7 @@ class _Running:
         async def heard() -> bool:
             return any(wanted(line) for line in self.said)
 
-        await until(heard, within_s=_WITHIN_S, what=f"the line; said so far: {self.said}")
+        await until(heard, what=f"the line; said so far: {self.said}")
 
 
 @asynccontextmanager
@@ -102,7 +100,7 @@ async def test_with_restart_a_dead_node_comes_back(tmp_path: Path) -> None:
         async def again() -> bool:
             return cluster.pids()[0] not in {None, before[0]}
 
-        await until(again, within_s=_WITHIN_S, what="a new process")
+        await until(again, what="a new process")
 
 
 async def test_a_cluster_without_a_node_ends(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ async def test_nodes_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
         assert process.returncode is None, output.read_text()
         return "READY" in output.read_text()
 
-    await until(is_ready, within_s=_WITHIN_S, what="READY")
+    await until(is_ready, what="READY")
     pids = [node["pid"] for node in published(directory)]
     process.kill()
     await process.wait()
@@ -158,4 +156,4 @@ async def test_nodes_do_not_outlive_a_killed_command(tmp_path: Path) -> None:
         return not any(isinstance(pid, int) and _lives(pid) for pid in pids)
 
     assert 2 == len(pids)
-    await until(are_gone, within_s=_WITHIN_S, what="the end of the nodes")
+    await until(are_gone, what="the end of the nodes")

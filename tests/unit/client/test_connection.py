@@ -269,7 +269,7 @@ async def test_the_other_nodes_are_learned() -> None:
             async def knows_it() -> bool:
                 return other in client.nodes
 
-            await until(knows_it, within_s=20, what="a second node")
+            await until(knows_it, what="a second node")
         assert "of the second" == (await client.task("x")).id
         await client.close()
 

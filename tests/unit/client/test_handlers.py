@@ -349,7 +349,7 @@ async def test_health_fails_while_no_claim_is_answered(broker: LocalBroker) -> N
         async def is_claiming() -> bool:
             return worker.health.silent_s > 0
 
-        await until(is_claiming, within_s=20, what="a claim")
+        await until(is_claiming, what="a claim")
         well = await answer(worker.health.port)
         worker.stop()
     lonely = Worker(["http://127.0.0.1:1"], token="t", health_port=0, wait_s=0, silent_s_max=1)
@@ -361,7 +361,7 @@ async def test_health_fails_while_no_claim_is_answered(broker: LocalBroker) -> N
             found = await answer(lonely.health.port) if lonely.health.silent_s > 1 else (200, None)
             return found if found[0] != 200 else None
 
-        ill = await until(fails, within_s=20, what="an ill worker")
+        ill = await until(fails, what="an ill worker")
         lonely.stop()
 
     assert (200, "ok") == (well[0], well[1]["status"])
