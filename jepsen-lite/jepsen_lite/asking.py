@@ -6,7 +6,8 @@ import asyncio
 import base64
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -51,8 +52,10 @@ class Asker(ABC):
     Args:
         choices: The nodes that processes currently choose from.
         recorder: Records requests and answers.
-        deadline_ms: The broker must have answered by then, waits not counted.
+        deadline_ms: The broker must have answered each request by then, waits not counted.
     """
+
+    requests_max: ClassVar[Mapping[F, int]] = {}  # Of one operation, where it is more than one.
 
     def __init__(
         self, choices: Callable[[], Sequence[str]], recorder: Recorder, *, deadline_ms: int
@@ -80,7 +83,8 @@ class Asker(ABC):
             worker: The worker that acts, for a worker's operation.
         """
         node = node or process.random.choice(self.nodes)
-        args = msgspec.structs.replace(args, deadline_ms=self._deadline_ms)
+        deadline_ms = self._deadline_ms * self.requests_max.get(f, 1)
+        args = msgspec.structs.replace(args, deadline_ms=deadline_ms)
         p = process.p
         self._recorder.record(p, f, Type.INVOKE, node=node, args=args)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 from msgspec import Struct
@@ -33,6 +33,9 @@ class Tokens(Struct, frozen=True, kw_only=True):
 
 class Client(Asker):
     """Sends operations to real nodes and records them; an async context manager."""
+
+    # A result that is not there yet is followed by the task.
+    requests_max: ClassVar[Mapping[F, int]] = {F.READ: 2}
 
     def __init__(
         self,

@@ -166,3 +166,24 @@ async def test_a_requeue_that_found_no_dead_letter_did_nothing(tmp_path: Path) -
                 answer = await client.invoke(Process("p", 1), F.REQUEUE, Args(task="t"))
 
     assert answer.type is Type.FAIL
+
+
+async def test_a_read_of_two_requests_has_the_time_of_both(tmp_path: Path) -> None:
+    """The result is not there yet, and the task comes just before the second deadline."""
+    asked: list[str] = []
+
+    async def look(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        if request.path.endswith("/result"):
+            return web.json_response({"error": "result not found"}, status=404)
+        return web.json_response({"id": "t", "status": "PENDING", "shard": 0, "payload": {}})
+
+    async with broker(look) as url:
+        with Recorder(tmp_path / "h") as recorder:
+            async with Client({"n1": url}, recorder, TOKENS, deadline_ms=1000) as client:
+                for f in (F.READ, F.CANCEL):
+                    await client.invoke(Process("p", 1), f, Args(task="t"))
+    deadlines = [event.args.deadline_ms for event in recorder.events if event.type is Type.INVOKE]
+
+    assert [path.removeprefix("/v1/codeq") for path in asked[:2]] == ["/tasks/t/result", "/tasks/t"]
+    assert deadlines == [2000, 1000]
