@@ -176,7 +176,8 @@ async def test_a_read_of_two_requests_has_the_time_of_both(tmp_path: Path) -> No
         asked.append(request.path)
         if request.path.endswith("/result"):
             return web.json_response({"error": "result not found"}, status=404)
-        return web.json_response({"id": "t", "status": "PENDING", "shard": 0, "payload": {}})
+        task = {"status": "PENDING", "lastKnownLocation": "PENDING_LIST", "attempts": 0}
+        return web.json_response({"id": "t", "shard": 0, "payload": {}, **task})
 
     async with broker(look) as url:
         with Recorder(tmp_path / "h") as recorder:
