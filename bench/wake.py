@@ -1,4 +1,4 @@
-"""Wake: how long a claim that waits takes to hear of a task created on another node."""
+"""Wake: how long a waiting claim takes to get a task created on another node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WAIT_S = 20
 
 @dataclass(slots=True)
 class Wakes:
-    """What was seen: from sending the create, ms, and what was no success."""
+    """The measurements: ms from sending each create, and failures."""
 
     seconds: float = 0.0
     latency_ms: dict[str, list[float]] = field(default_factory=lambda: {"wake": [], "create": []})
@@ -26,11 +26,11 @@ class Wakes:
 async def wakes(
     client: RecordingClient, *, rounds: int, producer: str, workers: Sequence[str], command: str
 ) -> Wakes:
-    """Create on one node what a worker waits for on another, one task after the other.
+    """Create on one node tasks that a worker waits for on another, one after the other.
 
     Args:
-        client: Of all nodes.
-        rounds: How many tasks.
+        client: Connected to all nodes.
+        rounds: The number of tasks.
         producer: Its token.
         workers: Their tokens, used in turn.
         command: A queue that nothing else uses.

@@ -1,1 +1,1 @@
-"""What can be done to the data directory of a node that does not run."""
+"""Actions on the data directory of a stopped node."""

@@ -161,7 +161,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """What a group reports to the node around it.
+    """The reports of a group to the node around it.
 
     Attributes:
         on_fatal: Called once when the replica must stop; no turn follows.

@@ -1,1 +1,1 @@
-"""Who leads each shard, and how a request reaches that leader."""
+"""The leader of each shard, and how a request reaches it."""

@@ -11,7 +11,7 @@ from codeq_cluster.settings.kinds import MIB, PATH, member, whole
 
 
 class Durability(StrEnum):
-    """What an acknowledged write survives on a majority of nodes."""
+    """The failures that an acknowledged write survives on a majority of nodes."""
 
     FSYNC = "fsync"
     OS = "os"

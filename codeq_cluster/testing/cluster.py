@@ -1,4 +1,4 @@
-"""Local cluster: real node processes on loopback, and faults one can do to them without root."""
+"""Local cluster: real node processes on loopback, with faults that need no root."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class ReplicaWatch:
             if peer == leader or _engine(other).term() != engine.term():
                 continue
             if not _voters(group).knows(peer, _incarnation(other)):
-                continue  # What it believes is true of a disk that is gone.
+                continue  # It describes a disk that no longer exists.
             match = engine.match_index(peer)
             known = match >= max(mine.first, theirs.first, 1)  # Else one of them forgot it.
             if match > theirs.flushed_last or (

@@ -1,4 +1,4 @@
-"""Waiting: for a state that some process comes to, with a bound."""
+"""Waiting: waits for a state of other processes, with a bound."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 POLL_S = 0.02
-# Of everything that must come: a minute, since a machine with other work takes its time. A wait
-# says another bound only where the bound itself is the promise.
+# For everything that must come: a minute, since a loaded machine is slow. A wait has another bound
+# only where the bound itself is promised.
 WITHIN_S = 60.0
 
 
 class ClusterError(AssertionError):
-    """A state did not come about in time; the text says which, and shows logs where there are."""
+    """A state was not reached in time; the text names it, and shows logs if there are any."""
 
 
 async def until(
@@ -42,7 +42,7 @@ async def soon(condition: Callable[[], Awaitable[T | None]], *, within_s: float)
     """Return the first answer of `condition` that is neither None nor False; None if it is late.
 
     Args:
-        condition: Asked every 20 ms, and at least once.
+        condition: Called every 20 ms, and at least once.
         within_s: Seconds before the wait is given up.
     """
     deadline = time.monotonic() + within_s

@@ -160,7 +160,7 @@ async def raised(cluster: LocalCluster, node: str) -> int:
 async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(
     tmp_path: Path,
 ) -> None:
-    """Whatever the outcome of the request, it is repeated until the change is done."""
+    """The request is repeated until the change is done, whatever its first outcome."""
     (tmp_path / "next").mkdir()
     newer = next_release(tmp_path / "next")
     cluster = LocalCluster(tmp_path, shards=2)

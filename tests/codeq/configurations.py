@@ -13,11 +13,11 @@ EMBEDDED = _HERE / "embedded.yaml"
 FULL = _HERE / "full.yaml"
 CHART = _HERE / "chart.yaml"
 
-# What codeQ has nothing like, and a cluster here must have.
+# Settings that codeQ does not have, and a cluster here needs.
 CLUSTER_SECRET: Mapping[str, str] = {"CLUSTER_SECRET": "a-secret-of-the-cluster"}
 
 
-# What a node logs at its start with the environment of a codeQ Raft cluster.
+# Logged by a node at its start with the environment of a codeQ Raft cluster.
 RAFT_NAMED = frozenset(
     {
         "env",

@@ -1,1 +1,1 @@
-"""What is on disk and in the log stays readable: bytes written down once and compared."""
+"""Formats on disk and in the log stay readable: bytes written down once and compared."""

@@ -1,4 +1,4 @@
-"""What two releases share beside entries and records, against the file beside this one.
+"""Formats that two releases share, beside entries and records, against the file beside this one.
 
 Who is a member, the rows of a log, a link's greetings, a snapshot's manifest, a directory's file.
 As for the other formats here: a difference means that two releases no longer understand each other.
@@ -67,7 +67,7 @@ def _lines() -> dict[str, bytes]:
 
 
 def test_bytes_are_what_they_were() -> None:
-    """What an earlier release wrote or said means the same to this one."""
+    """Bytes of an earlier release mean the same to this one."""
     text = "".join(f"{name}\t{value.hex(' ', -4)}\n" for name, value in _lines().items())
     path = HERE / "cluster.txt"
     if os.environ.get("GOLDEN_REWRITE"):

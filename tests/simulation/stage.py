@@ -147,7 +147,7 @@ class Stage:
 
         self._cluster.nodes[node_id].machine._applied = poisoned
 
-    # What other commands need too.
+    # Shared with other commands.
 
     def _until(self, condition: Callable[[], bool], seconds: float = WITHIN_S) -> None:
         self._cluster.run_until(condition, seconds=seconds)

@@ -23,7 +23,7 @@ _KINDS = {
 
 
 class Looks(Stage):
-    """What the nodes hold, believe and send; every `_is_…` is something to wait for."""
+    """The nodes' states, views and messages; every `_is_…` is a condition to wait for."""
 
     def _do_elect(self, *ids: str, within: str = str(WITHIN_S)) -> str:
         """Let time pass until one of these nodes leads, or any."""

@@ -62,7 +62,7 @@ def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
 
 
 def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None:
-    """Whatever the request and the way it arrives."""
+    """The rule holds for any request, however it arrives."""
     cluster = upgraded()
     cluster.run_until(lambda: cluster.use(NEXT))
     cluster.run(0.5)

@@ -53,7 +53,7 @@ def test_what_a_row_names_is_there(shown_by: str) -> None:
 
 
 def test_a_row_without_a_test_says_why() -> None:
-    """What is missing is called missing, in more than those words."""
+    """A missing feature is called missing, with an explanation."""
     bare = [(number, here) for number, _, here, shown_by in _ROWS if "`" not in shown_by]
 
     for number, here in bare:

@@ -133,7 +133,7 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         assert [f"{scheme}://{n}:8080" for n in services] == [peer.http for peer in settings.peers]
         assert secure == (settings.tls.cert_file is not None)
         assert secure == (settings.link_tls.ca_file is not None)
-        # What is no volume of a node's cannot be written, and is gone with its container.
+        # Anything outside of a node's volumes cannot be written, and is lost with its container.
         assert f"backups:{settings.backup.directory}" in service["volumes"]
         # Shared by all nodes; otherwise a file that one of them stored is not found by the others.
         assert settings.artifacts.provider is ArtifactProvider.LOCAL

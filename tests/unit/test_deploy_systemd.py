@@ -24,7 +24,7 @@ _UNIT = (_SHIPPED / "codeq-cluster.service").read_text()
 
 # On the scale to 10 of `systemd-analyze security`; below 2 it calls a unit OK.
 _EXPOSURE_MAX = "19"  # Tenths.
-_CONNECTIONS_CUT_OFF_S = 2  # What the HTTP port gives requests at a stop.
+_CONNECTIONS_CUT_OFF_S = 2  # The time that the HTTP port gives requests at a stop.
 
 
 def _directives(name: str) -> list[str]:
@@ -53,7 +53,7 @@ def test_systemd_takes_the_unit_without_a_complaint(installed: Path) -> None:
 
 
 def test_systemd_would_complain_of_a_unit_that_is_wrong(installed: Path) -> None:
-    """What the test before relies on: an unknown directive is told."""
+    """The test before relies on this: an unknown directive is reported."""
     installed.write_text(installed.read_text().replace("ProtectClock=", "ProtectClocks="))
     verified = _ran("systemd-analyze", "verify", installed)
 

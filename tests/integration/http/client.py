@@ -30,11 +30,11 @@ from codeq_cluster.testing.waiting import until
 
 T = TypeVar("T")
 
-DEADLINE_S = 20.0  # Of one answer: less than the longest waits that a test asks for.
-PATIENCE_S = 60.0  # Of what takes more than one answer, such as the start of a node.
+DEADLINE_S = 20.0  # For one answer: less than the longest waits that tests ask for.
+PATIENCE_S = 60.0  # For more than one answer, such as the start of a node.
 BASE = "/v1/codeq"
 
-# Tenants of one file of tests each, which counts on finding there what it made alone.
+# Each tenant belongs to one file of tests, which expects only its own objects in it.
 OWN = (
     "idle",
     "topics",
@@ -49,7 +49,8 @@ OWN = (
     "rulers",
 )
 
-# Of the cluster's operator, in the tenant of most tests: they see what it puts on record.
+# The cluster's operator, in the tenant of most tests, which can so read the operator's audit
+# records.
 OPERATOR = "operator"
 
 _SCOPES = (*sorted(WORKER_SCOPES), "codeq:admin")
@@ -82,13 +83,13 @@ _TOKENS = AuthProviderSettings(
     ),
 )
 
-# Targets of these tests listen here.
+# The tests' targets listen here.
 _LOCAL = WebhookSettings(allow_private=True, unsigned=Unsigned.ALLOW)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back; header names in lower case."""
+    """An answer; header names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -108,11 +109,11 @@ class Answer:
 
 @dataclass(slots=True)
 class Client:
-    """Sends requests to one node, each on a connection of its own.
+    """Sends requests to one node, each on its own connection.
 
     Attributes:
         token: Sent by default; empty for none.
-        trust: Speaks TLS when given.
+        trust: Speaks TLS if given.
     """
 
     port: int
@@ -162,7 +163,7 @@ class Client:
         return reader, writer
 
     async def create(self, command: str = "c", **fields: object) -> str:
-        """Create a task and return its id."""
+        """Claim a task that must exist."""
         answer = await self.post("tasks", {"command": command, "payload": {}, **fields})
         assert 202 == answer.status, answer.body
         return str(answer.json["id"])
@@ -174,12 +175,12 @@ class Client:
         return answer.json
 
     async def depth(self, command: str) -> dict[str, object]:
-        """Return how full a queue is."""
+        """Return the counters of a queue."""
         return (await self.get(f"admin/queues/{command}")).json
 
 
 async def read_answer(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Answer:
-    """Read one answer; one to HEAD tells of a body that does not come."""
+    """Read one answer; the body announced in an answer to HEAD does not come."""
     head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
     body = await reader.readexactly(0 if bodiless else body_bytes(head) or 0)
     answer = HttpAnswer(int(head[9:12]), head, body)
@@ -189,7 +190,7 @@ async def read_answer(reader: asyncio.StreamReader, *, bodiless: bool = False) -
 def single(
     data_dir: Path, limits: LimitSettings, webhooks: WebhookSettings = _LOCAL
 ) -> NodeSettings:
-    """Describe a cluster of one node with two shards."""
+    """Return the settings of a cluster of one node with two shards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         link_port = probe.getsockname()[1]
@@ -203,7 +204,7 @@ def single(
         link_port=link_port,
         shards=2,
         store=StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**20),
-        # No balancer leads these clients, and many nodes are stopped.
+        # No load balancer sends these clients, and many nodes are stopped.
         limits=replace(limits, drain_ms=0),
         auth=AuthSettings(producer=(_TOKENS,), worker=(_TOKENS,)),
         webhooks=webhooks,
@@ -221,7 +222,7 @@ async def running(
 
 @contextlib.asynccontextmanager
 async def serving(settings: NodeSettings) -> AsyncIterator[Client]:
-    """Run a node of these settings until the end of the block; yield a client of it."""
+    """Run a node with these settings until the end of the block; yield a client of it."""
     async with running_node(settings) as (_, client):
         yield client
 
@@ -230,7 +231,7 @@ async def serving(settings: NodeSettings) -> AsyncIterator[Client]:
 async def running_node(
     settings: NodeSettings, *, trust: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[Node, Client]]:
-    """Run a node of these settings until the end of the block; yield it with a client."""
+    """Run a node with these settings until the end of the block; yield it with a client."""
     node = Node(settings)
     await node.start()
     client = Client(node.port, trust=trust)
@@ -249,10 +250,10 @@ async def ready(client: Client) -> None:
 
 
 async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], object] = bool) -> T:
-    """Ask until the answer is as expected; return it.
+    """Poll until the answer is as expected; return it.
 
     Raises:
-        ClusterError: It was not within PATIENCE_S.
+        ClusterError: It was not as expected within PATIENCE_S.
     """
 
     async def expected() -> tuple[T] | None:

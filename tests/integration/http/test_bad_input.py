@@ -108,7 +108,7 @@ def may(route: str) -> str:
     ],
 )
 async def test_what_is_no_json_object_is_refused(node: Client, route: str, body: bytes) -> None:
-    """Whatever the bytes are, the answer is the route's own text."""
+    """The answer is the route's own text, for any bytes."""
     answer = await node.post(route, body, token=may(route))
 
     assert (400, ROUTES[route]) == (answer.status, answer.error)

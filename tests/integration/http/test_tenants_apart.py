@@ -47,7 +47,7 @@ async def test_a_worker_of_the_same_name_in_another_tenant_is_another(node: Clie
 
 
 async def test_a_cleanup_deletes_ended_tasks_of_its_tenant_alone(node: Client) -> None:
-    """Whoever asks, living tasks and another tenant's tasks stay."""
+    """Living tasks and another tenant's tasks stay, for any caller."""
     other = Client(node.port, "other")
     ended = [await client.create("swept") for client in (node, other)]
     for client, task_id in zip((node, other), ended, strict=True):

@@ -713,7 +713,7 @@ async def test_two_snapshots_do_not_count_on_the_same_room() -> None:
 async def test_a_fetch_ends_when_its_shard_is_out_for_want_of_room(
     pair: tuple[Member, Member],
 ) -> None:
-    """Whatever has filled the disk meanwhile, the fetch does not fill it further."""
+    """The fetch does not fill the disk further, whatever has filled it."""
     leader, follower = pair
     leader.shelf.stop_at = 5 * CHUNK
     fetch = asyncio.create_task(follower.fetcher.fetch(0))

@@ -56,7 +56,7 @@ def test_a_layer_whose_base_was_not_measured_has_no_cost() -> None:
 
 
 def test_counts_are_medians_of_the_rounds() -> None:
-    """What was counted in one round of three happened in none at the median."""
+    """An event in one round of three did not happen at the median."""
     counts = {"leader": [{"fsync": 3.0}, {"fsync": 5.0, "frames": 1.0}, {"fsync": 4.0}]}
 
     found = figures([_row("leader")], {"leader": [sample()] * 3}, counts)

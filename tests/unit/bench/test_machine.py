@@ -48,7 +48,7 @@ def test_a_process_that_is_gone_has_no_cpu_time() -> None:
 
 
 def test_the_machine_is_at_least_as_busy_as_this_process() -> None:
-    """What all processes used holds what one of them did, to a tick or two."""
+    """The time of all processes contains that of one, to a tick or two."""
     before = busy_seconds()
     _burn(0.1)
 

@@ -1,4 +1,4 @@
-"""What changes of items write, and what an applied entry adds to its audit records."""
+"""The rows written for changes of items, and the index that an entry adds to audit records."""
 
 from __future__ import annotations
 

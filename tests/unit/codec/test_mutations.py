@@ -1,4 +1,4 @@
-"""What a batch of changes writes: its net effect, and nothing of the states in between."""
+"""The rows written for a batch of changes: its net effect, without the states in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What leaves the broker: callbacks of ended tasks, and unneeded artifacts."""
+"""Messages that leave the broker: callbacks of ended tasks, and unneeded artifacts."""
 
 from __future__ import annotations
 

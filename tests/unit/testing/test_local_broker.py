@@ -205,7 +205,7 @@ def test_a_worker_that_cannot_go_on_fails_its_test(broker: LocalBroker) -> None:
 
 
 def test_a_broker_is_there_again_on_its_files(tmp_path: Path) -> None:
-    """What was acknowledged is kept, as by any node."""
+    """Acknowledged tasks are kept, as by any node."""
     with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
         task = client.create("kept", {"n": 1})
     with LocalBroker(tmp_path) as broker, broker.sync_client() as client:

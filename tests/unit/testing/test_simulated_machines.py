@@ -1,4 +1,4 @@
-"""What the simulated brokers stand on: loops that die and stand still, disks that refuse."""
+"""The base of the simulated brokers: loops that die and freeze, disks that refuse."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_killed_process_runs_nothing_any_more_and_leaves_nothing() -> None:
 
 
 def test_a_frozen_process_does_it_all_later_and_in_order() -> None:
-    """What is due meanwhile, and what comes from outside, waits for it."""
+    """Due calls and calls from outside wait for it."""
     clock, told = SimClock(), list[str]()
     loop = new_loop(clock)
     loop.call_later(1, told.append, "first")
@@ -82,7 +82,7 @@ def test_what_one_process_does_to_another_leaves_it_where_it_was() -> None:
 
 
 def test_no_later_sync_makes_up_for_a_write_that_was_refused() -> None:
-    """What a full disk refused is there after a power cut only if nothing was lost at all."""
+    """Writes that a full disk refused exist after a power cut only if nothing was lost at all."""
     disk = SimDisk()
     disk.write([(b"a", b"1")], sync=True)
     disk.full = True

@@ -72,7 +72,7 @@ _PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a request says, by whichever reader."""
+    """The content of a request, from either parser."""
 
     path: str
     headers: dict[str, str]

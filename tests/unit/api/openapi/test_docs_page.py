@@ -16,7 +16,7 @@ from codeq_cluster.api.openapi.document import encoded
 from codeq_cluster.api.routes import openapi
 from codeq_cluster.settings import NodeSettings, PeerAddress
 
-# What a browser brings along. Texts and attributes are kept, nothing is laid out.
+# The interface of a browser. Texts and attributes are kept, nothing is laid out.
 _BROWSER = """
 class Node {
   constructor(tag) { this.tag = tag; this.children = []; this.attributes = {}; }
@@ -103,7 +103,7 @@ def test_the_whole_document_is_drawn() -> None:
     assert sorted(drawn()["links"]) == sorted(drawn()["routes"]) == sorted(ids)
     assert "undefined" not in drawn()["text"]
     assert "[object" not in drawn()["text"]
-    assert "`" not in drawn()["text"]  # What they mark is shown as code.
+    assert "`" not in drawn()["text"]  # The marked text is shown as code.
 
 
 @pytest.mark.parametrize(("path", "method"), _OPERATIONS)

@@ -103,7 +103,7 @@ def test_every_handler_has_its_answers_described_and_nothing_else_has() -> None:
 
 
 def test_a_body_is_described_by_a_type_that_its_handler_returns() -> None:
-    """What mypy holds a handler to is what the document shows."""
+    """The document shows the types that mypy checks in a handler."""
     seen = 0
     for handler, operation in operations(SETTINGS).items():
         returned = get_type_hints(handler)["return"]

@@ -32,5 +32,5 @@ def test_a_name_cannot_leave_its_place_in_the_header(name: str) -> None:
     ],
 )
 def test_the_last_part_of_a_name_is_the_files(name: str, header: str) -> None:
-    """What a client would make of the rest is a directory."""
+    """A client would take the rest for a directory."""
     assert header == disposition(name)
