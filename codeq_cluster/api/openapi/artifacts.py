@@ -25,10 +25,10 @@ from codeq_cluster.settings import LimitSettings
 _ANY_TYPE = "*/*"  # The one that came with the artifact.
 _STORE_FAILED = from_failure(ArtifactStoreFailed())
 _CONTENT_HEADERS = {
-    "ETag": "Of the artifact.",
+    "ETag": "Tag of the artifact's content.",
     "Accept-Ranges": "`bytes`.",
     "Content-Disposition": "`attachment`, with the last part of the name.",
-    "Content-Security-Policy": "Lets no browser run what was stored.",
+    "Content-Security-Policy": "Keeps browsers from running the content.",
 }
 _ETAG = '"9a0364b9e99bb480dd25e1f0284c8555"'
 _UPLOADED = UploadView(
@@ -60,10 +60,10 @@ def operations(limits: LimitSettings) -> Operations:
     return {
         uploads.upload: DescribedOperation(
             DescribedAnswer(
-                "It is stored; the result is to name it so.",
+                "The stored artifact; the result must name it by this `name` and `url`.",
                 _UPLOADED,
                 status=201,
-                headers={"Location": "The URL once more."},
+                headers={"Location": "The artifact's URL."},
             ),
             binary=True,
             parameters=(
@@ -115,17 +115,18 @@ def fields(limits: LimitSettings) -> BodyFields:
             one_of=("url", "contentBase64"),
             known={
                 "name": said(
-                    "What the product is called; with content, 1 to "
-                    f"{NAME_CHARS_MAX} characters, and no other's name."
+                    "Name of the artifact; with content, 1 to "
+                    f"{NAME_CHARS_MAX} characters, and unique in the result."
                 ),
-                "url": said("Where it is.", minLength=1),
+                "url": said("URL of the artifact, if another system stores it.", minLength=1),
                 "contentBase64": said(
-                    "The product itself, when there is no `url`: at most "
-                    f"{limits.max_artifact_bytes} bytes. It is stored, and named by a URL of this "
-                    "broker.",
+                    "The content, if there is no `url`: at most "
+                    f"{limits.max_artifact_bytes} bytes. The broker stores it and returns its URL.",
                     type=["string", "null"],
                 ),
-                "contentType": said(f"Of the content; `{DEFAULT_CONTENT_TYPE}` unless said."),
+                "contentType": said(
+                    f"Media type of the content; `{DEFAULT_CONTENT_TYPE}` when absent."
+                ),
             },
         )
     }

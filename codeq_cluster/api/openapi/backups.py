@@ -41,44 +41,48 @@ def operations(entry_bytes_max: int) -> Operations:
     """Return the description of these handlers, given the size limit of a log entry."""
     return {
         backups.create: DescribedOperation(
-            DescribedAnswer("It has begun; ask this node how far it is.", _RUNNING, status=202),
+            DescribedAnswer(
+                "The backup has begun; this node returns its progress.", _RUNNING, status=202
+            ),
             errors=(backups.NO_PLACE, backups.RUNNING),
             replicated=False,
         ),
         backups.backup: DescribedOperation(
-            DescribedAnswer("How far it is.", _RUNNING),
+            DescribedAnswer("The progress of the backup.", _RUNNING),
             errors=(backups.NOT_FOUND, backups.NO_PLACE, backups.UNREACHABLE),
             replicated=False,
         ),
         backups.backups: DescribedOperation(
-            DescribedAnswer("All there are.", BackupPage([_KEPT])),
+            DescribedAnswer("All backups in the place.", BackupPage([_KEPT])),
             errors=(backups.NO_PLACE, backups.UNREACHABLE),
             replicated=False,
         ),
         imports.take: DescribedOperation(
-            DescribedAnswer("What became of it.", import_view(_IMPORTED, dry_run=False)),
+            DescribedAnswer(
+                "The outcome for each task and item.", import_view(_IMPORTED, dry_run=False)
+            ),
             binary=True,
             parameters=(
                 query(
                     "backup",
-                    "The backup it comes from, for the record.",
+                    "Id of the backup that the body comes from, for the audit record.",
                     required=True,
                     pattern=f"^{ID.pattern}$",
                 ),
                 query(
                     "tenant",
-                    "The token's tenant once more, `_` for the default tenant.",
+                    "The token's tenant, as a safeguard; `_` for the default tenant.",
                     required=True,
                 ),
                 query(
                     "forgetKeys",
-                    "Take tasks over without an idempotency key that cannot be kept.",
+                    "Import a task without its idempotency key if the key cannot be kept.",
                     type="boolean",
                 ),
-                query("dryRun", "Only say what would become of it.", type="boolean"),
+                query("dryRun", "`true` returns the outcome and changes nothing.", type="boolean"),
                 query(
                     "level",
-                    "Of the formats of the backup; default: 1.",
+                    "Version of the backup's formats; default: 1.",
                     type="integer",
                     minimum=1,
                     maximum=LEVEL_MAX,

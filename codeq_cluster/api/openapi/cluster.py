@@ -49,7 +49,7 @@ _SHARD = ShardStatus(
     peers=(PeerView(id="n2", http_addr="http://10.0.0.2:8080", connected=True, match_index=1042),),
 )
 _CLUSTER = cluster_view("orders", [_SHARD])
-_AGREED = "Every shard has agreed, or would; asked again, nothing changes."
+_AGREED = "The effect on each shard; repeating the request changes nothing more."
 _RAISED = Effect(
     shard=0,
     leader="n1",
@@ -95,7 +95,7 @@ def operations(shards: int) -> Operations:
         ),
         cluster.transfer: DescribedOperation(
             DescribedAnswer(
-                "The leader is the one that was asked for; `changed` unless it was.",
+                "The shard's leader now; `changed` is false if it was the leader before.",
                 Transferred(shard=0, before="n1", leader="n2", changed=True),
             ),
             body=DescribedBody(requests.TransferBody, {"shard": 0, "to": "n2"}),
@@ -124,14 +124,14 @@ def operations(shards: int) -> Operations:
 
 def fields(shards: int) -> BodyFields:
     """Return the description of these bodies' fields beyond their types."""
-    node_id = said("Its id.", pattern=f"^{NODE_ID.pattern}$")
-    dry_run = said("Say what it would do to each shard, and change nothing.")
+    node_id = said("Id of the node.", pattern=f"^{NODE_ID.pattern}$")
+    dry_run = said("Return the effect on each shard, and change nothing.")
     return {
         requests.TransferBody: Fields(
             required=("shard",),
             known={
-                "shard": said("Its number.", minimum=0, maximum=shards - 1),
-                "to": said("Id of a node; absent for whichever has most of the log."),
+                "shard": said("Number of the shard.", minimum=0, maximum=shards - 1),
+                "to": said("Id of the node; absent for the peer that has most of the log."),
             },
         ),
         requests.JoinBody: Fields(
@@ -139,9 +139,11 @@ def fields(shards: int) -> BodyFields:
             known={
                 "nodeId": node_id,
                 "addr": said(
-                    "Where the other nodes reach it, host:port.", pattern=f"^{ADDRESS.pattern}$"
+                    "host:port at which the other nodes reach it.", pattern=f"^{ADDRESS.pattern}$"
                 ),
-                "httpAddr": said("Where callers reach it.", pattern=f"^{HTTP_ADDRESS.pattern}$"),
+                "httpAddr": said(
+                    "Base URL at which clients reach it.", pattern=f"^{HTTP_ADDRESS.pattern}$"
+                ),
                 "dryRun": dry_run,
             },
         ),
@@ -151,7 +153,7 @@ def fields(shards: int) -> BodyFields:
         requests.UpgradeBody: Fields(
             known={
                 "level": said(
-                    "Of the formats to use; the newest that any node knows when absent.",
+                    "Version of formats to enable; absent for the newest that any node knows.",
                     minimum=1,
                     maximum=LEVEL_MAX,
                 ),

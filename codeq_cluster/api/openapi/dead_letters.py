@@ -47,11 +47,17 @@ _SELECTION = DescribedBody(
 _SELECTED_BY = (
     query(
         "ids",
-        "Separated by commas; the body's win, as with the others.",
+        "Ids separated by commas. A field of the body overrides its parameter.",
         pattern=f"^{COMMAND.pattern}(,{COMMAND.pattern})*$",
     ),
     query("error", ERROR.text, minLength=1),
-    query("limit", "Tasks at most, the newest.", type="integer", minimum=1, maximum=BULK_MAX),
+    query(
+        "limit",
+        "Maximum number of tasks; the newest are taken.",
+        type="integer",
+        minimum=1,
+        maximum=BULK_MAX,
+    ),
     DRY_RUN,
 )
 _SELECTION_REFUSED = (
@@ -65,7 +71,7 @@ _SELECTION_REFUSED = (
     dead_letters.unknown_name("id"),
 )
 _ONE_REFUSED = (INVALID_COMMAND, TASK_NOT_FOUND, NO_DRY_RUN)
-_TOLD = "How many were found, and how many of them were {}; `more` when some are left."
+_TOLD = "How many were found and how many of them were {}; `more` if some are left."
 _REQUEUED = DescribedAnswer(
     _TOLD.format("requeued"),
     Requeued(matched=2, requeued=2, by_error={DEAD.error: 2}, more=False, dry_run=False),
@@ -79,7 +85,7 @@ OPERATIONS: Operations = {
     dead_letters.dead_letters: DescribedOperation(
         DescribedAnswer("A page, or the groups.", DeadLetters(tasks=[DEAD], cursor=CURSOR)),
         parameters=(
-            query("groupBy", "`error` counts what they died of instead.", enum=["error"]),
+            query("groupBy", "`error` returns the causes with counts instead.", enum=["error"]),
             ERROR,
             *PAGE,
         ),
@@ -106,12 +112,14 @@ OPERATIONS: Operations = {
 FIELDS: BodyFields = {
     requests.SelectionBody: Fields(
         known={
-            "ids": said("These alone; absent for all.", **IDS),
+            "ids": said("Only these tasks; absent for all.", **IDS),
             "error": said(ERROR.text, minLength=1),
             "limit": said(
-                f"Tasks at most, the newest; {BULK_MAX} when absent.", minimum=1, maximum=BULK_MAX
+                f"Maximum number of tasks, {BULK_MAX} when absent; the newest are taken.",
+                minimum=1,
+                maximum=BULK_MAX,
             ),
-            "dryRun": said("Only count."),
+            "dryRun": said("Count the tasks and change nothing."),
         },
         strict=True,
     )

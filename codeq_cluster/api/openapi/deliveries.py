@@ -31,12 +31,15 @@ _DEAD = Delivery(
     created_ms=NOON_MS + 9_000,
     died_ms=NOON_MS + 60_000,
 )
-_REPLAYED = DescribedAnswer("So many are pending again.", Replayed(3))
+_REPLAYED = DescribedAnswer("The number of deliveries that are pending again.", Replayed(3))
 
 OPERATIONS: Operations = {
     deliveries.deliveries: DescribedOperation(
         DescribedAnswer("A page.", DeliveryPage([delivery_view(_DEAD)])),
-        parameters=(query("status", "Only these.", enum=["dead", "pending"]), *PAGE),
+        parameters=(
+            query("status", "Only deliveries in this state.", enum=["dead", "pending"]),
+            *PAGE,
+        ),
         errors=(INVALID_STATUS, *PAGED),
     ),
     deliveries.replay: DescribedOperation(
@@ -50,8 +53,8 @@ OPERATIONS: Operations = {
 FIELDS: BodyFields = {
     requests.ReplayBody: Fields(
         known={
-            "ids": said("These deliveries.", **IDS),
-            "all": said("Every dead one; needed when no `ids` are named."),
+            "ids": said("Ids of dead deliveries.", **IDS),
+            "all": said("Retry every dead delivery; required without `ids`."),
         }
     )
 }

@@ -7,11 +7,13 @@ from codeq_cluster.api.routes import openapi, ops
 from codeq_cluster.api.schemas.node_views import NotReady, Word
 
 OPERATIONS: Operations = {
-    ops.healthz: DescribedOperation(DescribedAnswer("It serves.", Word("ok")), replicated=False),
+    ops.healthz: DescribedOperation(
+        DescribedAnswer("The process serves.", Word("ok")), replicated=False
+    ),
     ops.readyz: DescribedOperation(
-        DescribedAnswer("It is.", Word("ready"), body=Word),
+        DescribedAnswer("The node is ready.", Word("ready"), body=Word),
         DescribedAnswer(
-            "It is not.",
+            "The node is not ready.",
             NotReady(
                 error="not ready",
                 code="not-ready",
@@ -21,7 +23,7 @@ OPERATIONS: Operations = {
             ),
             status=503,
             body=NotReady,
-            headers={"Retry-After": "Seconds."},
+            headers={"Retry-After": "Time to wait, in seconds."},
         ),
         replicated=False,
     ),
@@ -34,7 +36,7 @@ OPERATIONS: Operations = {
             "The page.",
             media="text/html",
             headers={
-                "Content-Security-Policy": "Allows what is written in the page alone.",
+                "Content-Security-Policy": "Allows only what the page itself contains.",
                 "Referrer-Policy": "`no-referrer`.",
                 "X-Content-Type-Options": "`nosniff`.",
             },

@@ -22,13 +22,13 @@ def header(name: str, text: str, kind: str = "string") -> Parameter:
 PAGE = (
     query(
         "limit",
-        "Entries at most.",
+        "Maximum number of entries.",
         type="integer",
         minimum=1,
         maximum=paging.COUNT_MAX,
         default=paging.COUNT_DEFAULT,
     ),
-    query("cursor", "Of the page before, as it was answered."),
+    query("cursor", "The `cursor` of the previous page; absent for the first page."),
 )
 PAGED = (
     no_integer("limit"),
@@ -37,5 +37,7 @@ PAGED = (
     paging.INVALID_CURSOR,
 )
 ERROR = query("error", "Only those with exactly this error.")
-DRY_RUN = query("dryRun", "`true` only counts.", type="boolean", default=False)
+DRY_RUN = query(
+    "dryRun", "`true` counts the tasks and changes nothing.", type="boolean", default=False
+)
 NO_DRY_RUN = no_flag("dryRun")

@@ -42,7 +42,7 @@ _TOPIC = topic_view(
         updated_ms=NOON_MS + 30 * 60_000,
     )
 )
-_TURNED = "Every shard's leader goes by it; `changed` unless it was so before."
+_TURNED = "The state of the queue on every shard; `changed` is false if it was so before."
 _POLICY_REFUSED = (
     topics.unknown_field("owner"),
     topics.TIERS_COUNT,
@@ -75,13 +75,13 @@ OPERATIONS: Operations = {
         errors=(topics.BAD_NAME, topics.topic_not_found(_TOPIC.topic_id)),
     ),
     topics.put: DescribedOperation(
-        DescribedAnswer("It stands, changed or as it was.", _TOPIC),
-        DescribedAnswer("It is made.", _TOPIC, status=201),
+        DescribedAnswer("The topic, changed or already the same.", _TOPIC),
+        DescribedAnswer("The topic is new.", _TOPIC, status=201),
         body=DescribedBody(requests.TopicBody, _TOPIC.policy),
         errors=(topics.BAD_NAME, *_POLICY_REFUSED, from_failure(TooMany("topics", TOPICS_MAX))),
     ),
     topics.delete: DescribedOperation(
-        DescribedAnswer("It is gone.", status=204),
+        DescribedAnswer("The topic is deleted.", status=204),
         parameters=(query("deletionPolicy", "Must be `Delete`.", required=True, enum=["Delete"]),),
         errors=(topics.POLICY_REQUIRED, topics.BAD_NAME),
     ),
@@ -92,29 +92,29 @@ FIELDS: BodyFields = {
         known={
             "priorityTiers": said(
                 "Priorities that a new task of the command may have, any when absent; 10 means 9. "
-                "Tasks that are there keep theirs.",
+                "Existing tasks keep theirs.",
                 minItems=1,
                 maxItems=TIERS_MAX,
                 uniqueItems=True,
                 items={"type": "integer", "minimum": 0, "maximum": TIER_MAX},
             ),
             "maxAttempts": said(
-                "Default and ceiling of a new task's deliveries.", **_BOUNDS["maxAttempts"]
+                "Default and upper bound of a new task's `maxAttempts`.", **_BOUNDS["maxAttempts"]
             ),
             "deadLetterTopicRef": said(
-                "Queue in which the command's dead letters are kept; another one.",
+                "Another queue, in which the command's dead letters are kept.",
                 pattern=f"^{topics.LABEL.pattern}$",
             ),
             "retentionSeconds": said(
-                "From a task's end to its deletion; 0 for the broker's own.",
+                "Time from a task's end to its deletion; 0 for the broker's default.",
                 **_BOUNDS["retentionSeconds"],
             ),
             "maxConsumers": said(
-                "Tasks of the queue in progress at once, over the whole cluster; 0 for any number.",
+                "Most tasks of the queue in progress at once in the cluster; 0 for no limit.",
                 **_BOUNDS["maxConsumers"],
             ),
             "weight": said(
-                "Share of the queue among those a claim takes from at once.", **_BOUNDS["weight"]
+                "Share of the queue in claims that name several queues.", **_BOUNDS["weight"]
             ),
         },
         strict=True,

@@ -47,7 +47,7 @@ _SUBSCRIPTION = subscription_view(
     )
 )
 _LIFE = DescribedAnswer(
-    "It lives until then.",
+    "The subscription, and when it ends.",
     SubscriptionLife(_SUBSCRIPTION.subscription_id, _SUBSCRIPTION.expires_at),
 )
 _TTL_REFUSED = (too_low("ttlSeconds", 0), too_high("ttlSeconds", subscriptions.TTL_MAX_S))
@@ -90,7 +90,7 @@ OPERATIONS: Operations = {
         errors=PAGED,
     ),
     subscriptions.unsubscribe: DescribedOperation(
-        DescribedAnswer("It has ended.", status=204), errors=(NOT_FOUND,)
+        DescribedAnswer("The subscription has ended.", status=204), errors=(NOT_FOUND,)
     ),
 }
 
@@ -102,28 +102,30 @@ def fields(min_interval_seconds: int) -> BodyFields:
             required=("callbackUrl",),
             known={
                 "callbackUrl": said(
-                    "URL of http or https, on a public address.", format="uri", minLength=1
+                    "URL that gets the notices: http or https, on a public address.",
+                    format="uri",
+                    minLength=1,
                 ),
                 "eventTypes": said(
-                    "Commands, each allowed by the token; absent or empty for all of the token's.",
+                    "Commands; the token must allow each. Absent or empty for all that it allows.",
                     maxItems=subscriptions.EVENT_TYPES_MAX,
                     items=COMMAND_SCHEMA,
                 ),
                 "ttlSeconds": said(
-                    f"It ends after so long; {subscriptions.TTL_DEFAULT_S} for 0.",
+                    f"Time until the subscription ends; {subscriptions.TTL_DEFAULT_S} for 0.",
                     minimum=0,
                     maximum=subscriptions.TTL_MAX_S,
                 ),
                 "deliveryMode": said(
-                    "Whom a notice goes to: every subscription, one of each group in turn, or one "
-                    "by rendezvous hash; `fanout` when absent.",
+                    "Which subscriptions get a notice: every one, one of each group in turn, or "
+                    "one by rendezvous hash; `fanout` when absent.",
                     enum=["", *(mode.value for mode in Mode), None],
                 ),
                 "groupId": said(
                     f"Required by the mode `group`; at most {subscriptions.GROUP_BYTES_MAX} bytes."
                 ),
                 "minIntervalSeconds": said(
-                    f"Between two notices; {min_interval_seconds} when absent.",
+                    f"Shortest time between two notices; {min_interval_seconds} when absent.",
                     minimum=0,
                     maximum=subscriptions.INTERVAL_MAX_S,
                 ),
@@ -132,7 +134,7 @@ def fields(min_interval_seconds: int) -> BodyFields:
         requests.RenewalBody: Fields(
             known={
                 "ttlSeconds": said(
-                    "It ends after so long; as long as before for 0.",
+                    "Time until the subscription ends; 0 for the time it had before.",
                     minimum=0,
                     maximum=subscriptions.TTL_MAX_S,
                 )

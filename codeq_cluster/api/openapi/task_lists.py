@@ -24,8 +24,12 @@ OPERATIONS: Operations = {
     task_lists.tasks: DescribedOperation(
         DescribedAnswer("A page.", TaskPage([DEAD], CURSOR)),
         parameters=(
-            query("command", "Only this queue's.", pattern=COMMAND_SCHEMA["pattern"]),
-            query("status", "Only these.", enum=[status for status in task_lists.PLACES if status]),
+            query("command", "Only tasks of this queue.", pattern=COMMAND_SCHEMA["pattern"]),
+            query(
+                "status",
+                "Only tasks in this state.",
+                enum=[status for status in task_lists.PLACES if status],
+            ),
             ERROR,
             *PAGE,
         ),
@@ -33,7 +37,7 @@ OPERATIONS: Operations = {
     ),
     task_lists.cleanup: DescribedOperation(
         DescribedAnswer(
-            "What was done, with the bounds that held.",
+            "The number of deleted tasks, and the bounds in force.",
             CleanedUp(deleted=17, before="2026-01-31T12:00:00.000Z", limit=100),
         ),
         body=DescribedBody(
@@ -51,12 +55,12 @@ FIELDS: BodyFields = {
     requests.CleanupBody: Fields(
         known={
             "limit": said(
-                f"Tasks at most: {task_lists.CLEANUP_DEFAULT} for 0 or less, never more than "
-                f"{task_lists.CLEANUP_MAX}."
+                f"Maximum number of tasks: {task_lists.CLEANUP_DEFAULT} for 0 or less, never more "
+                f"than {task_lists.CLEANUP_MAX}."
             ),
             "before": said(
-                "Delete what ended before, kept or not; RFC 3339, not in the future. Absent: "
-                "what is not to be kept any longer.",
+                "Delete tasks that ended before this instant, even within their retention; RFC "
+                "3339, not in the future. Absent: only tasks whose retention is over.",
                 format="date-time",
             ),
         }

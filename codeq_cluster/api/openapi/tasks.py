@@ -58,7 +58,9 @@ _CONSISTENCY = query(
     enum=["linearizable", "stale"],
     default="linearizable",
 )
-_APPLIED_INDEX = {"X-CodeQ-Applied-Index": "How far the replica is; on stale reads alone."}
+_APPLIED_INDEX = {
+    "X-CodeQ-Applied-Index": "Last entry that the replica has applied; only on stale reads."
+}
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 
 
@@ -68,10 +70,10 @@ def operations(limits: LimitSettings) -> Operations:
     return {
         tasks.create: DescribedOperation(
             DescribedAnswer(
-                "The task stands, new or made before with the same idempotency key.",
+                "The task: a new one, or the earlier one with the same idempotency key.",
                 TASK,
                 status=202,
-                headers={"X-CodeQ-Idempotent-Replay": "`true` when the task had been made before."},
+                headers={"X-CodeQ-Idempotent-Replay": "`true` for an earlier task."},
             ),
             body=DescribedBody(requests.TaskBody, _KEYED | {"priority": TASK.priority}),
             parameters=_TRACE,
@@ -96,7 +98,7 @@ def operations(limits: LimitSettings) -> Operations:
         ),
         tasks.create_batch: DescribedOperation(
             DescribedAnswer(
-                "What became of each item, in order.",
+                "The outcome of each item, in order.",
                 CreatedBatch(
                     [CreatedItem(TASK), CreatedItem(error=_CONFLICT.text, code=_CONFLICT.code)]
                 ),
@@ -127,7 +129,7 @@ def operations(limits: LimitSettings) -> Operations:
             parameters=(
                 query(
                     "waitSeconds",
-                    "How long to wait for the end; moved into 0 to "
+                    "How long to wait for the end; clamped to 0 to "
                     f"{limits.result_wait_seconds_max}.",
                     type="integer",
                     default=0,
@@ -164,38 +166,45 @@ def fields(settings: NodeSettings) -> BodyFields:
         requests.TaskBody: Fields(
             required=("command", "payload"),
             known={
-                "command": said("The queue; case is kept.", pattern=f"^{COMMAND.pattern}$"),
+                "command": said(
+                    "The name of the queue; upper and lower case are kept.",
+                    pattern=f"^{COMMAND.pattern}$",
+                ),
                 "payload": said(
                     f"{ANY_JSON} Kept as the text that was sent, nested at most "
                     f"{limits.payload_depth_max} deep.",
                     **{"not": {"type": "null"}},
                 ),
                 "priority": said(
-                    f"Higher goes first; moved into {PRIORITY_MIN} to {PRIORITY_MAX}, 0 when "
-                    "absent; one of the topic's `priorityTiers`, where it has them."
+                    f"A higher one is claimed first; clamped to {PRIORITY_MIN} to {PRIORITY_MAX}, "
+                    "0 when absent. If the topic has `priorityTiers`, it must be one of these."
                 ),
                 "webhook": said(
-                    "URL of http or https, on a public address; for nodes that sign, or that may "
-                    "do without.",
+                    "URL that gets the result: http or https, on a public address. A node without "
+                    "a signing secret refuses it, unless it allows unsigned calls.",
                     format="uri",
                 ),
                 "maxAttempts": said(
-                    f"Deliveries before the task is a dead letter; {lifecycle.max_attempts_default}"
-                    " for 0 or less.",
+                    "Deliveries after which the task becomes a dead letter; "
+                    f"{lifecycle.max_attempts_default} for 0 or less.",
                     maximum=limits.max_attempts_max,
                 ),
                 "idempotencyKey": said(
-                    "A second create with it returns the first one's task; at most "
+                    "A repeated create with the same key returns the first task; at most "
                     f"{limits.idempotency_key_bytes_max} bytes."
                 ),
                 "runAt": said(
-                    "Not delivered before; wins over `delaySeconds`. RFC 3339.", format="date-time"
+                    "No worker gets the task before this instant; overrides `delaySeconds`. "
+                    "RFC 3339.",
+                    format="date-time",
                 ),
                 "delaySeconds": said(
-                    "Not delivered for so long.", minimum=0, maximum=limits.delay_seconds_max
+                    "No worker gets the task within this time.",
+                    minimum=0,
+                    maximum=limits.delay_seconds_max,
                 ),
                 "ttlSeconds": said(
-                    "A dead letter when not delivered for so long; 0 for never.",
+                    "Time after which a waiting task becomes a dead letter; 0 for never.",
                     minimum=0,
                     maximum=limits.delay_seconds_max,
                 ),
@@ -211,7 +220,7 @@ def fields(settings: NodeSettings) -> BodyFields:
 def items_of(body: str, limits: LimitSettings, **schema: object) -> Mapping[str, object]:
     """Return the description of a batch's items."""
     return said(
-        "Each is judged on its own.",
+        "The items; a refused one does not affect the others.",
         minItems=1,
         maxItems=limits.batch_max,
         items={"$ref": f"#/components/schemas/{body}", **schema},

@@ -49,7 +49,7 @@ from codeq_cluster.settings import LimitSettings, NodeSettings
 _LEASE_TOKEN = (
     header(
         "X-CodeQ-Lease-Token",
-        "The claim's `leaseToken`, for bodies that do not carry it.",
+        "The claim's `leaseToken`, if the body does not have it.",
         "integer",
     ),
 )
@@ -61,7 +61,7 @@ _NEW_RESULT = {
     "artifacts": RESULT.artifacts,
     **_TOKEN,
 }
-_NOTHING_CAME = DescribedAnswer("Nothing came in time.", status=204)
+_NOTHING_CAME = DescribedAnswer("No task became ready in time.", status=204)
 
 
 def operations(limits: LimitSettings) -> Operations:
@@ -81,13 +81,15 @@ def _claiming(limits: LimitSettings) -> Operations:
     )
     return {
         workers.claim: DescribedOperation(
-            DescribedAnswer("The task, now the caller's.", CLAIMED),
+            DescribedAnswer("The task, now leased to the caller.", CLAIMED),
             _NOTHING_CAME,
             body=DescribedBody(requests.ClaimBody, example),
             errors=errors,
         ),
         workers.claim_batch: DescribedOperation(
-            DescribedAnswer("The tasks, now the caller's; at least one.", ClaimedBatch([CLAIMED])),
+            DescribedAnswer(
+                "The tasks, now leased to the caller; at least one.", ClaimedBatch([CLAIMED])
+            ),
             _NOTHING_CAME,
             body=DescribedBody(
                 requests.ClaimBody,
@@ -103,7 +105,7 @@ def _holding(limits: LimitSettings) -> Operations:
     return {
         workers.heartbeat: DescribedOperation(
             DescribedAnswer(
-                "The lease is longer, on a majority of the nodes.",
+                "The new end of the lease; a majority of the nodes has it.",
                 ExtendedLease(ok=True, lease_until="2026-01-31T12:09:30.000Z"),
             ),
             body=DescribedBody(requests.LeaseBody, {"extendSeconds": 300} | _TOKEN),
@@ -112,7 +114,8 @@ def _holding(limits: LimitSettings) -> Operations:
         ),
         workers.abandon: DescribedOperation(
             DescribedAnswer(
-                "The task is back in its queue, or a dead letter.", AbandonedTask("requeued")
+                "The task returned to its queue, or became a dead letter.",
+                AbandonedTask("requeued"),
             ),
             body=DescribedBody(requests.LeaseBody, _TOKEN, may_miss=True),
             parameters=_LEASE_TOKEN,
@@ -120,7 +123,7 @@ def _holding(limits: LimitSettings) -> Operations:
         ),
         workers.nack: DescribedOperation(
             DescribedAnswer(
-                "The task is back in its queue after a delay, or a dead letter.",
+                "The task returns to its queue after a delay, or became a dead letter.",
                 RefusedTask("requeued", delay_seconds=30),
             ),
             body=DescribedBody(
@@ -138,7 +141,7 @@ def _ending(limits: LimitSettings) -> Operations:
     return {
         workers.submit: DescribedOperation(
             DescribedAnswer(
-                "The result stands; the same one sent again gets the same answer.", RESULT
+                "The result is stored; a repetition of the request gets the same answer.", RESULT
             ),
             body=DescribedBody(requests.ResultBody, _NEW_RESULT),
             parameters=_LEASE_TOKEN,
@@ -157,7 +160,7 @@ def _ending(limits: LimitSettings) -> Operations:
         ),
         workers.submit_batch: DescribedOperation(
             DescribedAnswer(
-                "What became of each item, in order.",
+                "The outcome of each item, in order.",
                 SubmittedBatch([SubmittedItem(TASK_ID, RESULT), refused]),
             ),
             body=DescribedBody(
@@ -171,27 +174,29 @@ def _ending(limits: LimitSettings) -> Operations:
 def fields(settings: NodeSettings) -> BodyFields:
     """Return the description of these bodies' fields beyond their types, with these settings."""
     limits, lifecycle = settings.limits, settings.lifecycle
-    lease_token = said("The claim's; a stale one is refused. Absent: the caller's name decides.")
+    lease_token = said(
+        "The claim's `leaseToken`; a stale one is refused. Without it, the token's subject must "
+        "hold the lease."
+    )
     return {
         requests.ClaimBody: Fields(
             known={
                 "commands": said(
-                    "Queues to take from, each allowed by the token; absent or empty for all of "
-                    "the token's.",
+                    "Queues to claim from; the token must allow each. Absent or empty for all that "
+                    "it allows.",
                     maxItems=COMMANDS_MAX,
                     items=COMMAND_SCHEMA,
                 ),
                 "leaseSeconds": said(
-                    f"How long the tasks are the caller's; {lifecycle.default_lease_seconds} for 0 "
-                    "or less.",
+                    f"Duration of the lease; {lifecycle.default_lease_seconds} for 0 or less.",
                     maximum=limits.lease_seconds_max,
                 ),
                 "waitSeconds": said(
-                    "How long to wait for a task; moved into 0 to "
+                    "How long to wait for a task; clamped to 0 to "
                     f"{limits.claim_wait_seconds_max}. The wait ends {workers.EARLY_S} s early."
                 ),
                 "count": said(
-                    "How many tasks at most; heeded by the batch route alone.",
+                    "Maximum number of tasks; only the batch route uses it.",
                     minimum=1,
                     maximum=limits.batch_max,
                 ),
@@ -200,17 +205,17 @@ def fields(settings: NodeSettings) -> BodyFields:
         requests.LeaseBody: Fields(
             known={
                 "extendSeconds": said(
-                    "Of a heartbeat: the lease ends so long from now; "
+                    "Of a heartbeat: time from now to the new end of the lease; "
                     f"{lifecycle.default_lease_seconds} for 0 or less.",
                     maximum=limits.lease_seconds_max,
                 ),
                 "delaySeconds": said(
-                    "Of a nack: ready again after so long, moved into 0 to "
-                    f"{lifecycle.backoff_max_seconds}; 0 for the back-off's choice."
+                    "Of a nack: time until the task is ready again, clamped to 0 to "
+                    f"{lifecycle.backoff_max_seconds}; 0 for the delay of the back-off."
                 ),
                 "reason": said(
-                    f"Of a nack: kept in the task's history, its first {workers.REASON_CHARS_MAX} "
-                    "characters."
+                    "Of a nack: why; the task's history keeps the first "
+                    f"{workers.REASON_CHARS_MAX} characters."
                 ),
                 "leaseToken": lease_token,
             },
@@ -220,19 +225,20 @@ def fields(settings: NodeSettings) -> BodyFields:
             known={
                 "status": said("How the task ended.", enum=["COMPLETED", "FAILED"]),
                 "result": said(
-                    f"{ANY_JSON} codeQ takes objects alone. At most "
+                    f"{ANY_JSON} codeQ accepts only objects. At most "
                     f"{limits.max_result_bytes} bytes; required when COMPLETED."
                 ),
                 "error": said(
-                    f"At most {limits.max_error_bytes} bytes; required when FAILED, and not blank."
+                    f"Why it failed: at most {limits.max_error_bytes} bytes; required when FAILED, "
+                    "and not blank."
                 ),
                 "artifacts": said(
-                    "Products, kept elsewhere or to be kept here.",
+                    "Files of the result: a URL, or content that the broker is to store.",
                     maxItems=ARTIFACTS_MAX,
                     items={"$ref": "#/components/schemas/ArtifactBody"},
                 ),
                 "leaseToken": lease_token,
-                "taskId": said("Heeded, and required, by the batch route alone."),
+                "taskId": said("Id of the task; only the batch route uses it, and requires it."),
             },
         ),
         requests.ResultsBody: Fields(

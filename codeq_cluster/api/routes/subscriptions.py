@@ -67,8 +67,8 @@ async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
 
 
 async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
-    """Extend a subscription from now, by its earlier time or the given one; a body is optional."""
-    # Such a subscription would never be notified.
+    """Extend a subscription from now, by the given time or its earlier one; a body is optional."""
+    # A node without webhooks would never notify the subscription.
     require_webhooks(call)
     body = requests.RENEWAL.decode_any(call.text, error=_INVALID.text)
     outcome = await call.services.broker.queue_policies.renew(
