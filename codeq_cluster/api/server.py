@@ -19,10 +19,11 @@ from codeq_cluster.telemetry import Metrics
 from codeq_cluster.wire import Certificates
 
 _BACKLOG = 1024
-# A stopping node leaves a connection without a request open for this long. Clients with a pool use
-# each connection within this time, learn that it closes, and turn to another node.
+# A stopping node keeps idle connections open for this long. Clients with a pool use each connection
+# within this time, learn from the answer that it closes, and turn to another node.
 _LEAVE_S = 3.0
-_CUT_OFF_S = 0.2  # A handler has this long before it is cancelled, and as long again to end.
+# A handler is cancelled after this time, and has the same time again to end.
+_CUT_OFF_S = 0.2
 _LOOK_S = 0.05  # The pause between two checks for idle connections.
 _NO_ROUTES = WholeRoutes[Answering]("", body_bytes_max=0)
 

@@ -20,7 +20,7 @@ from codeq_cluster.settings import BackupSettings
 _PART_BYTES = 16 * 2**20
 _PARTS_AT_ONCE = 2
 _READ_BYTES = 256 * 1024
-# Pieces of about a MiB that wait between the thread that makes them and the one that sends them.
+# Bounds the memory between the thread that makes pieces of about a MiB and the one that sends them.
 _PIECES_AHEAD = 4
 _LOOK_S = 0.1
 
@@ -39,7 +39,7 @@ class BackupBucket:
         return self._where
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:
-        """Store a file; the client aborts an upload that fails in the middle."""
+        """Store a file; the S3 client aborts an upload that fails in the middle."""
         source = _Source()
         with ThreadPoolExecutor(max_workers=1) as sender:
             putting = sender.submit(
@@ -84,7 +84,7 @@ class BackupBucket:
         return {backup: frozenset(found[backup]) for backup in sorted(found)}
 
     def delete(self, backup: str) -> None:
-        """Delete a backup."""
+        """Delete a backup, its manifest first, so that a partly deleted one is never read."""
         files = self.backups().get(backup, frozenset())
         for file in sorted(files, key=lambda name: name != MANIFEST):
             with self._failing(f"deleting {backup}/{file}"):
@@ -102,10 +102,10 @@ class BackupBucket:
 
 
 class _Source:
-    """Passes pieces to the sending thread, and keeps the error that ended them.
+    """Passes pieces to the sending thread, and keeps the error raised while making them.
 
-    The client reads its pieces inside its own runtime and cannot serve other requests there. Pieces
-    may themselves be read from a bucket, so they are made outside that runtime.
+    The S3 client reads the pieces inside its own runtime, where it cannot send other requests.
+    Making a piece may read from a bucket, so pieces are made outside that runtime.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Broker: everything a caller can ask of one node, for every shard of the cluster."""
+"""Broker: all operations that a node offers its callers, on every shard of the cluster."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from codeq_cluster.broker.waiters import Waiters
 
 
 class Broker:
-    """The front end's one object for every shard, wherever it is led; each part does its own work.
+    """The operations of all shards, wherever each is led; the routes and the page call only this.
 
     `timeout_s` bounds a call from its start, not counting the time it was asked to wait. Unless a
     method says otherwise, it raises `CodeqError` if the operation was not carried out or its
-    outcome is unknown. No task stays leased for a cancelled claim: its client has gone away.
+    outcome is unknown. A task claimed for a cancelled call is returned to its queue.
 
     Attributes:
         operators: Lists of tasks, and actions on many of them.

@@ -1,8 +1,8 @@
 """Waiters: claims and result reads that wait on this node.
 
-Every node applies every entry, so every node sees work arrive and results appear, whichever node
-led the write: waiting needs no polling and no messages. A caller takes a ticket before it looks for
-work, so it misses nothing that arrives between the look and the wait.
+Waiting needs no polling and no messages, because every node applies every entry and so sees ready
+tasks and results itself. A caller takes a ticket before it looks for work, so that it misses no
+work that arrives between the look and the wait.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Ticket:
     """One waiting caller; `event` is set when there may be something for it.
 
     Attributes:
-        queue: For a claim, the queue with the work it was last woken for; empty for any.
-        owes: Whether a claim was woken for work that it has not taken, so that another claim could.
+        queue: For a claim, the queue it was last woken for; empty for any.
+        owes: Whether a claim was woken for a task and has not claimed it. If it ends now, another
+            waiting claim must be woken for that task.
     """
 
     __slots__ = ("_places", "_room", "event", "owes", "queue")
@@ -58,7 +59,7 @@ class Ticket:
                 del self._room.tickets[place]
 
     def begin_look(self) -> None:
-        """Begin to look for work; the event shows from here on whether more may have come."""
+        """Begin to look for work; from now on the event shows whether more may have come."""
         self.owes = self.event.is_set()
         self.event.clear()
 
@@ -114,13 +115,13 @@ class Waiters:
 
     @property
     def awaited(self) -> bool:
-        """Return whether a caller here waits or claims, so that entries should be applied soon."""
+        """Return whether a caller waits or claims on this node, so entries must be applied soon."""
         if self._claims.count or self._results.count:
             return True
         return asyncio.get_running_loop().time() < self._claiming_until
 
     def claiming(self) -> None:
-        """Record that a claim here relies on this replica's state."""
+        """Record that a claim on this node relies on its replica's state."""
         self._claiming_until = asyncio.get_running_loop().time() + _CLAIMING_S
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -141,7 +142,7 @@ class Waiters:
                     ticket.event.set()
 
     def all(self) -> None:
-        """Wake every caller: the whole state was replaced and may hold what it waits for."""
+        """Wake every caller: the replica's new state may have a task or a result for it."""
         for room in (self._claims, self._results):
             for tickets in room.tickets.values():
                 for ticket in tickets:

@@ -29,7 +29,7 @@ class Registration:
     Args:
         me: This node; its groups decide whether it votes.
         groups: Of this node, in the order of shards.
-        members: Asks their leaders.
+        members: Sends the registration to the leader of a group.
         peers: Returns the nodes that are connected.
 
     Attributes:
@@ -70,8 +70,8 @@ class Registration:
                 continue
             for shard in unknown:
                 await self._announce(shard)
-            # Wait for the change to return through the log; a snapshot may have to be fetched
-            # before that.
+            # The registration is done when its entry comes back through the log, which may take a
+            # snapshot.
             try:
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()

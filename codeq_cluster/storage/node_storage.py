@@ -18,7 +18,7 @@ from codeq_cluster.storage.wal_writer import Executor, Syncer, WalWriter
 
 log = logging.getLogger(__name__)
 
-_STOP_S: Final = 5.0  # Time for stalled databases when the node stops; the log has the rest.
+_STOP_S: Final = 5.0  # A stopping node waits so long for stalled databases; the log keeps the rest.
 _STOP_STEP_S: Final = 0.02
 
 
@@ -45,7 +45,7 @@ class StorageTimers(spiller.SpillTimers, Protocol):
     """Time and the event loop."""
 
     def call_last(self, call: Callable[[], None]) -> object:
-        """Run `call` at the end of the loop's pass, after what runs in it now."""
+        """Run `call` at the end of the loop's current pass."""
 
 
 class NodeStorage:
@@ -83,7 +83,7 @@ class NodeStorage:
             segment_bytes: Size of one segment of the log.
             held_bytes: Bound on a shard's rows in memory; beyond it, its log waits for its
                 database.
-            spill_s: Each shard is spilled this often.
+            spill_s: Seconds between two spills of a shard.
         """
         self._place = place
         self._databases = databases
@@ -139,7 +139,7 @@ class NodeStorage:
         self._spiller.attach(self.shards)
 
     def kill(self) -> None:
-        """Write nothing any more, as if the process had ended; the caller stops the executor."""
+        """Stop all writes, as if the process had ended; the caller stops the executor."""
         self._writer.stop()
         self._spiller.stop()
 
@@ -151,8 +151,8 @@ class NodeStorage:
         self._writer.stop()
         self._spiller.stop()
         if not self._quiet(time.monotonic() + _STOP_S):
-            # The file stays open: a sync under way would hit another file under the same
-            # descriptor.
+            # The file stays open: once its descriptor is reused, a sync still under way would sync
+            # another file.
             log.warning("write-ahead log kept: the disk does not answer")
             return
         try:
