@@ -35,7 +35,7 @@ class BackupBucket:
 
     @property
     def where(self) -> str:
-        """Return the bucket's URL, for a reader."""
+        """Return the bucket's URL, as messages show it."""
         return self._where
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:

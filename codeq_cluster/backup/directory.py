@@ -24,7 +24,7 @@ class BackupDirectory:
 
     @property
     def where(self) -> str:
-        """Return the directory's path, for a reader."""
+        """Return the directory's path, as messages show it."""
         return str(self._root)
 
     def write(self, backup: str, file: str, pieces: Iterator[bytes]) -> None:
@@ -77,7 +77,7 @@ class BackupDirectory:
             }
 
     def delete(self, backup: str) -> None:
-        """Delete a backup."""
+        """Delete a backup, its manifest first, so that a partly deleted one is never read."""
         home = self._root / backup
         with self._failing(f"deleting {backup}"):
             if home.exists():

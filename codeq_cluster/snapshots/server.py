@@ -1,7 +1,7 @@
-"""Server: serves the state of the shards led here to peers that are behind.
+"""Server: serves the state of the shards that this node leads to peers that are behind.
 
-A peer asks for one chunk at a time and names its position, so a server has no state of a transfer
-but the time of its last chunk.
+A peer asks for one chunk at a time and names its position, so the server knows of a transfer only
+the time of its last chunk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNREAD_S_MAX = 120.0  # A snapshot unread for this long is deleted.
 
 
 @dataclass(slots=True)
-class _Lent:
+class _Served:
     """A snapshot that peers read from."""
 
     manifest: SnapshotManifest
@@ -52,7 +52,7 @@ class SnapshotServer:
         self._stores = stores
         self._replicas = replicas
         self._took = took
-        self._lent: dict[int, _Lent] = {}
+        self._served: dict[int, _Served] = {}
         self._void: list[tuple[int, SnapshotManifest]] = []
         self._taking = [asyncio.Lock() for _ in stores]
         self._reloads = [0 for _ in stores]
@@ -73,19 +73,19 @@ class SnapshotServer:
             level = self._replicas[shard].level
             return manifests.encode(msgspec.structs.replace(manifest, level=level))
         shard, name, file, offset = msgspec.convert(body, tuple[int, str, int, int])
-        lent = self._lent.get(self._shard(shard))
-        if lent is None or lent.manifest.id != name:
+        served = self._served.get(self._shard(shard))
+        if served is None or served.manifest.id != name:
             return None  # Deleted: unread for too long, or replaced by another one.
-        lent.read_at = asyncio.get_running_loop().time()
+        served.read_at = asyncio.get_running_loop().time()
         self._replicas[shard].hold()
-        return await asyncio.to_thread(self._stores[shard].read, lent.manifest, file, offset)
+        return await asyncio.to_thread(self._stores[shard].read, served.manifest, file, offset)
 
     def forget(self, shard: int) -> None:
         """Stop serving snapshots of a state that has been replaced."""
         self._reloads[shard] += 1
-        lent = self._lent.pop(shard, None)
-        if lent is not None:
-            self._void.append((shard, lent.manifest))
+        served = self._served.pop(shard, None)
+        if served is not None:
+            self._void.append((shard, served.manifest))
 
     async def watch(self) -> None:
         """Delete snapshots that no peer reads any more; runs for ever."""
@@ -95,28 +95,27 @@ class SnapshotServer:
             while self._void:
                 shard, void = self._void.pop()
                 await asyncio.to_thread(self._stores[shard].drop, void)
-            for shard, lent in list(self._lent.items()):
-                # During a deletion, the next snapshot may be read, forgotten or replaced.
-                unread = loop.time() - lent.read_at > _UNREAD_S_MAX
-                if unread and self._lent.get(shard) is lent:
-                    del self._lent[shard]
-                    await asyncio.to_thread(self._stores[shard].drop, lent.manifest)
+            for shard, served in list(self._served.items()):
+                # Deleting one takes a while, in which the next may be read, forgotten or replaced.
+                unread = loop.time() - served.read_at > _UNREAD_S_MAX
+                if unread and self._served.get(shard) is served:
+                    del self._served[shard]
+                    await asyncio.to_thread(self._stores[shard].drop, served.manifest)
 
     async def _take(self, peer: str, shard: int, *, at_least: int) -> SnapshotManifest:
         replica = self._replicas[self._shard(shard)]
-        # A leader just elected serves too, although it may not be confirmed yet. If its majority
-        # needs the followers that are behind, no entry of its term commits before they have its
-        # snapshot.
+        # A leader serves even before an entry of its term is committed. If its majority needs the
+        # followers that are behind, none commits before they have its snapshot.
         if not replica.serves_snapshots:
             raise NotLeader(replica.leader)
         loop = asyncio.get_running_loop()
         async with self._taking[shard]:
-            lent = self._lent.get(shard)
+            served = self._served.get(shard)
             replica.hold()
-            index = 0 if lent is None else lent.manifest.index
-            if lent is not None and index >= at_least and replica.reaches(index):
-                lent.read_at = loop.time()
-                return lent.manifest
+            index = 0 if served is None else served.manifest.index
+            if served is not None and index >= at_least and replica.reaches(index):
+                served.read_at = loop.time()
+                return served.manifest
             manifest = await self._make(shard)
         log.info(
             "snapshot taken",
@@ -132,8 +131,8 @@ class SnapshotServer:
     async def _make(self, shard: int) -> SnapshotManifest:
         """Make a snapshot and serve it, even if the asking peer has stopped waiting.
 
-        A thread cannot be cancelled: if the disk is slower than the peers' patience, it would fill
-        with snapshots that no table lists.
+        The thread that makes it cannot be cancelled. If peers stopped waiting before a slow disk is
+        done, unlisted snapshots would fill it.
         """
         making = asyncio.ensure_future(self._made(shard))
         try:
@@ -148,12 +147,12 @@ class SnapshotServer:
         started, reloads = loop.time(), self._reloads[shard]
         manifest = await asyncio.to_thread(self._stores[shard].take)
         if self._reloads[shard] != reloads:
-            # It may be of the previous state, whose entries may be of another history.
+            # The snapshot may be of the replaced state, which may have another history.
             await asyncio.to_thread(self._stores[shard].drop, manifest)
             raise NotLeader(self._replicas[shard].leader)
         self._took(shard, loop.time() - started)
-        before = self._lent.get(shard)
-        self._lent[shard] = _Lent(manifest, loop.time())
+        before = self._served.get(shard)
+        self._served[shard] = _Served(manifest, loop.time())
         if before is not None:
             await asyncio.to_thread(self._stores[shard].drop, before.manifest)
         return manifest

@@ -2,8 +2,8 @@
 
 The rows of the log are on disk in the node's write-ahead log before `write` reports them durable.
 The database gets the rows of log and state later, together and in bulk (`spill`).
-Both are as of one moment. So the database's state is never newer than its log, and it never lacks
-an entry that its log has forgotten.
+A spill writes both as of one moment. So the database's state is never newer than its log, and the
+state never lacks an entry that the log has forgotten.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Database(Protocol):
 
     @property
     def mark(self) -> int:
-        """Return the last job of the write-ahead log whose writes are here."""
+        """Return the last job of the write-ahead log whose writes the database has."""
 
     def write(
         self,
@@ -84,7 +84,7 @@ class Database(Protocol):
         mark: int,
         wait: bool = False,
     ) -> bool:
-        """Write all or none, unsynced; False when the database would make the caller wait.
+        """Write all or none, unsynced; return False if the database would make the caller wait.
 
         With `wait` it may block instead, and returns True.
 
@@ -218,7 +218,7 @@ class Shard:
             StorageFailed: The disk refused, or another state was prepared.
         """
         self._database.replace(log_rows, index=index, mark=self._journal.seq)
-        self._begin_anew()
+        self._restart()
 
     def withdraw(self) -> None:
         """Spill nothing until `reopen` has succeeded."""
@@ -236,18 +236,18 @@ class Shard:
         kept = RowBuffer()
         for write in self._journal.kept(self._number, self._database.mark):
             kept.write(write.puts, write.delete_ranges)
-        # Under the newest mark: otherwise the rows of a failed job, left on disk, could come back
-        # later.
+        # The newest mark covers failed jobs too: with a lower one, the next start would apply rows
+        # of such a job that are left on disk.
         write_log_rows(self._database, kept, mark=seq)
         self._database.sync()
-        self._begin_anew()
+        self._restart()
         self._withdrawn = False
 
     def close(self) -> None:
         """Close the database; the write-ahead log has the rows that were not spilled."""
         self._database.close()
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self.state.load()
         self.log.load(self._database.mark)
         self._reopened()
@@ -448,7 +448,7 @@ class ShardLog:
         self._journal.write(Write(self._shard, delete_ranges, puts), written)
 
     def forget(self, delete_ranges: Sequence[tuple[bytes, bytes]], puts: Sequence[Row]) -> None:
-        """Replace rows that nobody needs any more; not durable yet."""
+        """Delete and replace rows that are no longer needed; durable only after the next spill."""
         _check_ranges(delete_ranges)
         self.buffer.write(puts, delete_ranges)
         self._changed()
@@ -458,7 +458,7 @@ class ShardLog:
         self.buffer = RowBuffer()
 
     def let_go(self) -> None:
-        """Report a held write as durable: there is room again."""
+        """Report a held write as durable, because the buffer has room again."""
         self.hold = False
         held, self._held = self._held, None
         if held is not None:
@@ -466,7 +466,7 @@ class ShardLog:
 
 
 def _check_ranges(ranges: Sequence[tuple[bytes, bytes]]) -> None:
-    """Catch a bug before it is on disk, where the range would fail every later start."""
+    """Stop on an inverted range: on disk it would fail every later start."""
     for start, end in ranges:
         assert start <= end, f"range {start!r} to {end!r} is inverted"
 

@@ -1,4 +1,4 @@
-"""DNS: calls the system's resolver in threads of its own; slow names delay no other work."""
+"""DNS: look-ups by the system's resolver, in threads of their own."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Sequence
 class DnsResolver:
     """Resolves host names.
 
-    It does not use the event loop's thread pool, because users choose the names and so how slow
-    they are. A look-up cannot be cancelled; it keeps its thread until the system's resolver
+    It does not use the event loop's thread pool: users choose the names, and slow ones would occupy
+    all its threads. A look-up cannot be cancelled; it keeps its thread until the system's resolver
     returns.
 
     Args:
-        threads_max: Look-ups at once; further ones wait for a place.
+        threads_max: Bound on concurrent look-ups; further ones wait.
     """
 
     def __init__(self, *, threads_max: int) -> None:
@@ -47,7 +47,7 @@ class DnsResolver:
             with contextlib.suppress(RuntimeError):  # The loop has been closed meanwhile.
                 loop.call_soon_threadsafe(deliver, found)
 
-        # Daemon threads: a process need not wait for name servers before it ends.
+        # A daemon thread, so that a process can end while a name server is silent.
         threading.Thread(target=look_up, name="resolve", daemon=True).start()
         return await answer
 

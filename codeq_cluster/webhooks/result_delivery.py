@@ -25,7 +25,7 @@ from codeq_cluster.webhooks.outbox import server_of
 _NOTHING = Raw(b"null")
 
 KIND = "task_result"
-_LIMITED_MAX = 10_000  # Tenants without a call left, remembered.
+_LIMITED_MAX = 10_000  # Bounds the memory: tenants remembered as out of calls.
 
 
 class Callback(Struct, rename="camel", kw_only=True):
@@ -41,11 +41,12 @@ class Callback(Struct, rename="camel", kw_only=True):
 
 
 class Callbacks:
-    """Makes attempts at deliveries.
+    """Makes the attempts of deliveries.
 
     Args:
         sender: Sends them.
-        wait_s: Takes one call from a tenant's rate limit, or returns when to ask again.
+        wait_s: Takes one call from a tenant's rate limit and returns 0, or returns the seconds
+            until the next call.
         counted: Called with (kind, command, outcome) of every attempt.
         tracing: Makes a span of every attempt; None for no spans.
     """
@@ -62,8 +63,8 @@ class Callbacks:
         self._wait_s = wait_s
         self._counted = counted
         self._tracing = tracing
-        self._limited: dict[str, float] = {}  # By tenant: the loop's time of its next call.
-        self._asking: Counter[str] = Counter()  # By server: begun, and not yet with the sender.
+        self._limited: dict[str, float] = {}  # By tenant: when it may call, in loop time.
+        self._asking: Counter[str] = Counter()  # By server: attempts not yet sent.
 
     def room(self, delivery: Delivery) -> int:
         """Return how many deliveries to the same server can be tried now."""
@@ -78,7 +79,7 @@ class Callbacks:
         """Make one attempt and return its outcome, or None if no attempt could be made."""
         record = store.get(keyspace.body(delivery.tenant, delivery.id))
         if record is None:
-            # The new leader has delivered it before this node learned that it was deposed.
+            # A new leader delivered it, and this node has not learned yet that it was deposed.
             return Delivered(tenant=delivery.tenant, id=delivery.id)
         if not await self._may_call(delivery):
             return None
@@ -115,7 +116,7 @@ class Callbacks:
                 del self._asking[server]
         if wait_s:
             if len(self._limited) >= _LIMITED_MAX:
-                self._limited.clear()  # Harmless: each limit is asked again.
+                self._limited.clear()  # Harmless: each tenant is then asked about again.
             self._limited[delivery.tenant] = asyncio.get_running_loop().time() + wait_s
         return not wait_s
 

@@ -42,7 +42,7 @@ _CALLER = {
     Access.PRODUCER: "Needs a producer's token.",
     Access.WORKER: "Needs a worker's token",
     Access.TENANT: "Needs a token of the tenant: a producer's, a worker's or an admin's.",
-    Access.ANY: "Needs a token, anybody's.",
+    Access.ANY: "Needs any valid token.",
     Access.ADMIN: "Needs an admin's token: scope `codeq:admin`, or role `ADMIN`.",
     Access.OPERATOR: "Needs an operator's token: scope `codeq:operator`.",
 }
@@ -65,12 +65,12 @@ _HEADERS = {
     "Retry-After": "Seconds to wait before the next try.",
     "WWW-Authenticate": "`Bearer`.",
     "X-Outcome": "`not-applied`: nothing was done.",
-    "ETag": "Of the artifact as it is.",
+    "ETag": "Tag of the artifact's present content.",
     "Content-Range": "How many bytes the artifact has.",
 }
 _USUAL_HEADERS = {
     "X-Request-Id": {
-        "description": "The request's own, or one made for it.",
+        "description": "The request's id: the one it was sent with, or a generated one.",
         "schema": {"type": "string"},
     },
     "X-Content-Type-Options": {"description": "`nosniff`.", "schema": {"type": "string"}},

@@ -911,13 +911,13 @@ async def test_who_asks_again_keeps_it(
     leader, follower = pair
     call = follower.node.running.call
     first = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
-    read_at = leader.server._lent[0].read_at
+    read_at = leader.server._served[0].read_at
     monkeypatch.setattr(serving, "_UNREAD_S_MAX", 0.0)
 
     again = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
 
     assert first == again
-    assert leader.server._lent[0].read_at > read_at
+    assert leader.server._served[0].read_at > read_at
 
 
 async def test_a_snapshot_made_too_late_is_served_to_a_repeated_request(
