@@ -28,7 +28,6 @@ from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import new_directory, open_directory
 from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
 from codeq_cluster.testing.harness import NodeProcess
-from codeq_cluster.testing.one_node_log import OneNodeLog
 
 COMMAND = "work"
 _CLUSTER = "acceptance"  # The cluster id of `LocalCluster`.
@@ -137,9 +136,7 @@ def _opened(path: Path) -> RocksShard:
 async def _create(
     store: RocksShard, shard: int, shards: int, tasks: int, payload_bytes: int
 ) -> None:
-    engine = engine_on(store, shard=shard, shards=shards)
-    log = OneNodeLog(engine, engine)
-    engine.attach(log)
+    engine, log = engine_on(store, shard=shard, shards=shards)
     log.lead()
     batch: list[Create] = []
     batch_max = max(1, min(_BATCH_MAX, _BATCH_BYTES // payload_bytes))

@@ -51,9 +51,15 @@ class _Deaf:
         del shard, mutations, commit_s
 
 
-def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> Engine:
-    """Return an engine of a shard that has no leader yet."""
-    return Engine(
+def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> tuple[Engine, OneNodeLog]:
+    """Return an engine of a shard that has no leader yet, and its log."""
+    logs: list[OneNodeLog] = []
+
+    def open_log(engine: Engine) -> OneNodeLog:
+        logs.append(OneNodeLog(engine, engine))
+        return logs[-1]
+
+    engine = Engine(
         node_id="n1",
         shard=shard,
         shards=shards,
@@ -68,8 +74,10 @@ def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> Engine:
         clock=_SystemClock(),
         fraction=random.random,
         observer=_Deaf(),
-        catalogue=Catalogue(),
+        catalogue=Catalogue([store.state]),
+        open_log=open_log,
     )
+    return engine, logs[-1]
 
 
 class Shard:
@@ -78,9 +86,7 @@ class Shard:
     def __init__(self, path: Path) -> None:
         settings = StoreSettings(block_cache_bytes=64 * 2**20)
         self.store = RocksShard(path, settings=settings, cache=new_cache(settings))
-        self.engine = engine_on(self.store)
-        log = OneNodeLog(self.engine, self.engine)
-        self.engine.attach(log)
+        self.engine, log = engine_on(self.store)
         log.lead()
 
     async def fill(self, first: int, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Ports: interfaces of the node that the broker needs; `node/compose.py` provides them."""
+"""Ports: interfaces of the node that the broker needs; the parts in `node/` provide them."""
 
 from __future__ import annotations
 

@@ -32,8 +32,13 @@ class NodeMembers:
     Args:
         settings: The node's settings.
         directory: Names the node's data and the bootstrap membership.
-        groups: Of this node, in the order of shards; may be filled later.
+        groups: Of this node, in the order of shards.
         replicas: The same, for the replicas.
+        mesh: To the other nodes.
+
+    Attributes:
+        me: This node.
+        members: Asks the leaders about the membership.
     """
 
     def __init__(
@@ -43,11 +48,11 @@ class NodeMembers:
         *,
         groups: Sequence[RaftGroup],
         replicas: Sequence[Engine],
+        mesh: Mesh,
     ) -> None:
-        self._settings = settings
         self._directory = directory
         self._groups = groups
-        self._replicas = replicas
+        self._mesh = mesh
         self._configured = {
             peer.id: Member(id=peer.id, link=peer.link, http=peer.http, level=LEVEL)
             for peer in settings.peers
@@ -55,18 +60,12 @@ class NodeMembers:
         own = self._configured[settings.node_id]
         self.me = Member(id=own.id, data=directory.data, link=own.link, http=own.http, level=LEVEL)
         self._heard: dict[str, Member] = {}
-        self._mesh: Mesh | None = None
-        self._announcing: Registration | None = None
-
-    def attach(self, mesh: Mesh) -> dict[str, _Serve]:
-        """Start to follow the groups over the link; return the methods served to peers."""
-        self._mesh = mesh
         self.members = MembershipService(
-            node_id=self.me.id, replicas=self._replicas, groups=self._groups, link=mesh
+            node_id=self.me.id, replicas=replicas, groups=groups, link=mesh
         )
         self._founding = Bootstrap(
             standing=self._standing,
-            order=[peer.id for peer in self._settings.peers],
+            order=[peer.id for peer in settings.peers],
             calls=mesh,
             level=LEVEL,
             found=self._found,
@@ -74,15 +73,13 @@ class NodeMembers:
             callers=lambda: list(self._heard),
         )
         self._announcing = Registration(
-            me=self.me, groups=self._groups, members=self.members, peers=self.connected
+            me=self.me, groups=groups, members=self.members, peers=self.connected
         )
-        self.changed()
-        return {MEMBERS: self.members.serve, STAND: self._founding.serve}
 
     @property
-    def founding(self) -> Membership:
-        """Return the membership of a group whose log names none; empty while it is not known."""
-        return self._directory.founding or Membership()
+    def methods(self) -> dict[str, _Serve]:
+        """Return the methods served to peers."""
+        return {MEMBERS: self.members.serve, STAND: self._founding.serve}
 
     def known(self) -> dict[str, Member]:
         """Return every node by its id: the members, or the nodes that may let this one join."""
@@ -115,7 +112,7 @@ class NodeMembers:
         }
         if not known or data_of(incarnation) in known:
             return True
-        return self._mesh is None or self._mesh.data_at(peer) not in known
+        return self._mesh.data_at(peer) not in known
 
     def welcomes(self) -> bool:
         """Return whether unknown nodes may connect: only while this one does not know its peers."""
@@ -138,33 +135,28 @@ class NodeMembers:
 
     def waits_for(self) -> str:
         """Return why this node is not part of a cluster yet, for the operator."""
-        if self._announcing is None:
-            return ""
         text = self._founding.waits_for or self._announcing.refused
-        remedies = [f"{peer}: {remedy}" for peer in self.links() if (remedy := self._remedy(peer))]
+        remedies = [
+            f"{peer}: {remedy}" for peer in self.links() if (remedy := self._mesh.remedy(peer))
+        ]
         return f"{text} ({', '.join(remedies)})" if text and remedies else text
 
     def connected(self) -> list[str]:
         """Return the nodes that are connected."""
-        assert self._mesh is not None, "attach comes first"
         return [peer for peer in self.links() if self._mesh.connected(peer)]
 
     def missing(self, shard: int) -> dict[str, str]:
         """Return the voters of a shard that cannot vote with this node now, and why."""
-        assert self._mesh is not None, "attach comes first"
         found = {}
         for member in self._groups[shard].membership.members:
             if not member.voter or member.id == self.me.id:
                 continue
             if not self._mesh.connected(member.id):
-                remedy = self._remedy(member.id)
+                remedy = self._mesh.remedy(member.id)
                 found[member.id] = f"is not connected: {remedy}" if remedy else "is not connected"
             elif self._mesh.data_at(member.id) not in (None, member.data):
                 found[member.id] = "has lost its data"
         return found
-
-    def _remedy(self, peer: str) -> str:
-        return self._mesh.remedy(peer) if self._mesh is not None else ""
 
     def needed(self, shard: int) -> bool:
         """Return whether the connected voters of a shard have no majority without this one."""
@@ -179,7 +171,7 @@ class NodeMembers:
 
     def denied_as(self, reason: HandshakeRefusal) -> list[str]:
         """Return the nodes that refuse this one for the given reason."""
-        return self._mesh.denied_as(reason) if self._mesh is not None else []
+        return self._mesh.denied_as(reason)
 
     def changed(self) -> None:
         """Record that a group's membership changed.
@@ -189,14 +181,11 @@ class NodeMembers:
         """
         for group in self._groups:
             self._directory.use(group.level)
-        if self._mesh is not None:
-            self._mesh.know(self.links(), self._recorded())
-        if self._announcing is not None:
-            self._announcing.changed()
+        self._mesh.know(self.links(), self._recorded())
+        self._announcing.changed()
 
     async def take_part(self) -> None:
         """Find the cluster's membership and register this node with it; runs for ever."""
-        assert self._announcing is not None, "attach comes first"
         async with asyncio.TaskGroup() as tasks:
             if not self.founded:
                 outcome = await self._founding.run()

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 
-from codeq_cluster.artifacts import ArtifactStore, Stored, Upload
+from codeq_cluster.artifacts import ArtifactStore, Stored, Upload, open_store
 from codeq_cluster.artifacts.names import artifact_path, upload_prefix
 from codeq_cluster.broker.values import NewFile
 from codeq_cluster.errors import ArtifactStoreFailed
+from codeq_cluster.node.base import NodeBase
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,20 @@ class ArtifactFiles:
     async def discard(self, tenant: str, task_id: str, upload: str) -> None:
         """Delete all of an upload; raises ArtifactStoreFailed."""
         await self.kept.delete_prefix(upload_prefix(tenant, task_id, upload))
+
+
+def open_artifacts(base: NodeBase) -> ArtifactFiles | None:
+    """Return the configured artifact store, or None if none is configured."""
+    settings = base.settings
+    store = open_store(settings.artifacts)
+    if store is None:
+        return None
+    base.stack.push_async_callback(store.close)
+    return ArtifactFiles(
+        store,
+        bytes_max=settings.limits.max_artifact_bytes,
+        timeout_s=settings.artifacts.timeout_ms / 1000,
+    )
 
 
 async def _given(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:

@@ -19,6 +19,9 @@ class Readiness:
         members: The cluster's membership.
         outages: The replicas that are out.
         entries_in_flight_max: Of a leader.
+
+    Attributes:
+        draining: The node is about to stop.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Readiness:
         outages: Outages,
         entries_in_flight_max: int,
     ) -> None:
+        self.draining = False
         self._groups = groups
         self._members = members
         self._outages = outages
@@ -42,6 +46,8 @@ class Readiness:
         Args:
             in_full: With directories of this machine, which only operators may see.
         """
+        if self.draining:
+            return ["draining: this node is about to stop"]
         of_node: dict[str, None] = {}
         of_shards: dict[str, list[int]] = {}
         for group in self._groups:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.errors import StorageDamaged
+from codeq_cluster.membership.node_view import NodeMembers
+from codeq_cluster.node.base import NodeBase
 from codeq_cluster.node.disk_guard import OutageReason, Outages, free_bytes_of
+from codeq_cluster.node.drain import Drain
+from codeq_cluster.node.fatal import stop_at_once
 from codeq_cluster.node.metrics import register_outages
+from codeq_cluster.node.open_storage import OpenStorage
+from codeq_cluster.node.peer_handler import Method
+from codeq_cluster.node.replica_events import ReplicaEvents
+from codeq_cluster.node.replicas import Replicas
 from codeq_cluster.node.shard_replica import ShardReplica
-from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import stored_place
-from codeq_cluster.settings import NodeSettings
 from codeq_cluster.snapshots.checkpoint import Snapshots
 from codeq_cluster.snapshots.fetcher import SnapshotFetcher
 from codeq_cluster.snapshots.ports import READ, TAKE
 from codeq_cluster.snapshots.room import Room
 from codeq_cluster.snapshots.server import SnapshotServer
-from codeq_cluster.storage.directory import DataDirectory
-from codeq_cluster.storage.shard import Shard
 from codeq_cluster.storage.swap import incoming_path
-from codeq_cluster.telemetry import Metrics
 from codeq_cluster.wire import Mesh
-
-_Serve = Callable[[str, str, object, float], Coroutine[None, None, object]]
 
 
 class Recovery:
@@ -36,91 +35,62 @@ class Recovery:
         outages: The replicas that are out.
 
     Args:
-        settings: The node's settings.
-        stores: Of this node, in the order of shards.
-        groups: In the same order; may be filled until `attach`.
-        engines: In the same order; may be filled until `attach`.
-        background: Runs it all; it ends before the replicas do.
-        metrics: Counts the events.
-        fatal: Called with (shard, error) when the process must end; does not return.
+        base: Of the node.
+        storage: Its storage.
+        replicas: Its replicas.
+        mesh: To the peers.
+        members: Know whether a shard has a majority without this node.
+        drain: Transfers the leaderships.
+        events: Of the replicas; this registers for them.
     """
-
-    outages: Outages
 
     def __init__(
         self,
-        settings: NodeSettings,
+        base: NodeBase,
+        storage: OpenStorage,
+        replicas: Replicas,
         *,
-        stores: Sequence[Shard],
-        groups: Sequence[RaftGroup],
-        engines: Sequence[Engine],
-        background: Background,
-        metrics: Metrics,
-        fatal: Callable[[int, BaseException], None],
-    ) -> None:
-        self._settings = settings
-        self._stores = stores
-        self._groups = groups
-        self._engines = engines
-        self._background = background
-        self._metrics = metrics
-        self._fatal = fatal
-
-    def attach(
-        self,
         mesh: Mesh,
-        directory: DataDirectory,
-        *,
-        hand_over: Callable[[], Awaitable[None]],
-        told: Callable[[], None],
-        needed: Callable[[int], bool],
-    ) -> dict[str, _Serve]:
-        """Start, now that there are groups; return the methods served to peers.
-
-        Args:
-            mesh: To the peers.
-            directory: Holds the snapshots.
-            hand_over: Transfers the leaderships; bounded.
-            told: See `Outages`.
-            needed: Returns whether a shard has no majority without this node.
-        """
-        settings = self._settings
-        replicas = [
+        members: NodeMembers,
+        drain: Drain,
+        events: ReplicaEvents,
+    ) -> None:
+        settings, stores = base.settings, storage.shards
+        self._stack = base.stack
+        self._metrics = base.metrics
+        self._stores = stores
+        self._background = Background()
+        shard_replicas = [
             ShardReplica(store, group, engine)
-            for store, group, engine in zip(self._stores, self._groups, self._engines, strict=True)
+            for store, group, engine in zip(stores, replicas.groups, replicas.engines, strict=True)
         ]
         self.outages = Outages(
-            replicas=replicas,
+            replicas=shard_replicas,
             path=settings.data_dir,
             min_free_bytes=settings.store.min_free_bytes,
-            hand_over=hand_over,
-            fatal=self._fatal,
-            told=told,
+            hand_over=drain.give_all_away,
+            fatal=stop_at_once,
+            told=replicas.waiters.all,
         )
-        self._background.spawn(self.outages.watch())
-        self._watch_for_damage()
-        register_outages(self._metrics, self.outages)
+        register_outages(base.metrics, self.outages)
         snapshots = [
             Snapshots(
-                directory.snapshots_path(shard),
+                storage.directory.snapshots_path(shard),
                 shard=shard,
                 store=store,
-                incoming=incoming_path(directory.shard_path(shard)),
+                incoming=incoming_path(storage.directory.shard_path(shard)),
                 log_at=stored_place,
             )
-            for shard, store in enumerate(self._stores)
+            for shard, store in enumerate(stores)
         ]
-        server = SnapshotServer(
-            stores=snapshots,
-            replicas=replicas,
-            took=self._metrics.snapshot_taken,
+        self._server = SnapshotServer(
+            stores=snapshots, replicas=shard_replicas, took=base.metrics.snapshot_taken
         )
-        self._background.spawn(server.watch())
-        for shard, engine in enumerate(self._engines):
-            engine.on_reload(partial(server.forget, shard))
+        for shard, engine in enumerate(replicas.engines):
+            engine.on_reload(partial(self._server.forget, shard))
         self._fetcher = SnapshotFetcher(
             stores=snapshots,
-            replicas=replicas,
+            replicas=shard_replicas,
             calls=mesh,
             room=Room(
                 free_bytes=partial(free_bytes_of, settings.data_dir),
@@ -128,11 +98,32 @@ class Recovery:
                 is_out=self._is_out_of_room,
             ),
             bytes_per_s=settings.raft.snapshot_bytes_per_s,
-            hurries=needed,
+            hurries=members.needed,
             took=self._installed,
             failed=self.failed,
         )
-        return {TAKE: server.serve, READ: server.serve}
+        events.on_behind(self.behind)
+        events.on_diverged(self.diverged)
+        events.on_failed(self.failed)
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """Return the methods served to peers."""
+        return {TAKE: self._server.serve, READ: self._server.serve}
+
+    def start(self) -> None:
+        """Watch the disk, the data and the snapshots; fetches stop before the groups do.
+
+        Damage that is met before, while the groups read their logs, ends the start instead.
+        """
+        self._watch_for_damage()
+        self._stack.push_async_callback(self._background.stop)
+        self._background.spawn(self.outages.watch())
+        self._background.spawn(self._server.watch())
+
+    def is_out(self, shard: int) -> bool:
+        """Return whether a shard's replica is out."""
+        return shard in self.outages.out
 
     def behind(self, shard: int) -> None:
         """Fetch a snapshot: the leader no longer has entries that the replica needs."""

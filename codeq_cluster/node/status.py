@@ -1,63 +1,90 @@
-"""Status: one shard as a node sees it, with its members' addresses."""
+"""Status: the shards as a node sees them, with their members' addresses."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from codeq_cluster.broker.values import PeerView, ShardStatus
 from codeq_cluster.membership.node_view import NodeMembers
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.settings import NodeSettings
+from codeq_cluster.settings import LogSync, NodeSettings
+from codeq_cluster.storage.wal_writer import Syncer
 
 
-def status_of(
-    group: RaftGroup, *, members: NodeMembers, settings: NodeSettings, log_sync: str
-) -> ShardStatus:
-    """Return the status of a group.
+class NodeStatus:
+    """The shards of a node, as it sees them.
 
     Args:
-        group: Of this node.
-        members: The cluster's members and their addresses.
         settings: The node's settings.
-        log_sync: How the node's log is synced now.
+        groups: Of this node, in the order of shards.
+        members: The cluster's members and their addresses.
+        syncer: Syncs the node's log; None when nobody does.
     """
-    status = group.status()
-    known = members.known()
-    own = members.me
-    leader = known.get(status.leader or "")
-    return ShardStatus(
-        shard_idx=status.shard,
-        is_leader=status.is_leader,
-        self_id=settings.node_id,
-        self_addr=own.link,
-        self_http_addr=own.http,
-        voting=status.voting,
-        preferred=status.preferred or "",
-        changing=status.changing,
-        leader_id=leader.id if leader else "",
-        leader_addr=leader.link if leader else "",
-        leader_http_addr=leader.http if leader else "",
-        has_leader=leader is not None,
-        term=status.term,
-        commit_index=status.commit_index,
-        applied_index=status.applied_index,
-        digest=status.digest,
-        log_bytes=status.log_bytes,
-        level=group.level,
-        knows=_knows(group, settings.node_id),
-        durability=settings.raft.durability.value,
-        log_sync=log_sync,
-        peers=tuple(
-            PeerView(
-                id=peer.id,
-                addr=known[peer.id].link,
-                http_addr=known[peer.id].http,
-                voter=peer.voter,
-                connected=peer.connected,
-                match_index=peer.match_index,
-                knows=_knows(group, peer.id),
-            )
-            for peer in status.peers
-        ),
-    )
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        groups: Sequence[RaftGroup],
+        members: NodeMembers,
+        syncer: Syncer | None,
+    ) -> None:
+        self._settings = settings
+        self._groups = groups
+        self._members = members
+        self._syncer = syncer
+
+    def shards(self) -> list[ShardStatus]:
+        """Return one status per shard."""
+        log_sync = self._log_sync()
+        return [self._shard(group, log_sync) for group in self._groups]
+
+    def _log_sync(self) -> str:
+        if self._syncer is None:
+            return "none"
+        return (LogSync.KERNEL if self._syncer.by_kernel else LogSync.THREAD).value
+
+    def _shard(self, group: RaftGroup, log_sync: str) -> ShardStatus:
+        settings, members = self._settings, self._members
+        status = group.status()
+        known = members.known()
+        own = members.me
+        leader = known.get(status.leader or "")
+        return ShardStatus(
+            shard_idx=status.shard,
+            is_leader=status.is_leader,
+            self_id=settings.node_id,
+            self_addr=own.link,
+            self_http_addr=own.http,
+            voting=status.voting,
+            preferred=status.preferred or "",
+            changing=status.changing,
+            leader_id=leader.id if leader else "",
+            leader_addr=leader.link if leader else "",
+            leader_http_addr=leader.http if leader else "",
+            has_leader=leader is not None,
+            term=status.term,
+            commit_index=status.commit_index,
+            applied_index=status.applied_index,
+            digest=status.digest,
+            log_bytes=status.log_bytes,
+            level=group.level,
+            knows=_knows(group, settings.node_id),
+            durability=settings.raft.durability.value,
+            log_sync=log_sync,
+            peers=tuple(
+                PeerView(
+                    id=peer.id,
+                    addr=known[peer.id].link,
+                    http_addr=known[peer.id].http,
+                    voter=peer.voter,
+                    connected=peer.connected,
+                    match_index=peer.match_index,
+                    knows=_knows(group, peer.id),
+                )
+                for peer in status.peers
+            ),
+        )
 
 
 def _knows(group: RaftGroup, node_id: str) -> int:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from functools import partial
 
 from codeq_cluster.artifacts.garbage_collection import GarbageCollection
 from codeq_cluster.broker.background import Background
-from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.node.artifact_files import ArtifactFiles
-from codeq_cluster.ratelimit.limiter import RateLimiter
+from codeq_cluster.node.base import NodeBase
+from codeq_cluster.node.parts import NodeParts
 from codeq_cluster.ratelimit.token_bucket import Scope
-from codeq_cluster.settings import WebhookSettings
-from codeq_cluster.storage.shard import Shard
-from codeq_cluster.telemetry import Metrics
-from codeq_cluster.telemetry.tracing import Tracing
 from codeq_cluster.webhooks.http_client import Sender
 from codeq_cluster.webhooks.notification_queue import NotificationQueue
 from codeq_cluster.webhooks.outbox import JobOutbox
@@ -33,40 +26,25 @@ class WebhookWiring:
     """Starts the broker's outgoing calls.
 
     Args:
-        settings: Of webhooks.
-        engines: Of this node, in the order of shards.
-        stores: Of this node, in the order of shards.
-        quotas: The limit of calls to a tenant's webhooks.
-        metrics: Counts the calls.
-        tracing: Makes spans of the calls; None for none.
-        stack: Stops what was started.
+        base: Of the node.
+        parts: Of the node; they run.
     """
 
-    def __init__(
-        self,
-        settings: WebhookSettings,
-        *,
-        engines: Sequence[Engine],
-        stores: Sequence[Shard],
-        quotas: RateLimiter,
-        metrics: Metrics,
-        tracing: Tracing | None,
-        stack: AsyncExitStack,
-    ) -> None:
-        self._settings = settings
-        self._engines = engines
-        self._stores = stores
-        self._quotas = quotas
-        self._metrics = metrics
-        self._tracing = tracing
-        self._stack = stack
+    def __init__(self, base: NodeBase, parts: NodeParts) -> None:
+        self._settings = base.settings.webhooks
+        self._engines = parts.replicas.engines
+        self._stores = parts.storage.shards
+        self._catalogue = parts.replicas.catalogue
+        self._quotas = parts.calls.quotas
+        self._metrics = base.metrics
+        self._tracing = base.tracing
+        self._stack = base.stack
 
-    async def start(self, files: ArtifactFiles | None, catalogue: Catalogue) -> Background:
+    async def start(self, files: ArtifactFiles | None) -> Background:
         """Start all parts; return the background that runs them and may run more.
 
         Args:
             files: The artifact store; None for none.
-            catalogue: Knows the queues and their subscriptions.
         """
         # Callers of the sender stop before it does, so that a planned stop does not count as a
         # target's failure.
@@ -78,7 +56,7 @@ class WebhookWiring:
         if files is not None:
             background.spawn(files.check_soon())
         self._start_outboxes(sender, files, background)
-        self._start_notices(sender, background, catalogue)
+        self._start_notices(sender, background)
         return background
 
     def _start_outboxes(
@@ -107,7 +85,9 @@ class WebhookWiring:
             outbox_jobs.look_soon()
             self._stack.callback(outbox_jobs.stop)
 
-    def _start_notices(self, sender: Sender, background: Background, catalogue: Catalogue) -> None:
+    def _start_notices(self, sender: Sender, background: Background) -> None:
+        catalogue = self._catalogue
+
         def counted(queue: str, outcome: str) -> None:
             self._metrics.webhook_delivered(QUEUE_READY, queue, outcome)
 

@@ -1,6 +1,6 @@
 """Simulated broker: one life of one node, the real broker on virtual time, network and disk.
 
-It wires a node as `node/compose.py` does, except for sockets, threads and files.
+It wires a node as `node/parts.py` does, except for sockets, threads and files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from random import Random
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine, EngineLimits
-from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.codec.membership import Membership
@@ -176,10 +175,8 @@ class SimBroker:
         self.engines: list[Engine] = []
         self.groups: list[RaftGroup] = []
         self._settings = settings
-        catalogue = Catalogue()
+        catalogue = Catalogue(self.states)
         waiters = Waiters(waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable)
-        self._make_engines(random, catalogue, waiters)
-        catalogue.attach(self.states, [partial(_replica, engine) for engine in self.engines])
         self.link = SimLink(
             node_id,
             network,
@@ -187,27 +184,23 @@ class SimBroker:
             serve=self._serve,
             quick={"operate": self._serve_operate},
         )
-        self._shard_calls = ShardCalls(self.engines)
-        self.forwarder = Router(
-            node_id=node_id,
-            engines=self.engines,
-            calls=self.link,
-            took=lambda _method, _seconds: None,
-            is_out=self.out.__contains__,
-            peers=lambda: sorted(self.link.up),
-        )
-        for shard, (engine, watch) in enumerate(zip(self.engines, watches, strict=True)):
+        # Drawn in this order, so that a seed plays the same run whoever is made first.
+        fractions = [Random(random.random()) for _ in watches]  # noqa: S311 - backoff, not secrets
+        elections = [Random(random.random()) for _ in watches]  # noqa: S311 - timeouts, not secrets
+
+        def open_group(engine: Engine) -> RaftGroup:
+            shard = engine.shard
             group = RaftGroup(
                 Identity(shard=shard, node_id=node_id, incarnation=incarnation),
                 bootstrap=founding,
                 ports=Ports(
                     store=self.storage.shards[shard].log,
                     writer=self.storage.shards[shard].log,
-                    machine=_WatchedEngine(engine, node_id, watch),
+                    machine=_WatchedEngine(engine, node_id, watches[shard]),
                     source=engine,
                     link=GroupLink(self.link, shard),
                     timers=timers,
-                    random=Random(random.random()),  # noqa: S311 - timeouts, not secrets
+                    random=elections[shard],
                 ),
                 events=Events(
                     on_fatal=partial(on_fatal, shard),
@@ -218,10 +211,20 @@ class SimBroker:
                 settings=settings.raft,
                 rules=settings.guard,
             )
-            engine.attach(group)
-            engine.on_reload(catalogue.reload)
-            engine.on_reload(waiters.all)
             self.groups.append(group)
+            return group
+
+        self._make_engines(fractions, catalogue, waiters, open_group)
+        catalogue.reload()
+        self._shard_calls = ShardCalls(self.engines)
+        self.forwarder = Router(
+            node_id=node_id,
+            engines=self.engines,
+            calls=self.link,
+            took=lambda _method, _seconds: None,
+            is_out=self.out.__contains__,
+            peers=lambda: sorted(self.link.up),
+        )
         self.broker = Broker(
             shards=self.forwarder,
             clock=clocks,
@@ -255,7 +258,13 @@ class SimBroker:
         self.groups[shard].resume()
         self.out.discard(shard)
 
-    def _make_engines(self, random: Random, catalogue: Catalogue, waiters: Waiters) -> None:
+    def _make_engines(
+        self,
+        fractions: Sequence[Random],
+        catalogue: Catalogue,
+        waiters: Waiters,
+        open_group: Callable[[Engine], RaftGroup],
+    ) -> None:
         settings = self._settings
         lifecycle = settings.lifecycle
         rules = LifetimeRules(
@@ -279,13 +288,16 @@ class SimBroker:
                 rules=rules,
                 limits=limits,
                 clock=self.clocks,
-                fraction=Random(random.random()).random,  # noqa: S311 - backoff, not secrets
+                fraction=fractions[shard].random,
                 observer=_Nobody(),
                 catalogue=catalogue,
+                open_log=open_group,
                 awaited=lambda: waiters.awaited,
             )
             engine.on_rows(catalogue.rows)
             engine.on_rows(waiters.rows)
+            engine.on_reload(catalogue.reload)
+            engine.on_reload(waiters.all)
             self.engines.append(engine)
 
     def _on_raft(self, peer: str, shard: int, message: bytes) -> None:
@@ -304,7 +316,3 @@ def _nothing(*, in_full: bool) -> list[str]:  # noqa: ARG001, no front end asks
 
 def _diverged(on_behind: Callable[[], None], _index: int) -> None:
     on_behind()
-
-
-def _replica(engine: Engine) -> ShardView:
-    return engine.replica

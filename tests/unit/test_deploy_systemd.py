@@ -12,8 +12,8 @@ import pytest
 
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.config import load
-from codeq_cluster.node.compose import EXIT_UNSAFE
 from codeq_cluster.node.drain import HANDOVER_S
+from codeq_cluster.node.fatal import EXIT_UNSAFE
 from codeq_cluster.settings import ArtifactProvider, LimitSettings, Signing
 from tests.acceptance.runbooks import blocks
 from tests.unit.shipped import operators

@@ -34,24 +34,24 @@ class ShardTally(Protocol):
 
 
 class Catalogue:
-    """One node's catalogue; follows the entries applied to every shard."""
+    """One node's catalogue; follows the entries applied to every shard.
 
-    def __init__(self) -> None:
+    Args:
+        stores: Of all shards, in order; `reload` loads their items.
+    """
+
+    def __init__(self, stores: Sequence[StateStore]) -> None:
         self._policies: dict[tuple[str, str], Policy] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._subscribers: dict[tuple[str, str], dict[str, Subscription]] = {}
-        self._stores: Sequence[StateStore] = ()
-        self._tallies: Sequence[Callable[[], ShardTally]] = ()
+        self._stores = stores
+        self._tallies: list[Callable[[], ShardTally]] = []
         self._settling: set[asyncio.Event] = set()
         self._on_open: list[Callable[[str, str], None]] = []
 
-    def attach(
-        self, stores: Sequence[StateStore], tallies: Sequence[Callable[[], ShardTally]]
-    ) -> None:
-        """Connect with the shards, in order, and load their items."""
-        self._stores = stores
-        self._tallies = tallies
-        self.reload()
+    def follow(self, tally: Callable[[], ShardTally]) -> None:
+        """Add the counts of the next shard, in order."""
+        self._tallies.append(tally)
 
     def reload(self) -> None:
         """Replace all known items by those the shards keep."""

@@ -178,6 +178,7 @@ class Engine:
         observer: Observer,
         tracing: EntryTracing | None = None,
         catalogue: Catalogue,
+        open_log: Callable[[Engine], Log],
         awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         self._node_id = node_id
@@ -194,7 +195,6 @@ class Engine:
         self._tracing = tracing
         self._catalogue = catalogue
         self._awaited = awaited
-        self._log: Log | None = None
         self._leadership: Leadership | None = None
         self._replica = self._new_view()
         self._operations = 0
@@ -208,10 +208,9 @@ class Engine:
         self._on_rows: list[Callable[[dict[bytes, bytes | None]], None]] = []
         self._stopped = False
         catalogue.on_open(self._opened)
-
-    def attach(self, group: Log) -> None:
-        """Connect the engine with its Raft group, once, before the group starts."""
-        self._log = group
+        catalogue.follow(lambda: self._replica)
+        # Last: a log may ask its engine for its state at once.
+        self._group = open_log(self)
 
     def on_leader(self, call: Callable[[], None]) -> None:
         """Call `call` whenever this node learns of a leader or loses one."""
@@ -496,11 +495,6 @@ class Engine:
         self._tell_leader()
 
     # -- deciding --------------------------------------------------------------------------------
-
-    @property
-    def _group(self) -> Log:
-        assert self._log is not None, "the engine is not attached to its group"
-        return self._log
 
     def _leading(self) -> Leadership:
         if self._leadership is None or self._stopped:

@@ -114,7 +114,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         mount(app, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("codeq_cluster.node.compose.mount", kept)
+        patch.setattr("codeq_cluster.node.front_end.mount", kept)
         async with serving(settings) as client:
             sessions = {role: await logged_in(client, role) for role in ROLES}
             yield World(client, settings, apps[0], sessions)

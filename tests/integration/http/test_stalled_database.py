@@ -29,14 +29,14 @@ _numbers = count()
 @contextlib.contextmanager
 def stalled(node: Node, shard: int) -> Iterator[None]:
     """Make RocksDB refuse every write of a shard, as if compactions were behind."""
-    family = node._databases[shard].state.family
+    family = node.parts.storage.databases[shard].state.family
     family.set_options({"level0_file_num_compaction_trigger": "1000"})
     family.put(b"codeq/test/stall", b"")
     family.flush()
     family.set_options(
         {"level0_slowdown_writes_trigger": "1", "level0_stop_writes_trigger": "1"},
     )
-    assert 1 == node._databases[shard].properties()["write_stopped"]
+    assert 1 == node.parts.storage.databases[shard].properties()["write_stopped"]
     try:
         yield
     finally:
@@ -79,7 +79,7 @@ async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path
             answer = await refused(client)
             others = [await create(client, WELL) for _ in range(10)]
             alive = await client.get("/healthz")
-            unspilled = node._shards[STALLED].size
+            unspilled = node.parts.storage.shards[STALLED].size
         # The database takes writes again.
         after = await eventually(
             lambda: create(client, STALLED), lambda answer: answer.status == 202

@@ -212,7 +212,7 @@ async def created(directory: Path) -> AsyncIterator[World]:
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("codeq_cluster.node.compose.make_app", kept)
+        patch.setattr("codeq_cluster.node.front_end.make_app", kept)
         async with serving(settings) as client:
             world = World(client, made[0], settings)
             await world.make_fixed()

@@ -89,7 +89,13 @@ def make_shard(
 ) -> Shard:
     """Return an engine over a store, which may have a history."""
     seen = Seen()
-    catalogue = catalogue or Catalogue()
+    catalogue = catalogue or Catalogue([store.state])
+    logs: list[OneNodeLog] = []
+
+    def open_log(engine: Engine) -> OneNodeLog:
+        logs.append(OneNodeLog(engine, engine))
+        return logs[-1]
+
     engine = Engine(
         node_id="n1",
         shard=number,
@@ -107,12 +113,11 @@ def make_shard(
         fraction=random.Random(7).random,
         observer=seen,
         catalogue=catalogue,
+        open_log=open_log,
     )
-    catalogue.attach([store.state], [lambda: engine.replica])
+    catalogue.reload()
     engine.on_rows(catalogue.rows)
-    log = OneNodeLog(engine, engine)
-    engine.attach(log)
-    return Shard(store, clock, seen, engine, log)
+    return Shard(store, clock, seen, engine, logs[-1])
 
 
 def shards_of(

@@ -139,9 +139,9 @@ async def test_one_queue_is_counted_without_the_others(many: Shard, state: _Coun
 class _CountingCatalogue(Catalogue):
     """Counts its calls for a queue's policy."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, store: MemoryShard) -> None:
         self.asked = 0
+        super().__init__([store.state])
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Count it."""
@@ -161,10 +161,9 @@ async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from()
     """A look and a claim ask for the policy of only a few queues, however many have work."""
     asked = {}
     for queues in (10, 2000):
-        catalogue = _CountingCatalogue()
-        shard = make_shard(
-            MemoryShard(), TestClock(), operations_max=2 * queues, catalogue=catalogue
-        )
+        store = MemoryShard()
+        catalogue = _CountingCatalogue(store)
+        shard = make_shard(store, TestClock(), operations_max=2 * queues, catalogue=catalogue)
         shard.log.lead()
         names = [f"queue-{number:05}" for number in range(queues)]
         for round_ in ("a", "b"):
@@ -186,8 +185,9 @@ async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from()
 
 async def test_paused_queues_are_looked_at_once() -> None:
     """Hundreds of paused queues with work cost other claims nothing, until resumed."""
-    catalogue = _CountingCatalogue()
-    shard = make_shard(MemoryShard(), TestClock(), catalogue=catalogue)
+    store = MemoryShard()
+    catalogue = _CountingCatalogue(store)
+    shard = make_shard(store, TestClock(), catalogue=catalogue)
     shard.log.lead()
     names = [f"queue-{number:03}" for number in range(400)]
     await shard.engine.operate([create(name, command=name) for name in names])

@@ -50,8 +50,8 @@ class Office:
 @pytest.fixture
 def office(shard: Shard) -> Office:
     """Yield a leader."""
-    catalogue = Catalogue()
-    catalogue.attach([shard.store.state], [lambda: shard.engine.replica])
+    catalogue = Catalogue([shard.store.state])
+    catalogue.follow(lambda: shard.engine.replica)
     waiters = Waiters(waiters_max=100, claimable=catalogue.claimable)
     shard.engine.on_rows(catalogue.rows)
     shard.engine.on_rows(waiters.rows)

@@ -46,8 +46,8 @@ def _apply(shard: Shard, rows: dict[bytes, bytes | None]) -> None:
 async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> None:
     """It stores and deletes the rows unchanged, and continues."""
     world, shard = World(), older.shard
-    catalogue = Catalogue()
-    catalogue.attach([shard.store.state], [lambda: shard.engine.replica])
+    catalogue = Catalogue([shard.store.state])
+    catalogue.follow(lambda: shard.engine.replica)
     box = opened(world, Background())
     notices = Notices(catalogue, [shard.engine], notification_queue=box, counted=world.counted)
     shard.engine.on_rows(notices.rows)

@@ -22,11 +22,9 @@ class _Node:
         self.other = make_shard(MemoryShard(), TestClock())
         self.home.log.lead()
         self.other.log.lead()
-        self.catalogue = Catalogue()
-        self.catalogue.attach(
-            [self.home.store.state, self.other.store.state],
-            [lambda: self.home.engine.replica, lambda: self.other.engine.replica],
-        )
+        self.catalogue = Catalogue([self.home.store.state, self.other.store.state])
+        self.catalogue.follow(lambda: self.home.engine.replica)
+        self.catalogue.follow(lambda: self.other.engine.replica)
         self.notices = Notices(
             self.catalogue,
             [self.home.engine],

@@ -1,0 +1,169 @@
+"""Front end: the broker for callers over HTTP, with its API and its page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from codeq_cluster.api.app import make_app
+from codeq_cluster.api.server import HttpServer
+from codeq_cluster.auth import Authenticator
+from codeq_cluster.backup.job import BackupJobs
+from codeq_cluster.backup.open_target import open_place
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.polls import Polls
+from codeq_cluster.broker.queries.depths import LocalDepths
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.node.artifact_files import ArtifactFiles
+from codeq_cluster.node.backup_source import BackupShard
+from codeq_cluster.node.base import NodeBase
+from codeq_cluster.node.metrics import register_gauges, register_tls
+from codeq_cluster.node.node_certificates import NodeCertificates
+from codeq_cluster.node.parts import NodeParts
+from codeq_cluster.node.report import Reporter
+from codeq_cluster.ui.routes import mount
+from codeq_cluster.ui.sources import Shared, Sources
+from codeq_cluster.webhooks.dns import DnsResolver
+from codeq_cluster.webhooks.ssrf_guard.targets import Targets
+
+_NAMES_AT_ONCE = 16  # Concurrent look-ups of webhooks' names, each in a thread.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontEnd:
+    """Opens a node to callers.
+
+    Attributes:
+        parts: Of the node; they run.
+        files: The artifact store; None for none.
+        background: Runs what outlives a request.
+        certificates: For https, and for the metrics.
+    """
+
+    base: NodeBase
+    parts: NodeParts
+    files: ArtifactFiles | None
+    background: Background
+    certificates: NodeCertificates
+
+    async def open(self) -> HttpServer:
+        """Serve the API and the page; return the server.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        base, certificates = self.base, self.certificates
+        self._register_gauges()
+        authenticator = Authenticator(base.settings.auth, clock=base.now_s)
+        await authenticator.start()
+        base.stack.push_async_callback(authenticator.stop)
+        http = self._http(authenticator)
+        base.background.spawn(self.parts.replicas.history.run())
+        register_tls(base.metrics, certificates=certificates.all, http=http)
+        await http.start()
+        base.stack.push_async_callback(http.stop)
+        return http
+
+    def _register_gauges(self) -> None:
+        parts = self.parts
+        register_gauges(
+            self.base.metrics,
+            engines=parts.replicas.engines,
+            groups=parts.replicas.groups,
+            stores=parts.storage.databases,
+            mesh=parts.mesh,
+        )
+
+    def _http(self, authenticator: Authenticator) -> HttpServer:
+        """Return the server of the API and the page, not started."""
+        base, parts, settings = self.base, self.parts, self.base.settings
+        polls = Polls(base.clock.wall_ms)
+        targets = Targets(
+            allow_private=settings.webhooks.allow_private,
+            lookup=DnsResolver(threads_max=_NAMES_AT_ONCE).addresses,
+        )
+        app = make_app(
+            self._broker(),
+            authenticator,
+            settings,
+            base.metrics,
+            quotas=parts.calls.quotas,
+            tracing=base.tracing,
+            targets=targets,
+            cluster=parts.calls.transfers,
+            members=parts.members.members,
+            polls=polls,
+            artifacts=None if self.files is None else self.files.kept,
+            backups=self._backups(),
+            now_ms=base.clock.wall_ms,
+        )
+        mount(app, self._page_sources(polls))
+        return HttpServer(
+            app,
+            host=settings.host,
+            port=settings.port,
+            limits=settings.limits,
+            metrics=base.metrics,
+            certificates=self.certificates.http,
+        )
+
+    def _broker(self) -> Broker:
+        parts = self.parts
+        return Broker(
+            shards=parts.calls.router,
+            clock=self.base.clock,
+            waiters=parts.replicas.waiters,
+            background=self.background,
+            status=parts.status.shards,
+            missing=parts.readiness.missing,
+            files=self.files,
+            artifact_base=self.base.settings.artifacts.public_url.rstrip("/"),
+        )
+
+    def _page_sources(self, polls: Polls) -> Sources:
+        """Return the page's data sources, on this node and, over the link, on the others."""
+        base, parts = self.base, self.parts
+        stores = [store.state for store in parts.storage.shards]
+        sources = Sources(
+            depths=LocalDepths(stores=stores, catalogue=parts.replicas.catalogue),
+            history=parts.replicas.history,
+            polls=polls,
+            gathering=parts.calls.gathering,
+            now_ms=base.clock.wall_ms,
+            shared=Shared(self.background),
+        )
+        reporter = Reporter(
+            base.settings,
+            groups=parts.replicas.groups,
+            outages=parts.recovery.outages,
+            missing=parts.readiness.missing,
+            started_ms=base.clock.wall_ms(),
+        )
+        sources.offer(reporter.report)
+        return sources
+
+    def _backups(self) -> BackupJobs | None:
+        base, parts, settings = self.base, self.parts, self.base.settings
+        place = open_place(settings.backup)
+        if place is None:
+            return None
+        return BackupJobs(
+            node_id=settings.node_id,
+            cluster_id=settings.cluster_id,
+            place=place,
+            shards=[
+                BackupShard(
+                    shard,
+                    store,
+                    shards=parts.calls.router,
+                    catalogue=parts.replicas.catalogue,
+                    group=parts.replicas.groups[shard],
+                    outages=parts.recovery.outages,
+                )
+                for shard, store in enumerate(parts.storage.shards)
+            ],
+            scratch=parts.storage.directory.backup_path,
+            keep=settings.backup.keep,
+            bytes_per_s=settings.backup.bytes_per_second,
+            background=self.background,
+            now_ms=base.clock.wall_ms,
+        )

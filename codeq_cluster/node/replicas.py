@@ -1,0 +1,178 @@
+"""Replicas: this node's copy of every shard: its engine, and the Raft group that drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from functools import partial
+
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.engine import Engine, EngineLimits
+from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.codec.membership import Membership
+from codeq_cluster.core.budget import Budget
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.node.base import NodeBase
+from codeq_cluster.node.open_storage import OpenStorage, naming_remedy
+from codeq_cluster.node.replica_events import ReplicaEvents
+from codeq_cluster.raft.group import Identity, RaftGroup
+from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
+from codeq_cluster.raft.ports import Ports
+from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
+from codeq_cluster.telemetry.history import History
+from codeq_cluster.telemetry.tasks import TaskObserver
+from codeq_cluster.wire import Mesh
+
+
+class Replicas:
+    """The replicas of a node, and what connects them.
+
+    Args:
+        base: Of the node.
+        storage: Holds their rows.
+        mesh: Carries the groups' messages.
+        events: Gets the groups' reports.
+
+    Attributes:
+        engines: By shard.
+        groups: By shard.
+        catalogue: Every shard's policies, subscriptions and counts.
+        waiters: Callers on this node that wait for entries.
+        history: What happened lately, for the page.
+
+    Raises:
+        DataDirectoryRefused: A shard's rows are damaged.
+    """
+
+    def __init__(
+        self, base: NodeBase, storage: OpenStorage, mesh: Mesh, events: ReplicaEvents
+    ) -> None:
+        self._base = base
+        self._storage = storage
+        self._mesh = mesh
+        self._events = events
+        self._timers = LoopTimers(asyncio.get_running_loop())
+        settings = base.settings
+        self.catalogue = catalogue = Catalogue([store.state for store in storage.shards])
+        self.history = History(catalogue.counters, base.now_s)
+        self.waiters = waiters = Waiters(
+            waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable
+        )
+        self.groups: list[RaftGroup] = []
+        self.engines = self._make_engines()
+        catalogue.reload()
+        catalogue.on_open(
+            lambda tenant, queue: waiters.work(
+                tenant,
+                queue,
+                catalogue.claimable(tenant, queue, catalogue.ready(tenant, queue)),
+            )
+        )
+
+    def start(self) -> None:
+        """Start the groups, which read their logs; no leader is known yet.
+
+        Raises:
+            DataDirectoryRefused: A log and its state are damaged or do not fit.
+            ReleaseTooOld: A group uses formats that this release does not know.
+        """
+        stack, data_dir = self._base.stack, self._base.settings.data_dir
+        for shard, (group, engine) in enumerate(zip(self.groups, self.engines, strict=True)):
+            with naming_remedy(data_dir, shard=shard):
+                group.start()
+            stack.callback(group.stop)
+            stack.callback(engine.stop)
+
+    def _make_engines(self) -> Sequence[Engine]:
+        base, settings = self._base, self._base.settings
+        catalogue, waiters = self.catalogue, self.waiters
+        rules, limits = _rules_of(settings), _limits_of(settings)
+        observer = TaskObserver(base.metrics, self.history)
+        engines = []
+        for shard, store in enumerate(self._storage.shards):
+            with naming_remedy(settings.data_dir, shard=shard):
+                engine = Engine(
+                    node_id=settings.node_id,
+                    shard=shard,
+                    shards=settings.shards,
+                    store=store.state,
+                    rules=rules,
+                    limits=limits,
+                    clock=base.clock,
+                    fraction=random.SystemRandom().random,
+                    observer=observer,
+                    tracing=base.tracing,
+                    catalogue=catalogue,
+                    open_log=self._open_group,
+                    awaited=lambda: waiters.awaited,
+                )
+            # The catalogue first: woken callers rely on it.
+            engine.on_rows(catalogue.rows)
+            engine.on_rows(waiters.rows)
+            engine.on_reload(catalogue.reload)
+            engine.on_reload(waiters.all)
+            engine.on_leader(partial(base.metrics.leader_changed, shard))
+            engines.append(engine)
+        return engines
+
+    def _open_group(self, engine: Engine) -> RaftGroup:
+        """Return the group that drives an engine."""
+        settings, shard = self._base.settings, engine.shard
+        directory, store = self._storage.directory, self._storage.shards[shard]
+        group = RaftGroup(
+            Identity(shard=shard, node_id=settings.node_id, incarnation=directory.incarnation),
+            bootstrap=directory.founding or Membership(),
+            ports=Ports(
+                store=store.log,
+                writer=store.log,
+                machine=engine,
+                source=engine,
+                link=GroupLink(self._mesh, shard),
+                timers=self._timers,
+                random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
+            ),
+            events=self._events.of(shard),
+            settings=settings.raft,
+        )
+        self.groups.append(group)
+        return group
+
+
+def _rules_of(settings: NodeSettings) -> LifetimeRules:
+    lifecycle = settings.lifecycle
+    return LifetimeRules(
+        backoff_policy=lifecycle.backoff_policy.value,
+        backoff_base_ms=lifecycle.backoff_base_seconds * 1000,
+        backoff_max_ms=lifecycle.backoff_max_seconds * 1000,
+        retention_ms=lifecycle.retention_seconds * 1000,
+        dlq_retention_ms=lifecycle.dlq_retention_seconds * 1000,
+        audit_retention_ms=lifecycle.audit_retention_seconds * 1000,
+        max_attempts_default=lifecycle.max_attempts_default,
+        delivery_attempts_max=settings.webhooks.max_attempts,
+        delivery_age_max_ms=settings.webhooks.max_age_seconds * 1000,
+        delivery_base_ms=settings.webhooks.base_backoff_seconds * 1000,
+        delivery_max_ms=settings.webhooks.max_backoff_seconds * 1000,
+        # Twice a timeout: recording the upload may take as long as a request, and the upload starts
+        # after it.
+        sweep_delay_ms=settings.limits.request_timeout_ms + settings.artifacts.timeout_ms,
+        budget=_budget(settings.budgets),
+        budgets={each.tenant: _budget(each) for each in settings.budgets.tenants},
+    )
+
+
+def _limits_of(settings: NodeSettings) -> EngineLimits:
+    return EngineLimits(
+        operations_max=settings.limits.operations_queued_max,
+        bytes_max=settings.limits.operations_queued_bytes_max,
+        lease_grace_ms=int(settings.lifecycle.lease_grace_seconds * 1000),
+        entry_bytes_max=settings.raft.entry_bytes_max,
+    )
+
+
+def _budget(bounds: BudgetSettings | TenantBudget) -> Budget:
+    return Budget(
+        waiting_max=bounds.ready_tasks,
+        leased_max=bounds.in_flight,
+        bytes_max=bounds.stored_bytes,
+    )
