@@ -186,5 +186,5 @@ async def test_a_read_of_two_requests_has_the_time_of_both(tmp_path: Path) -> No
                     await client.invoke(Process("p", 1), f, Args(task="t"))
     deadlines = [event.args.deadline_ms for event in recorder.events if event.type is Type.INVOKE]
 
-    assert [path.removeprefix("/v1/codeq") for path in asked[:2]] == ["/tasks/t/result", "/tasks/t"]
-    assert deadlines == [2000, 1000]
+    assert ["/tasks/t/result", "/tasks/t"] == [path.removeprefix("/v1/codeq") for path in asked[:2]]
+    assert [2000, 1000] == deadlines

@@ -22,7 +22,7 @@ async def test_a_pass_ends_with_what_its_calls_asked_for() -> None:
     loop.call_soon(order.append, "next pass")
     await asyncio.sleep(0)
 
-    assert order == ["turn of a", "turn of b", "frame of a", "frame of b", "next pass"]
+    assert ["turn of a", "turn of b", "frame of a", "frame of b", "next pass"] == order
 
 
 async def test_a_call_that_asks_for_another_waits_a_pass() -> None:
@@ -35,7 +35,7 @@ async def test_a_call_that_asks_for_another_waits_a_pass() -> None:
     for _ in range(2):
         await asyncio.sleep(0)
 
-    assert order == ["between", "second", "last but one"]
+    assert ["between", "second", "last but one"] == order
 
 
 async def test_a_call_that_was_cancelled_is_not_made() -> None:
@@ -46,7 +46,7 @@ async def test_a_call_that_was_cancelled_is_not_made() -> None:
     later.cancel()
     await asyncio.sleep(0)
 
-    assert order == ["made"]
+    assert ["made"] == order
 
 
 async def test_a_call_that_fails_is_reported_and_the_others_follow() -> None:
@@ -61,10 +61,10 @@ async def test_a_call_that_fails_is_reported_and_the_others_follow() -> None:
     shared.soon(partial(order.append, "later"))
     await asyncio.sleep(0)
 
-    assert [str(error) for error in reported] == [
-        "invalid literal for int() with base 10: 'no number'"
+    assert ["invalid literal for int() with base 10: 'no number'"] == [
+        str(error) for error in reported
     ]
-    assert order == ["soon", "last", "later"]
+    assert ["soon", "last", "later"] == order
 
 
 async def test_the_parts_of_a_node_share_a_pass() -> None:

@@ -32,7 +32,7 @@ async def _leased(shard: Shard) -> dict[bytes, bytes | None]:
     shard.log.release()
     claimed = (await asked)[-1]
     assert isinstance(claimed, Claimed)
-    assert [task.id for task in claimed.tasks] == ["a"]
+    assert ["a"] == [task.id for task in claimed.tasks]
     assert entries.is_net(payload)
     return entries.decode(payload).mutations
 
@@ -44,8 +44,8 @@ async def test_a_row_that_a_task_left_and_came_back_to_is_not_in_the_entry(shard
 
     assert keyspace.inprog("render", "acme", task_id="a") not in rows
     assert not [key for key in rows if b"/pending/" in key]
-    assert indexes.keys() == {b"lease", b"claim"}
-    assert sum(value is None for key, value in rows.items() if _is_index(key)) == 2
+    assert {b"lease", b"claim"} == indexes.keys()
+    assert 2 == sum(value is None for key, value in rows.items() if _is_index(key))
 
 
 def _is_index(key: bytes) -> bool:

@@ -275,7 +275,7 @@ def test_a_peer_is_never_both_connected_and_gone() -> None:
     gone = set(links.refused)
     links.up("B")
 
-    assert gone == {"B"}
+    assert {"B"} == gone
     assert (links.connected, links.refused) == ({"B"}, set())
 
 

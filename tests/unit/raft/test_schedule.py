@@ -41,7 +41,7 @@ def test_one_turn_serves_all_who_want_one() -> None:
         turns.schedule.want()
     turns.run(1.0)
 
-    assert turns.began == [0.0]
+    assert [0.0] == turns.began
 
 
 def test_no_turn_begins_during_a_flush() -> None:
@@ -102,7 +102,7 @@ def test_a_deadline_that_moves_away_costs_no_new_timer() -> None:
     turns.run(0.2)
 
     assert not early
-    assert turns.began == [0.3]
+    assert [0.3] == turns.began
 
 
 def test_a_deadline_that_comes_nearer_is_kept() -> None:
@@ -116,7 +116,7 @@ def test_a_deadline_that_comes_nearer_is_kept() -> None:
     turns.schedule.arm()
     turns.run(0.2)
 
-    assert turns.began == [0.1]
+    assert [0.1] == turns.began
 
 
 def test_a_stopped_schedule_takes_no_turn() -> None:

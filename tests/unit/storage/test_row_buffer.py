@@ -138,7 +138,7 @@ def test_a_row_that_came_and_went_is_not_spilled() -> None:
     buffer.update({b"index": b"", b"record": b"1"}, net=True)
     buffer.update({b"index": None, b"record": None}, net=True)
 
-    assert buffer.rows == {b"record": None}
+    assert {b"record": None} == buffer.rows
 
 
 def test_a_stored_row_that_came_and_went_again_is_deleted() -> None:
@@ -147,7 +147,7 @@ def test_a_stored_row_that_came_and_went_again_is_deleted() -> None:
     for value in (None, b"", None):
         buffer.update({b"lease": value}, net=True)
 
-    assert buffer.rows == {b"lease": None}
+    assert {b"lease": None} == buffer.rows
 
 
 def test_a_row_of_an_update_that_is_not_net_is_deleted() -> None:
@@ -156,7 +156,7 @@ def test_a_row_of_an_update_that_is_not_net_is_deleted() -> None:
     buffer.update({b"lease": b""})
     buffer.update({b"lease": None}, net=True)
 
-    assert buffer.rows == {b"lease": None}
+    assert {b"lease": None} == buffer.rows
 
 
 @given(toggles=st.lists(st.sets(keys, min_size=1), max_size=8))
@@ -169,7 +169,7 @@ def test_the_size_follows_rows_that_come_and_go(toggles: list[set[bytes]]) -> No
         present ^= toggled
     buffer.update(dict.fromkeys(present), net=True)
 
-    assert buffer.size == 0
+    assert 0 == buffer.size
     assert not buffer
 
 
