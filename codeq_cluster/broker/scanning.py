@@ -17,7 +17,7 @@ def every_row(store: StateStore, start: bytes, end: bytes) -> Iterator[tuple[byt
 
 
 def next_keys(store: StateStore, start: bytes, end: bytes, limit: int) -> tuple[list[bytes], bytes]:
-    """Return at most `limit` keys of start <= key < end, and the key up to which they are all."""
+    """Return the first keys of start <= key < end, at most `limit`, and the key to go on from."""
     page = store.scan(start, end, limit)
     edge = page[-1][0] + b"\0" if len(page) == limit else end
     return [key for key, _ in page], edge

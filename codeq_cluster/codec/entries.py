@@ -2,11 +2,11 @@
 
     version byte, then the version's fields: [epoch, ordinal, clock_ms, seq, {key: value | null}]
     1: in CBOR
-    2: in MessagePack, which is written and read in a tenth of the time
+    2: in MessagePack, which takes a tenth of the time
     3: like 2, and its mutations are net: each index row of a task is put only where there is none
 
-Every version is read. The format version in use decides which one is written, because every node of
-the group can read it.
+A node reads every version. It writes the newest one that the format version in use allows, because
+every node of the group can read that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Form(NamedTuple):
     """The writer and reader of one version.
 
     Attributes:
-        level: The format version from which on it is written.
+        level: The first format version in which it is written.
     """
 
     level: int
@@ -67,7 +67,7 @@ def encode(entry: Entry, *, level: int) -> bytes:
 
     Args:
         entry: The batch.
-        level: The format version in use where the entry is read.
+        level: The format version in use in the group.
     """
     version = max(version for version, form in _FORMS.items() if form.level <= level)
     return bytes((version,)) + _FORMS[version].encode(entry)
@@ -92,7 +92,7 @@ def is_net(payload: bytes) -> bool:
     """Return whether the mutations of a valid payload are net.
 
     Then a task's index row is put only where there is none, and deleted only where there is one.
-    Otherwise a batch that left a place and came back may put a row that is there already.
+    Otherwise a task that left a place and came back within the batch may put a row that exists.
     """
     return payload[0] >= _NET_FROM
 

@@ -1,7 +1,6 @@
-"""Explaining: the one reason why a task is where it is.
+"""Explaining: the one reason why a task is in its state.
 
-At every instant a task has exactly one reason. When several hold, the reason is the one that must
-be lifted first.
+At every instant a task has exactly one reason. If several apply, it is the one that must end first.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ _WAITING = frozenset(
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """The known facts around a task.
+    """The facts that explain a task's state.
 
     Attributes:
         leased: Tasks of its queue in progress on all shards.
@@ -88,7 +87,7 @@ class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
 
 
 def explain(task: Task, facts: Facts) -> Explanation:
-    """Return why the task is where it is."""
+    """Return why the task is in its state."""
     match task.state:
         case State.READY:
             return _ready(task, facts)

@@ -1,4 +1,4 @@
-"""Items: what a shard keeps in addition to its tasks.
+"""Items: the rows of a shard beside its tasks, such as topics, deliveries and audit records.
 
 Each item has a kind, a tenant and an id that is unique among the tenant's items of that kind.
 Instants are Unix milliseconds; 0 means "not set".
@@ -13,8 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-# codeQ's bounds on a topic's priorities. A task's own priority goes to 9, so 9 matches a tier of
-# 10.
+# codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
 TIERS_MAX = 10
 TIER_MAX = 10
 
@@ -31,19 +30,19 @@ class ItemKind(StrEnum):
 
 
 class Topic(Struct, frozen=True, array_like=True, tag="topic", kw_only=True):
-    """The policy of one command's queue; 0 or empty stands for the broker's own.
+    """The policy of one command's queue; 0 or empty means the broker's default.
 
     Attributes:
         id: The queue: the topic's name in lower case.
-        name: In the caller's spelling.
-        version: From 1, one more with every real change.
+        name: The topic's name as the caller spelt it.
+        version: 1 for a new topic; grows by one with every change of its content.
         priority_tiers: The priorities that a new task may have, ascending; an existing task keeps
             its own.
-        max_attempts: Default and ceiling of a new task's deliveries.
+        max_attempts: Default and upper bound of a new task's `max_attempts`.
         dead_letter: The queue that keeps the command's dead letters; empty for its own.
         retention_s: From a task's end to its deletion, except for dead letters.
         max_consumers: Bound on the queue's tasks in progress, over the whole cluster.
-        weight: Share of the queue among those that a claim takes from at once.
+        weight: Share of the queue in claims from several queues.
         request: Id of the request that wrote this version.
     """
 
@@ -73,7 +72,7 @@ class Pause(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
 
 
 class Mode(StrEnum):
-    """The receivers: everybody, one of each group in turn, or one by rendezvous hash."""
+    """Which subscriptions get a notice: all, one of each group in turn, or one by rendezvous hash."""
 
     FANOUT = "fanout"
     GROUP = "group"
@@ -112,8 +111,8 @@ class Delivery(Struct, frozen=True, array_like=True, tag="hook", kw_only=True):
         due_ms: Time of the next attempt; 0 for a dead delivery.
         died_ms: When it was given up; 0 while it is pending.
         expires_ms: When a dead delivery is deleted.
-        replay: Id of the request that revived it last.
-        since_ms: When it became pending, by its creation or its last revival.
+        replay: Id of the request that replayed it last.
+        since_ms: When it became pending: when it was created, or replayed last.
     """
 
     tenant: str
@@ -134,7 +133,7 @@ class Delivery(Struct, frozen=True, array_like=True, tag="hook", kw_only=True):
 
 
 class Sweep(Struct, frozen=True, array_like=True, tag="sweep", kw_only=True):
-    """Stored artifacts to delete, because nobody needs them; its id is `<task id>.<upload>`."""
+    """An upload to delete, because no task needs it; the id is `<task id>.<upload>`."""
 
     tenant: str
     id: str
@@ -145,11 +144,11 @@ class Sweep(Struct, frozen=True, array_like=True, tag="sweep", kw_only=True):
 
 
 class Audit(Struct, frozen=True, array_like=True, tag="audit", kw_only=True):
-    """An operator's change.
+    """A change that an admin or an operator made.
 
     Attributes:
-        id: Sorts the newest first.
-        actor: The subject of the operator's token.
+        id: Newer records sort first.
+        actor: The subject of the author's token.
         action: For example `topic.put` or `dlq.requeue`.
         target: The changed queue, topic or task.
         index: Of the log entry that carries it; set when the entry is applied.
@@ -199,12 +198,12 @@ class Policy(Struct, frozen=True):
 
     @property
     def weight(self) -> int:
-        """Return the queue's share among those that a claim takes from at once."""
+        """Return the queue's share in claims from several queues."""
         return self.topic.weight if self.topic is not None else 1
 
     @property
     def max_consumers(self) -> int:
-        """Return how many tasks may be in progress at once; 0 for any number."""
+        """Return how many tasks may be in progress at once; 0 for no limit."""
         return self.topic.max_consumers if self.topic is not None else 0
 
     def claimable(self, wanted: int, leased: Callable[[], int]) -> int:

@@ -1,4 +1,4 @@
-"""Rules: the durations and bounds for decisions, fixed for the life of a leader."""
+"""Rules: the durations and bounds of decisions; a node keeps the same ones from start to stop."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class LifetimeRules:
 
     Attributes:
         backoff_policy: A key of `backoff.POLICIES`.
-        backoff_base_ms: b of the policies.
-        backoff_max_ms: Cap of every delay after a nack, asked for or computed.
+        backoff_base_ms: The base delay of the policies, `b` in their formulas.
+        backoff_max_ms: Upper bound of every delay after a nack, requested or computed.
         retention_ms: From the terminal instant to the task's deletion.
         dlq_retention_ms: The same for a dead letter.
-        key_retention_ms: Minimum life of an idempotency key, and so of its task, from the create.
-        history_attempts_max: How many finished attempts are kept with a task, the newest.
-        max_attempts_default: For a task that names none, in a queue whose topic names none.
+        key_retention_ms: From a create, the minimum life of its idempotency key and so of its task.
+        history_attempts_max: A task keeps this many finished attempts, the newest.
+        max_attempts_default: Used if neither the task nor its topic sets `max_attempts`.
         audit_retention_ms: From an operator's action to the deletion of its record.
         delivery_attempts_max: Attempts at a result callback before it is dead.
-        delivery_age_max_ms: The longest time it may be pending, tried or not, before it is dead.
-        delivery_base_ms: Wait after the first failed attempt; it doubles from there.
-        delivery_max_ms: Cap of that wait.
-        sweep_delay_ms: From a task's end until every upload under way has ended.
-        budget: Of every tenant that `budgets` does not name.
+        delivery_age_max_ms: A callback is dead after this time, even without an attempt.
+        delivery_base_ms: Wait after the first failed attempt; it doubles with each further one.
+        delivery_max_ms: Upper bound of that wait.
+        sweep_delay_ms: From a task's end to the sweep of its uploads; longer than any upload takes.
+        budget: The budget of each tenant that is not in `budgets`.
         budgets: By tenant.
     """
 

@@ -1,4 +1,4 @@
-"""Tenants: how much each may ask for, over the whole cluster."""
+"""Tenants: the rate limits and budgets of each, over the whole cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _by_tenant(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateSettings:
-    """One limit: a rate, and a burst of requests that a tenant that was idle may make ahead of it.
+    """One limit: a rate, and a burst that a tenant may make at once after a pause.
 
     Both are 0 for no limit.
     """
@@ -104,9 +104,9 @@ class RateLimitSettings:
     producer: RateSettings = section(
         RateSettings, "creates by a tenant, counting each task of a batch"
     )
-    # A batch counts once, as it may find nothing.
+    # A batch of claims counts once, because it may find no task.
     worker: RateSettings = section(RateSettings, "claims by a tenant, counting a batch once")
-    # Each may delete much.
+    # Clean-ups are limited, because each may delete thousands of tasks.
     admin: RateSettings = section(RateSettings, "clean-ups by a tenant")
     webhook: RateSettings = section(
         RateSettings, "webhook requests for a tenant, further ones wait"
@@ -143,9 +143,9 @@ def _budget(tenant: str, parts: Mapping[object, object]) -> Iterator[TenantBudge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSettings:
-    """Each tenant's budget over the whole cluster; with it used up, creates or claims are refused.
+    """Each tenant's budget over the whole cluster.
 
-    Results never are.
+    While it is used up, creates or claims are refused; results are always accepted.
     """
 
     ready_tasks: int = key(

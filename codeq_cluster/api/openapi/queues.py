@@ -114,7 +114,7 @@ FIELDS: BodyFields = {
                 **_BOUNDS["maxConsumers"],
             ),
             "weight": said(
-                "Share of the queue in claims that name several queues.", **_BOUNDS["weight"]
+                "Share of the queue in claims from several queues.", **_BOUNDS["weight"]
             ),
         },
         strict=True,

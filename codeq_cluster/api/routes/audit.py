@@ -21,7 +21,7 @@ async def audit(call: Call) -> HttpAnswer[AuditPage]:
 
 
 async def records(call: Call, shown: Callable[[Audit], bool]) -> HttpAnswer[AuditPage]:
-    """Return the requested page of the records that the caller may see."""
+    """Return the requested page of records, without those that `shown` rejects."""
     found, cursor = await listed(call, Audit)
     views = [audit_view(each) for each in found if shown(each)]
     return reply(AuditPage(views, cursor))

@@ -19,7 +19,7 @@ _PAGE = (files("codeq_cluster.api") / "web" / "docs.html").read_bytes()
 
 
 def _inline(tag: bytes) -> str:
-    # The page may only run and show its own content, wherever other content came from.
+    # Browsers run and style only content with these hashes, whatever is injected into the page.
     [text] = re.findall(b"<%b>(.*?)</%b>" % (tag, tag), _PAGE, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"
 
