@@ -1,4 +1,4 @@
-"""Expiry: the work of time: delays end, leases expire, messages die, ended tasks are deleted."""
+"""Expiry: changes that are due: ends of delays, leases and lifetimes, deletions of ended tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from codeq_cluster.core.view import View
 
 
 def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
-    """Apply what is due, tasks before items, at most `operation.count` in total."""
+    """Return the due changes, tasks before items, at most `operation.count` in total."""
     assert operation.count >= 1
     due_ids = view.due(operation.count, leases_too=operation.leases_too)
     changes: list[Change] = [_elapsed(view, task_id, rules) for task_id in due_ids]
@@ -30,7 +30,7 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
 
 
 def _elapsed(view: View, task_id: str, rules: LifetimeRules) -> TaskChange:
-    """Return the change that a task's due instant brings."""
+    """Return the change of a task whose due instant has come."""
     task = view.task(task_id)
     assert task is not None
     now_ms = view.now_ms

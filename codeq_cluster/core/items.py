@@ -72,7 +72,7 @@ class Pause(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
 
 
 class Mode(StrEnum):
-    """Which subscriptions get a notice: all, one of each group in turn, or one by rendezvous hash."""
+    """The subscriptions to notify: all, one of each group in turn, or one by rendezvous hash."""
 
     FANOUT = "fanout"
     GROUP = "group"

@@ -2,7 +2,7 @@
 
 One node owns a tenant's buckets: the leader of the tenant's home shard, which keeps them in memory.
 The others ask it over the link for a little more than they need, and remember its answer for a
-moment. So neither many small requests nor a flood of refused ones become as many calls.
+moment. So many small requests, or a flood of refused ones, cause only a few calls.
 
 Limits never cost availability. If the owner cannot be asked, each node grants its own share of the
 limit. A new owner starts with full buckets.
@@ -29,9 +29,9 @@ BORROW = "borrow"
 
 # Do not wait longer for an owner: a limit must not slow the requests it admits.
 OWNER_TIMEOUT_S = 0.25
-# A node asks for its need or for this part of the rate. So each other node can exceed the burst by
-# at most a tenth of a second's tokens. Low rates are exact.
-AHEAD_PARTS = 10  # Of a second.
+# The owner grants a tenth of a second's tokens if the asking node needs fewer. So each other node
+# can exceed the burst by at most that number. Low rates are exact.
+AHEAD_PARTS = 10
 # About 300 bytes each; a bucket that is full again takes no space.
 BUCKETS_MAX = 100_000
 
@@ -65,7 +65,7 @@ def _limit(settings: RateSettings | TenantRateLimit) -> RateLimit | None:
 
 
 class RateLimiter:
-    """Every tenant's rate limits, from this node.
+    """Takes tokens of every tenant's rate limits for the requests on this node.
 
     Args:
         node_id: This node.
@@ -114,7 +114,7 @@ class RateLimiter:
         self._token_leases = LruTable[_Key, TokenLease](idle=idle, entries_max=BUCKETS_MAX)
 
     def most(self, scope: Scope, tenant: str) -> int | None:
-        """Return the most tokens one request can ever have, None for any number."""
+        """Return the highest cost that a request can have, None without a limit."""
         limit = self._limits.of(scope, tenant)
         return limit.burst if limit else None
 
@@ -150,10 +150,10 @@ class RateLimiter:
     # -- answering a peer ------------------------------------------------------------------------
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Grant a peer tokens of a tenant whose home this node leads: [tokens, wait in ns].
+        """Grant a peer tokens of a tenant whose home shard this node leads: [tokens, wait in ns].
 
         Raises:
-            NotLeader: This node does not lead it; nothing was done.
+            NotLeader: This node does not lead that shard; nothing was done.
             ValueError: The body does not fit the method.
         """
         del peer, method, timeout_s
@@ -163,9 +163,9 @@ class RateLimiter:
         leader = self._leader(tenant)
         if leader != self._node_id:
             raise NotLeader(leader)
-        return self._lend((scope, tenant), least, needed)
+        return self._grant((scope, tenant), least, needed)
 
-    def _lend(self, key: _Key, least: int, needed: int) -> tuple[int, int]:
+    def _grant(self, key: _Key, least: int, needed: int) -> tuple[int, int]:
         limit = self._limits.of(*key)
         if limit is None:
             return needed, 0  # The nodes' configurations differ; the owner's decides.
@@ -199,14 +199,16 @@ class RateLimiter:
                 # The answer to the previous request may serve this one too.
                 wait_ns = token_lease.take(cost, self._now_ns())
                 return (
-                    await self._borrow(token_lease, key, limit, cost)
+                    await self._ask_owner(token_lease, key, limit, cost)
                     if wait_ns is None
                     else wait_ns
                 )
         finally:
             token_lease.needed -= cost
 
-    async def _borrow(self, token_lease: TokenLease, key: _Key, limit: RateLimit, cost: int) -> int:
+    async def _ask_owner(
+        self, token_lease: TokenLease, key: _Key, limit: RateLimit, cost: int
+    ) -> int:
         """Ask the owner; if it cannot be asked, take tokens from this node's own share."""
         scope, tenant = key
         owner, begun_ns = self._leader(tenant), self._now_ns()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-# How long an owner's answer counts: unused tokens are dropped, a refusal is asked for again, and a
-# silent owner is not asked before.
+# How long an owner's answer counts. Afterwards unused tokens are dropped, and an owner that refused
+# or did not answer is asked again.
 HOLD_NS = 10**9
 
 

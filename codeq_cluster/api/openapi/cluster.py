@@ -82,7 +82,7 @@ def _changed(voters_after: tuple[str, ...], learners_after: tuple[str, ...]) -> 
 
 
 def operations(shards: int) -> Operations:
-    """Return the description of these handlers in a cluster of so many shards."""
+    """Return the description of these handlers in a cluster with this number of shards."""
     return {
         raft.status: DescribedOperation(
             DescribedAnswer("The groups, by shard.", raft_view([_SHARD])), replicated=False

@@ -43,7 +43,7 @@ class Schema(Generic[B]):
 
         Args:
             text: The body, valid UTF-8.
-            error: The route's name for a body it cannot read.
+            error: The text of a refusal.
 
         Raises:
             ApiError: 400, with that text.
@@ -70,7 +70,7 @@ class Schema(Generic[B]):
         return tuple(self._fields.values())
 
     def unknown(self, text: str) -> str | None:
-        """Return the first field that the body does not name, or None.
+        """Return the first field of a body that the schema does not have, or None.
 
         Args:
             text: The same text as for `decode_any`.
@@ -102,7 +102,7 @@ def json_text(value: Raw, *, depth_max: int, error: str) -> str:
     text = bytes(value).decode()
     if text == "null":
         return ""
-    # Counting brackets is a memchr; only a text with many brackets is parsed.
+    # Counting brackets is cheap; only a text with many of them is parsed.
     if text.count("[") + text.count("{") > depth_max and depth(text) > depth_max:
         raise invalid_body(error)
     return text
@@ -140,8 +140,8 @@ def instant_ms(text: str, *, error: ApiError) -> int:
 def depth(text: str) -> int:
     """Return how deep brackets nest in a JSON text, ignoring strings.
 
-    Whole texts are processed at once, because anybody may send a megabyte of brackets: about 5 ms
-    for one, 40 ms in the worst case.
+    Each step processes the whole text in C, because anybody may send a megabyte of brackets. That
+    takes about 5 ms, 40 ms in the worst case.
     """
     unescaped = text.replace("\\\\", "").replace('\\"', "")
     outside = "".join(unescaped.split('"')[::2])

@@ -189,10 +189,10 @@ class Catalogue:
         match item:
             case Topic():
                 before = self.policy(item.tenant, item.id)
-                self._govern(item.tenant, item.id, Policy(item, before.paused))
+                self._set_policy(item.tenant, item.id, Policy(item, before.paused))
             case Pause():
                 before = self.policy(item.tenant, item.id)
-                self._govern(item.tenant, item.id, Policy(before.topic, paused=True))
+                self._set_policy(item.tenant, item.id, Policy(before.topic, paused=True))
             case Subscription():
                 self._unsubscribe(item.tenant, item.id)
                 self._subscriptions[item.tenant, item.id] = item
@@ -204,9 +204,9 @@ class Catalogue:
     def _drop(self, kind: ItemKind, tenant: str, item_id: str) -> None:
         before = self.policy(tenant, item_id)
         if kind is ItemKind.TOPIC:
-            self._govern(tenant, item_id, Policy(None, before.paused))
+            self._set_policy(tenant, item_id, Policy(None, before.paused))
         elif kind is ItemKind.PAUSE:
-            self._govern(tenant, item_id, Policy(before.topic, paused=False))
+            self._set_policy(tenant, item_id, Policy(before.topic, paused=False))
         elif kind is ItemKind.SUBSCRIPTION:
             self._unsubscribe(tenant, item_id)
 
@@ -220,7 +220,7 @@ class Catalogue:
             if not found:
                 del self._subscribers[tenant, queue]
 
-    def _govern(self, tenant: str, queue: str, policy: Policy) -> None:
+    def _set_policy(self, tenant: str, queue: str, policy: Policy) -> None:
         if policy == NO_POLICY:
             self._policies.pop((tenant, queue), None)
         else:

@@ -1,4 +1,4 @@
-"""Dead letters: the selected ones of one queue, page by page."""
+"""Dead letters: reads the selected dead letters of one queue, page by page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DeadLetterReader:
         deadline: float,
         count: int = PAGE,
     ) -> tuple[list[Task], bytes]:
-        """Return up to `count` next selected dead letters and where to go on; `END` at the end.
+        """Return the next selected dead letters, at most `count`, and where to go on, or `END`.
 
         If ids are named, all of them come in one page.
         """

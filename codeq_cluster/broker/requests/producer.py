@@ -1,4 +1,4 @@
-"""Producer: creates tasks, each on the shard its id names."""
+"""Producer: creates tasks, each on the shard of its id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_id() -> str:
 
 
 def fingerprint_of(command: str, payload: str) -> str:
-    """Return a hash that distinguishes a retry of an idempotency key from another task with it."""
+    """Return a hash that tells a repeated create from another task with the same key."""
     return blake2b(f"{command}\0{payload}".encode(), digest_size=16).hexdigest()
 
 
@@ -51,7 +51,7 @@ class Producer:
     def _place(
         self, tenant: str, item: RequestedTask, chosen: dict[str, int | None]
     ) -> tuple[int, Create]:
-        """Choose the id and the shard; a key has one shard, so that one log decides about it.
+        """Choose the id and the shard; an idempotency key has one shard, so one log decides on it.
 
         Args:
             tenant: The task's tenant.
@@ -133,8 +133,8 @@ async def on_their_shards(
             )
         except OperationTooLarge as error:
             if len(positions) > 1:
-                # One of them is too large, and others may be done. Retry each alone: an operation
-                # carries its name, so a repetition has no effect.
+                # One operation is too large, and others may have been carried out. Retry each one:
+                # it carries its request's id, so a repetition has no effect.
                 for position in positions:
                     await on_one(shard, [position])
                 return
