@@ -41,9 +41,9 @@ class Access(StrEnum):
 class Role(StrEnum):
     """A right beyond a producer's and a worker's routes; each value is a scope.
 
-    An admin has its own tenant and nothing of the cluster; an operator has the cluster and no
-    tenant's data. A viewer sees its own tenant on the page, without payloads and results. A token
-    may have several roles.
+    An admin manages its own tenant and nothing of the cluster; an operator manages the cluster and
+    sees no tenant's data. A viewer sees its own tenant on the page, without payloads and results. A
+    token may have several roles.
     """
 
     VIEWER = "codeq:view"
@@ -94,8 +94,8 @@ class Identity(Struct, frozen=True, kw_only=True):
     Attributes:
         tenant: Empty for the default tenant.
         event_types: Commands a worker may claim, `*` for every one.
-        scopes: Of the token; a worker's routes require them one by one.
-        roles: Required by whole groups of routes; a role may come from elsewhere than a scope.
+        scopes: The token's scopes; each of a worker's routes requires one.
+        roles: Groups of routes require one. A role comes from a scope or from the claim `role`.
         expires_s: When the token ends, Unix seconds; infinity if it does not.
     """
 
@@ -115,7 +115,8 @@ class Identity(Struct, frozen=True, kw_only=True):
     def acts_for_its_tenant(self) -> bool:
         """True unless the token names only roles without a tenant's data.
 
-        A producer's token names nothing at all, so without this an operator's would pass as one.
+        A producer's token needs neither role nor scope, so without this check an operator's token
+        would pass as a producer's.
         """
         return not self.roles or Role.ADMIN in self.roles or self.names_a_worker
 

@@ -18,7 +18,7 @@ from codeq_cluster.settings import (
 )
 from codeq_cluster.settings.tenants import SCOPES
 
-# The most that a task's keys and framing add to a request's body in an entry: generous.
+# A generous bound on the bytes that keys and framing add to a request's body in an entry.
 _ENTRY_OVERHEAD_BYTES = 64 * 1024
 
 
@@ -28,7 +28,7 @@ class Rule(NamedTuple):
     Attributes:
         key: The key whose value is wrong if the check fails.
         holds: Whether the configuration passes.
-        allowed: The values the key allows, given the others.
+        allowed: The values that the other keys allow for it, as the error says them.
     """
 
     key: str

@@ -21,8 +21,8 @@ _SPACES = re.compile(r"\s+")
 def error_kind(error: str) -> str:
     """Return the common part of an error's kind, with `#` for its variable parts.
 
-    The result is never empty, and its own kind is itself.
+    The result is never empty, and is the kind of itself.
     """
-    # Cut to the same length for all errors, which bounds the work.
+    # The cut bounds the work on a long error.
     text = _SPACES.sub(" ", error[: 4 * KIND_CHARS_MAX]).strip()
     return _VARIABLE.sub("#", text)[:KIND_CHARS_MAX].strip() or _NONE

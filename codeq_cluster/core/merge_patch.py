@@ -17,14 +17,14 @@ class NoObject(Exception):
 
 
 def patched(text: str, patch: str) -> str:
-    """Return a JSON object with the members that the patch names in place of its own.
+    """Return a JSON object, with the members that the patch names replaced or removed.
 
     Args:
         text: A JSON object.
-        patch: A JSON object; a member that is null removes one.
+        patch: A JSON object; a null member removes the member of that name.
 
     Raises:
-        NoObject: One of them is no object.
+        NoObject: The text or the patch is no JSON object.
     """
     return _patched(text.encode(), _members(patch.encode())).decode()
 

@@ -1,7 +1,7 @@
 """Operations: the requests that callers can make to one shard.
 
-They travel between nodes unchanged, so each is a tagged array. Limits are checked before an
-operation is made; the core asserts them.
+Nodes forward them unchanged, so each is a tagged array. Its maker checks the limits; the core only
+asserts them.
 `request` is the id that the first node gave the request: an operation sent twice under one id takes
 effect once.
 """
@@ -18,12 +18,12 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     """Add a task.
 
     Attributes:
-        id: Drawn by the caller; hashes to this shard. A second create of one id is a retry.
+        id: Chosen by the caller; hashes to this shard. A second create with the same id is a retry.
         payload: JSON text, kept byte for byte.
         max_attempts: 0 for the default of the queue's topic or the broker.
         delay_ms: From the leader's clock; 0 for at once. Ignored when `run_at_ms` is set.
-        ttl_ms: An undelivered task dies after this time; 0 for never.
-        fingerprint: Of command and payload; distinguishes a replay of the key from a conflict.
+        ttl_ms: A waiting task becomes a dead letter after this time; 0 for never.
+        fingerprint: Hash of command and payload; tells a repeated create from a conflicting one.
     """
 
     id: str
@@ -88,7 +88,7 @@ class Nack(Struct, frozen=True, array_like=True, tag="nack", kw_only=True):
     """Give a leased task back after a delay.
 
     Attributes:
-        delay_ms: As asked; 0 or less for the back-off policy.
+        delay_ms: The requested delay; 0 or less for the back-off policy.
     """
 
     request: str
@@ -129,7 +129,7 @@ class Cancel(Struct, frozen=True, array_like=True, tag="cancel", kw_only=True):
 
 
 class Advance(Struct, frozen=True, array_like=True, tag="advance", kw_only=True):
-    """Apply time to at most `count` tasks whose instant has come; the leader's own operation."""
+    """Apply the due changes of at most `count` tasks and items; the leader's own operation."""
 
     count: int
     leases_too: bool = True
@@ -198,8 +198,8 @@ class Revise(Struct, frozen=True, array_like=True, tag="revise", kw_only=True):
 
     Attributes:
         payload: JSON text.
-        endings: The task's endings when the payload was made; a task that has ended since is left
-            alone.
+        endings: How often the task had ended when the payload was made. If it has ended again
+            since, it is left alone.
     """
 
     request: str
@@ -211,7 +211,7 @@ class Revise(Struct, frozen=True, array_like=True, tag="revise", kw_only=True):
 
 
 class Rebury(Struct, frozen=True, array_like=True, tag="rebury", kw_only=True):
-    """Take a requeue back, for those of its tasks that nobody has claimed.
+    """Undo a requeue, for those of its tasks that nobody has claimed.
 
     Attributes:
         ids: On this shard; tasks that the requeue did not revive are left alone.
@@ -241,7 +241,7 @@ class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=Tr
 
 
 class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_only=True):
-    """Delete a queue's policy, so that the broker's own applies."""
+    """Delete a queue's policy, so that the broker's defaults apply."""
 
     request: str
     tenant: str
@@ -307,9 +307,9 @@ class Undelivered(Struct, frozen=True, array_like=True, tag="undelivered", kw_on
     """An attempt at a delivery has failed; the leader's own operation.
 
     Attributes:
-        attempt: Its number, from 1; an attempt reported before changes nothing.
-        deferred_ms: Above 0 the target was not tried: look again after this time; no attempt
-            counts.
+        attempt: Its number, from 1; an attempt that was reported already changes nothing.
+        deferred_ms: Above 0, the target was not tried: it is due again after this time, and no
+            attempt counts.
         wait_ms: The shortest wait before the next attempt, as the target asked.
     """
 
@@ -331,7 +331,7 @@ class Replay(Struct, frozen=True, array_like=True, tag="replay", kw_only=True):
 
 
 class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
-    """Unneeded artifacts are deleted, or (`failed`) could not be; the leader's own operation."""
+    """An upload was swept, or the sweep `failed`; the leader's own operation."""
 
     tenant: str
     id: str
@@ -368,18 +368,18 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
-    """Take over tasks and items from another cluster, whichever tenant had them there.
+    """Import tasks and items from another cluster; their tenant there does not matter.
 
     Attributes:
         tenant: The new owner.
         source: The backup they come from.
         shards: The cluster's number of shards, which decides where a key belongs.
-        tasks: All of this shard; `importing.fault` has accepted them.
+        tasks: Tasks of this shard, which `importing.fault` has accepted.
         items: Only on the tenant's home shard.
         forget_keys: A task whose idempotency key is taken, or belongs on another shard, comes
             without the key; otherwise it is left out.
         callbacks_only: Import only the callbacks of missing tasks, for tasks too large for one
-            entry: the task follows.
+            entry; the task itself follows later.
         dry_run: Answer only.
     """
 

@@ -1,4 +1,4 @@
-"""Leadership: leadership transfers of a shard, whichever node gets the request."""
+"""Leadership: transfers of a shard's leadership, requested on any node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from codeq_cluster.wire import Mesh
 
 TRANSFER = "transfer"
 
-# A leader tries for half a second; the rest is for news of the new one.
+# A leader tries for half a second; in the rest, the new leader must become known here.
 WAIT_S = 1.5
-PAUSE_S = 0.05  # Between two looks for a leader while no event announces one.
+PAUSE_S = 0.05  # Between two checks for a leader while no event announces one.
 
 
 class TransferAnswer(Struct, frozen=True, array_like=True):
@@ -33,13 +33,13 @@ class TransferAnswer(Struct, frozen=True, array_like=True):
 
 
 class LeadershipTransfers:
-    """Leadership of every shard, from this node.
+    """Transfers the leadership of any shard, on behalf of this node's callers and peers.
 
     Args:
         node_id: This node.
         replicas: This node's, in the order of shards; they know who leads.
-        begin: Makes this node's group of a shard transfer to a peer, None for any; returns False if
-            it cannot.
+        begin: Starts a transfer of a shard that this node leads to a peer, None for any; returns
+            False if it cannot.
         calls: The link.
     """
 
@@ -100,8 +100,8 @@ class LeadershipTransfers:
             raise NotLeader
         if leader == self._node_id:
             return await self._give(shard, to)
-        # Without a topic: calls about a shard are ended when its leader changes, which this call
-        # may cause.
+        # Without a topic: a change of the leader ends all calls whose topic is the shard, and this
+        # call may cause one.
         said = await self._calls.call(leader, TRANSFER, [shard, to], timeout_s=left_s)
         return msgspec.convert(said, TransferAnswer)
 

@@ -22,7 +22,7 @@ from codeq_cluster.telemetry import Metrics
 
 log = logging.getLogger(__name__)
 
-_LINGER_S = 2.0  # An unread body is drained for this long: its sender must get to the answer.
+_LINGER_S = 2.0  # An unread body is drained for this long, so that its sender reads the answer.
 _READ_BYTES = 2**16  # Limit of received bytes that wait for their turn; beyond it, reading pauses.
 _NEVER_S = 10 * 365 * 86_400.0
 _NO_LINGER = struct.pack("ii", 1, 0)
@@ -64,8 +64,8 @@ class Door(Protocol):
 class HttpConnection(web.RequestHandler):
     """One client's connection, with the bounds that aiohttp lacks.
 
-    One-piece requests of the busiest routes are answered here. Bytes that arrive meanwhile wait,
-    and then take the normal way.
+    Requests of the busiest routes that arrive in one piece are answered without aiohttp. Bytes that
+    arrive meanwhile wait, and are then read as usual.
     """
 
     __slots__ = (
@@ -185,7 +185,7 @@ class HttpConnection(web.RequestHandler):
             # aiohttp raises this for a target of `http://[]@`, and leaves its parser as it was.
             self.force_close()
             return
-        # Bytes came and no request did: they were a part of a head.
+        # Bytes that made no request are a part of a head.
         waiter = self._waiter
         if waiter is None or waiter.done():
             if self._head_due is not None:
@@ -222,7 +222,7 @@ class HttpConnection(web.RequestHandler):
         await super().shutdown(timeout)
 
     def pause_writing(self) -> None:
-        """Start a deadline for a client that reads its answer more slowly than it is sent."""
+        """Start the deadline of a client that reads more slowly than the node sends."""
         super().pause_writing()
         if self._taken_due is None:
             self._taken_due = self._loop.call_later(

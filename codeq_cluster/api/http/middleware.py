@@ -63,11 +63,11 @@ class Route:
 
     Attributes:
         scope: The scope a worker needs beside the access; empty for none.
-        unreadable: The route's name for a body it cannot read; empty when it takes no body.
+        unreadable: The refusal's text for an unreadable body; empty if the route takes no body.
         large: The body may contain artifacts.
         stale: The caller may ask for a read from the local replica.
-        whole: Its requests are read without the library when they come in one piece. It takes a
-            body, its handler asks nothing of the library's request, and it returns an `HttpAnswer`.
+        whole: Its requests are read without aiohttp when they arrive in one piece. Such a route
+            takes a body, returns an `HttpAnswer` and needs nothing else of aiohttp's request.
     """
 
     method: str
@@ -106,7 +106,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
             token.
     """
     access, unreadable = route.access, route.unreadable
-    # Only aiohttp's requests reach a route with its own admission.
+    # A route with its own admission gets only requests that aiohttp read.
     admitted = cast("_AdmittingAny", admit) if admit else _by_token(route, services.authenticator)
     handler = _with_large_body(route, services) if route.large else route.handler
     small = unreadable and not route.large
@@ -123,7 +123,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
         try:
             identity = await admitted(asked)
             if isinstance(asked, Whole):
-                # A body of this size does not count against the room for large bodies.
+                # A body in one piece is too small to count against the room for large bodies.
                 call = Call(asked, services, identity, asked.text(unreadable), request_id)
                 response = await route.handler(call)
             else:
@@ -142,7 +142,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                 )
             response = error_answer(_answer(refused), request_id)
             status = response.status
-            # A constant would keep the frames of every request that it refused.
+            # A refusal may be a constant, which would keep the frames of every request it refused.
             refused.with_traceback(None)
         except ConnectionError:
             raise  # The client disconnected, and the server must see the error.

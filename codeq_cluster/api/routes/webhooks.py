@@ -1,4 +1,4 @@
-"""Webhooks: whether this node accepts webhooks: only if it can sign them, or need not."""
+"""Webhooks: a node accepts them only if it can sign calls, or may send unsigned ones."""
 
 from __future__ import annotations
 
