@@ -1,4 +1,4 @@
-"""Memory limits: how much memory they may have on one node, all together."""
+"""Memory limits: a common bound on the memory of large request bodies on one node."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from codeq_cluster.errors import Overloaded
 from codeq_cluster.settings import ArtifactProvider, NodeSettings
 
-_AT_ONCE = 2  # Of the largest; each is in memory several times while it is read and decoded.
+# Bodies of the largest size at once; each is in memory several times while it is decoded.
+_AT_ONCE = 2
 
 
 class LargeBodies:
-    """Bounds the bodies of results that bring artifacts along.
+    """Bounds the memory of result bodies that contain artifacts.
 
     Attributes:
-        bytes_max: Of one body.
+        bytes_max: Bound on one body.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -34,18 +35,18 @@ class LargeBodies:
             self._free += body.taken
 
     def take(self, size: int) -> None:
-        """Take room that is given back later; raises Overloaded."""
+        """Take room; `body` gives it back at the end of its block. Raises Overloaded."""
         if size > self._free:
             raise Overloaded("the room for large bodies")
         self._free -= size
 
     def beyond(self, size: int) -> int:
-        """Return the room a body of this size needs; small ones need none."""
+        """Return the room that a body of this size needs; a small one needs none."""
         return size if size > self._small else 0
 
 
 class Body:
-    """One body, and the room it has taken, bytes."""
+    """One body, and the room that it has taken, in bytes."""
 
     def __init__(self, room: LargeBodies) -> None:
         self._room = room
@@ -60,9 +61,9 @@ class Body:
 
 
 def result_bytes_max(settings: NodeSettings) -> int:
-    """Return the most bytes of a body that may hold artifacts."""
+    """Return the largest size of a result's body, with artifacts where they are configured."""
     limits = settings.limits
     if settings.artifacts.provider is ArtifactProvider.NONE:
         return limits.max_body_bytes
-    # Base64 makes four characters of three bytes, and may come in lines.
+    # Base64 makes four characters of three bytes, and may be broken into lines.
     return limits.max_body_bytes + -(-limits.max_artifact_bytes // 3) * 4 * 19 // 18
