@@ -102,7 +102,7 @@ async def test_the_interval_of_a_subscription_that_names_none_is_configured(tmp_
         document = await node.get("/openapi.json")
 
     assert [90] == [each["minIntervalSeconds"] for each in shown]
-    assert b"Between two notices; 90 when absent." in document.body
+    assert b"Shortest time between two notices; 90 when absent." in document.body
 
 
 async def test_a_walk_meets_each_subscription_once_while_more_are_made(node: Client) -> None:
