@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +13,7 @@ import msgspec
 
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.http import ANSWER_WITHIN_S, Broken, HttpAnswer, HttpClient, Refused
+from codeq_cluster.testing.waiting import WITHIN_S, ClusterError, soon
 
 _encode = msgspec.json.encode
 
@@ -34,6 +36,11 @@ class ClientAnswer:
     detail: str
     replayed: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_unavailable(self) -> bool:
+        """Whether nothing was done, and the same request may succeed in a moment."""
+        return self.outcome is RecordedOutcome.FAILED and self.status in {0, 503}
 
 
 class RecordingClient:
@@ -127,15 +134,78 @@ class RecordingClient:
         suffix = "?consistency=stale" if stale else ""
         return await self.call("GET", node, f"/tasks/{task_id}{suffix}", token)
 
-    async def depth(self, node: str, admin_token: str, command: str) -> dict[str, int]:
-        """Return the queue's counters.
+    # The same for a step that has to succeed, such as a story's set-up. A shard may be without a
+    # leader for a while, most of all on a busy machine; so what is refused for now is sent again
+    # for a minute. A test of whether a request is refused at all sends it once, with the above.
+    # Each raises ClusterError if it does not succeed.
 
-        Raises:
-            AssertionError: The node did not answer with counters.
+    async def done(self, method: str, node: str, path: str, token: str, body: object = None) -> Any:
+        """Send a request until it is done, and return its answer's body."""
+        answer = await _until_done(
+            lambda: self.call(method, node, path, token, body), lambda said: said.is_unavailable
+        )
+        return answer.body
+
+    async def created(
+        self, node: str, token: str, command: str, **fields: object
+    ) -> dict[str, Any]:
+        """Create one task, exactly once, and return it."""
+        # With a key, an attempt that had an unknown outcome can be repeated.
+        keyed = {"idempotencyKey": uuid.uuid4().hex, **fields}
+        answer = await _until_done(
+            lambda: self.create(node, token, command, **keyed), _is_unavailable_or_unknown
+        )
+        return dict(answer.body)
+
+    async def claimed(
+        self, node: str, token: str, commands: Sequence[str], **fields: object
+    ) -> dict[str, Any]:
+        """Claim one task, for which each attempt waits 5 seconds, and return it.
+
+        After an attempt with an unknown outcome a second task may be leased to the worker.
         """
-        answer = await self.call("GET", node, f"/admin/queues/{command}", admin_token)
-        assert answer.outcome is RecordedOutcome.OK, answer
-        return {name: answer.body[name] for name in ("ready", "delayed", "inProgress", "dlq")}
+        waiting = {"waitSeconds": 5, **fields}
+        answer = await _until_done(
+            lambda: self.claim(node, token, commands, **waiting),
+            lambda said: said.status == 204 or _is_unavailable_or_unknown(said),
+        )
+        return dict(answer.body)
+
+    async def finished(
+        self, node: str, token: str, task: Mapping[str, Any], result: object
+    ) -> None:
+        """Complete a claimed task."""
+        # A repeated result is answered like the first.
+        await _until_done(
+            lambda: self.finish(node, token, task, result), _is_unavailable_or_unknown
+        )
+
+    async def depth(self, node: str, admin_token: str, command: str) -> dict[str, int]:
+        """Return the queue's counters."""
+        counters = await self.done("GET", node, f"/admin/queues/{command}", admin_token)
+        return {name: counters[name] for name in ("ready", "delayed", "inProgress", "dlq")}
+
+
+def _is_unavailable_or_unknown(answer: ClientAnswer) -> bool:
+    return answer.is_unavailable or answer.outcome is RecordedOutcome.UNKNOWN
+
+
+async def _until_done(
+    send: Callable[[], Awaitable[ClientAnswer]], may_repeat: Callable[[ClientAnswer], bool]
+) -> ClientAnswer:
+    latest: ClientAnswer | None = None
+
+    async def attempt() -> ClientAnswer | None:
+        nonlocal latest
+        latest = await send()
+        return None if may_repeat(latest) else latest
+
+    answer = await soon(attempt, within_s=WITHIN_S)
+    if answer is None:
+        raise ClusterError(f"not done within {WITHIN_S:g} s; the last answer: {latest}")
+    if answer.outcome is not RecordedOutcome.OK:
+        raise ClusterError(f"not done: {answer}")
+    return answer
 
 
 def _answer(answer: HttpAnswer) -> ClientAnswer:

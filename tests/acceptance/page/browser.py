@@ -12,6 +12,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
 from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.waiting import WITHIN_S
 
 # Each is a token; the first can be read from its name.
 PAGE_TOKENS = {
@@ -25,7 +26,7 @@ WORKER = "worker-0"
 HOSTILE_WORKER = "worker-1"
 # Subjects, errors and payloads may be any text. None of it may be treated as markup.
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
-WAIT_MS = 15_000  # For a text to appear: machines that run tests are busy.
+WAIT_MS = WITHIN_S * 1000  # For a text to appear.
 WIDE = (1280, 860)
 NARROW = (390, 844)
 
