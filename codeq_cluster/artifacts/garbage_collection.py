@@ -23,12 +23,12 @@ class GarbageCollection:
     Args:
         files: The artifact store; None if this node has none: the jobs then wait for a node that
             has one.
-        counted: Called with the outcome of every attempt, `success` or `failure`.
+        on_outcome: Called with the outcome of every attempt, `success` or `failure`.
     """
 
-    def __init__(self, files: Files | None, *, counted: Callable[[str], None]) -> None:
+    def __init__(self, files: Files | None, *, on_outcome: Callable[[str], None]) -> None:
         self._files = files
-        self._counted = counted
+        self._on_outcome = on_outcome
         self._running = 0
         self._rests_until = float("-inf")
         self._failing = False
@@ -60,10 +60,10 @@ class GarbageCollection:
             if not self._failing:
                 self._failing = True
                 log.warning("unneeded artifacts stay for now", extra={"error": str(error)})
-            self._counted("failure")
+            self._on_outcome("failure")
             return False
         if self._failing:
             self._failing = False
             log.info("unneeded artifacts are deleted again")
-        self._counted("success")
+        self._on_outcome("success")
         return True

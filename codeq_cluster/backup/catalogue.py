@@ -136,12 +136,12 @@ def _rows_of(
 ) -> Iterator[list[Row]]:
     written, tally = Written(), RowTally()
 
-    def told() -> Iterator[bytes]:
+    def pieces() -> Iterator[bytes]:
         for piece in written.passing(place.read(manifest.id, part.file)):
             passed(len(piece))
             yield piece
 
-    for rows in decoded(told()):
+    for rows in decoded(pieces()):
         for key, _ in rows:
             family = keyspace.family(key)
             if family not in PRIMARY:

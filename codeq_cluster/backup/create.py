@@ -103,17 +103,17 @@ def write_part(
     """
     tally, written = RowTally(), Written()
 
-    def counted() -> Iterator[Row]:
+    def rows() -> Iterator[Row]:
         for key, value in primary_rows(cut.stored):
             tally.add(keyspace.family(key))
             yield key, value
 
-    def told() -> Iterator[bytes]:
-        for piece in written.passing(encoded(_paced(counted(), pace))):
+    def pieces() -> Iterator[bytes]:
+        for piece in written.passing(encoded(_paced(rows(), pace))):
             passed(len(piece))
             yield piece
 
-    place.write(backup, part_file(cut.shard), told())
+    place.write(backup, part_file(cut.shard), pieces())
     return Part(
         shard=cut.shard,
         file=part_file(cut.shard),

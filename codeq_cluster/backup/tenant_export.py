@@ -67,10 +67,10 @@ def _part(
     tally, written = RowTally(), Written()
     one = OneTenant(tenant_name(tenant))
 
-    def counted() -> Iterator[Row]:
+    def rows() -> Iterator[Row]:
         for row in one.passing(known_rows_of(place, manifest, part, passed=passed)):
             tally.add(keyspace.family(row[0]))
             yield row
 
-    into.write(backup, part.file, written.passing(encoded(counted())))
+    into.write(backup, part.file, written.passing(encoded(rows())))
     return replace(part, size=written.size, blake2b=written.hexdigest(), counts=tally.counts())

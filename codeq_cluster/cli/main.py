@@ -67,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return Exit.NOT_READ
     except Exception as error:
-        told = report(error)
-        if told is None:
+        exit_code = report(error)
+        if exit_code is None:
             raise
-        return told
+        return exit_code
     return code
 
 

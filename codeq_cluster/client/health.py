@@ -71,5 +71,5 @@ class Health:
     async def _answer(self, _: web.Request) -> web.Response:
         silent_s = self.silent_s
         ok = silent_s <= self._silent_s_max
-        told = {"status": "ok" if ok else "no claim is answered", "silentSeconds": round(silent_s)}
-        return web.json_response(told, status=200 if ok else 503)
+        body = {"status": "ok" if ok else "no claim is answered", "silentSeconds": round(silent_s)}
+        return web.json_response(body, status=200 if ok else 503)

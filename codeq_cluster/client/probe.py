@@ -51,10 +51,10 @@ class Probe(Connection):
         answer = await self._exchange(Request(method="GET", path="/healthz"))
         answered = time.time()
         try:
-            told = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+            node_s = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
         except ValueError as error:
             raise Refused("the node does not tell its time", status=200) from error
-        return max(0.0, told - answered) or min(0.0, told + 1 - asked)
+        return max(0.0, node_s - answered) or min(0.0, node_s + 1 - asked)
 
     async def _get(self, path: str) -> Mapping[str, Any]:
         return await self._call(Request(method="GET", path=path), dict[str, Any])

@@ -165,17 +165,17 @@ async def _answer(response: aiohttp.ClientResponse) -> ServerAnswer:
     if response.status < 300:
         return ServerAnswer(content, response.headers)
     try:
-        told = msgspec.json.decode(content, type=_Envelope)
+        refusal = msgspec.json.decode(content, type=_Envelope)
     except msgspec.DecodeError as error:
         raise foreign(response.url, response.status) from error
-    text = told.error or f"{response.url}: no reason given"
-    if told.missing:
-        text = f"{text}: {', '.join(told.missing)}"
+    text = refusal.error or f"{response.url}: no reason given"
+    if refusal.missing:
+        text = f"{text}: {', '.join(refusal.missing)}"
     raise Refused(
         text,
         status=response.status,
-        code=told.code,
-        retryable=told.retryable,
+        code=refusal.code,
+        retryable=refusal.retryable,
         retry_after_s=_retry_after_s(response.headers.get("Retry-After", "")),
         nothing_done=response.headers.get("X-Outcome") == "not-applied",
     )

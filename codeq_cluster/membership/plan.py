@@ -231,9 +231,9 @@ def raised(membership: Membership, level: int) -> Membership:
         )
     short = [member for member in membership.members if member.level < level]
     if short:
-        told = ", ".join(f"{member.id} (level {member.level})" for member in short)
+        names = ", ".join(f"{member.id} (level {member.level})" for member in short)
         raise MembershipRefused(
-            f"not every node knows formats of level {level}: {told}; start each of these with the "
+            f"not every node knows formats of level {level}: {names}; start each of these with the "
             "newer release, or remove it",
             code="level-unknown",
         )

@@ -49,7 +49,7 @@ class Registration:
         self._members = members
         self._peers = peers
         self._changed = asyncio.Event()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self.refused = ""
 
     def changed(self) -> None:
@@ -63,7 +63,7 @@ class Registration:
             self._changed.clear()
             unknown = [shard for shard in range(len(self._groups)) if not self._on_record(shard)]
             if not unknown:
-                self._told.clear()
+                self._logged.clear()
                 self.refused = ""
                 pause_s = PAUSE_S
                 await self._changed.wait()
@@ -125,6 +125,6 @@ class Registration:
 
     def _tell(self, reason: str) -> None:
         self.refused = reason
-        if reason not in self._told:
-            self._told.add(reason)
+        if reason not in self._logged:
+            self._logged.add(reason)
             log.warning("registration refused", extra={"reason": reason})

@@ -50,7 +50,7 @@ class ClusterCalls:
             engines=engines,
             calls=mesh,
             tracing=base.tracing,
-            took=base.metrics.forwarded,
+            on_answered=base.metrics.forwarded,
             is_out=recovery.is_out,
             peers=members.connected,
         )
@@ -61,8 +61,8 @@ class ClusterCalls:
             calls=mesh,
             limits=RateLimits(base.settings.rate_limit),
             now_ns=time.monotonic_ns,
-            refused=base.metrics.rate_limited,
-            took=base.metrics.forwarded,
+            on_refused=base.metrics.rate_limited,
+            on_answered=base.metrics.forwarded,
         )
         self.transfers = LeadershipTransfers(
             node_id=node_id,

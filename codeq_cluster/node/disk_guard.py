@@ -100,8 +100,8 @@ class Outages:
         size_bytes: Called in a thread; raises OSError.
         probe: Called in a thread before stores are reopened; raises OSError if the disk takes no
             writes.
-        told: Called when a replica has gone out: callers that wait for its entries must look
-            elsewhere.
+        on_out_of_service: Called when a replica has gone out of service: callers that wait for
+            its entries must look elsewhere.
         rest: Waits some seconds.
     """
 
@@ -116,7 +116,7 @@ class Outages:
         free_bytes: Callable[[Path], int] | None = None,
         size_bytes: Callable[[Path], int] | None = None,
         probe: Callable[[Path], None] | None = None,
-        told: Callable[[], None] = lambda: None,
+        on_out_of_service: Callable[[], None] = lambda: None,
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._replicas = replicas
@@ -127,7 +127,7 @@ class Outages:
         self._ask_free = free_bytes or free_bytes_of
         self._ask_size = size_bytes or size_bytes_of
         self._probe = probe or take_a_write
-        self._told = told
+        self._on_out_of_service = on_out_of_service
         self._rest = rest
         self._low = False
         self._alarm: int | None = None
@@ -339,7 +339,7 @@ class Outages:
 
     def _take_out(self, shard: int, outage: Outage) -> None:
         self._out[shard] = self._latest[shard] = outage
-        self._told()
+        self._on_out_of_service()
         log.error(
             "replica is out",
             extra={"shard": shard, "reason": outage.reason.value, "error": outage.text},

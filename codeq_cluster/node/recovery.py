@@ -70,7 +70,7 @@ class Recovery:
             min_free_bytes=settings.store.min_free_bytes,
             hand_over=drain.give_all_away,
             fatal=stop_at_once,
-            told=replicas.waiters.all,
+            on_out_of_service=replicas.waiters.all,
         )
         register_outages(base.metrics, self.outages)
         snapshots = [
@@ -84,7 +84,7 @@ class Recovery:
             for shard, store in enumerate(stores)
         ]
         self._server = SnapshotServer(
-            stores=snapshots, replicas=shard_replicas, took=base.metrics.snapshot_taken
+            stores=snapshots, replicas=shard_replicas, on_taken=base.metrics.snapshot_taken
         )
         for shard, engine in enumerate(replicas.engines):
             engine.on_reload(partial(self._server.forget, shard))
@@ -99,8 +99,8 @@ class Recovery:
             ),
             bytes_per_s=settings.raft.snapshot_bytes_per_s,
             hurries=members.needed,
-            took=self._installed,
-            failed=self.failed,
+            on_installed=self._installed,
+            on_failed=self.failed,
         )
         events.on_behind(self.behind)
         events.on_diverged(self.diverged)

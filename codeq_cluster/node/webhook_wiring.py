@@ -62,11 +62,11 @@ class WebhookWiring:
     def _start_outboxes(
         self, sender: Sender, files: ArtifactFiles | None, background: Background
     ) -> None:
-        sweeps = GarbageCollection(files, counted=self._metrics.artifacts_swept)
+        sweeps = GarbageCollection(files, on_outcome=self._metrics.artifacts_swept)
         callbacks = Callbacks(
             sender,
             wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, TASK_RESULT),
-            counted=self._metrics.webhook_delivered,
+            on_outcome=self._metrics.webhook_delivered,
             tracing=self._tracing,
         )
 
@@ -88,17 +88,17 @@ class WebhookWiring:
     def _start_notices(self, sender: Sender, background: Background) -> None:
         catalogue = self._catalogue
 
-        def counted(queue: str, outcome: str) -> None:
+        def on_outcome(queue: str, outcome: str) -> None:
             self._metrics.webhook_delivered(QUEUE_READY, queue, outcome)
 
         notification_queue = NotificationQueue(
             sender,
             background=background,
             wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, QUEUE_READY),
-            counted=counted,
+            on_outcome=on_outcome,
         )
         notices = Notices(
-            catalogue, self._engines, notification_queue=notification_queue, counted=counted
+            catalogue, self._engines, notification_queue=notification_queue, on_outcome=on_outcome
         )
         self._stack.callback(notices.stop)
         for shard, engine in enumerate(self._engines):

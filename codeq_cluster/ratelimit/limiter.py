@@ -74,8 +74,8 @@ class RateLimiter:
         calls: The link.
         limits: The same on every node.
         now_ns: Monotonic clock, nanoseconds.
-        refused: Called with (scope, operation) of every refusal.
-        took: Called with (method, seconds) of every call another node has answered.
+        on_refused: Called with (scope, operation) of every refusal.
+        on_answered: Called with (method, seconds) of every call another node has answered.
         owner_timeout_s: How long to wait for an owner.
     """
 
@@ -88,8 +88,8 @@ class RateLimiter:
         calls: Mesh,
         limits: RateLimits,
         now_ns: Callable[[], int],
-        refused: Callable[[str, str], None],
-        took: Callable[[str, float], None],
+        on_refused: Callable[[str, str], None],
+        on_answered: Callable[[str, float], None],
         owner_timeout_s: float = OWNER_TIMEOUT_S,
     ) -> None:
         self._node_id = node_id
@@ -98,8 +98,8 @@ class RateLimiter:
         self._calls = calls
         self._limits = limits
         self._now_ns = now_ns
-        self._refused = refused
-        self._took = took
+        self._on_refused = on_refused
+        self._on_answered = on_answered
         self._owner_timeout_s = owner_timeout_s
         self._silent: dict[str, int] = {}  # By owner: when it may be asked again.
 
@@ -144,7 +144,7 @@ class RateLimiter:
             return 0.0
         wait_ns = await self._take((scope, tenant), limit, cost)
         if wait_ns:
-            self._refused(scope, operation)
+            self._on_refused(scope, operation)
         return wait_ns / _SECOND_NS
 
     # -- answering a peer ------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class RateLimiter:
             return self._from_share(key, limit, cost)
         granted, wait_ns = msgspec.convert(said, tuple[int, int])
         now_ns = self._now_ns()
-        self._took(BORROW, (now_ns - begun_ns) / _SECOND_NS)
+        self._on_answered(BORROW, (now_ns - begun_ns) / _SECOND_NS)
         if granted:
             token_lease.put(held + granted - cost, now_ns)
             return 0

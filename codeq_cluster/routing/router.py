@@ -93,7 +93,7 @@ class Router:
         node_id: This node.
         engines: One per shard, in the order of shards.
         calls: The link.
-        took: Called with (method, seconds) of every call another node has answered.
+        on_answered: Called with (method, seconds) of every call another node has answered.
         tracing: Makes spans of the calls; None for none.
         is_out: Returns whether this node's replica of a shard is out of service; then it learns of
             no leader, however long it waits.
@@ -106,7 +106,7 @@ class Router:
         node_id: str,
         engines: Sequence[Engine],
         calls: RouterCalls,
-        took: Callable[[str, float], None],
+        on_answered: Callable[[str, float], None],
         tracing: Tracing | None = None,
         is_out: Callable[[int], bool] = lambda _shard: False,
         peers: Callable[[], Sequence[str]] = lambda: (),
@@ -114,7 +114,7 @@ class Router:
         self._node_id = node_id
         self._engines = engines
         self._calls = calls
-        self._took = took
+        self._on_answered = on_answered
         self._tracing = tracing
         self._is_out = is_out
         self._hints = LeaderHints(peers)
@@ -296,7 +296,7 @@ class Router:
                 return await asked
         asked_at = loop.time()
         said = await self._send(leader, shard, call, left_s=left_s)
-        self._took(call.method, loop.time() - asked_at)
+        self._on_answered(call.method, loop.time() - asked_at)
         return call.answer(said)
 
     async def _send(self, peer: str, shard: int, call: _Call[_T], *, left_s: float) -> bytes:

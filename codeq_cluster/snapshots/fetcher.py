@@ -78,8 +78,8 @@ class SnapshotFetcher:
         bytes_per_s: Pace of one fetch.
         hurries: Returns whether a shard has no majority until this node has fetched; the fetch is
             then unpaced.
-        took: Called with (shard, seconds) of every snapshot installed.
-        failed: Called when the disk refused: the node must stop.
+        on_installed: Called with (shard, seconds) of every snapshot installed.
+        on_failed: Called when the disk refused: the node must stop.
         rest: Waits some seconds, between chunks and for room.
     """
 
@@ -92,8 +92,8 @@ class SnapshotFetcher:
         room: Room,
         bytes_per_s: int,
         hurries: Callable[[int], bool],
-        took: Callable[[int, float], None],
-        failed: Callable[[int, BaseException], None],
+        on_installed: Callable[[int, float], None],
+        on_failed: Callable[[int, BaseException], None],
         rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._stores = stores
@@ -102,8 +102,8 @@ class SnapshotFetcher:
         self._room = Reservations(room)
         self._bytes_per_s = bytes_per_s
         self._hurries = hurries
-        self._took = took
-        self._failed = failed
+        self._on_installed = on_installed
+        self._on_failed = on_failed
         self._rest = rest
         self._fetching: set[int] = set()
 
@@ -151,7 +151,7 @@ class SnapshotFetcher:
             await self._install(offer, received)
         if received.keep:
             seconds = loop.time() - started
-            self._took(shard, seconds)
+            self._on_installed(shard, seconds)
             log.info("snapshot installed", extra=offer.known | {"seconds": round(seconds, 3)})
 
     async def _ask(self, shard: int) -> _Offer | None:
@@ -177,7 +177,7 @@ class SnapshotFetcher:
         try:
             levels.check(manifest.level, by=f"the snapshot of shard {shard}")
         except ReleaseTooOld as error:
-            self._failed(shard, error)
+            self._on_failed(shard, error)
             raise
         return _Offer(shard, leader, manifest)
 
@@ -258,7 +258,7 @@ class SnapshotFetcher:
         except Exception as error:
             # It may be the only whole state; the next start settles that.
             received.keep = True
-            self._failed(offer.shard, error)
+            self._on_failed(offer.shard, error)
             raise
 
     async def _read(self, offer: _Offer, file: int, offset: int) -> object:

@@ -39,7 +39,7 @@ class SnapshotServer:
     Args:
         stores: By shard.
         replicas: By shard.
-        took: Called with (shard, seconds) of every snapshot made.
+        on_taken: Called with (shard, seconds) of every snapshot made.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class SnapshotServer:
         *,
         stores: Sequence[Snapshots],
         replicas: Sequence[SnapshotReplica],
-        took: Callable[[int, float], None],
+        on_taken: Callable[[int, float], None],
     ) -> None:
         self._stores = stores
         self._replicas = replicas
-        self._took = took
+        self._on_taken = on_taken
         self._served: dict[int, _Served] = {}
         self._void: list[tuple[int, SnapshotManifest]] = []
         self._taking = [asyncio.Lock() for _ in stores]
@@ -150,7 +150,7 @@ class SnapshotServer:
             # The snapshot may be of the replaced state, which may have another history.
             await asyncio.to_thread(self._stores[shard].drop, manifest)
             raise NotLeader(self._replicas[shard].leader)
-        self._took(shard, loop.time() - started)
+        self._on_taken(shard, loop.time() - started)
         before = self._served.get(shard)
         self._served[shard] = _Served(manifest, loop.time())
         if before is not None:

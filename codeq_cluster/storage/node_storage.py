@@ -63,7 +63,7 @@ class NodeStorage:
         executor: Executor,
         syncer: Syncer | None,
         timers: StorageTimers,
-        took: Callable[[int, float], None],
+        on_synced: Callable[[int, float], None],
         on_failed: Callable[[int, BaseException], None],
         segment_bytes: int = SEGMENT_BYTES,
         held_bytes: int = HELD_BYTES,
@@ -78,7 +78,8 @@ class NodeStorage:
             syncer: Waits until the disk has a write; None when a write counts as durable as soon as
                 the operating system has it. `stop` stops it.
             timers: Time and the loop.
-            took: Called with (shard, seconds) for every write of a log.
+            on_synced: Called with (shard, seconds) of every write of a log, once it is durable or
+                failed.
             on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
             segment_bytes: Size of one segment of the log.
             held_bytes: Bound on a shard's rows in memory; beyond it, its log waits for its
@@ -90,7 +91,7 @@ class NodeStorage:
         self._executor = executor
         self._syncer = syncer
         self._timers = timers
-        self._took = took
+        self._on_synced = on_synced
         self._on_failed = on_failed
         self._held_bytes = held_bytes
         self._spill_s = spill_s
@@ -112,7 +113,7 @@ class NodeStorage:
             syncer=self._syncer,
             call_last=self._timers.call_last,
             now=self._timers.now,
-            took=self._took,
+            on_synced=self._on_synced,
         )
         self._spiller = Spiller(
             self._wal,

@@ -77,7 +77,7 @@ class WalWriter:
         syncer: Syncer | None,
         call_last: Callable[[Callable[[], None]], object],
         now: Callable[[], float],
-        took: Callable[[int, float], None] = lambda _shard, _seconds: None,
+        on_synced: Callable[[int, float], None] = lambda _shard, _seconds: None,
     ) -> None:
         """Wrap a log that has begun.
 
@@ -87,14 +87,14 @@ class WalWriter:
             syncer: Waits until the disk has a job; None when the operating system is enough.
             call_last: Runs a call at the end of the loop's pass.
             now: Monotonic seconds.
-            took: Called with (shard, seconds) for every write.
+            on_synced: Called with (shard, seconds) of every write, once it is durable or failed.
         """
         self._wal = wal
         self._executor = executor
         self._syncer = syncer
         self._call_last = call_last
         self._now = now
-        self._took = took
+        self._on_synced = on_synced
         self._asked: list[_Asked] = []
         self._job: list[_Asked] = []
         self._works = False
@@ -156,7 +156,7 @@ class WalWriter:
         if error is None:
             self._wal.synced()
         for asked in job:
-            self._took(asked.write.shard, now - asked.at)
+            self._on_synced(asked.write.shard, now - asked.at)
             asked.done(seq, error)
         self.completed = seq
         self._begin()

@@ -165,7 +165,7 @@ class SimBroker:
             executor=self.executor,
             syncer=ThreadSyncer(self.syncs),
             timers=timers,
-            took=lambda _shard, _seconds: None,
+            on_synced=lambda _shard, _seconds: None,
             on_failed=on_database_failed,
             segment_bytes=_SEGMENT_BYTES,
             spill_s=_SPILL_S,
@@ -221,7 +221,7 @@ class SimBroker:
             node_id=node_id,
             engines=self.engines,
             calls=self.link,
-            took=lambda _method, _seconds: None,
+            on_answered=lambda _method, _seconds: None,
             is_out=self.out.__contains__,
             peers=lambda: sorted(self.link.up),
         )

@@ -159,7 +159,7 @@ class SimCluster:
             executor=executor,
             syncer=ThreadSyncer(syncs) if durable else None,
             timers=timers,
-            took=lambda _shard, _seconds: None,
+            on_synced=lambda _shard, _seconds: None,
             on_failed=lambda _shard, error: self._database_failed(node_id, error),
             segment_bytes=SEGMENT_BYTES,
             spill_s=SPILL_S,

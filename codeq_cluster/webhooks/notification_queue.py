@@ -45,7 +45,7 @@ class NotificationQueue:
         sender: Sends them.
         background: Owns the requests in progress.
         wait_s: Takes one call from a tenant's rate limit; any answer but 0 means none is left.
-        counted: Called with (queue, outcome) of every attempt and every dropped notification.
+        on_outcome: Called with (queue, outcome) of every attempt and every dropped notification.
         stale_s: A notification that has waited this long for room is dropped.
     """
 
@@ -55,13 +55,13 @@ class NotificationQueue:
         *,
         background: Background,
         wait_s: Callable[[str], Awaitable[float]],
-        counted: Callable[[str, str], None],
+        on_outcome: Callable[[str, str], None],
         stale_s: float = STALE_S,
     ) -> None:
         self._sender = sender
         self._background = background
         self._wait_s = wait_s
-        self._counted = counted
+        self._on_outcome = on_outcome
         self._stale_s = stale_s
         self._lines: dict[str, deque[tuple[float, Notification]]] = {}
         self._waiting: set[tuple[str, ...]] = set()
@@ -134,12 +134,12 @@ class NotificationQueue:
             if sent.deferred:
                 self._throw_away(notification)
             else:
-                self._counted(notification.queue, "success" if sent.ok else "failure")
+                self._on_outcome(notification.queue, "success" if sent.ok else "failure")
         finally:
             self._send(server)
 
     def _throw_away(self, notification: Notification) -> None:
-        self._counted(notification.queue, "dropped")
+        self._on_outcome(notification.queue, "dropped")
         notification.unsent()
 
     def _look_later(self) -> None:

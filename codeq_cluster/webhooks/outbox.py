@@ -159,12 +159,12 @@ class JobOutbox:
             self._look_in(PASSED_OVER_S)
         more = len(in_sight) == IN_SIGHT and keyspace.item_timer_ms(in_sight[-1]) <= now_ms
         if not self._settling:
-            told = [_not_tried(each, PUT_OFF_MS) for each in too_old]
-            if more and not told:
-                told = [self._later(each, now_ms) for each in passed_over]
-            if told:
+            operations = [_not_tried(each, PUT_OFF_MS) for each in too_old]
+            if more and not operations:
+                operations = [self._later(each, now_ms) for each in passed_over]
+            if operations:
                 self._settling = True
-                self._background.spawn(self._settle(told))
+                self._background.spawn(self._settle(operations))
 
     def _is_too_old(self, item: Item, now_ms: int) -> bool:
         return isinstance(item, Delivery) and overdue(
@@ -194,11 +194,11 @@ class JobOutbox:
 
     async def _do(self, name: _Name, item: Item) -> None:
         try:
-            told = await self._run(item)
-            if told is None:
+            operation = await self._run(item)
+            if operation is None:
                 await asyncio.sleep(PASSED_OVER_S)
             else:
-                await self._engine.operate([told])
+                await self._engine.operate([operation])
         except CodeqError as error:
             # The outcome was not decided here, or is unknown: the item stays and the next leader
             # runs it again.
@@ -211,10 +211,10 @@ class JobOutbox:
             self._running.discard(name)
             self.look_soon()
 
-    async def _settle(self, told: Sequence[Operation]) -> None:
+    async def _settle(self, operations: Sequence[Operation]) -> None:
         """Defer or give up jobs without running them, one batch at a time."""
         try:
-            await self._engine.operate(told)
+            await self._engine.operate(operations)
         except CodeqError as error:
             log.info("outbox jobs not deferred", extra={"error": str(error)})
             await asyncio.sleep(PAUSE_S)

@@ -69,7 +69,7 @@ class Notices:
         catalogue: The node's catalogue, already loaded.
         engines: Of every shard, in order.
         notification_queue: Sends the notices.
-        counted: Called with (queue, outcome) of every notice that finds no room to wait.
+        on_outcome: Called with (queue, outcome) of every notice that finds no room to wait.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Notices:
         engines: Sequence[Engine],
         *,
         notification_queue: NotificationQueue,
-        counted: Callable[[str, str], None],
+        on_outcome: Callable[[str, str], None],
     ) -> None:
         self._catalogue = catalogue
         self._engines = engines
         self._notification_queue = notification_queue
-        self._counted = counted
+        self._on_outcome = on_outcome
         self._subscribers = Subscribers()
         self._available = {place for place in catalogue.queues() if self._is_available(place)}
         self._gathered: dict[_Place, None] = {}
@@ -153,7 +153,7 @@ class Notices:
         if not self.leads_home(place[0]):
             return
         if place not in self._gathered and len(self._gathered) >= QUEUES_MAX:
-            self._counted(place[1], "dropped")
+            self._on_outcome(place[1], "dropped")
             return
         self._gathered[place] = None
         if self._gathering is None:
@@ -191,7 +191,7 @@ class Notices:
         if not wait_s:
             self._send(queue, heard)
         elif len(self._owed) >= OWED_MAX:
-            self._counted(queue, "dropped")
+            self._on_outcome(queue, "dropped")
         else:
             self._owed.add(debt)
             heapq.heappush(self._due, (asyncio.get_running_loop().time() + wait_s, debt))

@@ -47,7 +47,7 @@ class Callbacks:
         sender: Sends them.
         wait_s: Takes one call from a tenant's rate limit and returns 0, or returns the seconds
             until the next call.
-        counted: Called with (kind, command, outcome) of every attempt.
+        on_outcome: Called with (kind, command, outcome) of every attempt.
         tracing: Makes a span of every attempt; None for no spans.
     """
 
@@ -56,12 +56,12 @@ class Callbacks:
         sender: Sender,
         *,
         wait_s: Callable[[str], Awaitable[float]],
-        counted: Callable[[str, str, str], None],
+        on_outcome: Callable[[str, str, str], None],
         tracing: Tracing | None = None,
     ) -> None:
         self._sender = sender
         self._wait_s = wait_s
-        self._counted = counted
+        self._on_outcome = on_outcome
         self._tracing = tracing
         self._limited: dict[str, float] = {}  # By tenant: when it may call, in loop time.
         self._asking: Counter[str] = Counter()  # By server: attempts not yet sent.
@@ -93,7 +93,7 @@ class Callbacks:
         )
         if sent.deferred:
             return None
-        self._counted(KIND, delivery.command, "success" if sent.ok else "failure")
+        self._on_outcome(KIND, delivery.command, "success" if sent.ok else "failure")
         if sent.ok:
             return Delivered(tenant=delivery.tenant, id=delivery.id)
         return Undelivered(

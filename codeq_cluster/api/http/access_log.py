@@ -30,7 +30,7 @@ class AccessLog:
         self._level = {"debug": logging.DEBUG, "info": logging.INFO}.get(severity)
         self._monotonic = monotonic
         self._stretch_ends_s = float("-inf")
-        self._told = 0
+        self._logged = 0
         self._untold = 0
 
     def answered(
@@ -58,11 +58,11 @@ class AccessLog:
         now_s = self._monotonic()
         if now_s >= self._stretch_ends_s:
             self._stretch_ends_s = now_s + STRETCH_S
-            self._told = 0
-        if self._told >= REFUSALS_TOLD:
+            self._logged = 0
+        if self._logged >= REFUSALS_TOLD:
             self._untold += 1
             return
-        self._told += 1
+        self._logged += 1
         untold, self._untold = self._untold, 0
         log.info(
             "caller refused",

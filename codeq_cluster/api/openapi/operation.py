@@ -110,8 +110,8 @@ def operation(
     errors: dict[int, list[ApiError]] = {}
     for error in (*_usual_errors(route, described, settings), *described.errors):
         errors.setdefault(error.status, []).append(error)
-    for status, told in sorted(errors.items()):
-        made["responses"][str(status)] = _error(told)
+    for status, of_status in sorted(errors.items()):
+        made["responses"][str(status)] = _error(of_status)
     if described.body is not None:
         made["requestBody"] = _body(described.body)
     elif described.binary:
@@ -219,12 +219,12 @@ def _headers(texts: Mapping[str, str]) -> Json:
 def _error(errors: Sequence[ApiError]) -> Json:
     examples: Json = {}
     for error in errors:
-        told = Raw(envelope(error, _REQUEST_ID))
+        body = Raw(envelope(error, _REQUEST_ID))
         name, number = error.code, 1
         while name in examples:
             number += 1
             name = f"{error.code}-{number}"
-        examples[name] = {"summary": error.text, "value": told}
+        examples[name] = {"summary": error.text, "value": body}
     codes = list(dict.fromkeys(error.code for error in errors))
     schema = {
         "$ref": REF.format(name="Error"),

@@ -24,8 +24,8 @@ async def readyz(call: Call) -> HttpAnswer[Word] | HttpAnswer[NotReady]:
     missing = call.services.broker.missing(in_full=await _asked_by_operator(call))
     if not missing:
         return reply(Word("ready"))
-    told = NotReady("not ready", "not-ready", True, call.request_id, missing)
-    return reply(told, status=503, headers={"Retry-After": "1"})
+    body = NotReady("not ready", "not-ready", True, call.request_id, missing)
+    return reply(body, status=503, headers={"Retry-After": "1"})
 
 
 async def _asked_by_operator(call: Call) -> bool:

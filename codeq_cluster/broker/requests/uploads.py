@@ -231,8 +231,8 @@ def submit_of(tenant: str, worker: str, item: NewResult, artifacts: tuple[Artifa
 
 
 def _digest(files: list[NewFile]) -> str:
-    told = msgspec.json.encode([(each.name, each.content_type, each.digest) for each in files])
-    return blake2b(told, digest_size=links.DIGEST_CHARS // 2).hexdigest()
+    facts = msgspec.json.encode([(each.name, each.content_type, each.digest) for each in files])
+    return blake2b(facts, digest_size=links.DIGEST_CHARS // 2).hexdigest()
 
 
 def _says_the_same(stored: Result, worker: str, item: NewResult) -> bool:

@@ -91,7 +91,7 @@ async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
     with bar("importing", manifest.tasks, what="tasks") as shown:
         await sending.all_of(tenant_reader, shown)
     done.count("callbacksLeftOut", tenant_reader.left_out.callbacks)
-    return done.told()
+    return done.print_summary()
 
 
 def _chosen(place: BackupTarget, backup: str, tenant: str) -> BackupManifest:
@@ -131,7 +131,7 @@ class _Done:
             elif isinstance(value, int):
                 self.count(name, value)
 
-    def told(self) -> Exit:
+    def print_summary(self) -> Exit:
         """Print the summary; anything left out makes it an error."""
         if self.options.json:
             shown: dict[str, object] = {
@@ -224,7 +224,7 @@ class _Sending:
         answer = await self._answered(arrivals, dry_run=self._done.options.dry_run)
         self._done.add(answer)
         if answer.get("left"):
-            self._done.told()
+            self._done.print_summary()
             raise CodeqError(
                 f"the tenant's budget {answer.get('limit')} is used up: raise it or make room, and "
                 "run the command again for the rest"

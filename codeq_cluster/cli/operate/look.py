@@ -252,8 +252,8 @@ async def flowed(live: Live, *, since: int) -> Flowed | None:
         if refused.code != "invalid-query":
             raise
         return None
-    told: _FlowParts = _as(_FlowParts, parts)
-    return told.view
+    flow: _FlowParts = _as(_FlowParts, parts)
+    return flow.view
 
 
 def _as(kind: type[Any], answer: Mapping[str, Any]) -> Any:

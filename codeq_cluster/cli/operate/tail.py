@@ -172,7 +172,7 @@ class _News:
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._told: set[object] = set()  # The ids of the audit's newest page.
+        self._newest: set[object] = set()  # The ids of the audit's newest page.
         self._depths: dict[str, int] = {}  # Dead letters per queue.
 
     async def begin(self, lines: int) -> list[Event]:
@@ -183,9 +183,9 @@ class _News:
 
     async def since(self, before: Look, now: Look) -> list[Event]:
         """Return new records; dead letters are read only if their number has changed."""
-        told = self._told
+        newest = self._newest
         records = await self._records(_NEW_MAX)
-        fresh = [*takewhile(lambda record: record.get("id") not in told, records)]
+        fresh = [*takewhile(lambda record: record.get("id") not in newest, records)]
         events = [audited(record) for record in reversed(fresh)]
         if before.totals and now.totals and before.totals.dlq != now.totals.dlq:
             depths = await self._dead()
@@ -196,7 +196,7 @@ class _News:
 
     async def _records(self, limit: int) -> Sequence[Mapping[str, object]]:
         records = (await self._live.audit(limit=limit)).rows
-        self._told = {record.get("id") for record in records}
+        self._newest = {record.get("id") for record in records}
         return records
 
     async def _dead(self) -> dict[str, int]:

@@ -86,12 +86,12 @@ def report(error: BaseException) -> Exit | None:
 
 
 def _refused(error: Refused) -> tuple[Exit, str]:
-    told = f"HTTP {error.status}" if error.status else ""
+    status = f"HTTP {error.status}" if error.status else ""
     if error.status in (401, 403):
-        return Exit.AUTH, f"{error} ({told}); {_who_may(str(error))}"
+        return Exit.AUTH, f"{error} ({status}); {_who_may(str(error))}"
     # Some refusals have no text but their code.
     code = "" if error.code == str(error) else error.code
-    known = ", ".join(each for each in (told, code) if each and error.status)
+    known = ", ".join(each for each in (status, code) if each and error.status)
     line = f"{error} ({known})" if known else str(error)
     todo = _NEXT.get(error.code, "")
     if not todo and error.retryable:

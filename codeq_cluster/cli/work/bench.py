@@ -83,12 +83,12 @@ async def _bench(client: Client, options: argparse.Namespace) -> Exit:
     began_s = time.monotonic()
     with bar("loading", options.seconds, what="s") as shown:
 
-        def told(figures: Figures) -> None:
+        def on_progress(figures: Figures) -> None:
             words = f"{figures.created:,} created, {figures.completed:,} completed"
             shown.stands_at(min(time.monotonic() - began_s, options.seconds), words)
 
         async with leases:
-            figures = await Bench(client, leases, load, told=told).run()
+            figures = await Bench(client, leases, load, on_progress=on_progress).run()
     durability = str((status.get("groups") or [{}])[0].get("durability", "unknown"))
     _show(load, figures, durability, options)
     if figures.failures:

@@ -100,16 +100,21 @@ class Bench:
         client: Creates.
         leases: Claims and completes.
         load: The load to apply.
-        told: Called now and then with the figures, to show progress.
+        on_progress: Called now and then with the figures, to show progress.
     """
 
     def __init__(
-        self, client: Client, leases: Leases, load: BenchLoad, *, told: Callable[[Figures], None]
+        self,
+        client: Client,
+        leases: Leases,
+        load: BenchLoad,
+        *,
+        on_progress: Callable[[Figures], None],
     ) -> None:
         self._client = client
         self._leases = leases
         self._load = load
-        self._told = told
+        self._on_progress = on_progress
         self._figures = Figures()
         # By task: when its create began. Bounded, since creates wait for room.
         self._open: dict[str, float] = {}
@@ -161,13 +166,13 @@ class Bench:
 
     async def _until(self, ends_s: float) -> None:
         while (left_s := ends_s - time.monotonic()) > 0:
-            self._told(self._figures)
+            self._on_progress(self._figures)
             await asyncio.sleep(min(_LOOK_S, left_s))
         self._over = True
 
     async def _drained(self, ends_s: float) -> None:
         while self._open and time.monotonic() < ends_s:
-            self._told(self._figures)
+            self._on_progress(self._figures)
             await asyncio.sleep(_LOOK_S)
 
     async def _creator(self) -> None:

@@ -54,7 +54,7 @@ async def storage_of(
                 executor=disk,
                 syncer=syncer,
                 timers=LoopTimers(loop),
-                took=lambda _shard, _seconds: None,
+                on_synced=lambda _shard, _seconds: None,
                 on_failed=lambda shard, error: failures.append((shard, error)),
                 segment_bytes=2**16,
             )

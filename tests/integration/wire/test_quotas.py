@@ -109,8 +109,8 @@ async def limited(
             calls=await each.node.start(),
             limits=RateLimits(settings),
             now_ns=clock,
-            refused=lambda *what, each=each: each.refused.append(what),
-            took=each.answered,
+            on_refused=lambda *what, each=each: each.refused.append(what),
+            on_answered=each.answered,
             owner_timeout_s=owner_timeout_s,
         )
     await joined(*(each.node for each in made))

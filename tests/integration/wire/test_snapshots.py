@@ -227,7 +227,7 @@ class Member:
         self.server = SnapshotServer(
             stores=[self.shelf],
             replicas=[self.replica],
-            took=lambda shard, _seconds: self.took.append(shard),
+            on_taken=lambda shard, _seconds: self.took.append(shard),
         )
         self.fetcher = self.paced(2**40)
         node.serve = self.server.serve
@@ -259,8 +259,8 @@ class Member:
             room=self.room,
             bytes_per_s=bytes_per_s,
             hurries=lambda _shard: self.needed,
-            took=lambda shard, _seconds: self.took.append(shard),
-            failed=lambda _shard, error: self.failures.append(error),
+            on_installed=lambda shard, _seconds: self.took.append(shard),
+            on_failed=lambda _shard, error: self.failures.append(error),
             rest=rest,
         )
 
@@ -660,7 +660,7 @@ async def test_two_snapshots_do_not_count_on_the_same_room() -> None:
     """Another shard's missing bytes count as taken; received ones are no longer free."""
     lent, behind = [Shelf("a"), Shelf("b")], [Replica(), Replica()]
     server = SnapshotServer(
-        stores=lent, replicas=[Replica(), Replica()], took=lambda _shard, _seconds: None
+        stores=lent, replicas=[Replica(), Replica()], on_taken=lambda _shard, _seconds: None
     )
 
     class Direct:
@@ -691,8 +691,8 @@ async def test_two_snapshots_do_not_count_on_the_same_room() -> None:
         ),
         bytes_per_s=1,
         hurries=lambda _shard: True,
-        took=lambda _shard, _seconds: None,
-        failed=lambda _shard, _error: None,
+        on_installed=lambda _shard, _seconds: None,
+        on_failed=lambda _shard, _error: None,
         rest=rest,
     )
     lent[0].stop_at = 4 * CHUNK
@@ -851,7 +851,9 @@ async def test_what_nobody_reads_is_deleted(
 async def test_a_snapshot_of_a_state_that_is_swapped_meanwhile_is_not_served() -> None:
     """A thread makes it from a state that has been replaced by then."""
     shelf, replica = Shelf("a"), Replica()
-    server = SnapshotServer(stores=[shelf], replicas=[replica], took=lambda _shard, _seconds: None)
+    server = SnapshotServer(
+        stores=[shelf], replicas=[replica], on_taken=lambda _shard, _seconds: None
+    )
     shelf.may_take.clear()
     taking = asyncio.create_task(server.serve("n2", TAKE, 0, 5.0))
     await eventually(shelf.taking.is_set)
@@ -879,7 +881,7 @@ async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
     slow, other = Shelf("a"), Shelf("b")
     replicas = [Replica(), Replica()]
     server = SnapshotServer(
-        stores=[slow, other], replicas=replicas, took=lambda _shard, _seconds: None
+        stores=[slow, other], replicas=replicas, on_taken=lambda _shard, _seconds: None
     )
     for shard in (0, 1):
         await server.serve("n2", TAKE, shard, 5.0)

@@ -131,7 +131,7 @@ def shards_of(
         node_id="n1",
         engines=[shard.engine for shard in shards],
         calls=calls or NoPeers(),
-        took=lambda method, seconds: None,
+        on_answered=lambda method, seconds: None,
         is_out=is_out,
     )
 

@@ -61,7 +61,7 @@ class Stage:
             free_bytes=lambda _path: self._ask(),
             size_bytes=lambda _path: 4000 * MIB,
             probe=lambda _path: self._probe(),
-            told=self._tell,
+            on_out_of_service=self._tell,
         )
 
     def _ask(self) -> int:

@@ -44,7 +44,7 @@ async def asked(answer: Answer) -> Explained:
     """Return what a caller gets who asks for an explanation."""
     engines: list[Any] = [Follower()]
     router = Router(
-        node_id="n1", engines=engines, calls=Peer(answer), took=lambda method, seconds: None
+        node_id="n1", engines=engines, calls=Peer(answer), on_answered=lambda method, seconds: None
     )
     deadline = asyncio.get_running_loop().time() + 60
     return await router.ask(0, Explain(tenant="acme", id="t"), deadline=deadline)

@@ -37,7 +37,7 @@ def forwarder(is_out: Callable[[int], bool]) -> Router:
         node_id="n1",
         engines=replicas,
         calls=NoPeers(),
-        took=lambda method, seconds: None,
+        on_answered=lambda method, seconds: None,
         is_out=is_out,
     )
 

@@ -49,7 +49,7 @@ async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> No
     catalogue = Catalogue([shard.store.state])
     catalogue.follow(lambda: shard.engine.replica)
     box = opened(world, Background())
-    notices = Notices(catalogue, [shard.engine], notification_queue=box, counted=world.counted)
+    notices = Notices(catalogue, [shard.engine], notification_queue=box, on_outcome=world.counted)
     shard.engine.on_rows(notices.rows)
     _apply(shard, dict(_ROWS))
 

@@ -88,7 +88,7 @@ class World:
 def opened(world: World, background: Background) -> NotificationQueue:
     """Return a notification queue that sends into a world."""
     return NotificationQueue(
-        world, background=background, wait_s=world.wait_s, counted=world.counted
+        world, background=background, wait_s=world.wait_s, on_outcome=world.counted
     )
 
 
@@ -151,13 +151,13 @@ async def test_a_server_that_never_has_room_keeps_a_bounded_number_for_a_bounded
     world, background = World(room_of={"dead": 0}), Background()
     thrown_away = asyncio.Event()
 
-    def counted(queue: str, outcome: str) -> None:
+    def on_outcome(queue: str, outcome: str) -> None:
         world.counted(queue, outcome)
         if world.counts[queue, "dropped"] == LETTERS_OF_A_SERVER_MAX + 1:
             thrown_away.set()
 
     box = NotificationQueue(
-        world, background=background, wait_s=world.wait_s, counted=counted, stale_s=0.05
+        world, background=background, wait_s=world.wait_s, on_outcome=on_outcome, stale_s=0.05
     )
     for number in range(LETTERS_OF_A_SERVER_MAX + 1):
         box.put(world.notification(f"d{number}", "dead"))

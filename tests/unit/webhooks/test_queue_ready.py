@@ -29,7 +29,7 @@ class _Node:
             self.catalogue,
             [self.home.engine],
             notification_queue=opened(world, background),
-            counted=world.counted,
+            on_outcome=world.counted,
         )
         for shard in (self.home, self.other):
             shard.engine.on_rows(self.catalogue.rows)
