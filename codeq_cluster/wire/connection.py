@@ -57,6 +57,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         self._tally = tally
         self._channel = channel
         self._loop = asyncio.get_running_loop()
+        self._pass = LoopPass.of(self._loop)
         self._reader = FrameReader()
         self._writer: FrameWriter | None = None
         self._transport: asyncio.Transport | None = None
@@ -141,7 +142,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         if waiting + size > self._settings.queue_bytes_max or size > self._settings.frame_bytes_max:
             return False
         if not self._queue:
-            LoopPass.of(self._loop).last(self._flush)
+            self._pass.last(self._flush)
         self._queue.append((item, size))
         self._queued_bytes += size
         return True

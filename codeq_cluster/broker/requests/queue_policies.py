@@ -60,7 +60,7 @@ class QueuePolicies:
             max_consumers=policy.max_consumers,
             weight=policy.weight,
         )
-        outcome = await self._govern(tenant, operation, timeout_s=timeout_s)
+        outcome = await self._change_and_settle(tenant, operation, timeout_s=timeout_s)
         assert isinstance(outcome, TopicStands)
         return outcome
 
@@ -72,17 +72,17 @@ class QueuePolicies:
     async def delete_topic(self, tenant: str, name: str, *, by: str, timeout_s: float) -> None:
         """Delete a topic; one that does not exist counts as deleted."""
         operation = DeleteTopic(request=new_request(), tenant=tenant, name=name, by=by)
-        await self._govern(tenant, operation, timeout_s=timeout_s)
+        await self._change_and_settle(tenant, operation, timeout_s=timeout_s)
 
     async def pause(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
         """Pause a queue; return whether this changed anything."""
         operation = PauseQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
-        return _changed(await self._govern(tenant, operation, timeout_s=timeout_s))
+        return _changed(await self._change_and_settle(tenant, operation, timeout_s=timeout_s))
 
     async def resume(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
         """Resume a queue; return whether this changed anything."""
         operation = ResumeQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
-        return _changed(await self._govern(tenant, operation, timeout_s=timeout_s))
+        return _changed(await self._change_and_settle(tenant, operation, timeout_s=timeout_s))
 
     async def paused(self, tenant: str, *, timeout_s: float) -> frozenset[str]:
         """Return the tenant's paused queues."""
@@ -162,7 +162,9 @@ class QueuePolicies:
         )
         await self._operate(tenant, operation, deadline_in(timeout_s))
 
-    async def _govern(self, tenant: str, operation: Operation, *, timeout_s: float) -> Outcome:
+    async def _change_and_settle(
+        self, tenant: str, operation: Operation, *, timeout_s: float
+    ) -> Outcome:
         """Change a policy and wait until the leader of every shard has it; may raise TooMany."""
         deadline = deadline_in(timeout_s)
         outcome = await self._operate(tenant, operation, deadline)
