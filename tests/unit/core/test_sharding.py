@@ -23,6 +23,12 @@ def test_a_shard_is_one_of_those_there_are() -> None:
     assert {0, 1, 2, 3} == {shard_of(str(number), 4) for number in range(64)}
 
 
+@given(text=st.text(), shards=st.integers(1, SHARDS_MAX))
+def test_a_shard_is_the_hash_modulo_their_number(text: str, shards: int) -> None:
+    """The bits of the hash that are not computed do not matter."""
+    assert fnv1a_64(text) % shards == shard_of(text, shards)
+
+
 def test_tenants_live_on_every_shard_and_the_nameless_one_like_the_others() -> None:
     """A tenant's home shard never changes, and no shard is every tenant's home."""
     homes = {home_shard(f"tenant-{number}", 4) for number in range(64)}
