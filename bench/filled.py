@@ -93,9 +93,9 @@ def _found(nodes: Sequence[NodeProcess], expected: NodeProcess, *, shards: int) 
             _member(node, data=directory.data)
             for node, directory in zip(nodes, directories, strict=True)
         ]
-        founding = Membership(members=(*members, _member(expected, data=0)))
+        membership = Membership(members=(*members, _member(expected, data=0)))
         for directory in directories:
-            directory.found(founding)
+            directory.note_bootstrap(membership)
 
 
 def _member(node: NodeProcess, *, data: int) -> Member:

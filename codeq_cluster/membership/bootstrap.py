@@ -41,21 +41,21 @@ class BootstrapStanding(Struct, frozen=True, array_like=True, kw_only=True):
         me: This node, with its data.
         peers: Ids of all nodes in its configuration, itself included, ascending.
         states: Of its shards: empty ones, or restored ones.
-        founding: Encoded; the bootstrap membership as far as it knows, empty for none.
+        bootstrap: Encoded; the bootstrap membership as far as it knows, empty for none.
         members: Encoded; the current membership as far as it knows, empty for none.
     """
 
     me: Member
     peers: tuple[str, ...]
     states: tuple[State, ...]
-    founding: bytes = b""
+    bootstrap: bytes = b""
     members: bytes = b""
 
 
 class BootstrapOutcome(Enum):
-    """A node's result of the bootstrap."""
+    """A node's result of the bootstrap; the values are logged."""
 
-    FOUNDED = "founded"
+    BOOTSTRAPPED = "founded"
     LATER = "later"
 
 
@@ -67,9 +67,10 @@ class Bootstrap:
         order: Ids of the configured nodes, in the order in which they are to lead.
         calls: The link.
         level: Of the formats that a new cluster uses.
-        found: Writes the bootstrap membership down, durably, and starts.
-        heard: Called with the members of a cluster that this node is not part of yet. Some may be
-            unknown here, and they decide whether it joins.
+        on_bootstrap: Called with the bootstrap membership; writes it down durably and starts.
+            Raises StorageFailed.
+        on_heard: Called with the members of a cluster that this node is not part of yet. Some may
+            be unknown here, and they decide whether it joins.
         callers: Returns the nodes that have proved to be of the cluster and are not in `order`.
             They are asked whether there is a cluster, and are not part of a new one.
 
@@ -84,16 +85,16 @@ class Bootstrap:
         order: Sequence[str],
         calls: Mesh,
         level: int,
-        found: Callable[[Membership], None],
-        heard: Callable[[Membership], None],
+        on_bootstrap: Callable[[Membership], None],
+        on_heard: Callable[[Membership], None],
         callers: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
         self._standing = standing
         self._order = order
         self._calls = calls
         self._level = level
-        self._found = found
-        self._heard = heard
+        self._on_bootstrap = on_bootstrap
+        self._on_heard = on_heard
         self._callers = callers
         self._rounds = 0
         self.waits_for = ""
@@ -118,7 +119,7 @@ class Bootstrap:
         """
         while not self._standing().members:
             await asyncio.sleep(LATER_PAUSE_S)
-            if await self._round() is BootstrapOutcome.FOUNDED:
+            if await self._round() is BootstrapOutcome.BOOTSTRAPPED:
                 return
 
     async def _round(self) -> BootstrapOutcome | str:
@@ -151,14 +152,14 @@ class Bootstrap:
         try:
             for standing in known:
                 if standing.members:
-                    self._heard(codec.decode(standing.members))
-            founding = judge(mine, known, order=self._order, level=self._level)
-            if isinstance(founding, Membership):
-                self._found(founding)
-                return BootstrapOutcome.FOUNDED
+                    self._on_heard(codec.decode(standing.members))
+            bootstrap = judge(mine, known, order=self._order, level=self._level)
+            if isinstance(bootstrap, Membership):
+                self._on_bootstrap(bootstrap)
+                return BootstrapOutcome.BOOTSTRAPPED
         except (StorageFailed, ValueError) as error:
             return str(error)
-        return founding
+        return bootstrap
 
     async def _ask(self, peer: str) -> BootstrapStanding | None:
         try:
@@ -169,7 +170,7 @@ class Bootstrap:
 
 
 def _belongs(standing: BootstrapStanding) -> bool:
-    return bool(standing.founding or standing.members)
+    return bool(standing.bootstrap or standing.members)
 
 
 def _waits(me: str, found: str, missing: Sequence[str]) -> str:
@@ -195,11 +196,11 @@ def judge(
         waits for.
     """
     for standing in others:
-        if standing.founding:
-            founding = codec.decode(standing.founding)
-            member = founding.of(mine.me.id)
+        if standing.bootstrap:
+            bootstrap = codec.decode(standing.bootstrap)
+            member = bootstrap.of(mine.me.id)
             if member is not None and member.data == mine.me.data:
-                return founding
+                return bootstrap
             return BootstrapOutcome.LATER
     if any(standing.members for standing in others):
         return BootstrapOutcome.LATER

@@ -63,13 +63,13 @@ class NodeMembers:
         self.members = MembershipService(
             node_id=self.me.id, replicas=replicas, groups=groups, link=mesh
         )
-        self._founding = Bootstrap(
+        self._bootstrap = Bootstrap(
             standing=self._standing,
             order=[peer.id for peer in settings.peers],
             calls=mesh,
             level=LEVEL,
-            found=self._found,
-            heard=self._hear,
+            on_bootstrap=self._on_bootstrap,
+            on_heard=self._on_heard,
             callers=lambda: list(self._heard),
         )
         self._announcing = Registration(
@@ -79,7 +79,7 @@ class NodeMembers:
     @property
     def methods(self) -> dict[str, _Serve]:
         """Return the methods served to peers."""
-        return {MEMBERS: self.members.serve, STAND: self._founding.serve}
+        return {MEMBERS: self.members.serve, STAND: self._bootstrap.serve}
 
     def known(self) -> dict[str, Member]:
         """Return every node by its id: the members, or the nodes that may let this one join."""
@@ -116,7 +116,7 @@ class NodeMembers:
 
     def welcomes(self) -> bool:
         """Return whether unknown nodes may connect: only while this one does not know its peers."""
-        return not self.founded
+        return not self.knows_cluster
 
     def on_stranger(self, peer: str, address: str) -> None:
         """Record a node that has proved to be of the cluster, and its address.
@@ -124,18 +124,18 @@ class NodeMembers:
         If a node's configuration names only nodes that are gone, these calls are its only way to
         find the cluster.
         """
-        if not self.founded and address and len(self._heard) < codec.MEMBERS_MAX:
+        if not self.knows_cluster and address and len(self._heard) < codec.MEMBERS_MAX:
             self._heard.setdefault(peer, Member(id=peer, link=address))
             self.changed()
 
     @property
-    def founded(self) -> bool:
+    def knows_cluster(self) -> bool:
         """Return whether this node knows the cluster's membership."""
-        return self._directory.founding is not None or bool(self._members())
+        return self._directory.bootstrap is not None or bool(self._members())
 
     def waits_for(self) -> str:
         """Return why this node is not part of a cluster yet, for the operator."""
-        text = self._founding.waits_for or self._announcing.refused
+        text = self._bootstrap.waits_for or self._announcing.refused
         remedies = [
             f"{peer}: {remedy}" for peer in self.links() if (remedy := self._mesh.remedy(peer))
         ]
@@ -187,15 +187,15 @@ class NodeMembers:
     async def take_part(self) -> None:
         """Find the cluster's membership and register this node with it; runs for ever."""
         async with asyncio.TaskGroup() as tasks:
-            if not self.founded:
-                outcome = await self._founding.run()
+            if not self.knows_cluster:
+                outcome = await self._bootstrap.run()
                 log.info("cluster found", extra={"outcome": outcome.value})
                 if outcome is BootstrapOutcome.LATER:
-                    tasks.create_task(self._founding.go_on())
+                    tasks.create_task(self._bootstrap.go_on())
             await self._announcing.run()
 
     def _standing(self) -> BootstrapStanding:
-        founding = self._directory.founding
+        bootstrap = self._directory.bootstrap
         return BootstrapStanding(
             me=self.me,
             peers=tuple(sorted(self._configured)),
@@ -203,7 +203,7 @@ class NodeMembers:
                 (status.applied_index, bytes.fromhex(status.digest))
                 for status in (group.status() for group in self._groups)
             ),
-            founding=codec.encode(founding) if founding is not None else b"",
+            bootstrap=codec.encode(bootstrap) if bootstrap is not None else b"",
             members=self._members(),
         )
 
@@ -211,13 +211,13 @@ class NodeMembers:
         known = (group.membership for group in self._groups if group.membership.members)
         return next(map(codec.encode, known), b"")
 
-    def _hear(self, membership: Membership) -> None:
+    def _on_heard(self, membership: Membership) -> None:
         heard = {member.id: member for member in membership.members}
         if heard != self._heard:
             self._heard = heard
             self.changed()
 
-    def _found(self, founding: Membership) -> None:
-        self._directory.found(founding)
+    def _on_bootstrap(self, membership: Membership) -> None:
+        self._directory.note_bootstrap(membership)
         for group in self._groups:
-            group.bootstrap(founding)
+            group.bootstrap(membership)

@@ -122,7 +122,7 @@ class Replicas:
         directory, store = self._storage.directory, self._storage.shards[shard]
         group = RaftGroup(
             Identity(shard=shard, node_id=settings.node_id, incarnation=directory.incarnation),
-            bootstrap=directory.founding or Membership(),
+            bootstrap=directory.bootstrap or Membership(),
             ports=Ports(
                 store=store.log,
                 writer=store.log,

@@ -47,7 +47,7 @@ class DirectoryIdentity(msgspec.Struct, kw_only=True, frozen=True, rename="camel
     Attributes:
         data: Drawn at random when the directory was made, 1 to 2^31 - 1.
         opened: How often the directory was opened.
-        founding: The members at the bootstrap, if this node was one of them and knows it.
+        founding: The bootstrap membership, if this node was in it and knows it.
         level: The newest format version in use in any shard.
         made: The databases of all shards exist; none is created after that.
     """
@@ -94,17 +94,17 @@ class DataDirectory:
         return self._identity.data
 
     @property
-    def founding(self) -> Membership | None:
-        """Return the members at the bootstrap, if this node was one of them and knows it."""
+    def bootstrap(self) -> Membership | None:
+        """Return the bootstrap membership, if this node was in it and knows it."""
         return self._identity.founding
 
-    def found(self, founding: Membership) -> None:
+    def note_bootstrap(self, membership: Membership) -> None:
         """Record durably which members bootstrap the cluster.
 
         Raises:
             StorageFailed: The disk refused.
         """
-        self._write(msgspec.structs.replace(self._identity, founding=founding))
+        self._write(msgspec.structs.replace(self._identity, founding=membership))
 
     def use(self, level: int) -> None:
         """Record durably that a format version is in use; a lower one changes nothing.

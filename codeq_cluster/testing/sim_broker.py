@@ -133,7 +133,7 @@ class SimBroker:
         self,
         node_id: str,
         *,
-        founding: Membership,
+        bootstrap: Membership,
         incarnation: int,
         settings: BrokerSettings,
         disks: Sequence[SimDisk],
@@ -192,7 +192,7 @@ class SimBroker:
             shard = engine.shard
             group = RaftGroup(
                 Identity(shard=shard, node_id=node_id, incarnation=incarnation),
-                bootstrap=founding,
+                bootstrap=bootstrap,
                 ports=Ports(
                     store=self.storage.shards[shard].log,
                     writer=self.storage.shards[shard].log,

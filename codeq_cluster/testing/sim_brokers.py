@@ -81,7 +81,7 @@ class SimBrokers:
         self._random = random
         self._clock_off_ms: Counter[str] = Counter()
         self._data = {node_id: number for number, node_id in enumerate(node_ids, 1)}
-        self._founding = Membership(
+        self._bootstrap = Membership(
             members=tuple(
                 Member(id=node_id, data=self._data[node_id], level=LEVEL) for node_id in node_ids
             ),
@@ -109,7 +109,7 @@ class SimBrokers:
         def make() -> None:
             node = SimBroker(
                 node_id,
-                founding=self._founding,
+                bootstrap=self._bootstrap,
                 incarnation=incarnation_of(self._data[node_id], self._opened[node_id]),
                 settings=self.settings,
                 disks=self.disks[node_id],

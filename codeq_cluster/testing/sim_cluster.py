@@ -83,7 +83,7 @@ class SimCluster:
         expect_fatal: The scenario expects a replica to stop itself.
         levels: The newest formats each node's release knows; missing nodes run this release.
         data: The number of each node's data: a wiped node gets a new one.
-        founding: The members that a node with an empty log knows.
+        bootstrap: The members that a node with an empty log knows.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SimCluster:
         # The voters in order of preference as leader.
         first = self.ids.index(preferred or self.ids[0])
         self.data = {node_id: number for number, node_id in enumerate(self.ids, 1)}
-        self.founding = Membership(
+        self.bootstrap = Membership(
             members=tuple(
                 Member(id=node_id, data=self.data[node_id], level=LEVEL)
                 for node_id in self.ids[first:] + self.ids[:first]
@@ -143,8 +143,8 @@ class SimCluster:
     def _start(self, node_id: str) -> None:
         assert node_id not in self.nodes, f"{node_id} is up"
         self._opened[node_id] += 1
-        member = self.founding.of(node_id)
-        is_founder = member is not None and member.data == self.data[node_id]
+        member = self.bootstrap.of(node_id)
+        is_first = member is not None and member.data == self.data[node_id]
         timers = SimTimers(self.clock)
         disk = self.disks[node_id]
         disk.full = False  # On a full one it would not start.
@@ -174,7 +174,7 @@ class SimCluster:
                 incarnation=incarnation_of(self.data[node_id], self._opened[node_id]),
                 level=self._level(node_id),
             ),
-            bootstrap=self.founding if is_founder else Membership(),
+            bootstrap=self.bootstrap if is_first else Membership(),
             ports=Ports(
                 store=shard.log,
                 writer=shard.log,

@@ -140,7 +140,7 @@ def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> No
 
 
 def test_a_directory_of_the_first_release_is_opened(tmp_path: Path) -> None:
-    """Its file as it was before there were levels and founders."""
+    """Its file as it was before there were levels and bootstrap memberships."""
     with open_directory(tmp_path / "d", cluster_id="c", node_id="n1", shards=1):
         pass
     file = tmp_path / "d" / "node.json"

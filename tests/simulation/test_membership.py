@@ -157,13 +157,13 @@ def test_a_lost_disk_that_comes_back_is_still_of_use() -> None:
 def test_a_group_that_nobody_bootstrapped_waits() -> None:
     """No vote and no leader until the bootstrap; then it works as usual."""
     cluster = SimCluster("ABC", random=Random(3))
-    founding, cluster.founding = cluster.founding, Membership()
+    bootstrap, cluster.bootstrap = cluster.bootstrap, Membership()
     cluster.start()
     cluster.run(10.0)
     assert cluster.leader() is None
 
     for node in cluster.nodes.values():
-        node.group.bootstrap(founding)
+        node.group.bootstrap(bootstrap)
     cluster.elect()
     for node_id in "ABC":
         cluster.crash(node_id)

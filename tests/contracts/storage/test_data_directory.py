@@ -235,14 +235,14 @@ def test_data_keeps_its_identity(tmp_path: Path) -> None:
 
 def test_the_bootstrap_members_are_stored(tmp_path: Path) -> None:
     """The record is written once, and durably."""
-    founding = Membership(members=(Member(id="n1", data=7), Member(id="n2", data=8)))
+    membership = Membership(members=(Member(id="n1", data=7), Member(id="n2", data=8)))
     with opened(tmp_path / "n1") as directory:
-        assert directory.founding is None
-        directory.found(founding)
-        assert founding == directory.founding
+        assert directory.bootstrap is None
+        directory.note_bootstrap(membership)
+        assert membership == directory.bootstrap
 
     with opened(tmp_path / "n1") as directory:
-        assert founding == directory.founding
+        assert membership == directory.bootstrap
 
 
 def test_data_of_a_later_release_is_refused_before_it_is_read(tmp_path: Path) -> None:

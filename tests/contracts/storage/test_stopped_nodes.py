@@ -79,7 +79,7 @@ def test_a_directory_is_a_nodes_from_the_end_on(tmp_path: Path) -> None:
     path.rename(tmp_path / "aside")
     make(crash=False)
     with open_directory(path, cluster_id="c", node_id="n1", shards=2) as directory:
-        assert directory.founding is None
+        assert directory.bootstrap is None
         with pytest.raises(DataDirectoryRefused, match="in use by another process"):
             make(crash=False)
 

@@ -27,7 +27,7 @@ def standing(node_id: str, data: int = 0, **more: object) -> BootstrapStanding:
     return msgspec.structs.replace(made, **more)
 
 
-FOUNDED = Membership(members=tuple(standing(node_id).me for node_id in ORDER))
+BOOTSTRAP = Membership(members=tuple(standing(node_id).me for node_id in ORDER))
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def test_the_first_of_them_begins_when_all_are_there() -> None:
     """The membership has the data of all, in the order in which they are to lead."""
     others = [standing("n2"), standing("n3")]
 
-    assert FOUNDED == judge(standing("n1"), others, order=ORDER, level=1)
+    assert BOOTSTRAP == judge(standing("n1"), others, order=ORDER, level=1)
 
 
 def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
@@ -51,10 +51,10 @@ def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
     old = standing("n2", me=Member(id="n2", data=2, level=1))
     new = [standing(node_id, me=Member(id=node_id, data=1, level=4)) for node_id in ("n1", "n3")]
 
-    founding = judge(new[0], [old, new[1]], order=ORDER, level=4)
+    bootstrap = judge(new[0], [old, new[1]], order=ORDER, level=4)
 
-    assert isinstance(founding, Membership)
-    assert 1 == founding.level
+    assert isinstance(bootstrap, Membership)
+    assert 1 == bootstrap.level
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,18 @@ def test_nobody_begins_before_it_is_sure(case: Case) -> None:
     assert case.waits in waits
 
 
-def test_a_founder_takes_over_what_another_one_has_written_down() -> None:
+def test_a_first_node_takes_over_what_another_one_has_written_down() -> None:
     """Any node may report it, and any other node may be away."""
-    told = standing("n3", founding=codec.encode(FOUNDED))
+    told = standing("n3", bootstrap=codec.encode(BOOTSTRAP))
 
-    assert FOUNDED == judge(standing("n2"), [told], order=ORDER, level=1)
+    assert BOOTSTRAP == judge(standing("n2"), [told], order=ORDER, level=1)
 
 
 @pytest.mark.parametrize("node_id", ["n1", "n2"])
 def test_a_node_that_lost_its_data_came_later(node_id: str) -> None:
     """The node that would bootstrap is included, and all nodes may answer."""
     wiped = standing(node_id, data=99)
-    told = standing("n3", founding=codec.encode(FOUNDED))
+    told = standing("n3", bootstrap=codec.encode(BOOTSTRAP))
     other = standing("n1" if node_id == "n2" else "n2", data=98)
 
     assert judge(wiped, [told, other], order=ORDER, level=1) is BootstrapOutcome.LATER
@@ -102,7 +102,7 @@ def test_two_that_lost_their_data_wait_for_the_third() -> None:
 
 def test_a_node_among_members_that_were_let_in_came_later() -> None:
     """They know no bootstrap membership, but are members of a cluster."""
-    told = standing("n3", members=codec.encode(FOUNDED))
+    told = standing("n3", members=codec.encode(BOOTSTRAP))
 
     assert (
         judge(standing("n1"), [standing("n2"), told], order=ORDER, level=1)
@@ -114,9 +114,9 @@ def test_a_single_node_begins_at_once() -> None:
     """It asks no other node."""
     alone = standing("n1", peers=("n1",))
 
-    founding = judge(alone, [], order=("n1",), level=1)
+    bootstrap = judge(alone, [], order=("n1",), level=1)
 
-    assert Membership(members=(alone.me,)) == founding
+    assert Membership(members=(alone.me,)) == bootstrap
 
 
 @dataclass
@@ -126,29 +126,29 @@ class Node:
     mine: BootstrapStanding
     others: dict[str, BootstrapStanding | bytes]
     disk_fails: int = 0
-    founded: list[Membership] = field(default_factory=list)
+    bootstrapped: list[Membership] = field(default_factory=list)
     heard: list[Membership] = field(default_factory=list)
     asked: int = 0
     callers: tuple[str, ...] = ()
 
-    def founding(self) -> Bootstrap:
+    def bootstrap(self) -> Bootstrap:
         """Return its bootstrap."""
         return Bootstrap(
             standing=lambda: self.mine,
             order=ORDER,
             calls=self,
             level=1,
-            found=self.found,
-            heard=self.heard.append,
+            on_bootstrap=self.on_bootstrap,
+            on_heard=self.heard.append,
             callers=lambda: self.callers,
         )
 
-    def found(self, membership: Membership) -> None:
+    def on_bootstrap(self, membership: Membership) -> None:
         """Write it down, unless the disk refuses."""
         if self.disk_fails:
             self.disk_fails -= 1
             raise StorageFailed("no space left")
-        self.founded.append(membership)
+        self.bootstrapped.append(membership)
 
     async def call(
         self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
@@ -161,7 +161,9 @@ class Node:
             # They have lost their data, and bootstrap a new cluster.
             self.others = {"n1": standing("n1", 91), "n2": standing("n2", 92)}
             begun = tuple(each.me for each in (*self.others.values(), self.mine))
-            self.others["n1"] = standing("n1", 91, founding=codec.encode(Membership(members=begun)))
+            self.others["n1"] = standing(
+                "n1", 91, bootstrap=codec.encode(Membership(members=begun))
+            )
         said = self.others.get(peer)
         if said is None:
             raise PeerUnreachable(peer)
@@ -180,9 +182,9 @@ async def test_a_disk_that_refuses_is_tried_again() -> None:
     """A membership that was not written down has no effect."""
     node = Node(standing("n1"), {"n2": standing("n2"), "n3": standing("n3")}, disk_fails=2)
 
-    assert await node.founding().run() is BootstrapOutcome.FOUNDED
+    assert await node.bootstrap().run() is BootstrapOutcome.BOOTSTRAPPED
 
-    assert ([FOUNDED], 0) == (node.founded, node.disk_fails)
+    assert ([BOOTSTRAP], 0) == (node.bootstrapped, node.disk_fails)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -192,7 +194,7 @@ async def test_a_node_that_came_later_hears_of_all_members() -> None:
     told = standing("n1", members=codec.encode(five))
     node = Node(standing("n3", 93), {"n1": told})
 
-    assert await node.founding().run() is BootstrapOutcome.LATER
+    assert await node.bootstrap().run() is BootstrapOutcome.LATER
 
     assert [five] == node.heard
 
@@ -200,14 +202,14 @@ async def test_a_node_that_came_later_hears_of_all_members() -> None:
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too() -> None:
     """No node has any data left."""
-    told = standing("n1", founding=codec.encode(FOUNDED))
+    told = standing("n1", bootstrap=codec.encode(BOOTSTRAP))
     node = Node(standing("n3", 93), {"n1": told})
-    founding = node.founding()
-    assert await founding.run() is BootstrapOutcome.LATER
+    bootstrap = node.bootstrap()
+    assert await bootstrap.run() is BootstrapOutcome.LATER
 
-    await founding.go_on()
+    await bootstrap.go_on()
 
-    [begun] = node.founded
+    [begun] = node.bootstrapped
     assert node.mine.me == begun.of("n3")
     assert node.asked > 6
 
@@ -215,12 +217,12 @@ async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too(
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_knows_nobody_alive_learns_its_cluster_from_callers() -> None:
     """Its configured peers are gone; nodes that proved to be of the cluster tell it."""
-    told = standing("n8", founding=codec.encode(FOUNDED))
+    told = standing("n8", bootstrap=codec.encode(BOOTSTRAP))
     node = Node(standing("n2", 92), {"n8": told}, callers=("n8",))
 
-    assert await node.founding().run() is BootstrapOutcome.LATER
+    assert await node.bootstrap().run() is BootstrapOutcome.LATER
 
-    assert [] == node.founded
+    assert [] == node.bootstrapped
 
 
 @pytest.mark.usefixtures("at_once")
@@ -232,25 +234,25 @@ async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
         callers=("n8",),
     )
 
-    assert await node.founding().run() is BootstrapOutcome.FOUNDED
+    assert await node.bootstrap().run() is BootstrapOutcome.BOOTSTRAPPED
 
-    assert [FOUNDED] == node.founded
+    assert [BOOTSTRAP] == node.bootstrapped
 
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_node_that_waits_says_for_whom_and_what_to_do() -> None:
     """The reason is shown until it no longer has to wait."""
     node = Node(standing("n1"), {"n2": standing("n2")})
-    founding = node.founding()
-    running = asyncio.create_task(founding.run())
+    bootstrap = node.bootstrap()
+    running = asyncio.create_task(bootstrap.run())
     async with asyncio.timeout(60):
-        while not founding.waits_for:  # noqa: ASYNC110, nothing tells of it
+        while not bootstrap.waits_for:  # noqa: ASYNC110, nothing tells of it
             await asyncio.sleep(0)
-        waited_for = founding.waits_for
+        waited_for = bootstrap.waits_for
         node.others["n3"] = standing("n3")
         await running
 
     assert "not all nodes answer: n3;" in waited_for
     assert "raft.peers" in waited_for
     assert "`cluster join n1`" in waited_for
-    assert not founding.waits_for
+    assert not bootstrap.waits_for

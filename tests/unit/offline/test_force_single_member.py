@@ -27,7 +27,7 @@ def members_of(directory: DataDirectory) -> Membership:
     store = RocksShard(directory.shard_path(0), settings=settings, cache=new_cache(settings))
     try:
         journal = Journal(store.log, cache_bytes_max=1024)
-        journal.load(applied=store.state.applied_index, bootstrap=directory.founding)
+        journal.load(applied=store.state.applied_index, bootstrap=directory.bootstrap)
         flush = journal.flush()
         store.log.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
         return journal.memberships.newest[1]
@@ -40,7 +40,7 @@ def path(tmp_path: Path) -> Path:
     """Return the directory of one of three stopped nodes."""
     with opened(tmp_path) as directory:
         three = tuple(Member(id=f"n{n}", data=n) for n in (2, 3))
-        directory.found(Membership(members=(Member(id="n1", data=directory.data), *three)))
+        directory.note_bootstrap(Membership(members=(Member(id="n1", data=directory.data), *three)))
         assert ("n1", "n2", "n3") == members_of(directory).voters
     return tmp_path
 
