@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, Protocol
 
 from codeq_cluster.errors import StorageFailed
@@ -96,7 +95,7 @@ class NodeStorage:
         self._held_bytes = held_bytes
         self._spill_s = spill_s
         self._wal = Wal(place.segments, segment_bytes=segment_bytes)
-        self.shards: list[Shard] = []
+        self.shards: Sequence[Shard] = ()
 
     def start(self) -> None:
         """Bring the databases up to date with the write-ahead log; blocks.
@@ -118,26 +117,15 @@ class NodeStorage:
         self._spiller = Spiller(
             self._wal,
             self._writer,
+            self._databases,
+            applied=self._place.applied,
             executor=self._executor,
             timers=self._timers,
             on_failed=self._on_failed,
             held_bytes=self._held_bytes,
             spill_s=self._spill_s,
         )
-        for number, database in enumerate(self._databases):
-            changed = partial(self._spiller.changed, number)
-            reopened = partial(self._spiller.reopened, number)
-            self.shards.append(
-                Shard(
-                    number,
-                    database,
-                    self._writer,
-                    applied=self._place.applied,
-                    changed=changed,
-                    reopened=reopened,
-                )
-            )
-        self._spiller.attach(self.shards)
+        self.shards = self._spiller.shards
 
     def kill(self) -> None:
         """Stop all writes, as if the process had ended; the caller stops the executor."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.shard import Shard
+from codeq_cluster.storage.shard import Applied, Database, Shard
 from codeq_cluster.storage.wal import Wal
 from codeq_cluster.storage.wal_writer import Executor, WalWriter
 
@@ -51,7 +51,7 @@ class _Stall:
 
 
 class Spiller:
-    """Spills the shards of one node; belongs to the loop.
+    """Makes the shards of one node and spills them; belongs to the loop.
 
     A stalled database delays no other shard: its own shard's rows stay in memory, and the spiller
     tries again.
@@ -61,6 +61,8 @@ class Spiller:
     Args:
         wal: The node's write-ahead log.
         writer: The log's side on the loop.
+        databases: By shard, open; they hold every row that the log has.
+        applied: The node's record of applied indexes.
         executor: Runs the syncs of the databases.
         timers: Time and the loop.
         on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
@@ -72,7 +74,9 @@ class Spiller:
         self,
         wal: Wal,
         writer: WalWriter,
+        databases: Sequence[Database],
         *,
+        applied: Applied,
         executor: Executor,
         timers: SpillTimers,
         on_failed: Callable[[int, BaseException], None],
@@ -87,7 +91,17 @@ class Spiller:
         self._held_bytes = held_bytes
         self._turn_s = spill_s / _TURNS
         self._early_bytes = min(SPILL_BYTES, held_bytes)
-        self._shards: Sequence[Shard] = ()
+        self._shards = [
+            Shard(
+                number,
+                database,
+                writer,
+                applied=applied,
+                changed=partial(self.changed, number),
+                reopened=partial(self.reopened, number),
+            )
+            for number, database in enumerate(databases)
+        ]
         self._stalls: dict[int, _Stall] = {}
         self._failed: set[int] = set()
         self._renewed: set[int] = set()  # Reopened since the present trim of the log began.
@@ -96,13 +110,14 @@ class Spiller:
         self._releasing = False
         self._stopped = False
 
-    def attach(self, shards: Sequence[Shard]) -> None:
-        """Begin with these shards, in the order of their numbers."""
-        self._shards = shards
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """Return the shards, in the order of their numbers."""
+        return self._shards
 
     def changed(self, shard: int) -> None:
         """Note that a shard has something to spill."""
-        if self._shards and self._shards[shard].size >= self._early_bytes:
+        if self._shards[shard].size >= self._early_bytes:
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
         self._arm(self._turn_s)
