@@ -18,7 +18,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import BackupDamaged, BackupFailed
 
-# Within a day, another node may still be writing it.
+# Another node may still be writing an incomplete backup that is younger.
 ABANDONED_AFTER_S = 24 * 3600
 
 _TIME = "%Y%m%dT%H%M%S"
@@ -32,7 +32,7 @@ class FoundBackup:
     Attributes:
         id: Sorts by time.
         manifest: None if it has none that can be read.
-        problem: The reason; empty for a complete backup.
+        problem: Why the backup cannot be used; empty for a complete one.
     """
 
     id: str

@@ -70,8 +70,8 @@ class Registration:
                 continue
             for shard in unknown:
                 await self._announce(shard)
-            # The registration is done when its entry comes back through the log, which may take a
-            # snapshot.
+            # A registration is complete when its entry comes back through the log. This node may
+            # need a snapshot first.
             try:
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
@@ -105,7 +105,7 @@ class Registration:
             self._tell(effect.refused)
 
     async def _by_itself(self, shard: int, joining_node: JoiningNode) -> Effect:
-        """Ask the leader; a leader not connected here may not know this node's new address."""
+        """Ask the leader, or a peer: an unreachable leader may lack this node's new address."""
         try:
             return await self._members.change(shard, joining_node, timeout_s=TIMEOUT_S)
         except NoLeader:

@@ -11,7 +11,7 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.raft.group import RaftGroup
 
 HANDOVER_S = 1.0  # The time a node waits for other nodes to take its leaderships over.
-HANDOVER_TRIES = 2  # The second try asks the peer with most of the log by then.
+HANDOVER_TRIES = 2  # The second try asks the peer that has most of the log by then.
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class Drain:
     def _give_away(self, group: RaftGroup, attempt: int) -> bool:
         """Ask a peer to lead in this node's place; return whether one was asked.
 
-        The first try names the peers in turn, if they can lead within moments, so that they share
-        the load.
+        The first try spreads the shards over the peers that can lead within moments, so that they
+        share the load.
         """
         shard, voters = group.status().shard, group.membership.voters
         if self._node_id not in voters or len(voters) < 2:

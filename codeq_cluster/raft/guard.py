@@ -1,12 +1,12 @@
 """Guard: the checks between the peers' messages and the library, which believes every message.
 
-A message passes only when Raft allows it: it is fresh and of this term. It never truncates matching
-entries, and never commits entries that were not compared. Each check has its test and, in
-`SafetySwitches`, its switch.
+A message passes only when Raft allows it: it is fresh and of this term. No message truncates
+entries that match the leader's, or commits entries that were not compared with them. Each check has
+its test and, in `SafetySwitches`, its switch.
 
-Only a member on the data it joined with counts for a majority. A node listens to
-leaders and candidates that its own log does not name as members: it may lack the very entry that
-names them.
+Only a member on the data it joined with counts for a majority. A node also listens to leaders and
+candidates that its own log does not name as members, because it may lack the very entry that names
+them.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from codeq_cluster.raft.read_index import ReadIndex
 from codeq_cluster.raft.replica import Replica
 from codeq_cluster.raft.state_digests import Digests
 
-AWAITED_FROM = 2  # The level at which every member reads `Answer.awaited`.
+AWAITED_FROM = 2  # From this format level on, every member reads `Answer.awaited`.
 
 
 class Guard:
-    """One replica's checks: `handle` takes what comes in, `translate` what the library sends.
+    """One replica's checks: `handle` for incoming messages, `translate` for the library's own.
 
-    No message of a member on other data, of an earlier term or of an earlier process start moves
+    No message of a member on other data, of an earlier term or of an earlier process start changes
     this replica's log, term or vote.
 
     Args:
         replica: The replica that is checked.
-        elections: When this node last heard a leader.
+        elections: Records when this node last heard a leader.
         campaign: The election that a message may make this node start.
-        read_index: The rounds that answers confirm.
-        digests: This replica's latest states.
-        followers: The notes of a leader.
-        following: The notes of a follower.
+        read_index: The read rounds that followers' answers confirm.
+        digests: Digests of this replica's latest states.
+        followers: Notes about the followers, for the time this node leads.
+        following: Notes about the leader, for the time this node follows.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Guard:
             # A leader that still sends entries has given up its leadership transfer.
             self._campaign.transferred = False
         if not self._campaign.transferred:
-            # This turn's pre-votes were granted before this leader was heard.
+            # Pre-votes of this turn were granted before this leader was heard: no election.
             self._campaign.wanted = False
         self._compare_with_leader(peer, message)
         self._following.commit = max(self._following.commit, message.commit)
@@ -347,7 +347,7 @@ class Guard:
     def _pre_vote(self, peer: str, message: PreVote) -> None:
         if self._stranger(peer, message):
             return
-        # A node whose term is behind would ask in vain for ever.
+        # A node that stayed in its older term would ask for pre-votes in vain for ever.
         self._learn_term(message.term)
         if not message.granted or self._engine.leads():
             return
@@ -387,7 +387,10 @@ class Guard:
             self._learn_term(message.term)
 
     def _stranger(self, peer: str, message: Message) -> bool:
-        """Return whether the peer's word counts for nothing, and count that."""
+        """Return whether to ignore the peer: it is no member on the data it joined with.
+
+        Ignored messages are counted.
+        """
         voters = self._voters
         if voters.knows(peer, message.incarnation) or (
             peer in voters.peers and not self._rules.members_only
@@ -405,7 +408,7 @@ class Guard:
             self._outbox.send(peer, TermHint(term=self._engine.term()))
 
     def _loyal(self, candidate: str) -> bool:
-        """Return whether a leader other than the candidate is alive, this node included."""
+        """Return whether a leader other than the candidate is alive; it may be this node."""
         now = self._now()
         if not self._engine.leads():
             return self._elections.leader_alive(now) and self._engine.leader() != candidate

@@ -1,7 +1,7 @@
 """Journal: the Raft log, the term and the vote, on a `LogStore`.
 
-Changes collect in memory and reach the disk in one atomic write per flush; `flushed_last` says how
-far the disk has come.
+Changes collect in memory and reach the disk in one atomic write per flush. Entries up to
+`flushed_last` are on disk.
 Every row carries a checksum. A row whose checksum is wrong stops the start: a wrong log is worse
 than a node that is down.
 
@@ -42,7 +42,7 @@ _MEMBERS = b"members"
 _VERSION = 1
 _HEAD = struct.Struct(">BIQ")
 _INDEX = struct.Struct(">Q")
-# Rows of one read while loading: large reads are quick, and this much memory is never noticed.
+# Bounds of one read while loading: large enough to be fast, small enough for any node's memory.
 _LOAD_ROWS = 4096
 _LOAD_BYTES = 16 * 2**20
 # Trimming costs a range delete, so it waits for this many entries or bytes.
@@ -292,7 +292,9 @@ class Journal:
         self._append((command, index, term))
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802 - the library's name
-        """Drop the entries from `position` on, counted from `first`: the leader's log differs.
+        """Drop the entries from `position` on, because the leader's log has others there.
+
+        Positions count from `first`.
 
         Raises:
             SafetyViolated: They include a committed entry, or the first one.
@@ -328,7 +330,7 @@ class Journal:
             self._unflushed_from = None
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802 - the library's name
-        """Remember the commit index, but only in memory: the applied index bounds it below."""
+        """Remember the commit index in memory only; a restart begins with the applied index."""
         self.commit = max(self.commit, index)
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802 - the library's name
@@ -394,8 +396,8 @@ class Journal:
         del self._run_terms[:run]
         self._trimmed_to = floor
         moved = self.memberships.trim(floor)
-        # A base that is not on disk yet is written together with the range delete, in its newest
-        # version.
+        # A `members` row that is not on disk yet is written together with the range delete, in its
+        # newest version.
         self._base_moved = moved or self._base_moved or self._base_dirty
         self._base_dirty = False
 
@@ -431,8 +433,8 @@ class Journal:
         assert self._trimmed_to is not None, "nothing was trimmed"
         forgotten = Forgotten(
             delete_ranges=[(_LOG, _key(self._trimmed_to))],
-            # Never written without the range delete: a start finds the members in the rows that
-            # remain.
+            # Written only together with the range delete: until then a start finds the same
+            # members in the log's own rows.
             puts=[(_MEMBERS, _encode_members(*self.memberships.base))] if self._base_moved else [],
         )
         self._trimmed_to = None
@@ -440,7 +442,10 @@ class Journal:
         return forgotten
 
     def flush(self) -> Flush:
-        """Return what is not on disk; nothing may change until `flushed` is called."""
+        """Return the changes that are not on disk.
+
+        The log must not change until `flushed` is called.
+        """
         assert self._in_flight is None, "one flush at a time"
         puts = [
             (_key(index), _encode_row(*self._cache[index]))

@@ -117,7 +117,7 @@ class SafeSyncObj(SyncObj):
         self._peers: dict[str, _Member] = {}
         self._data: dict[str, int] = {}
         self._windows: dict[str, _Window] = {}
-        # Nodes that are no members: this node hears them and sends them nothing unasked.
+        # Nodes that are not members: this node reads their messages, and sends them only answers.
         self._strangers: dict[str, _Member] = {}
         super().__init__(
             _Member(node_id),
@@ -136,11 +136,11 @@ class SafeSyncObj(SyncObj):
         self.adopt_members()
 
     def attach(self, host: Host) -> None:
-        """Call these parts of the group from now on; nothing is called before."""
+        """Connect the library to its group; it calls nothing of the group before that."""
         self._host = host
         self._carrier.carry = host.send
 
-    # Questions of the group.
+    # Questions that the group asks.
 
     def term(self) -> int:
         """Return the current term."""
@@ -198,7 +198,7 @@ class SafeSyncObj(SyncObj):
         """Return when this leader's next heartbeat is due."""
         return self._SyncObj__newAppendEntriesTime
 
-    # Notes from the group.
+    # Events that the group reports.
 
     def connect(self, peer: str) -> None:
         """Note a connection."""
@@ -212,7 +212,8 @@ class SafeSyncObj(SyncObj):
     def adopt_members(self) -> None:
         """Follow the present membership.
 
-        A new peer, or a peer on other data, counts as one that holds nothing and has just answered.
+        A peer that is new, or on other data than before, counts as one that holds no entry and has
+        just answered.
         """
         voters = self._voters
         before, self._data = self._data, voters.data
@@ -254,7 +255,7 @@ class SafeSyncObj(SyncObj):
         Args:
             peer: The follower.
             upto: Index of its last matching entry.
-            keep_next: False lets the library send again what is already on its way.
+            keep_next: False lets the library resend entries that are already on their way.
         """
         before = self.next_index(peer)
         self._answered(peer, next_index=upto + 1, success=True)
@@ -265,8 +266,9 @@ class SafeSyncObj(SyncObj):
     def rewind(self, peer: str, next_index: int) -> bool:
         """Go back to `next_index`, but never behind what the follower is known to hold.
 
-        First the follower is asked whether it holds the entry before; entries follow once it says
-        so. A follower that cannot be helped thus costs a heartbeat and no more.
+        A heartbeat first asks the follower whether it holds the entry before `next_index`. Entries
+        follow only after it confirms that, so a follower whose entries are gone costs no more than
+        the heartbeat.
 
         Returns:
             False when the follower has refused the same question before: the entries it needs are
@@ -298,7 +300,7 @@ class SafeSyncObj(SyncObj):
         )
 
     def adopt(self, term: int) -> None:
-        """Follow into a newer term whose leader is not known yet."""
+        """Enter a newer term as a follower; its leader is not known yet."""
         self._SyncObj__setCurrentTerm(term, None)
         self.step_down()
 
@@ -308,14 +310,14 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__raftLeader = None
 
     def tick(self, *, campaign: bool) -> None:
-        """Let the library do what is due: campaign, count the majority, apply, take, send.
+        """Let the library do its due work: elect, commit, apply entries, take proposals, send.
 
         Args:
             campaign: Start an election in a new term; only with a connection, or alone.
         """
         if campaign:
-            # Messages of an earlier leadership may be gone from the log, so nobody will answer
-            # them.
+            # Entries sent in an earlier leadership may be gone from the log. No follower would
+            # acknowledge them, and they would fill the windows for ever.
             self._windows = {peer: _Window() for peer in self._peers}
         deadline = _AT_ONCE_S if campaign else self._now() + _NEVER_S
         self._SyncObj__raftElectionDeadline = deadline
@@ -343,7 +345,7 @@ class SafeSyncObj(SyncObj):
             if self._SyncObj__raftNextIndex[node] <= last and node in self._SyncObj__connectedNodes:
                 self._send_entries(peer, node)
 
-    # Overrides of what the library must not do.
+    # Overrides of unsafe parts of the library.
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - the library's name
         """Send entries and heartbeats: windowed, without snapshots and without a busy loop."""
@@ -387,7 +389,7 @@ class SafeSyncObj(SyncObj):
         return False
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802 - the library's name
-        """Append the group's proposals, at the one place where this node surely leads."""
+        """Append the group's proposals; only here is it certain that this node leads."""
         if self._SyncObj__raftState != _LEADER:
             return
         if (members := self._host.take_members()) is not None:
@@ -435,9 +437,9 @@ class SafeSyncObj(SyncObj):
 
 
 class _Member(int, Node):  # type: ignore[misc, unused-ignore]
-    """A node that is also a number, drawn from its id: the library looks nodes up all the time.
+    """A node that is also an integer, hashed from its id, because the library looks nodes up often.
 
-    The number is the same in every process, and with it the order of a set of nodes.
+    The integer is the same in every process, so a set of nodes has the same order in all of them.
     """
 
     def __new__(cls, id: str) -> Self:  # noqa: A002 - the library's name
@@ -450,10 +452,10 @@ class _Member(int, Node):  # type: ignore[misc, unused-ignore]
 
 
 class _Window:
-    """The messages under way to one follower.
+    """The unacknowledged messages to one follower.
 
     Attributes:
-        probing: The follower has to acknowledge something before it is sent entries.
+        probing: Whether the follower must acknowledge a message before it is sent entries.
     """
 
     def __init__(self) -> None:
@@ -477,20 +479,20 @@ class _Window:
             self._bytes -= self._sent.popleft()[1]
 
     def probe(self) -> None:
-        """Forget everything: it will be sent again after the next acknowledgement."""
+        """Forget all messages: their entries are sent again after the next acknowledgement."""
         self._sent.clear()
         self._bytes = 0
         self.probing = True
 
 
 class _Carrier(Transport):  # type: ignore[misc, unused-ignore]
-    """The library's way out; messages come in only through `SafeSyncObj.deliver`."""
+    """The library's transport, for sending only; `SafeSyncObj.deliver` hands in messages."""
 
     def __init__(self) -> None:
         super().__init__(None, None, [])
         self.carry: Callable[[str, Mapping[str, object]], None]
 
-    ready = True  # A property in the library, which asks it twice a tick.
+    ready = True  # In the library this is a property, read twice a tick.
 
     def send(self, node: Node, message: Mapping[str, object]) -> bool:
         self.carry(node.id, message)
@@ -501,7 +503,7 @@ class _Carrier(Transport):  # type: ignore[misc, unused-ignore]
 
 
 class _NoPoller:
-    """Nothing to poll: the turn brings the messages."""
+    """A poller without sockets: `SafeSyncObj.deliver` hands in messages."""
 
     def poll(self, timeout: float) -> None:
         pass

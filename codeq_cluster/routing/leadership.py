@@ -15,7 +15,7 @@ from codeq_cluster.wire import Mesh
 
 TRANSFER = "transfer"
 
-# A leader tries for half a second; in the rest, the new leader must become known here.
+# A leader tries for half a second; in the rest this node must hear of the new leader.
 WAIT_S = 1.5
 PAUSE_S = 0.05  # Between two checks for a leader while no event announces one.
 
@@ -24,7 +24,7 @@ class TransferAnswer(Struct, frozen=True, array_like=True):
     """The outcome of a leadership transfer.
 
     Attributes:
-        before: The leader when it was asked.
+        before: The leader before the transfer.
         leader: The leader now; equal to `before` if the transfer failed.
     """
 
@@ -38,8 +38,8 @@ class LeadershipTransfers:
     Args:
         node_id: This node.
         replicas: This node's, in the order of shards; they know who leads.
-        begin: Starts a transfer of a shard that this node leads to a peer, None for any; returns
-            False if it cannot.
+        begin: Starts to transfer a shard's leadership from this node to a peer, or to any peer for
+            None; returns whether it started.
         calls: The link.
     """
 
@@ -60,7 +60,7 @@ class LeadershipTransfers:
     async def transfer(self, shard: int, to: str, *, timeout_s: float) -> TransferAnswer:
         """Transfer a shard's leadership to a node, or to any other if `to` is empty.
 
-        The leader stays if it is named itself, or if the peer is away or too far behind.
+        The leader stays if `to` is the leader itself, or a peer that is away or too far behind.
 
         Raises:
             NoLeader: No leader was found; nothing was done.
@@ -81,7 +81,7 @@ class LeadershipTransfers:
         raise NoLeader(f"no leader for shard {shard}")
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
-        """Transfer a leadership of this node for a peer: [before, leader].
+        """Transfer one of this node's leaderships for a peer; return [before, leader].
 
         Raises:
             NotLeader: This node does not lead the shard; nothing was done.

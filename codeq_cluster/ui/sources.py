@@ -16,7 +16,8 @@ from codeq_cluster.membership.node_report import NodeReport
 from codeq_cluster.routing.ask_all import AskAll, Fact
 from codeq_cluster.telemetry.history import FINE_S, Flow, History, Slice, merged
 
-# Nodes of two releases ask each other, so another form of a question or an answer needs a new name.
+# Nodes of different releases ask each other, so a fact whose question or answer changes its form
+# needs a new name.
 RATES = Fact("rates", str, dict[str, list[int]])
 FLOWS = Fact("flows", tuple[str, int, int], dict[str, list[int]])
 SLOTS = Fact("slots", tuple[str | None, str, int, int, int], Slice)
@@ -73,7 +74,7 @@ class Sources:
         depths: Of this node's replicas.
         history: Of this node.
         polls: Of this node.
-        gathering: Asks every node; answers the requests of `offer_all`.
+        gathering: Asks every node, and answers the other nodes once `offer` was called.
         now_ms: Unix milliseconds.
         shared: Answers shared by several pages.
     """

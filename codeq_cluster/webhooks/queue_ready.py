@@ -69,7 +69,7 @@ class Notices:
         catalogue: The node's catalogue, already loaded.
         engines: Of every shard, in order.
         notification_queue: Sends the notices.
-        on_outcome: Called with (queue, outcome) of every notice that finds no room to wait.
+        on_outcome: Called with (queue, outcome) of every notice dropped because too many wait.
     """
 
     def __init__(
@@ -88,7 +88,9 @@ class Notices:
         self._available = {place for place in catalogue.queues() if self._is_available(place)}
         self._gathered: dict[_Place, None] = {}
         self._gathering: asyncio.TimerHandle | None = None
-        self._told_s: dict[str, float] = {}  # By subscription, on the loop's clock.
+        self._told_s: dict[
+            str, float
+        ] = {}  # By subscription: its last notice, on the loop's clock.
         self._owed: set[_Debt] = set()
         self._due: list[tuple[float, _Debt]] = []
         self._paying: asyncio.TimerHandle | None = None
@@ -107,7 +109,7 @@ class Notices:
                     self._told_s.pop(item_id, None)
 
     def reload(self) -> None:
-        """Look at every queue after the catalogue has reloaded: single changes were not seen."""
+        """Look at every queue after the catalogue has reloaded, which hides single changes."""
         before, self._available = self._available, set()
         for place in self._catalogue.queues():
             if self._is_available(place):
