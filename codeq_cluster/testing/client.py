@@ -12,8 +12,8 @@ from typing import Any, Self
 import msgspec
 
 from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.http import ANSWER_WITHIN_S, Broken, HttpAnswer, HttpClient, Refused
-from codeq_cluster.testing.waiting import WITHIN_S, ClusterError, soon
+from codeq_cluster.testing.http import Broken, HttpAnswer, HttpClient, Refused
+from codeq_cluster.testing.waiting import WITHIN_S, ClusterError, soon, until
 
 _encode = msgspec.json.encode
 
@@ -50,8 +50,9 @@ class RecordingClient:
         self,
         urls: Mapping[str, str],
         *,
-        # Above the broker's own request deadline: an answer that is merely late is not cut off.
-        timeout_s: float = ANSWER_WITHIN_S,
+        # Above the broker's own request deadline and every wait that a test asks for: an answer
+        # that is merely late is not cut off.
+        timeout_s: float = WITHIN_S / 2,
         trust: ssl.SSLContext | None = None,
     ) -> None:
         self.urls = dict(urls)
@@ -139,12 +140,26 @@ class RecordingClient:
     # for a minute. A test of whether a request is refused at all sends it once, with the above.
     # Each raises ClusterError if it does not succeed.
 
-    async def done(self, method: str, node: str, path: str, token: str, body: object = None) -> Any:
-        """Send a request until it is done, and return its answer's body."""
-        answer = await _until_done(
-            lambda: self.call(method, node, path, token, body), lambda said: said.is_unavailable
+    async def done(
+        self,
+        method: str,
+        node: str,
+        path: str,
+        token: str,
+        body: object = None,
+        *,
+        repeatable: bool = False,
+    ) -> Any:
+        """Send a request until it is done, and return its answer's body.
+
+        With `repeatable`, as for every GET, it is also sent again after an unknown outcome.
+        """
+        return _done(
+            await answered(
+                lambda: self.call(method, node, path, token, body),
+                repeatable=repeatable or method == "GET",
+            )
         )
-        return answer.body
 
     async def created(
         self, node: str, token: str, command: str, **fields: object
@@ -152,10 +167,8 @@ class RecordingClient:
         """Create one task, exactly once, and return it."""
         # With a key, an attempt that had an unknown outcome can be repeated.
         keyed = {"idempotencyKey": uuid.uuid4().hex, **fields}
-        answer = await _until_done(
-            lambda: self.create(node, token, command, **keyed), _is_unavailable_or_unknown
-        )
-        return dict(answer.body)
+        made = await answered(lambda: self.create(node, token, command, **keyed), repeatable=True)
+        return dict(_done(made))
 
     async def claimed(
         self, node: str, token: str, commands: Sequence[str], **fields: object
@@ -165,20 +178,22 @@ class RecordingClient:
         After an attempt with an unknown outcome a second task may be leased to the worker.
         """
         waiting = {"waitSeconds": 5, **fields}
-        answer = await _until_done(
-            lambda: self.claim(node, token, commands, **waiting),
-            lambda said: said.status == 204 or _is_unavailable_or_unknown(said),
-        )
-        return dict(answer.body)
+
+        async def task() -> dict[str, Any] | None:
+            got = await answered(
+                lambda: self.claim(node, token, commands, **waiting), repeatable=True
+            )
+            body: dict[str, Any] | None = _done(got)
+            return body
+
+        return await until(task, what=f"a task of {', '.join(commands)} to claim")
 
     async def finished(
         self, node: str, token: str, task: Mapping[str, Any], result: object
     ) -> None:
         """Complete a claimed task."""
         # A repeated result is answered like the first.
-        await _until_done(
-            lambda: self.finish(node, token, task, result), _is_unavailable_or_unknown
-        )
+        _done(await answered(lambda: self.finish(node, token, task, result), repeatable=True))
 
     async def depth(self, node: str, admin_token: str, command: str) -> dict[str, int]:
         """Return the queue's counters."""
@@ -186,26 +201,36 @@ class RecordingClient:
         return {name: counters[name] for name in ("ready", "delayed", "inProgress", "dlq")}
 
 
-def _is_unavailable_or_unknown(answer: ClientAnswer) -> bool:
-    return answer.is_unavailable or answer.outcome is RecordedOutcome.UNKNOWN
-
-
-async def _until_done(
-    send: Callable[[], Awaitable[ClientAnswer]], may_repeat: Callable[[ClientAnswer], bool]
+async def answered(
+    send: Callable[[], Awaitable[ClientAnswer]], *, repeatable: bool = False
 ) -> ClientAnswer:
+    """Send a request until it is not refused merely for now, and return that answer.
+
+    Args:
+        send: Sends it once.
+        repeatable: It may be done twice, so an unknown outcome is no reason to stop.
+
+    Raises:
+        ClusterError: There was no such answer within a minute.
+    """
     latest: ClientAnswer | None = None
 
     async def attempt() -> ClientAnswer | None:
         nonlocal latest
         latest = await send()
-        return None if may_repeat(latest) else latest
+        unknown = latest.outcome is RecordedOutcome.UNKNOWN
+        return None if latest.is_unavailable or (repeatable and unknown) else latest
 
     answer = await soon(attempt, within_s=WITHIN_S)
     if answer is None:
-        raise ClusterError(f"not done within {WITHIN_S:g} s; the last answer: {latest}")
+        raise ClusterError(f"no answer within {WITHIN_S:g} s but {latest}")
+    return answer
+
+
+def _done(answer: ClientAnswer) -> Any:
     if answer.outcome is not RecordedOutcome.OK:
         raise ClusterError(f"not done: {answer}")
-    return answer
+    return answer.body
 
 
 def _answer(answer: HttpAnswer) -> ClientAnswer:

@@ -21,6 +21,7 @@ from codeq_cluster.testing.accounting import (
 )
 from codeq_cluster.testing.client import ClientAnswer, RecordingClient, content_of
 from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.http import ANSWER_WITHIN_S
 from codeq_cluster.testing.waiting import until
 
 CREATES_IN_FLIGHT_MAX = 1000
@@ -67,7 +68,7 @@ class Load:
         self.calls: list[RecordedCall] = []
         self.planned = 0
         self.shed = 0
-        self._client = RecordingClient(urls)
+        self._client = RecordingClient(urls, timeout_s=ANSWER_WITHIN_S)
         self._standing = list(urls)
         self._any_standing = asyncio.Event()
         self._any_standing.set()

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.client import RecordingClient
+from codeq_cluster.testing.client import RecordingClient, answered
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.waiting import until
@@ -69,11 +69,8 @@ class Shared:
 
     async def leased(self, node: str, command: str) -> dict[str, Any]:
         """Create a task and claim it."""
-        created = await self.client.create(node, PRODUCER_TOKEN, command)
-        assert created.outcome is RecordedOutcome.OK, created
-        claimed = await self.client.claim(node, WORKER, [command], waitSeconds=10)
-        assert claimed.outcome is RecordedOutcome.OK, claimed
-        return dict(claimed.body)
+        await self.client.created(node, PRODUCER_TOKEN, command)
+        return await self.client.claimed(node, WORKER, [command])
 
     async def finish(self, node: str, task: dict[str, Any], *artifacts: object) -> tuple[int, Any]:
         """Complete a task with artifacts; return status and body, 0 for a broken connection."""
@@ -103,16 +100,6 @@ class Shared:
                 return None if answer.status == 503 else (answer, body)
 
         return await until(answered, what=f"an answer from {url}")
-
-    async def cancel(self, node: str, task: dict[str, Any]) -> None:
-        """Cancel a task, waiting for an election if necessary."""
-
-        async def cancelled() -> bool:
-            path = f"/tasks/{task['id']}/cancel"
-            answer = await self.client.call("POST", node, path, PRODUCER_TOKEN)
-            return answer.outcome is RecordedOutcome.OK
-
-        await until(cancelled, what="the task cancelled")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -219,7 +206,8 @@ async def test_an_upload_whose_node_dies_goes_with_the_tasks_end(
     if not whole:
         assert 0 == await sending
     stored = shared.kept()
-    await shared.cancel("n3", task)
+    path = f"/tasks/{task['id']}/cancel"
+    await shared.client.done("POST", "n3", path, PRODUCER_TOKEN, repeatable=True)
     await shared.until_kept(0)
 
     assert 1 == len(stored)
@@ -228,16 +216,16 @@ async def test_an_upload_whose_node_dies_goes_with_the_tasks_end(
 async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Shared) -> None:
     """The node that stored them does not matter."""
     topic = {"retentionSeconds": 1}
-    made = await shared.client.call("PUT", "n2", "/admin/topics/brief", ADMIN_TOKEN, topic)
+    await shared.client.done("PUT", "n2", "/admin/topics/brief", ADMIN_TOKEN, topic)
     answers = []
     for node in shared.cluster.nodes:
         task = await shared.leased(node, "brief")
         answers.append(await shared.finish(node, task, inline("a", b"x"), inline("b", b"y")))
     await shared.until_kept(0)
     url = answers[0][1]["artifacts"][0]["url"]
-    gone = await shared.client.call("GET", "n1", url.removeprefix("/v1/codeq"), PRODUCER_TOKEN)
+    read = partial(shared.client.call, "GET", "n1", url.removeprefix("/v1/codeq"), PRODUCER_TOKEN)
+    gone = await answered(read)
 
-    assert made.outcome is RecordedOutcome.OK, made
     assert [200] * 3 == [status for status, _ in answers]
     assert 404 == gone.status
 

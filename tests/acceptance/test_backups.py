@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.client import RecordingClient
+from codeq_cluster.testing.client import RecordingClient, answered
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.commands import command
 from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
@@ -67,9 +68,8 @@ async def load(client: RecordingClient, node: str, name: str, stop: asyncio.Even
 
 async def depths(client: RecordingClient, node: str) -> dict[str, dict[str, int]]:
     """Return the counters of the queues."""
-    answer = await client.call("GET", node, "/admin/queues", ADMIN_TOKEN)
-    assert answer.outcome is RecordedOutcome.OK, answer
-    return {each["command"]: each for each in answer.body}
+    queues = await client.done("GET", node, "/admin/queues", ADMIN_TOKEN)
+    return {each["command"]: each for each in queues}
 
 
 async def listed(client: RecordingClient, node: str, queue: str, status: str) -> list[str]:
@@ -78,10 +78,9 @@ async def listed(client: RecordingClient, node: str, queue: str, status: str) ->
     cursor = ""
     while True:
         path = f"/admin/tasks?command={queue}&status={status}&limit=500&cursor={cursor}"
-        answer = await client.call("GET", node, path, ADMIN_TOKEN)
-        assert answer.outcome is RecordedOutcome.OK, answer
-        ids += [each["id"] for each in answer.body["tasks"]]
-        cursor = answer.body.get("cursor", "")
+        page = await client.done("GET", node, path, ADMIN_TOKEN)
+        ids += [each["id"] for each in page["tasks"]]
+        cursor = page.get("cursor", "")
         if not cursor:
             return ids
 
@@ -98,14 +97,11 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
             for n in range(BEFORE):
                 node = f"n{n % 3 + 1}"
                 fields = {"payload": {"n": n}, "idempotencyKey": f"order/{n}", "priority": n % 10}
-                answer = await client.create(node, PRODUCER_TOKEN, "kept", **fields)
-                assert answer.outcome is RecordedOutcome.OK, answer
-                created[answer.body["id"]] = answer.body
-            held = await client.claim("n2", WORKER, ["kept"], leaseSeconds=3600)
-            assert held.outcome is RecordedOutcome.OK, held
-            finished = await client.claim("n3", WORKER, ["kept"])
-            done = await client.finish("n3", WORKER, finished.body, {"of": "kept"})
-            assert done.outcome is RecordedOutcome.OK, done
+                made = await client.created(node, PRODUCER_TOKEN, "kept", **fields)
+                created[made["id"]] = made
+            held = await client.claimed("n2", WORKER, ["kept"], leaseSeconds=3600)
+            finished = await client.claimed("n3", WORKER, ["kept"])
+            await client.finished("n3", WORKER, finished, {"of": "kept"})
             taken = await told(
                 *("backup", "create", "--url", old.nodes["n2"].url, "--token", OPERATOR_TOKEN)
             )
@@ -119,26 +115,21 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
 
     new = LocalCluster(tmp_path, shards=2, names=NAMES, settings={"clusterId": "elsewhere"})
     for name, node in new.nodes.items():
-        made = await told(
+        restored = await told(
             *("restore", "--from", place, "--into", node.data_path, "--shards", 2),
             *("--cluster-id", "elsewhere", "--node-id", name),
         )
-        assert (0, 2) == (made["forgottenKeys"], made["shards"])
+        assert (0, 2) == (restored["forgottenKeys"], restored["shards"])
         assert ["shard-0", "shard-1"] == shards_of(node.data_path)
     async with new, RecordingClient(new.urls, trust=new.trust) as client:
         await new.wait_converged()
         for task_id, task in created.items():
-            answer = await client.call("GET", NAMES[0], f"/tasks/{task_id}", PRODUCER_TOKEN)
-            assert answer.outcome is RecordedOutcome.OK, answer
-            assert task["payload"] == answer.body["payload"]
-            assert shard_of(task_id, 2) == answer.body["shard"]
-        again = await client.create(
-            NAMES[1],
-            PRODUCER_TOKEN,
-            "kept",
-            payload={"n": 7},
-            idempotencyKey="order/7",
-            priority=7,
+            read = await client.done("GET", NAMES[0], f"/tasks/{task_id}", PRODUCER_TOKEN)
+            assert task["payload"] == read["payload"]
+            assert shard_of(task_id, 2) == read["shard"]
+        fields = {"payload": {"n": 7}, "idempotencyKey": "order/7", "priority": 7}
+        again = await answered(
+            partial(client.create, NAMES[1], PRODUCER_TOKEN, "kept", **fields), repeatable=True
         )
         assert again.replayed
         assert again.body["id"] in created
@@ -151,27 +142,23 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
                 len(waiting),
                 len(leased),
             ) == (depth["ready"] + depth["delayed"], depth["inProgress"])
-        assert [held.body["id"]] == await listed(client, NAMES[0], "kept", "IN_PROGRESS")
+        assert [held["id"]] == await listed(client, NAMES[0], "kept", "IN_PROGRESS")
 
         # The lease continues with its token; all waiting tasks are delivered, once.
-        ended = await client.finish(NAMES[0], WORKER, held.body, {"of": "held"})
-        assert ended.outcome is RecordedOutcome.OK, ended
-        rest = set(created) - {held.body["id"], finished.body["id"]}
+        await client.finished(NAMES[0], WORKER, held, {"of": "held"})
+        rest = set(created) - {held["id"], finished["id"]}
         while rest:
-            claimed = await client.claim(NAMES[len(rest) % 3], WORKER, ["kept"])
-            assert claimed.outcome is RecordedOutcome.OK, claimed
-            rest.remove(claimed.body["id"])
-            finish = await client.finish(NAMES[0], WORKER, claimed.body, {})
-            assert finish.outcome is RecordedOutcome.OK, finish
-        result = await client.call(
-            "GET", NAMES[2], f"/tasks/{finished.body['id']}/result", PRODUCER_TOKEN
+            claimed = await client.claimed(NAMES[len(rest) % 3], WORKER, ["kept"])
+            rest.remove(claimed["id"])
+            await client.finished(NAMES[0], WORKER, claimed, {})
+        result = await client.done(
+            "GET", NAMES[2], f"/tasks/{finished['id']}/result", PRODUCER_TOKEN
         )
-        assert {"of": "kept"} == result.body["result"]["result"]
+        assert {"of": "kept"} == result["result"]["result"]
 
         # A restored node that dies comes back, and the others go on meanwhile.
         await new.kill(NAMES[0])
-        answer = await client.create(NAMES[1], PRODUCER_TOKEN, "kept")
-        assert answer.outcome is RecordedOutcome.OK, answer
+        await client.created(NAMES[1], PRODUCER_TOKEN, "kept")
         new.start(NAMES[0])
         await new.wait_ready()
         await new.wait_converged()
@@ -185,8 +172,7 @@ async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path)
         LocalCluster(tmp_path / "one", nodes=1, shards=1, settings=settings) as one,
         RecordingClient(one.urls) as client,
     ):
-        made = await client.create("n1", PRODUCER_TOKEN, "c", idempotencyKey="k")
-        assert made.outcome is RecordedOutcome.OK, made
+        await client.created("n1", PRODUCER_TOKEN, "c", idempotencyKey="k")
         taken = await told(
             *("backup", "create", "--url", one.nodes["n1"].url, "--token", OPERATOR_TOKEN)
         )
@@ -223,10 +209,8 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
         RecordingClient(cluster.urls) as client,
     ):
         for _ in range(30):
-            made = await client.create("n1", PRODUCER_TOKEN, "c", payload="x" * 100_000)
-            assert made.outcome is RecordedOutcome.OK, made
-        begun = await client.call("POST", "n1", "/admin/backup", OPERATOR_TOKEN)
-        assert 202 == begun.status, begun
+            await client.created("n1", PRODUCER_TOKEN, "c", payload="x" * 100_000)
+        begun = await client.done("POST", "n1", "/admin/backup", OPERATOR_TOKEN)
 
         async def writing() -> bool:
             return bool(place.backups())
@@ -235,7 +219,7 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
         await cluster.kill("n1")
         left = found(place)
 
-        assert [(begun.body["id"], "incomplete")] == [(each.id, each.problem) for each in left]
+        assert [(begun["id"], "incomplete")] == [(each.id, each.problem) for each in left]
         verified = await command("backup", "verify", "--in", tmp_path / "backups")
         assert 1 == verified.code
         assert "there is no complete backup" in verified.err
@@ -264,11 +248,10 @@ async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
             while len(ids) < 6 or {shard_of(each, 2) for each in ids} != {0, 1}:
                 # A key decides the shard of its task; tasks without one stay together for a while.
                 key = f"k{len(ids)}"
-                made = await client.create(
+                made = await client.created(
                     "n1", PRODUCER_TOKEN, "c", payload={"n": len(ids)}, idempotencyKey=key
                 )
-                assert made.outcome is RecordedOutcome.OK, made
-                ids.add(made.body["id"])
+                ids.add(made["id"])
         running = await command("inspect", data)
         await cluster.stop("n1")
         before = {each: each.stat().st_mtime_ns for each in data.rglob("*") if each.is_file()}

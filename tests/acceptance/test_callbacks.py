@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
 from aiohttp import web
 
 from codeq_cluster.core.sharding import home_shard, shard_of
-from codeq_cluster.testing.client import RecordingClient
+from codeq_cluster.testing.client import RecordingClient, answered
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.testing.waiting import until
@@ -120,18 +121,17 @@ async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
 
     async with listening(hang) as hole:
         for mode in ("fanout", "hash"):
-            answer = await client.call(
+            await client.done(
                 "POST",
                 "n1",
                 "/workers/subscriptions",
                 SUBSCRIBER_TOKEN,
                 {"callbackUrl": hole.url, "deliveryMode": mode, "minIntervalSeconds": 0},
             )
-            assert 200 == answer.status, answer
-        await client.create("n2", PRODUCER_TOKEN, "holed-first")
+        await client.created("n2", PRODUCER_TOKEN, "holed-first")
         await hole.arrived(1)
         answers = [
-            await client.create(node, PRODUCER_TOKEN, f"holed-{number}")
+            await answered(partial(client.create, node, PRODUCER_TOKEN, f"holed-{number}"))
             for number in range(40)
             for node in cluster.nodes
         ]
@@ -148,14 +148,10 @@ async def test_a_queue_filled_while_its_tenant_had_no_leader_is_notified(
     survivors = [node for node in cluster.nodes if node != victim]
     async with listening() as target:
         body = {"callbackUrl": target.url, "eventTypes": ["orphaned"], "minIntervalSeconds": 0}
-        answer = await client.call(
-            "POST", survivors[0], "/workers/subscriptions", SUBSCRIBER_TOKEN, body
-        )
-        assert 200 == answer.status, answer
+        await client.done("POST", survivors[0], "/workers/subscriptions", SUBSCRIBER_TOKEN, body)
         await cluster.kill(victim)
         for node in survivors:
-            created = await client.create(node, PRODUCER_TOKEN, "orphaned")
-            assert 202 == created.status, created
+            await client.created(node, PRODUCER_TOKEN, "orphaned")
         await target.arrived(1)
 
     assert target.heard[0].headers["X-CodeQ-Delivery"]
@@ -163,9 +159,7 @@ async def test_a_queue_filled_while_its_tenant_had_no_leader_is_notified(
 
 async def finished(client: RecordingClient, node: str, *, webhook: str) -> str:
     """Create a task and complete it; return its id."""
-    created = await client.create(node, PRODUCER_TOKEN, "called-back", webhook=webhook)
-    claimed = await client.claim(node, WORKER, ["called-back"], waitSeconds=10)
-    assert 200 == claimed.status, (created, claimed)
-    done = await client.finish(node, WORKER, claimed.body, {"n": 1})
-    assert 200 == done.status, done
-    return str(claimed.body["id"])
+    await client.created(node, PRODUCER_TOKEN, "called-back", webhook=webhook)
+    claimed = await client.claimed(node, WORKER, ["called-back"])
+    await client.finished(node, WORKER, claimed, {"n": 1})
+    return str(claimed["id"])

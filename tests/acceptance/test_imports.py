@@ -6,13 +6,14 @@ import asyncio
 import json
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from codeq_cluster.testing.accounting import RecordedOutcome, audit
-from codeq_cluster.testing.client import RecordingClient
+from codeq_cluster.testing.accounting import audit
+from codeq_cluster.testing.client import RecordingClient, answered
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.commands import command, commanded
 from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
@@ -63,17 +64,15 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
                 }
                 for n in range(start, start + BATCH)
             ]
-            made = await client.call("POST", "n1", "/tasks/batch", PRODUCER_TOKEN, {"tasks": tasks})
-            assert made.outcome is RecordedOutcome.OK, made
-            for each in made.body["results"]:
+            made = await client.done("POST", "n1", "/tasks/batch", PRODUCER_TOKEN, {"tasks": tasks})
+            for each in made["results"]:
                 status[each["task"]["id"]] = each["task"]["status"]
         for _ in range(DONE):
-            claimed = await client.claim("n1", WORKER, ["moved"])
-            finished = await client.finish("n1", WORKER, claimed.body, {"of": "old"})
-            assert finished.outcome is RecordedOutcome.OK, finished
-            status[claimed.body["id"]] = "COMPLETED"
-        held = await client.claim("n1", WORKER, ["moved"], leaseSeconds=3600)
-        status[held.body["id"]] = "IN_PROGRESS"
+            claimed = await client.claimed("n1", WORKER, ["moved"])
+            await client.finished("n1", WORKER, claimed, {"of": "old"})
+            status[claimed["id"]] = "COMPLETED"
+        held = await client.claimed("n1", WORKER, ["moved"], leaseSeconds=3600)
+        status[held["id"]] = "IN_PROGRESS"
         await told("backup", "create", "--url", old.nodes["n1"].url, "--token", OPERATOR_TOKEN)
     exports = home / "exports"
     await told(
@@ -103,10 +102,9 @@ async def listed(client: RecordingClient, node: str) -> dict[str, str]:
     cursor = ""
     while True:
         path = f"/admin/tasks?command=moved&limit=500&cursor={cursor}"
-        answer = await client.call("GET", node, path, ADMIN_TOKEN)
-        assert answer.outcome is RecordedOutcome.OK, answer
-        found += [(each["id"], each["status"]) for each in answer.body["tasks"]]
-        cursor = answer.body.get("cursor", "")
+        page = await client.done("GET", node, path, ADMIN_TOKEN)
+        found += [(each["id"], each["status"]) for each in page["tasks"]]
+        cursor = page.get("cursor", "")
         if not cursor:
             assert len(found) == len(dict(found))
             return dict(found)
@@ -165,10 +163,9 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
         again = await told(*move)
         depth = await client.depth("n2", ADMIN_TOKEN, "moved")
         found = await listed(client, "n3")
-        replayed = await client.create(
-            *("n3", PRODUCER_TOKEN, "moved"),
-            payload={"n": 7, "fill": "x" * 500},
-            idempotencyKey="moved/7",
+        seventh = {"payload": {"n": 7, "fill": "x" * 500}, "idempotencyKey": "moved/7"}
+        replayed = await answered(
+            partial(client.create, "n3", PRODUCER_TOKEN, "moved", **seventh), repeatable=True
         )
         drained = await load.drain(within_s=DRAINED_WITHIN_S)
         verdict = audit(load.calls, await load.final_tasks())
@@ -205,9 +202,8 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
     ):
         ids = set()
         for n in range(3):
-            made = await client.create("n1", ADMIN_TOKEN, "named", idempotencyKey=f"k{n}")
-            assert made.outcome is RecordedOutcome.OK, made
-            ids.add(made.body["id"])
+            made = await client.created("n1", ADMIN_TOKEN, "named", idempotencyKey=f"k{n}")
+            ids.add(made["id"])
         here = ("--url", old.nodes["n1"].url, "--token")
         await told("backup", "create", *here, OPERATOR_TOKEN)
         move = ("import", backups, "--tenant", "_", "--as", "zeta")
@@ -221,9 +217,9 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
     ):
         there = ("--url", new.nodes["n1"].url, "--token", ZETA)
         full = await ended(*move, *there)
-        claimed = [await client.claim("n1", ZETA, ["named"]) for _ in range(2)]
+        claimed = [await client.claimed("n1", ZETA, ["named"]) for _ in range(2)]
         rest = await told(*move, *there)
-        read = [await client.call("GET", "n1", f"/tasks/{each}", ZETA) for each in ids]
+        read = [await client.done("GET", "n1", f"/tasks/{each}", ZETA) for each in ids]
 
     assert 1 == taken[0]
     assert ids == set(json.loads(taken[1])["leftOut"]["idsTaken"])
@@ -232,6 +228,6 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
     assert 1 == full[0]
     assert "budget readyTasks is used up" in full[1]
     assert re.search(r"^2 +tasks imported", full[1], re.MULTILINE)
-    assert {each.body["id"] for each in claimed} < ids
+    assert {each["id"] for each in claimed} < ids
     assert (1, 2, "zeta") == (rest["imported"], rest["present"], rest["as"])
-    assert {"zeta"} == {each.body["tenantId"] for each in read}
+    assert {"zeta"} == {each["tenantId"] for each in read}

@@ -17,7 +17,6 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster
@@ -199,8 +198,7 @@ async def _answer(request: web.Request) -> web.Response:
 async def _subscribe(client: RecordingClient, url: str) -> None:
     worker = WORKER_TOKENS["worker-0"]
     body = {"callbackUrl": url, "eventTypes": ["steady"]}
-    made = await client.call("POST", "n1", "/workers/subscriptions", worker, body)
-    assert made.outcome is RecordedOutcome.OK, made
+    await client.done("POST", "n1", "/workers/subscriptions", worker, body, repeatable=True)
 
 
 def _spoil_certificates(cluster: LocalCluster, authority: Authority) -> None:

@@ -58,8 +58,8 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
     """The majority keeps serving; the node refuses or answers correctly, and agrees once healed."""
     cluster, client = cuttable_cluster, cut_client
     command = f"cut-{time.time_ns()}"
-    probe = await client.create("n1", PRODUCER_TOKEN, f"{command}-probe")
-    task_id, shard = probe.body["id"], probe.body["shard"]
+    probe = await client.created("n1", PRODUCER_TOKEN, f"{command}-probe")
+    task_id, shard = probe["id"], probe["shard"]
     leader = await cluster.leader_of(shard)
     alone = leader if cut.leader else next(node for node in cluster.nodes if node != leader)
     others = [node for node in cluster.nodes if node != alone]
@@ -77,9 +77,9 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
         async def repaired() -> float | None:
             return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
 
-        await until(repaired, within_s=10, what=f"a write on shard {shard}")
-        taken = await client.claim(others[0], WORKER, [f"{command}-probe"], waitSeconds=5)
-        done = await client.finish(others[1], WORKER, taken.body, {"done": True})
+        await until(repaired, what=f"a write on shard {shard}")
+        taken = await client.claimed(others[0], WORKER, [f"{command}-probe"])
+        await client.finished(others[1], WORKER, taken, {"done": True})
         write = asyncio.create_task(
             client.create(alone, PRODUCER_TOKEN, f"{command}-alone", idempotencyKey=command)
         )
@@ -88,7 +88,7 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
         async def cut_is_over() -> bool:
             return time.monotonic() - struck_s >= CUT_S
 
-        await until(cut_is_over, within_s=CUT_S + 1, what="the length of the cut")
+        await until(cut_is_over, what="the length of the cut")
         answers_during_cut = [task.result() for task in (write, read) if task.done()]
         cluster.heal(alone)
         written, told = await write, await read
@@ -97,30 +97,28 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
         drained = await load.drain(within_s=90)
         verdict = audit(load.calls, await load.final_tasks())
 
-    assert done.outcome is RecordedOutcome.OK, done
     # With either direction closed, no round trip to a majority is possible.
     assert all(answer.outcome is not RecordedOutcome.OK for answer in answers_during_cut)
     assert told.outcome is not RecordedOutcome.OK or told.body["status"] == "COMPLETED", told
     assert verdict.clean, str(verdict)
     assert drained
     await cluster.wait_converged()
-    again = await client.create(
+    again = await client.created(
         others[0], PRODUCER_TOKEN, f"{command}-alone", idempotencyKey=command
     )
-    assert again.outcome is RecordedOutcome.OK, again
-    assert written.outcome is not RecordedOutcome.OK or written.body["id"] == again.body["id"]
+    assert written.outcome is not RecordedOutcome.OK or written.body["id"] == again["id"]
 
 
 async def test_a_node_without_peers_says_so_in_time(
     cuttable_cluster: LocalCluster, cut_client: RecordingClient
 ) -> None:
     """A write and a read at a cut-off node end in a retryable 503 and do not hang."""
-    task = await cut_client.create("n1", PRODUCER_TOKEN, "no-quorum")
+    task = await cut_client.created("n1", PRODUCER_TOKEN, "no-quorum")
     cuttable_cluster.cut("n3")
     begun_s = time.monotonic()
     write, read = await asyncio.gather(
         cut_client.create("n3", PRODUCER_TOKEN, "no-quorum"),
-        cut_client.task("n3", PRODUCER_TOKEN, task.body["id"]),
+        cut_client.task("n3", PRODUCER_TOKEN, task["id"]),
     )
     elapsed_s = time.monotonic() - begun_s
 
@@ -139,4 +137,4 @@ async def test_a_follower_that_hears_no_leader_is_not_ready(cuttable_cluster: Lo
     async def says_it_is_not_ready() -> bool:
         return not await cuttable_cluster.ready(follower)
 
-    await until(says_it_is_not_ready, within_s=8, what=f"{follower} not ready")
+    await until(says_it_is_not_ready, what=f"{follower} not ready")
