@@ -45,7 +45,7 @@ def test_the_seeds_together_judge_what_they_claim_to(reports: list[Report]) -> N
     }
 
     assert judged <= PROMISES.keys()
-    assert _JUDGED - judged == set()
+    assert _JUDGED <= judged
 
 
 def test_the_seeds_together_strike(reports: list[Report]) -> None:

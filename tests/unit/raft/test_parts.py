@@ -276,7 +276,7 @@ def test_a_peer_is_never_both_connected_and_gone() -> None:
     links.up("B")
 
     assert {"B"} == gone
-    assert (links.connected, links.refused) == ({"B"}, set())
+    assert ({"B"}, set()) == (links.connected, links.refused)
 
 
 def test_refused_links_to_a_majority_leave_none() -> None:
