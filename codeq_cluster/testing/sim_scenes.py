@@ -8,6 +8,8 @@ from random import Random
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
+from codeq_cluster.testing.sim_broker import BrokerSettings
+from codeq_cluster.testing.sim_brokers import SimBrokers
 from codeq_cluster.testing.sim_cluster import SimCluster
 
 
@@ -30,6 +32,19 @@ def settled(
     cluster.elect("A")
     cluster.run(0.3)
     return cluster
+
+
+def settled_brokers(*, shards: int) -> SimBrokers:
+    """Return three running nodes, A to C, that agree on the leader of each shard."""
+    brokers = SimBrokers(
+        ("A", "B", "C"),
+        random=Random(7),  # noqa: S311 - a scene is played the same way each time
+        settings=BrokerSettings(shards=shards),
+    )
+    for node_id in brokers.ids:
+        brokers.start(node_id)
+    assert brokers.run_until(brokers.converged, seconds=5)
+    return brokers
 
 
 def propose(cluster: SimCluster, count: int, *, prefix: str = "v") -> None:

@@ -10,7 +10,6 @@ from asyncio import Task
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import wraps
-from random import Random
 from typing import Any, TypeVar
 
 import pytest
@@ -18,8 +17,8 @@ import pytest
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import NewResult, RequestedTask
 from codeq_cluster.core.outcomes import Claimed, Created, Submitted
-from codeq_cluster.testing.sim_broker import BrokerSettings
 from codeq_cluster.testing.sim_brokers import SimBrokers
+from codeq_cluster.testing.sim_scenes import settled_brokers
 
 _T = TypeVar("_T")
 
@@ -31,10 +30,7 @@ SETTLED_S = 0.4
 @pytest.fixture
 def brokers() -> Iterator[SimBrokers]:
     """Yield three quiet nodes with one shard that A leads."""
-    brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
-    for node_id in brokers.ids:
-        brokers.start(node_id)
-    assert brokers.run_until(brokers.converged, seconds=5)
+    brokers = settled_brokers(shards=1)
     brokers.run(1.0)
     assert "A" == brokers.leader(0)
     yield brokers

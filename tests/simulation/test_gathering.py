@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from random import Random
-
 from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
 from codeq_cluster.broker.values import RequestedTask
-from codeq_cluster.testing.sim_broker import BrokerSettings
-from codeq_cluster.testing.sim_brokers import SimBrokers
+from codeq_cluster.testing.sim_scenes import settled_brokers
 
 _ENTRY_S = 0.01  # More than an entry takes on three quiet nodes; less than between two heartbeats.
 _NEW = (RequestedTask(command="work", payload='{"n": 1}'),)
@@ -15,10 +12,7 @@ _NEW = (RequestedTask(command="work", payload='{"n": 1}'),)
 
 def test_callers_who_do_not_come_again_are_not_waited_for() -> None:
     """Of twenty callers answered together, one asks again; the entry goes within its bound."""
-    brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
-    for node_id in brokers.ids:
-        brokers.start(node_id)
-    assert brokers.run_until(brokers.converged, seconds=5)
+    brokers = settled_brokers(shards=1)
     brokers.run(1.0)
     leader = brokers.leader(0)
     assert leader

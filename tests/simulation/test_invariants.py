@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from random import Random
 from typing import TypeVar
 
 import msgspec
@@ -19,8 +18,8 @@ from codeq_cluster.core.task import State, Task
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 from codeq_cluster.testing.invariants import Invariant, InvariantBroken
-from codeq_cluster.testing.sim_broker import BrokerSettings
 from codeq_cluster.testing.sim_brokers import AnswerLost, NotReached, SimBrokers
+from codeq_cluster.testing.sim_scenes import settled_brokers
 
 _T = TypeVar("_T")
 
@@ -28,10 +27,7 @@ _T = TypeVar("_T")
 @pytest.fixture
 def brokers() -> Iterator[SimBrokers]:
     """Yield three nodes with one shard that A leads, and a task."""
-    brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=1))
-    for node_id in brokers.ids:
-        brokers.start(node_id)
-    assert brokers.run_until(brokers.converged, seconds=5)
+    brokers = settled_brokers(shards=1)
     for _ in range(20):
         created(brokers)
     assert brokers.run_until(brokers.converged, seconds=1)

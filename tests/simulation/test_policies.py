@@ -15,8 +15,8 @@ from codeq_cluster.broker.values import RequestedTask
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import home_shard
-from codeq_cluster.testing.sim_broker import BrokerSettings
 from codeq_cluster.testing.sim_brokers import SimBrokers, drawn_names
+from codeq_cluster.testing.sim_scenes import settled_brokers
 
 _T = TypeVar("_T")
 _TENANT = "acme"
@@ -50,10 +50,7 @@ async def _claim(broker: Broker) -> Claimed:
 @pytest.fixture
 def brokers() -> Iterator[SimBrokers]:
     """Yield three nodes, two shards led by two of them, and a queue with tasks on both shards."""
-    brokers = SimBrokers(("A", "B", "C"), random=Random(7), settings=BrokerSettings(shards=2))
-    for node_id in brokers.ids:
-        brokers.start(node_id)
-    assert brokers.run_until(brokers.converged, seconds=5)
+    brokers = settled_brokers(shards=2)
     assert brokers.leader(_HOME) != brokers.leader(_OTHER)
     with drawn_names(Random(7)):
         made = _begin(brokers, "A", lambda broker: broker.create(_TENANT, _TASKS, timeout_s=4))
