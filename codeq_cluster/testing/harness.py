@@ -20,7 +20,7 @@ from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
 from codeq_cluster.testing.http import HttpAnswer, HttpClient
 from codeq_cluster.testing.servers import Server
-from codeq_cluster.testing.waiting import ClusterError, soon, until
+from codeq_cluster.testing.waiting import WITHIN_S, ClusterError, soon, until
 
 CLUSTER_ID = "acceptance"
 PRODUCER_TOKEN = "acceptance-producer"  # noqa: S105 - a credential of throwaway clusters only
@@ -31,7 +31,7 @@ OPERATOR_TOKEN = "acceptance-operator"  # noqa: S105 - the same
 WORKERS = 32
 WORKER_TOKENS: Mapping[str, str] = {f"worker-{n}": f"acceptance-worker-{n}" for n in range(WORKERS)}
 
-START_WITHIN_S = 30.0  # three interpreters importing at once on two busy cores
+START_WITHIN_S = WITHIN_S  # three interpreters importing at once on two busy cores
 # As in the shipped systemd unit; the bounds on the parts of a stop add up to more than 15 s.
 STOP_WITHIN_S = 30.0
 FREEZE_WITHIN_S = 1.0

@@ -333,16 +333,16 @@ def _log(group: RaftGroup) -> Journal:
 
 
 def _engine(group: RaftGroup) -> SafeSyncObj:
-    return group._engine  # noqa: SLF001 - likewise
+    return group._engine  # noqa: SLF001 - as above
 
 
 def _applied(group: RaftGroup) -> int:
-    return group._replica.applier.index  # noqa: SLF001 - likewise
+    return group._replica.applier.index  # noqa: SLF001 - as above
 
 
 def _voters(group: RaftGroup) -> Voters:
-    return group._voters  # noqa: SLF001 - likewise
+    return group._voters  # noqa: SLF001 - as above
 
 
 def _incarnation(group: RaftGroup) -> int:
-    return group._context.incarnation  # noqa: SLF001 - likewise
+    return group._context.incarnation  # noqa: SLF001 - as above

@@ -157,7 +157,7 @@ class _Run:
         self._trace = trace
         self._random = random = Random(seed)  # noqa: S311 - a schedule, not a secret
         # A generator of its own, so that a seed's other faults stay the same.
-        self._disks = disks = Random(f"{seed}/disks")  # noqa: S311 - likewise
+        self._disks = disks = Random(f"{seed}/disks")  # noqa: S311 - a schedule, not a secret
         full = 0.004 if disks.random() < 0.5 else 0.0
         corrupt = 0.003 if disks.random() < 0.5 else 0.0
         self._options = options = draw_options(random, full=full, corrupt=corrupt)

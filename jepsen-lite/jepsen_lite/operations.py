@@ -164,14 +164,14 @@ class History:
         # The largest of each kind: a jumping clock may also drift.
         by_kind: dict[str, int] = {}
         for fault in self.faults:
-            if fault.name == "clock" and not self._led_anew_since(fault.begun_ns):
+            if fault.name == "clock" and not self._led_again_since(fault.begun_ns):
                 continue
             by_kind[fault.name] = max(by_kind.get(fault.name, 0), fault.amount_ms)
         moved_ms = sum(by_kind.values())
         # Instants are truncated to whole milliseconds, and every span has two of them.
         return 2 * moved_ms * MS + 5 * MS
 
-    def _led_anew_since(self, begun_ns: int) -> bool:
+    def _led_again_since(self, begun_ns: int) -> bool:
         """Return whether any shard may have got another leader after an instant."""
         leaderships: dict[int, set[tuple[str, int]]] = defaultdict(set)
         for event in self.statuses:

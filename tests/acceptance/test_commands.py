@@ -21,7 +21,7 @@ from codeq_cluster.testing.servers import Server
 from codeq_cluster.testing.waiting import ClusterError, until
 
 READY_WITHIN_S = 60.0
-STOPPED_WITHIN_S = 25.0
+STOPPED_WITHIN_S = 60.0
 
 
 async def refused(*arguments: str) -> tuple[int, list[str]]:
@@ -74,7 +74,7 @@ def bash(script: str) -> str:
         ["bash", "-euo", "pipefail", "-c", script],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=READY_WITHIN_S,
         check=False,
     )
     assert 0 == ended.returncode, f"{script}\n{ended.stdout}{ended.stderr}"

@@ -13,6 +13,7 @@ from bench.generator import generate, run
 from bench.job import Job
 from bench.ledger import main
 from codeq_cluster.testing.http import UNANSWERED, Connection, HttpAnswer
+from codeq_cluster.testing.waiting import WITHIN_S
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ async def test_an_answer_that_never_comes_is_given_up() -> None:
         connection.give_up(100.0)
         kept = not connection.closed
         connection.give_up(100.1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WITHIN_S):
             answer = await answers.get()
 
     assert kept

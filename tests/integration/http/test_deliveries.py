@@ -12,7 +12,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
-from tests.integration.http.client import Client, eventually, running
+from tests.integration.http.client import PATIENCE_S, Client, eventually, running
 from tests.integration.http.operating import died, pages, walked
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -47,7 +47,7 @@ class Target:
 
     async def until_heard(self, count: int) -> None:
         """Wait for that many callbacks in all."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.heard) < count:
                 self.changed.clear()
                 await self.changed.wait()

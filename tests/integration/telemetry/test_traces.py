@@ -25,7 +25,7 @@ from codeq_cluster.telemetry.exporters import LOGS
 from codeq_cluster.telemetry.spans import FLUSH_S, Spans
 from codeq_cluster.testing.accounting import RecordedOutcome
 from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import RecordingClient
+from codeq_cluster.testing.client import RecordingClient, answered
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
@@ -79,7 +79,7 @@ async def posted(
     client: RecordingClient, node: str, path: str, token: str, body: object = None, **headers: str
 ) -> Any:
     """Post what must succeed, and return the answer's body."""
-    answer = await client.call("POST", node, path, token, body, **headers)
+    answer = await answered(partial(client.call, "POST", node, path, token, body, **headers))
     assert answer.outcome is RecordedOutcome.OK, answer
     return answer.body
 
