@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -164,10 +163,14 @@ class RecordingClient:
     async def created(
         self, node: str, token: str, command: str, **fields: object
     ) -> dict[str, Any]:
-        """Create one task, exactly once, and return it."""
-        # With a key, an attempt that had an unknown outcome can be repeated.
-        keyed = {"idempotencyKey": uuid.uuid4().hex, **fields}
-        made = await answered(lambda: self.create(node, token, command, **keyed), repeatable=True)
+        """Create one task, exactly once, and return it.
+
+        After an unknown outcome it is sent again only with an idempotency key.
+        """
+        made = await answered(
+            lambda: self.create(node, token, command, **fields),
+            repeatable="idempotencyKey" in fields,
+        )
         return dict(_done(made))
 
     async def claimed(
