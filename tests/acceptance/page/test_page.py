@@ -206,7 +206,7 @@ async def test_a_viewer_sees_a_task_without_what_it_carries(
     payload = {"card": "4000 1234"}
     created = await client.created("n1", "producer", "task.hidden", payload=payload)
     async with browser.window(url_of(cluster), token="viewer") as window:
-        await window.open(f"/tasks/{created.body['id']}", ready="main .reason")
+        await window.open(f"/tasks/{created['id']}", ready="main .reason")
         await window.shows("Payloads and results are not shown to viewers.")
 
         assert "4000 1234" not in await window.page.content()
@@ -376,7 +376,7 @@ async def test_everybody_can_use_every_view(
         "/queues",
         "/queues/every.view",
         "/tasks",
-        f"/tasks/{task.body['id']}",
+        f"/tasks/{task['id']}",
         "/delayed",
         "/dead-letters",
         "/dead-letters/every.death",
