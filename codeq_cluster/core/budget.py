@@ -18,6 +18,11 @@ class Budget(Struct, frozen=True, kw_only=True):
     leased_max: int = 0
     bytes_max: int = 0
 
+    @property
+    def binds_creates(self) -> bool:
+        """Return whether a create must be compared with what the tenant uses."""
+        return bool(self.waiting_max or self.bytes_max)
+
 
 class Usage(Struct, frozen=True):
     """A tenant's usage, as far as the deciding node knows.

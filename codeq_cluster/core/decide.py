@@ -257,7 +257,7 @@ def _outside_tiers(topic: Topic | None, operation: Create) -> Rejected | None:
 def _over_budget(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
     """Return the refusal that names the tenant's budget a new task would exceed, or None."""
     budget = rules.budget_of(operation.tenant)
-    if not budget.waiting_max and not budget.bytes_max:
+    if not budget.binds_creates:
         return None
     usage = view.usage(operation.tenant)
     if budget.waiting_max and usage.waiting >= budget.waiting_max:

@@ -15,6 +15,7 @@ from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.testing.sim_brokers import AnswerLost, NotReached, SimBrokers
 from jepsen_lite.asking import Answer, Asker
+from jepsen_lite.gathering import GatheredCreates
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
 
@@ -29,12 +30,22 @@ NACK_S_MAX = 5
 
 
 class SimClient(Asker):
-    """Clients of a simulated cluster."""
+    """Clients of a simulated cluster.
 
-    def __init__(self, brokers: SimBrokers, recorder: Recorder, *, deadline_ms: int) -> None:
+    Args:
+        brokers: The cluster.
+        recorder: Gets the history.
+        deadline_ms: Of a request.
+        gathers: Creates that reach a node together are one call.
+    """
+
+    def __init__(
+        self, brokers: SimBrokers, recorder: Recorder, *, deadline_ms: int, gathers: bool = False
+    ) -> None:
         super().__init__(lambda: brokers.ids, recorder, deadline_ms=deadline_ms)
         self._brokers = brokers
         self._shards = brokers.settings.shards
+        self._gathered = GatheredCreates() if gathers else None
 
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
         async def ask(broker: Broker) -> Out:
@@ -116,7 +127,10 @@ class SimClient(Asker):
             delay_ms=args.delay_ms,
             ttl_ms=args.ttl_ms,
         )
-        [created] = await broker.create(TENANT, (new,), timeout_s=timeout_s)
+        if self._gathered is None:
+            [created] = await broker.create(TENANT, (new,), timeout_s=timeout_s)
+        else:
+            created = await self._gathered.create(broker, TENANT, new, timeout_s=timeout_s)
         if isinstance(created, CodeqError):
             raise created
         made = _check(created)

@@ -208,7 +208,13 @@ class _Run:
         """Run the simulation."""
         clock = self._brokers.clock
         self._recorder = Recorder(path, clock_ns=lambda: int(clock.now * SECOND))
-        client = SimClient(self._brokers, self._recorder, deadline_ms=DEADLINE_MS)
+        client = SimClient(
+            self._brokers,
+            self._recorder,
+            deadline_ms=DEADLINE_MS,
+            # A random number of its own: whatever else the seed draws stays as it was.
+            gathers=Random(f"{self._seed}/gathers").random() < 0.5,
+        )
         mix = _mix(WORKLOADS[self._options.workload])
         self._workload = Workload(mix, client, seed=self._seed, shards=self._options.shards)
         return self._recorder

@@ -71,6 +71,7 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.operations import Advance, Claim, Create, Import, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.runs import runs
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import (
@@ -534,9 +535,16 @@ class Engine:
         outcomes: list[Outcome] = []
         since: int | None = None
         try:
-            for operation in operations:
-                outcome, ordinal = self._decide(leadership, operation)
-                outcomes.append(outcome)
+            left = deque(runs(operations, self._rules))
+            while left:
+                run = left.popleft()
+                decided = self._decide(leadership, run)
+                if decided is None:
+                    half = len(run) // 2
+                    left.extendleft((run[half:], run[:half]))
+                    continue
+                some, ordinal = decided
+                outcomes += some
                 since = ordinal if since is None else since
         except Exception as error:
             if since is None:
@@ -557,37 +565,53 @@ class Engine:
             self._group.wake()
         return batch
 
-    def _decide(self, leadership: Leadership, operation: Operation) -> tuple[Outcome, int | None]:
-        """Decide one operation; return its outcome and the ordinal of its rows' batch, if any."""
-        if isinstance(operation, Create):
-            key = operation.idempotency_key
-            place = f"{operation.tenant}/{key}" if key else operation.id
-            assert shard_of(place, self._shards) == self.shard, "a task sent to a foreign shard"
-        if isinstance(operation, Import):
-            homes = {shard_of(arrival.task.id, self._shards) for arrival in operation.tasks}
-            assert homes <= {self.shard}, "a task sent to a foreign shard"
+    def _decide(
+        self, leadership: Leadership, run: Sequence[Operation]
+    ) -> tuple[list[Outcome], int | None] | None:
+        """Decide a run.
+
+        Returns:
+            The outcomes and the ordinal of their rows' batch, if they have any; None if the run has
+            to be decided in parts.
+        """
+        for operation in run:
+            self._check_shard(operation)
         view = leadership.view
         view.now_ms = max(view.now_ms, leadership.clock_base_ms + self._clock.monotonic_ms())
         while True:
-            decision = decide(view, operation, self._rules)
+            decisions = [decide(view, operation, self._rules) for operation in run]
             if view.is_unread:
                 self._read_soon()
-            if not decision.changes:
-                return decision.outcome, None
-            rows = mutations(decision.changes, view.counted)
+            outcomes = [decision.outcome for decision in decisions]
+            decided = [change for decision in decisions for change in decision.changes]
+            if not decided:
+                return outcomes, None
+            rows = mutations(decided, view.counted)
             rows_bytes = weigh(rows)
             if rows_bytes <= self._limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES:
                 break
             # Only numbers have been drawn so far, so deciding again for fewer tasks is safe.
-            operation = _smaller(operation)
+            if len(run) > 1:
+                return None
+            run = [_smaller(run[0])]
         batch = self._batch_for(leadership, rows_bytes)
-        changes = [change for change in decision.changes if isinstance(change, TaskChange)]
+        changes = [change for change in decided if isinstance(change, TaskChange)]
         tasks = {_changed(change).id: change.after for change in changes}
         view.advance(batch.ordinal, rows, tasks)
         batch.add_rows(rows, changes, rows_bytes=rows_bytes)
         batch.tasks.update(tasks)
         self._bytes += rows_bytes
-        return decision.outcome, batch.ordinal
+        return outcomes, batch.ordinal
+
+    def _check_shard(self, operation: Operation) -> None:
+        """Assert that new tasks belong here."""
+        if isinstance(operation, Create):
+            key = operation.idempotency_key
+            place = f"{operation.tenant}/{key}" if key else operation.id
+            assert shard_of(place, self._shards) == self.shard, "a task sent to a foreign shard"
+        elif isinstance(operation, Import):
+            homes = {shard_of(arrival.task.id, self._shards) for arrival in operation.tasks}
+            assert homes <= {self.shard}, "a task sent to a foreign shard"
 
     def _batch_for(self, leadership: Leadership, rows_bytes: int) -> Batch:
         """Return the open batch, or a new one if the rows would make it too large."""

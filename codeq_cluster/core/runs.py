@@ -1,0 +1,73 @@
+"""Runs: neighbouring operations that are decided from one view.
+
+Each decision costs its queue's counters, which are read, added up and written. A batch route sends
+a hundred creates or results at once. Where none reads what another one changes, the view need not
+advance between them, and the counters of a queue are added up once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from codeq_cluster.core.operations import Create, Operation, Submit
+from codeq_cluster.core.rules import LifetimeRules
+
+# A run's rows are one entry at least, and an entry should not be larger than a megabyte.
+CHARS_MAX = 2**18
+
+_Touched = set[str | tuple[str, str]]
+
+
+def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequence[Operation]]:
+    """Yield the operations in order, in runs that are as long as possible.
+
+    A create reads its task, the task that has its idempotency key and, under a budget, what the
+    tenant uses. A submit reads its task, and the delivery and the sweeps that are named after it.
+    So creates are independent if their tasks and keys differ and no budget binds their tenants, and
+    submits if their tasks differ. A create after a submit may have the key of the submit's task.
+    Any other operation is a run of its own.
+    """
+    if len(operations) == 1:
+        yield operations
+        return
+    run: list[Operation] = []
+    touched: _Touched = set()
+    chars = 0
+    for operation in operations:
+        touches = _touches(operation, rules)
+        chars += _chars(operation)
+        if run and not (
+            type(operation) is type(run[0])
+            and touches
+            and touched
+            and touched.isdisjoint(touches)
+            and chars <= CHARS_MAX
+        ):
+            yield run
+            run, touched, chars = [], set(), _chars(operation)
+        run.append(operation)
+        touched |= touches
+    if run:
+        yield run
+
+
+def _touches(operation: Operation, rules: LifetimeRules) -> _Touched:
+    """Return the task and the key that an operation reads and changes; nothing if it reads more."""
+    match operation:
+        case Submit():
+            return {operation.id}
+        case Create() if not rules.budget_of(operation.tenant).binds_creates:
+            key = operation.idempotency_key
+            return {operation.id, (operation.tenant, key)} if key else {operation.id}
+        case _:
+            return set()
+
+
+def _chars(operation: Operation) -> int:
+    match operation:
+        case Submit():
+            return len(operation.body)
+        case Create():
+            return len(operation.payload)
+        case _:
+            return 0
