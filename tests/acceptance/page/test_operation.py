@@ -27,7 +27,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # The cluster moves a leadership back by itself, after five seconds and after twice as long each
 # further time.
-TRIES = 4
+TRIES = 10
 BEFORE_ITSELF_MS = 4000
 
 
@@ -212,24 +212,33 @@ async def test_a_leadership_is_transferred_and_all_are_rebalanced(
     async with browser.window(url_of(cluster), token="operator") as window:
         await window.open("/cluster", ready="main .chip.lead")
         for _ in range(TRIES):
-            # The leader before the restart may still lead for a moment.
-            await window.page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
-            await window.page.get_by_label("Transfer shard 1").click()
-            await window.page.get_by_role("dialog").get_by_role("combobox").select_option("n3")
-            await window.click("Transfer", within="dialog")
-            await window.shows("Shard 1 is led by n3", within="#toasts")
-            rebalance = window.page.get_by_role("button", name="Rebalance")
-            try:
-                await rebalance.click(timeout=BEFORE_ITSELF_MS)
-            except NotInTime:
-                continue
-            break
+            if await rebalancing_is_asked(window):
+                break
+            await window.page.keyboard.press("Escape")  # Closes the dialog, if one is open.
         await window.shows("1 by n2", within="dialog")
         await window.click("Rebalance", within="dialog")
         await window.shows("handed over", within="#toasts")
         await window.page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
 
-        assert await rebalance.is_disabled()
+        assert await window.page.get_by_role("button", name="Rebalance").is_disabled()
+
+
+async def rebalancing_is_asked(window: Window) -> bool:
+    """Transfer shard 1 to n3 and click `Rebalance`; return whether the cluster was not quicker."""
+    page = window.page
+    # The leader before a restart may still lead for a moment.
+    await page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
+    await page.get_by_label("Transfer shard 1").click()
+    dialog = page.get_by_role("dialog")
+    try:
+        await dialog.get_by_role("combobox").select_option("n3", timeout=BEFORE_ITSELF_MS)
+        await dialog.get_by_role("button", name="Transfer", exact=True).click()
+        done = page.locator("#toasts").get_by_text("Shard 1 is led by n3").first
+        await done.wait_for(timeout=BEFORE_ITSELF_MS)
+        await page.get_by_role("button", name="Rebalance").click(timeout=BEFORE_ITSELF_MS)
+    except NotInTime:
+        return False
+    return True
 
 
 async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: LocalCluster) -> None:

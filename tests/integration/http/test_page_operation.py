@@ -47,13 +47,13 @@ class World:
         shown: dict[str, Any] = (await self.roles[role].view(query))["view"]
         return shown
 
-    async def worker(self, name: str) -> dict[str, Any]:
-        """Return a worker's row once the page shows its lease and its claim."""
+    async def worker(self, name: str, command: str) -> dict[str, Any]:
+        """Return a worker's row once the page shows its lease and its claim of a command."""
 
         async def shown() -> dict[str, Any] | None:
             rows = (await self.view("viewer", "workers"))["workers"]
             its = (row for row in rows if row["worker"] == name and row["leases"] and row["nodes"])
-            return next(its, None)
+            return next((row for row in its if command in row["commands"]), None)
 
         return dict(await eventually(shown) or {})
 
@@ -102,7 +102,7 @@ async def test_a_worker_is_shown_with_what_it_asks_for_and_holds(world: World) -
     """Other tenants do not see it."""
     await created(world, "held")
     await world.client.claim("held")
-    row = await world.worker("w")
+    row = await world.worker("w", "held")
     others = (await world.view("stranger", "workers"))["workers"]
 
     assert (1, 0, ["n1"]) == (row["leases"], row["expired"], row["nodes"])
