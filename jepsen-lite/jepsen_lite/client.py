@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from codeq_cluster.testing.http import Broken, HttpAnswer, HttpClient, Late, Refused
 from jepsen_lite.asking import Answer, Asker, content_of
+from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import Args, F, Out, Recorder, Type
-from jepsen_lite.outcome import may_succeed_later, outcome
+from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 
 # Beyond the deadline and the margin of `answered_in_time`, so that a late answer is the broker's
 # fault.
@@ -46,12 +47,25 @@ class Client(Asker):
         deadline_ms: int,
         webhook: str = "",
         choices: Callable[[], Sequence[str]] | None = None,
+        gathers: bool = False,
     ) -> None:
+        """Send nothing yet.
+
+        Args:
+            urls: Of the nodes, by id.
+            recorder: Gets the history.
+            tokens: Credentials.
+            deadline_ms: Of a request.
+            webhook: Of tasks that have one.
+            choices: Returns the nodes that may be asked; all by default.
+            gathers: Creates that are sent to a node together take the batch route.
+        """
         super().__init__(choices or (lambda: tuple(urls)), recorder, deadline_ms=deadline_ms)
         self._urls = dict(urls)
         self._tokens = tokens
         self._webhook = webhook
         self._http = HttpClient()
+        self._gathered = Gathered(self._create_all) if gathers else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,6 +81,8 @@ class Client(Asker):
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
         token = self._tokens.workers[worker] if worker else self._tokens.producer
         match f:
+            case F.CREATE if self._gathered is not None:
+                return await self._gathered.send(node, self._new(args))
             case F.CREATE:
                 answer, body = await self._send(node, "/tasks", token, self._new(args))
                 return _with(answer, _created, body)
@@ -91,6 +107,14 @@ class Client(Asker):
                 path = f"/tasks/{args.task}/{f.value}"
                 answer, body = await self._send(node, path, token, _change(f, args))
                 return _with(answer, _changed, body)
+
+    async def _create_all(self, node: str, new: list[bytes]) -> list[Answer]:
+        """Create tasks by the batch route."""
+        sent = b'{"tasks":[%b]}' % b",".join(new)
+        answer, body = await self._send(node, "/tasks/batch", self._tokens.producer, sent)
+        if answer.type is not Type.OK:
+            return [answer] * len(new)
+        return [_created_in_batch(item) for item in body["results"]]
 
     def _new(self, args: Args) -> bytes:
         fields: dict[str, object] = {"command": args.command, "payload": msgspec.Raw(b"{}")}
@@ -198,6 +222,15 @@ def _created(body: Any) -> Out:
     if not isinstance(body, dict):
         return Out()
     return Out(task=str(body.get("id", "")), shard=int(body.get("shard", -1)))
+
+
+def _created_in_batch(item: Any) -> Answer:
+    if "task" in item:
+        out = msgspec.structs.replace(_created(item["task"]), http=202)
+        return Answer(type=Type.OK, out=out, again=False)
+    code = str(item.get("code", ""))
+    out = Out(http=200, code=code)
+    return Answer(type=item_outcome(code), out=out, again=item_may_succeed_later(code))
 
 
 def _claimed(body: Any) -> Out:

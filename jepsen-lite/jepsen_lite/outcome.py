@@ -8,6 +8,10 @@ from jepsen_lite.history import Type
 
 # Refusals: the broker did nothing, and will not.
 _REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 507})
+# Codes of items that may have been carried out.
+_UNSURE = frozenset({"", "internal", "outcome-unknown"})
+# Codes of items that nothing was done for, and that may be sent again.
+_LATER = frozenset({"no-leader", "overloaded", "upgrade-under-way"})
 
 
 def outcome(status: int, headers: Mapping[str, str]) -> Type:
@@ -20,6 +24,16 @@ def outcome(status: int, headers: Mapping[str, str]) -> Type:
     if status == 503 and told.get("x-outcome") == "not-applied":
         return Type.FAIL
     return Type.INFO
+
+
+def item_outcome(code: str) -> Type:
+    """Classify the error of one item of a batch."""
+    return Type.INFO if code in _UNSURE else Type.FAIL
+
+
+def item_may_succeed_later(code: str) -> bool:
+    """Return whether an item of a batch that failed with this code may be sent again."""
+    return code in _UNSURE or code in _LATER
 
 
 def may_succeed_later(status: int, *, retryable: bool) -> bool:

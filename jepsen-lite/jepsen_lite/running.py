@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from random import Random
 
 import msgspec
 from msgspec import Struct
@@ -198,6 +199,7 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         deadline_ms=DEADLINE_MS,
         webhook=sink.url,
         choices=lambda: db.members,
+        gathers=Random(f"{options.seed}/gathers").random() < 0.5,
     )
     await stack.enter_async_context(client)
     mix = WORKLOADS[options.workload]

@@ -9,13 +9,13 @@ from codeq_cluster.api.schemas.task_views import task_view
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import FoundTask, NewResult, RequestedTask
-from codeq_cluster.core.outcomes import Rejected
+from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.testing.sim_brokers import AnswerLost, NotReached, SimBrokers
 from jepsen_lite.asking import Answer, Asker
-from jepsen_lite.gathering import GatheredCreates
+from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
 
@@ -45,7 +45,7 @@ class SimClient(Asker):
         super().__init__(lambda: brokers.ids, recorder, deadline_ms=deadline_ms)
         self._brokers = brokers
         self._shards = brokers.settings.shards
-        self._gathered = GatheredCreates() if gathers else None
+        self._gathered = Gathered(self._create_all) if gathers else None
 
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
         async def ask(broker: Broker) -> Out:
@@ -77,7 +77,7 @@ class SimClient(Asker):
         timeout_s = self._deadline_ms / 1000
         match f:
             case F.CREATE:
-                return await self._create(broker, args, timeout_s)
+                return await self._create(broker, args)
             case F.CLAIM:
                 return await self._claim(broker, args, worker, timeout_s)
             case F.READ:
@@ -117,7 +117,7 @@ class SimClient(Asker):
                 raise AssertionError(f)
         return Out(http=200)
 
-    async def _create(self, broker: Broker, args: Args, timeout_s: float) -> Out:
+    async def _create(self, broker: Broker, args: Args) -> Out:
         new = RequestedTask(
             command=args.command,
             payload=args.content,
@@ -128,9 +128,9 @@ class SimClient(Asker):
             ttl_ms=args.ttl_ms,
         )
         if self._gathered is None:
-            [created] = await broker.create(TENANT, (new,), timeout_s=timeout_s)
+            [created] = await self._create_all(broker, [new])
         else:
-            created = await self._gathered.create(broker, TENANT, new, timeout_s=timeout_s)
+            created = await self._gathered.send(broker, new)
         if isinstance(created, CodeqError):
             raise created
         made = _check(created)
@@ -138,6 +138,11 @@ class SimClient(Asker):
         return Out(
             http=202, task=task_id, shard=shard_of(task_id, self._shards), replayed=made.replay
         )
+
+    async def _create_all(
+        self, broker: Broker, new: list[RequestedTask]
+    ) -> list[Created | Rejected | CodeqError]:
+        return await broker.create(TENANT, new, timeout_s=self._deadline_ms / 1000)
 
     async def _claim(self, broker: Broker, args: Args, worker: str, timeout_s: float) -> Out:
         claimed = await broker.claim(

@@ -13,7 +13,7 @@ from aiohttp import web
 from jepsen_lite.asking import Process
 from jepsen_lite.client import Client, Tokens
 from jepsen_lite.history import Args, F, Recorder, Type
-from jepsen_lite.outcome import may_succeed_later, outcome
+from jepsen_lite.outcome import item_may_succeed_later, may_succeed_later, outcome
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -93,6 +93,55 @@ async def test_an_answer_is_recorded_with_what_it_told(tmp_path: Path) -> None:
     assert (Type.INVOKE, Type.OK) == (invoked.type, answered.type)
     assert ("t", 1, 202) == (answered.out.task, answered.out.shard, answered.out.http)
     assert "p" == process.p
+
+
+async def test_creates_that_are_sent_together_have_answers_of_their_own(tmp_path: Path) -> None:
+    """The batch route gets them in one request; an item's code says what is known of it."""
+    results = [
+        {"task": {"id": "t", "shard": 1}},
+        {"error": "no leader for shard", "code": "no-leader"},
+        {"error": "idempotency conflict", "code": "idempotency-conflict"},
+        {"error": "outcome unknown", "code": "outcome-unknown"},
+    ]
+
+    async def accept(request: web.Request) -> web.Response:
+        assert "/v1/codeq/tasks/batch" == request.path
+        assert [0, 1, 2, 3] == [each["payload"] for each in (await request.json())["tasks"]]
+        return web.json_response({"results": results})
+
+    async with broker(accept) as url:
+        with Recorder(tmp_path / "h") as recorder:
+            async with Client(
+                {"n1": url}, recorder, TOKENS, deadline_ms=1000, gathers=True
+            ) as client:
+                await asyncio.gather(
+                    *(
+                        client.invoke(
+                            Process(f"p{number}", 1),
+                            F.CREATE,
+                            Args(command="work", content=str(number)),
+                        )
+                        for number in range(len(results))
+                    )
+                )
+
+    answered = {each.p: each for each in recorder.events if each.type is not Type.INVOKE}
+    expected = [Type.OK, Type.FAIL, Type.FAIL, Type.INFO]
+    assert expected == [answered[f"p{number}"].type for number in range(len(results))]
+    assert ("t", 1, 202) == (
+        answered["p0"].out.task,
+        answered["p0"].out.shard,
+        answered["p0"].out.http,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "again"),
+    [("no-leader", True), ("overloaded", True), ("invalid-body", False), ("internal", True)],
+)
+def test_an_item_is_sent_again_if_that_may_help(code: str, again: bool) -> None:
+    """Its code stands for the status it lacks."""
+    assert again is item_may_succeed_later(code)
 
 
 async def test_a_refused_connection_is_a_fail(tmp_path: Path) -> None:
