@@ -45,6 +45,15 @@ def free_port_base(nodes: int) -> int:
     raise ClusterError(f"no {nodes} free ports in a row in {bases}")
 
 
+def dead_url(path: str = "") -> str:
+    """Return a URL at which nobody listens, on a host of its own.
+
+    A broker leaves a host alone that keeps failing, so tests must not share one.
+    """
+    draw = random.SystemRandom().randrange
+    return f"http://127.{draw(1, 255)}.{draw(256)}.{draw(1, 255)}:9/{path}"
+
+
 def claim_port(port: int) -> bool:
     """Return whether a TCP port at 127.0.0.1 is free, and reserve it if so.
 

@@ -7,8 +7,10 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_FILLS = 20  # Tries, while the processes on the disk write.
 
 
 class SmallDisk:
@@ -34,6 +36,18 @@ class SmallDisk:
             _, most = resource.prlimit(self._pid(), resource.RLIMIT_FSIZE)
             resource.prlimit(self._pid(), resource.RLIMIT_FSIZE, (leave_bytes, most))
             return
+        for _ in range(_FILLS):
+            with suppress(OSError):
+                self._leave(leave_bytes)
+                return
+        self._leave(leave_bytes)
+
+    def _leave(self, leave_bytes: int) -> None:
+        """Leave so much free space.
+
+        Raises:
+            OSError: Another process has taken room meanwhile.
+        """
         there = os.statvfs(self.path)
         with self._ballast.open("ab") as ballast:
             before = ballast.tell()

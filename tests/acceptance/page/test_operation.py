@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Route
@@ -11,6 +12,7 @@ from playwright.async_api import TimeoutError as NotInTime
 from codeq_cluster.core.task import PRIORITY_MAX
 from codeq_cluster.testing.client import RecordingClient
 from codeq_cluster.testing.cluster import LocalCluster
+from codeq_cluster.testing.ports import dead_url
 from codeq_cluster.testing.waiting import until
 from tests.acceptance.page.browser import (
     HOSTILE,
@@ -31,11 +33,12 @@ TRIES = 10
 BEFORE_ITSELF_MS = 4000
 
 
-async def undelivered(client: RecordingClient, command: str) -> None:
-    """Complete a task whose callback nobody can take."""
-    webhook = f"http://127.0.0.1:9/{command}?key=secret"
+async def undelivered(client: RecordingClient, command: str) -> str:
+    """Complete a task whose callback nobody can take; return the callback's URL."""
+    webhook = dead_url(f"{command}?key=secret")
     await client.created("n1", "producer", command, webhook=webhook)
     await client.finished("n1", WORKER, await client.claimed("n1", WORKER, [command]), {})
+    return webhook
 
 
 async def test_a_task_is_created_as_it_was_typed_and_shown(
@@ -241,6 +244,33 @@ async def rebalancing_is_asked(window: Window) -> bool:
     return True
 
 
+async def test_a_row_that_is_drawn_again_acts_on_what_it_shows(
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
+) -> None:
+    """A shard's dialog names the leader of now, not that of when the page was opened."""
+    async with browser.window(url_of(cluster), token="operator") as window:
+        await window.open("/cluster", ready="main .chip.lead")
+        row = window.page.locator("tr[data-key='2']")
+        for _ in range(TRIES):
+            leader = await row.locator(".chip.lead").inner_text()
+            other = next(node for node in cluster.nodes if node not in leader)
+            body = {"shard": 2, "to": other}
+            await client.call("POST", "n1", "/admin/cluster/transfer", "operator", body)
+            try:
+                # The cluster gives it back by itself after a while.
+                chip = row.locator(f".chip.lead:has-text('{other}')")
+                await chip.wait_for(timeout=BEFORE_ITSELF_MS)
+            except NotInTime:
+                continue
+            await window.page.get_by_label("Transfer shard 2").click()
+            named = await window.text("dialog p")
+            await window.page.keyboard.press("Escape")
+            if await chip.count():
+                break
+
+        assert named.startswith(f"{other} leads it.")
+
+
 async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: LocalCluster) -> None:
     """An operator follows it to its end, and the audit names who took it."""
     async with browser.window(url_of(cluster), token="operator") as window:
@@ -278,7 +308,7 @@ async def test_a_viewer_is_offered_nothing_that_changes_anything(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """Of a callback's target a viewer sees the host, without the part that may be secret."""
-    await undelivered(client, "hooks.viewed")
+    url = await undelivered(client, "hooks.viewed")
     await until_dead(client, "hooks.viewed")
     async with browser.window(url_of(cluster), token="viewer") as window:
         await window.open("/webhooks")
@@ -289,7 +319,7 @@ async def test_a_viewer_is_offered_nothing_that_changes_anything(
             await window.open(path)
             buttons += await window.page.locator("main button").all_inner_texts()
 
-        assert "http://127.0.0.1/…" in shown
+        assert f"http://{urlsplit(url).hostname}/…" in shown
         assert "secret" not in shown
         assert set(buttons) <= {"Refresh", "Stop"}  # Of a search.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from codeq_cluster.testing.ports import dead_url
 from tests.integration.http.client import BASE, OPERATOR, Answer, Client
 from tests.integration.http.operating import died
 from tests.unit.api.openapi.described import JSON, Described
@@ -132,7 +133,7 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
     ]
     assert [201, *[200] * 7, 204] == [each.status for each in answers]
 
-    one, two = [await died(node, command, webhook="http://127.0.0.1:9/") for _ in range(2)]
+    one, two = [await died(node, command, webhook=dead_url()) for _ in range(2)]
     dlq = f"{queue}/dlq"
     answers = [
         await api.send("GET", f"{dlq}?limit=1", command=command),

@@ -28,6 +28,7 @@ from codeq_cluster.settings import (
     StaticToken,
     WebhookSettings,
 )
+from codeq_cluster.testing.ports import dead_url
 from tests.integration.http.client import BASE, Answer, Client, eventually, serving, single
 
 # The first tenant owns the targets.
@@ -38,8 +39,6 @@ ROLES = ("producer", "unscoped", "worker", "admin", "operator")
 CALLERS = ("", *(f"{role}-of-{tenant}" for tenant in TENANTS for role in ROLES))
 
 NOBODY = "http://127.0.0.1:9/nobody"
-# On its own port: a target that fails too often is skipped for a while.
-NOBODY_EITHER = "http://127.0.0.1:8/nobody"
 BACKUP = "20260131T123000000Z-5f0c4a2e"
 OUTSIDE_BASE = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs")
 
@@ -175,7 +174,7 @@ class World:
 
     async def _undelivered(self) -> str:
         """Return a callback that has been given up."""
-        task_id = await self._dead("undelivered", webhook=NOBODY_EITHER)
+        task_id = await self._dead("undelivered", webhook=dead_url())
         await eventually(
             lambda: self._done("admin", "GET", "admin/deliveries?status=dead"),
             lambda dead: task_id in {each["taskId"] for each in dead["deliveries"]},
