@@ -35,18 +35,19 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
     chars = 0
     for operation in operations:
         touches = _touches(operation, rules)
-        chars += _chars(operation)
+        size = _chars(operation)
         if run and not (
             type(operation) is type(run[0])
             and touches
             and touched
             and touched.isdisjoint(touches)
-            and chars <= CHARS_MAX
+            and chars + size <= CHARS_MAX
         ):
             yield run
-            run, touched, chars = [], set(), _chars(operation)
+            run, touched, chars = [], set(), 0
         run.append(operation)
         touched |= touches
+        chars += size
     if run:
         yield run
 

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from random import Random
 from typing import Generic, TypeVar
 
 _GATHER_S = 0.05
+_SHARE = 0.5  # Of the seeds.
 
 _N = TypeVar("_N", bound=Hashable)
 _I = TypeVar("_I")
 _A = TypeVar("_A")
+
+
+def gathers(seed: int) -> bool:
+    """Return whether the clients of a seed gather; whatever else it draws stays as it is."""
+    return Random(f"{seed}/gathers").random() < _SHARE
 
 
 class Gathered(Generic[_N, _I, _A]):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from random import Random
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +23,7 @@ from jepsen_lite.checkout import Checkout, checkout_of
 from jepsen_lite.client import Client
 from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, discard
 from jepsen_lite.fault_schedule import KINDS, Nemeses
+from jepsen_lite.gathering import gathers
 from jepsen_lite.history import AUTOPSY, MEMBERS, Args, F, Out, Recorder, Type, load
 from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network
 from jepsen_lite.operations import History
@@ -199,7 +199,7 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         deadline_ms=DEADLINE_MS,
         webhook=sink.url,
         choices=lambda: db.members,
-        gathers=Random(f"{options.seed}/gathers").random() < 0.5,
+        gathers=gathers(options.seed),
     )
     await stack.enter_async_context(client)
     mix = WORKLOADS[options.workload]

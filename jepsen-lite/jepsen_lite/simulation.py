@@ -29,6 +29,7 @@ from codeq_cluster.testing.sim_brokers import SimBrokers, bugs_met, drawn_names
 from codeq_cluster.testing.sim_network import NetworkFaults
 from jepsen_lite.checker.judging import verdicts
 from jepsen_lite.checker.verdict import Verdict
+from jepsen_lite.gathering import gathers
 from jepsen_lite.history import Args, Event, F, Group, Out, Recorder, Type
 from jepsen_lite.operations import SECOND, History
 from jepsen_lite.sim_client import SimClient
@@ -212,8 +213,7 @@ class _Run:
             self._brokers,
             self._recorder,
             deadline_ms=DEADLINE_MS,
-            # A random number of its own: whatever else the seed draws stays as it was.
-            gathers=Random(f"{self._seed}/gathers").random() < 0.5,
+            gathers=gathers(self._seed),
         )
         mix = _mix(WORKLOADS[self._options.workload])
         self._workload = Workload(mix, client, seed=self._seed, shards=self._options.shards)

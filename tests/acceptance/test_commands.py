@@ -21,7 +21,7 @@ from codeq_cluster.testing.servers import Server
 from codeq_cluster.testing.waiting import ClusterError, until
 
 READY_WITHIN_S = 60.0
-STOPPED_WITHIN_S = 60.0
+STOPPED_WITHIN_S = 25.0
 
 
 async def refused(*arguments: str) -> tuple[int, list[str]]:

@@ -77,7 +77,7 @@ async def test_a_node_cut_off_and_healed_costs_no_request_and_no_task(
         async def repaired() -> float | None:
             return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
 
-        await until(repaired, what=f"a write on shard {shard}")
+        await until(repaired, within_s=10, what=f"a write on shard {shard}")
         taken = await client.claimed(others[0], WORKER, [f"{command}-probe"])
         await client.finished(others[1], WORKER, taken, {"done": True})
         write = asyncio.create_task(
@@ -137,4 +137,4 @@ async def test_a_follower_that_hears_no_leader_is_not_ready(cuttable_cluster: Lo
     async def says_it_is_not_ready() -> bool:
         return not await cuttable_cluster.ready(follower)
 
-    await until(says_it_is_not_ready, what=f"{follower} not ready")
+    await until(says_it_is_not_ready, within_s=8, what=f"{follower} not ready")

@@ -46,7 +46,7 @@ async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
         async def repaired() -> float | None:
             return repair_seconds(load.calls[mark:], struck_s=struck_s, shard=shard)
 
-        await until(repaired, what=f"a write on shard {shard}")
+        await until(repaired, within_s=10, what=f"a write on shard {shard}")
         taken = await client.claimed(others[0], WORKER, ["pause-probe"])
         await client.finished(others[1], WORKER, taken, {"done": True})
 

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 # A rate that leaves the machine time for a starting node; bench/rolling_restart.py is faster.
 CYCLES_PER_S = 50.0
+LED_WITHIN_S = 20.0
 # The least load for the test to count, however busy the machine is.
 CREATES_MIN = 300
 DRAINED_WITHIN_S = 90.0
@@ -83,7 +84,7 @@ async def _led_without(cluster: LocalCluster, gone: str) -> None:
         status = await cluster.status(asked)
         return status is not None and not {group.leader for group in status.values()} & {None, gone}
 
-    await until(led, what=f"leaders other than {gone}")
+    await until(led, within_s=LED_WITHIN_S, what=f"leaders other than {gone}")
 
 
 def _last(text: str, event: str) -> dict[str, object]:

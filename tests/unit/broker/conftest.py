@@ -13,7 +13,7 @@ from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine, EngineLimits
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.items import Mode
-from codeq_cluster.core.operations import Claim, Create, Subscribe
+from codeq_cluster.core.operations import Claim, Create, Submit, Subscribe
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.routing.router import Router, RouterCalls
 from codeq_cluster.testing.memory_store import MemoryShard
@@ -162,6 +162,17 @@ def claim(request: str, **fields: object) -> Claim:
         "lease_ms": 60_000,
     }
     return Claim(request=request, **(defaults | fields))  # type: ignore[arg-type]
+
+
+def submit(task_id: str, **fields: object) -> Submit:
+    """Return a result of a task, named after the task."""
+    defaults: dict[str, object] = {
+        "request": f"s-{task_id}",
+        "tenant": "acme",
+        "worker": "ann",
+        "status": "COMPLETED",
+    }
+    return Submit(id=task_id, **(defaults | fields))  # type: ignore[arg-type]
 
 
 def subscribe(*, ttl_ms: int = 3_600_000) -> Subscribe:

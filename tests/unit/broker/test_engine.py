@@ -8,7 +8,7 @@ import pytest
 
 from codeq_cluster.broker.engine import engine
 from codeq_cluster.codec import keyspace
-from codeq_cluster.core.operations import Heartbeat, Submit
+from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Claimed, Created, Extended, Rejected, Rejection, Submitted
 from codeq_cluster.core.task import State
 from codeq_cluster.errors import (
@@ -20,7 +20,7 @@ from codeq_cluster.errors import (
 )
 from codeq_cluster.testing.memory_store import MemoryShard
 
-from .conftest import GRACE_MS, Shard, TestClock, claim, create, make_shard
+from .conftest import GRACE_MS, Shard, TestClock, claim, create, make_shard, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -63,11 +63,7 @@ async def test_decisions_see_decisions_on_their_way(shard: Shard) -> None:
     claiming = asyncio.ensure_future(shard.engine.operate([claim("r1")]))
     await _settle()
     shard.log.take()
-    finishing = asyncio.ensure_future(
-        shard.engine.operate(
-            [Submit(request="r2", id="t1", tenant="acme", worker="ann", status="COMPLETED")]
-        )
-    )
+    finishing = asyncio.ensure_future(shard.engine.operate([submit("t1")]))
     await _settle()
     shard.log.release()
     [claimed], [submitted] = await claiming, await finishing

@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from codeq_cluster.codec import keyspace
-from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Counters
 
-from .conftest import GRACE_MS, Shard, claim, create
+from .conftest import GRACE_MS, Shard, claim, create, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -63,12 +62,7 @@ async def test_everything_whose_retention_is_over_is_deleted(shard: Shard) -> No
     """Tasks, payloads, results and every row that names them."""
     await _lease_all(shard)
     for first in range(0, TASKS, 500):
-        await shard.engine.operate(
-            [
-                Submit(request=f"s{n}", id=f"t{n}", tenant="acme", worker="ann", status="COMPLETED")
-                for n in range(first, first + 500)
-            ]
-        )
+        await shard.engine.operate([submit(f"t{n}") for n in range(first, first + 500)])
     shard.log.depose()
     shard.clock.pass_ms(LifetimeRules().retention_ms)
     shard.log.lead()

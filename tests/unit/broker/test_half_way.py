@@ -9,10 +9,10 @@ import pytest
 from codeq_cluster.broker.requests.bulk import PAGE
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.requests.operators import Operators
-from codeq_cluster.core.operations import Nack, Submit
+from codeq_cluster.core.operations import Nack
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
 
-from .conftest import START_MS, Shard, claim, create, shards_of
+from .conftest import START_MS, Shard, claim, create, shards_of, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -35,12 +35,7 @@ async def _end(shard: Shard, *, dead: bool) -> None:
             [Nack(request=f"n{each}", id=each, tenant="acme", worker="ann") for each in ids]
         )
     else:
-        await shard.engine.operate(
-            [
-                Submit(request=each, id=each, tenant="acme", worker="ann", status="COMPLETED")
-                for each in ids
-            ]
-        )
+        await shard.engine.operate([submit(each) for each in ids])
     shard.clock.pass_ms(1000)
 
 

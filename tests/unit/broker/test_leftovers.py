@@ -8,11 +8,11 @@ import pytest
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core.operations import Heartbeat, Nack, Submit
+from codeq_cluster.core.operations import Heartbeat, Nack
 from codeq_cluster.core.outcomes import Claimed, Extended, Returned, Submitted
 from codeq_cluster.core.task import State
 
-from .conftest import GRACE_MS, Shard, claim, create
+from .conftest import GRACE_MS, Shard, claim, create, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,8 +40,7 @@ async def _finish_after_a_long_life(shard: Shard) -> None:
     [second] = await shard.engine.operate([claim("r2", lease_ms=7)])
     heartbeat = Heartbeat(id="t1", tenant="acme", worker="ann", extend_ms=60_000)
     [extended] = await shard.engine.operate([heartbeat])
-    submit = Submit(request="s1", id="t1", tenant="acme", worker="ann", status="COMPLETED")
-    [submitted] = await shard.engine.operate([submit])
+    [submitted] = await shard.engine.operate([submit("t1")])
 
     assert isinstance(first, Claimed)
     assert isinstance(returned, Returned)

@@ -15,22 +15,10 @@ from codeq_cluster.core.outcomes import Claimed, Created, Outcome, Submitted
 from codeq_cluster.errors import OperationTooLarge, OutcomeUnknown
 from codeq_cluster.testing.memory_store import MemoryShard
 
-from .conftest import Shard, TestClock, claim, create, make_shard
+from .conftest import Shard, TestClock, claim, create, make_shard, submit
 
 _IDS = [f"t{number}" for number in range(6)]
 _LATER = st.sampled_from((0, 0, 5_000))
-
-
-def _submit(task_id: str, *, token: int = 0, body: str = "{}") -> Submit:
-    return Submit(
-        request=f"s-{task_id}-{token}",
-        id=task_id,
-        tenant="acme",
-        worker="ann",
-        status="COMPLETED",
-        body=body,
-        token=token,
-    )
 
 
 _creates = st.builds(
@@ -42,7 +30,12 @@ _creates = st.builds(
     webhook=st.sampled_from(("", "http://example.com/")),
     delay_ms=_LATER,
 )
-_submits = st.builds(_submit, st.sampled_from(_IDS), token=st.sampled_from((0, 0, 1)))
+_submits = st.builds(
+    submit,
+    st.sampled_from(_IDS),
+    request=st.sampled_from(("s1", "s2")),
+    token=st.sampled_from((0, 0, 1)),
+)
 _claims = st.builds(
     claim, st.sampled_from(("r1", "r2", "r3")), count=st.integers(1, 4), commands=st.just(())
 )
@@ -73,7 +66,7 @@ _KEYED: dict[str, str] = {"idempotency_key": "k1", "fingerprint": "f1"}
 @example(before=[], together=[create("t0", **_KEYED), create("t1", **_KEYED)])
 @example(
     before=[create("t0", **_KEYED), claim("r1")],
-    together=[_submit("t0"), create("t1", **_KEYED)],
+    together=[submit("t0"), create("t1", **_KEYED)],
 )
 @given(before=_operations, together=_operations)
 def test_operations_sent_together_end_as_one_after_another(
@@ -97,7 +90,7 @@ async def test_a_run_is_one_change_of_its_queue() -> None:
     [claimed] = await shard.engine.operate([claim("r", count=6)])
     assert isinstance(claimed, Claimed)
     ended = await shard.engine.operate(
-        [_submit(task.id, token=task.lease_token) for task in claimed.tasks]
+        [submit(task.id, token=task.lease_token) for task in claimed.tasks]
     )
     counters = shard.engine.view.counted("render", "acme")
     shard.engine.stop()

@@ -10,7 +10,7 @@ from codeq_cluster.core.outcomes import Submitted
 from codeq_cluster.errors import OperationTooLarge
 from codeq_cluster.testing.memory_store import MemoryShard
 
-from .conftest import TestClock, claim, create, make_shard, shards_of
+from .conftest import TestClock, claim, create, make_shard, shards_of, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -19,14 +19,7 @@ _ENTRY_BYTES_MAX = 20_000
 
 def _submit(task_id: str, *, too_large: bool) -> Submit:
     body = '"%s"' % ("x" * _ENTRY_BYTES_MAX) if too_large else "{}"
-    return Submit(
-        request=f"s-{task_id}",
-        id=task_id,
-        tenant="acme",
-        worker="ann",
-        status="COMPLETED",
-        body=body,
-    )
+    return submit(task_id, body=body)
 
 
 @pytest.mark.parametrize("largest", [0, 1, 2])

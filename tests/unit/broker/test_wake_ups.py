@@ -14,10 +14,10 @@ from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.requests.consumer import Consumer
 from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.waiters import Ticket, Waiters
-from codeq_cluster.core.operations import PauseQueue, PutTopic, Submit
+from codeq_cluster.core.operations import PauseQueue, PutTopic
 from codeq_cluster.core.outcomes import Claimed
 
-from .conftest import Shard, claim, create, shards_of
+from .conftest import Shard, claim, create, shards_of, submit
 
 pytestmark = pytest.mark.asyncio
 
@@ -117,9 +117,7 @@ async def test_a_place_that_is_free_again_wakes_one(
     await engine.operate([_topic(1), create("t0"), claim("c")])
     await engine.operate([create(f"t{number}") for number in range(1, 10)])
     assert 0 == waiting()
-    await engine.operate(
-        [Submit(request="s", id="t0", tenant="acme", worker="ann", status="COMPLETED")]
-    )
+    await engine.operate([submit("t0")])
 
     assert 1 == waiting()
 

@@ -93,7 +93,8 @@ function patchInto(old, wanted) {
   }
 }
 
-// Two elements that differ in what is in them alone.
+// Two elements that differ in what is in them alone. Controls and pictures are replaced whole: a value
+// that was typed or a point that is shown is no attribute.
 function keeps(old, node) {
   return old.nodeType === 1 && node.nodeType === 1 && !/^(button|input|select|textarea|svg)$/i.test(old.tagName) && old.cloneNode().isEqualNode(node.cloneNode());
 }
