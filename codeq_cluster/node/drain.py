@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.raft.group import RaftGroup
 
-HANDOVER_S = 1.0  # The time a node waits for other nodes to take its leaderships over.
-HANDOVER_TRIES = 2  # The second try asks the peer that has most of the log by then.
+# The time a node waits for other nodes to take its leaderships over: longer than a disk or a
+# machine now and then stands still.
+HANDOVER_S = 6.0
+TRY_S = 0.6  # A little more than the pause that a transfer may take: then the group can ask again.
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +37,19 @@ class Drain:
             replica.on_leader(self._changed.set)
 
     async def give_all_away(self) -> None:
-        """Transfer every leadership to a peer, so that no client waits for an election; bounded."""
+        """Transfer every leadership to a peer, so that no client waits for an election.
+
+        It asks until no leadership is left, no peer can be asked, or `HANDOVER_S` have passed.
+        """
         led = len(self._led())
-        for attempt in range(HANDOVER_TRIES):
-            asked = [group for group in self._led() if self._give_away(group, attempt)]
-            if not asked:
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HANDOVER_S):
-                    await self._until_gone(asked)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HANDOVER_S):
+                first = True
+                while asked := [group for group in self._led() if self._give_away(group, first)]:
+                    first = False
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(TRY_S):
+                            await self._until_gone(asked)
         log.info("leaderships transferred", extra={"led": led, "kept": len(self._led())})
 
     async def _until_gone(self, asked: Sequence[RaftGroup]) -> None:
@@ -54,11 +60,11 @@ class Drain:
     def _led(self) -> list[RaftGroup]:
         return [group for group in self._groups if group.status().is_leader]
 
-    def _give_away(self, group: RaftGroup, attempt: int) -> bool:
+    def _give_away(self, group: RaftGroup, first: bool) -> bool:
         """Ask a peer to lead in this node's place; return whether one was asked.
 
         The first try spreads the shards over the peers that can lead within moments, so that they
-        share the load.
+        share the load. The later ones ask the peer that has most of the log by then.
         """
         shard, voters = group.status().shard, group.membership.voters
         if self._node_id not in voters or len(voters) < 2:
@@ -67,4 +73,4 @@ class Drain:
         # leaders.
         step = 1 + shard // len(voters) % (len(voters) - 1)
         heir = voters[(voters.index(self._node_id) + step) % len(voters)]
-        return (attempt == 0 and group.transfer(heir)) or group.transfer(None)
+        return (first and group.transfer(heir)) or group.transfer(None)

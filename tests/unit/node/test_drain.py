@@ -18,7 +18,7 @@ SHORT_LOG = RaftSettings(keep_entries=20, log_entries_max=512, entries_in_flight
 
 
 class Leaders:
-    """Reports no change of leaders, so that every try is waited for to its end."""
+    """Reports no change of leaders, so that no try ends before the simulated pause does."""
 
     leader = None
 
@@ -28,7 +28,7 @@ class Leaders:
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "HANDOVER_S", 0.0)
+    monkeypatch.setattr(drain, "TRY_S", 0.0)
 
 
 async def leave(cluster: SimCluster) -> float:
@@ -97,3 +97,30 @@ async def test_who_was_asked_in_vain_is_not_asked_again() -> None:
 
     assert 0.5 <= took_s < 0.6
     assert "C" == cluster.leader()
+
+
+async def test_peers_out_of_reach_for_a_moment_are_asked_until_one_leads() -> None:
+    """A pause of the network or of a machine takes longer than a try or two."""
+    cluster = settled()
+    cluster.propose(b"what both lack")
+    cluster.cut("A", "BC")
+    cluster.clock.at(cluster.clock.now + 1.2, cluster.heal)
+
+    took_s = await leave(cluster)
+
+    assert 1.2 < took_s < 1.3
+    assert cluster.leader() in {"B", "C"}
+
+
+async def test_a_node_whose_peers_never_take_over_asks_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a cluster whose time stands still, every try is in vain."""
+    monkeypatch.setattr(drain, "HANDOVER_S", 0.05)
+    cluster = settled()
+    leaving = Drain(node_id="A", groups=[cluster.nodes["A"].group], replicas=[Leaders()])
+
+    async with asyncio.timeout(60):
+        await leaving.give_all_away()
+
+    assert "A" == cluster.leader()
