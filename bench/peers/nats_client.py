@@ -88,12 +88,12 @@ class NatsClient:
         await handle.ack_sync(timeout=ANSWER_WITHIN_S)
 
     async def create_batch(self, lane: int, payloads: Sequence[bytes]) -> None:
-        """Pull the available messages, up to `count`."""
+        """Publish all, and wait for the answers together."""
         stream = self._of(lane)
         await asyncio.gather(*[await stream.publish_async(self._subject, one) for one in payloads])
 
     async def claim_batch(self, lane: int, count: int) -> list[Msg]:
-        """Pull what is there, up to `count`."""
+        """Pull the available messages, up to `count`."""
         return list(await self._pulls[lane].fetch(count, timeout=ANSWER_WITHIN_S))
 
     async def finish_batch(self, lane: int, handles: Sequence[Msg]) -> None:
