@@ -32,6 +32,8 @@ class Applier:
 
     Attributes:
         index: Of the last entry in the state.
+        digest: Of the state with that entry. The machine's own may be of another entry while its
+            store is reopened.
     """
 
     def __init__(
@@ -51,7 +53,8 @@ class Applier:
         self._divergence = divergence
         self._flushed_only = rules.apply_flushed_only
         self.index = machine.applied_index
-        digests.applied(self.index, machine.digest)
+        self.digest = machine.digest
+        digests.applied(self.index, self.digest)
 
     def apply(self, commit: int) -> int:
         """Apply a bounded number of entries up to `commit`; return the applied index.
@@ -76,7 +79,8 @@ class Applier:
             if machine.applied_index != index:
                 raise SafetyViolated(f"shard {self._shard}: the state did not take entry {index}")
             self.index = index
-            compared = self._digests.applied(index, machine.digest)
+            self.digest = machine.digest
+            compared = self._digests.applied(index, self.digest)
             if compared is not None:
                 peer, same = compared
                 self._divergence.compared(peer, index, same=same)

@@ -85,7 +85,7 @@ def describe(
         commit_index=engine.commit_index(),
         known_commit=max(engine.commit_index(), known_commit),
         applied_index=replica.applier.index,
-        digest=replica.machine.digest.hex(),
+        digest=replica.applier.digest.hex(),
         log_bytes=journal.log_bytes,
         log_first=journal.first,
         log_last=journal.last,

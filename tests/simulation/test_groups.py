@@ -11,7 +11,7 @@ from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.sim_cluster import SimCluster
+from codeq_cluster.testing.sim_cluster import SHARD, SimCluster
 from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
 from codeq_cluster.wire.messages import pack
 
@@ -97,6 +97,26 @@ def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
     assert 65 == len(cluster.acknowledged)
     cluster.run(1.0)
     cluster.check_converged()
+
+
+def test_a_status_names_the_digest_of_the_entry_it_names() -> None:
+    """Also while the store is reopened: it then has an earlier state than the replica had."""
+    cluster = settled()
+    propose(cluster, 20)
+    assert cluster.propose(b"not spilled yet")
+    cluster.run(0.1)
+    node = cluster.nodes["A"]
+    shard = node.storage.shards[SHARD]
+    before = node.group.status()
+    assert shard.state.stored_index < before.applied_index
+    node.group.pause(lambda _error: None)
+    shard.withdraw()
+
+    shard.reopen()
+
+    during = node.group.status()
+    assert shard.state.applied_index < before.applied_index
+    assert (before.applied_index, before.digest) == (during.applied_index, during.digest)
 
 
 def test_nothing_is_called_after_stop() -> None:
