@@ -92,6 +92,15 @@ def a_claim_that_took_longer_than_its_lease_left_one_behind(story: Story, broken
     story.claim("a", (60, 61), token=2, attempt=2)
 
 
+@planted("G3")
+def a_claim_lost_its_task_to_a_cancel(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.create("b", (0, 1))
+    story.claim("b", (2, 6))
+    story.cancel("a", (7, 8) if broken else (4, 5))
+    story.read("a", (9, 10), "FAILED", attempt=1, error="CANCELLED")
+
+
 @planted("G4")
 def a_key_makes_two_tasks(story: Story, broken: bool) -> None:
     story.create("a", (0, 1), key="k", content="{}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.history import F
@@ -56,19 +56,20 @@ def dishonest(history: History) -> Verdict:
 
     A refused create shows in a delivery or a read, a refused result or cancel in a read. A refused
     or empty claim that leased a task shows as a delivery no client had. There may be at most as
-    many of those as claims with an unknown outcome, or with an answer that took longer than the
-    lease.
+    many of those as claims with an unknown outcome, with an answer that took longer than the lease,
+    or under way while such a task was cancelled.
     """
     found: list[Violation] = []
     checked = 0
     for task in history.tasks.values():
         checked += 1
         found.extend(_refused_and_done(task))
-    unknown_claims = sum(map(_may_leave_a_ghost, history.by_f[F.CLAIM]))
-    ghosts = [(task, _ghosts(task)) for task in history.tasks.values() if not task.requeues]
-    count = sum(each for _, each in ghosts)
+    haunted = {task.id: _ghosts(task) for task in history.tasks.values() if not task.requeues}
+    cancels = [op for id_ in haunted if haunted[id_] for op in history.tasks[id_].cancels]
+    unknown_claims = sum(_may_leave_a_ghost(op, cancels) for op in history.by_f[F.CLAIM])
+    count = sum(haunted.values())
     if count > unknown_claims:
-        task = max(ghosts, key=lambda pair: pair[1])[0]
+        task = history.tasks[max(haunted, key=lambda id_: haunted[id_])]
         text = (
             f"{count} deliveries reached nobody, and only {unknown_claims} claims have an unknown"
             f" outcome; the most of one task at {task.id}"
@@ -130,14 +131,27 @@ def _refused_and_done(task: TaskOps) -> Iterator[Violation]:
         )
 
 
-def _may_leave_a_ghost(claim: Op) -> bool:
+def _may_leave_a_ghost(claim: Op, cancels: Sequence[Op]) -> bool:
     """Return whether a claim may have leased a task that no client saw.
 
-    Its client, or the node that asked on its behalf, lost the answer and asked again after the
-    lease.
+    Its client, or the node that asked on its behalf, lost the answer and asked again. It gets the
+    same task then, unless the lease has ended or the task was cancelled meanwhile.
+
+    Args:
+        claim: Any claim.
+        cancels: Those of tasks with a delivery that no client had.
     """
+    if not claim.possible:
+        return False
     outlived = claim.done_ns - claim.call_ns >= claim.args.lease_ms * MS
-    return claim.possible and (not claim.ok or outlived)
+    return (
+        not claim.ok
+        or outlived
+        or any(
+            cancel.possible and claim.call_ns < cancel.done_ns and cancel.call_ns < claim.done_ns
+            for cancel in cancels
+        )
+    )
 
 
 def _ghosts(task: TaskOps) -> int:
