@@ -49,6 +49,9 @@ HAPPENINGS = frozenset({F.PHASE, F.FAULT, F.STATUS, F.DELIVERY})
 AUTOPSY = "autopsy"
 # The process of the members that nodes report, and the phase that has the expected members.
 MEMBERS = "members"
+# Words of a packet fault's detail: packets were kept until its end; those to clients, too.
+HELD = "held, then all at once"
+AND_CLIENTS = " and clients"
 
 
 class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from codeq_cluster.testing.waiting import soon
 from jepsen_lite.damage import Damage, damage
 from jepsen_lite.db import START_WITHIN_S, Db, Node, soon_forgotten
 from jepsen_lite.disk import DiskFault
+from jepsen_lite.history import AND_CLIENTS, HELD
 from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
 
@@ -475,7 +476,7 @@ class Packets(OnLinks):
             for b in ends
             if a != b and (a in about or (b in about and not shape.stall))
         }
-        clients = " and clients" if "clients" in ends else ""
+        clients = AND_CLIENTS if "clients" in ends else ""
         return PlannedFault(
             nodes=tuple(about),
             detail=f"{_described(shape)}{clients}",
@@ -725,7 +726,7 @@ def _described(shape: Shape) -> str:
         f"up to {shape.jitter_ms:g} ms more" if shape.jitter_ms else "",
         f"{shape.loss:.0%} lost" if shape.loss else "",
         f"{shape.dup:.0%} twice" if shape.dup else "",
-        "held, then all at once" if shape.stall else "",
+        HELD if shape.stall else "",
     ]
     return ", ".join(filter(None, said))
 

@@ -183,9 +183,10 @@ class Story:
         applied: int = 1,
         amount_ms: int = 0,
         took_ms: int = 0,
+        detail: str = "",
     ) -> None:
         """Add a fault and its end."""
-        args = Args(name=name, nodes=tuple(nodes), on=True, amount_ms=amount_ms)
+        args = Args(name=name, nodes=tuple(nodes), on=True, amount_ms=amount_ms, detail=detail)
         self._add(at[0], "nemesis", F.FAULT, Type.INFO, args=args, out=Out(applied=applied))
         ended = Args(name=name, nodes=tuple(nodes))
         self._add(at[1], "nemesis", F.FAULT, Type.INFO, args=ended, out=Out(took_ms=took_ms))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jepsen_lite.checker.judging import PROMISES, verdicts
-from jepsen_lite.history import MEMBERS, F, Group, Type
+from jepsen_lite.history import AND_CLIENTS, HELD, MEMBERS, F, Group, Type
 from jepsen_lite.story import Story
 
 Plot = Callable[[Story, bool], None]
@@ -576,6 +576,14 @@ def a_request_is_not_answered(story: Story, broken: bool) -> None:
     if not broken:
         story.fault("pause", (5, 9))
     story.fault("partition", (5, 9), ("n1",))
+    story.create("a", (4, 20), Type.INFO, deadline_ms=10_000)
+    story.create("b", (30, 31), deadline_ms=10_000)
+
+
+@planted("G22")
+def an_answer_is_kept_on_its_way(story: Story, broken: bool) -> None:
+    detail = HELD if broken else HELD + AND_CLIENTS
+    story.fault("packets", (5, 20), ("n1",), detail=detail)
     story.create("a", (4, 20), Type.INFO, deadline_ms=10_000)
     story.create("b", (30, 31), deadline_ms=10_000)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged, unknown
-from jepsen_lite.history import F
+from jepsen_lite.history import AND_CLIENTS, HELD, F
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, Fault, History, Op, TaskOps
 
 # From the end of a lease, or of the last fault, until the task can be claimed again.
@@ -152,10 +152,16 @@ def answered_in_time(history: History) -> Verdict:
 def _by_node(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
     found: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
-        if fault.name in _SILENCING:
+        if _silences(fault):
             for node in fault.nodes:
                 found[node].append(fault)
     return found
+
+
+def _silences(fault: Fault) -> bool:
+    """Return whether a fault excuses its nodes from answering, or keeps their answers."""
+    kept = fault.name == "packets" and fault.detail == HELD + AND_CLIENTS
+    return kept or fault.name in _SILENCING
 
 
 def _recoveries(history: History) -> Iterator[tuple[int, int, Op]]:
