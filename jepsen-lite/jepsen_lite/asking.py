@@ -1,4 +1,4 @@
-"""Asking: one operation of a logical process, from its line in the history to its answer's."""
+"""Asking: one operation of a logical process, from invocation to answer, both recorded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Process:
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
         self._lives = 0
-        # Its own generator, so that one process's draws do not depend on the pace of the others.
+        # Each process has its own generator: its draws must not depend on the pace of the others.
         self.random = random.Random(f"{seed}/{name}")
 
     @property
@@ -55,7 +55,7 @@ class Asker(ABC):
         deadline_ms: The broker must have answered each request by then, waits not counted.
     """
 
-    requests_max: ClassVar[Mapping[F, int]] = {}  # Of one operation, where it is more than one.
+    requests_max: ClassVar[Mapping[F, int]] = {}  # Per operation; 1 unless named.
 
     def __init__(
         self, choices: Callable[[], Sequence[str]], recorder: Recorder, *, deadline_ms: int
@@ -121,7 +121,7 @@ class Asker(ABC):
 
     @abstractmethod
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
-        """Send an operation to a node, and return what is known of its outcome."""
+        """Send an operation to a node, and return its outcome as far as it is known."""
 
 
 def content_of(value: object) -> str:

@@ -28,7 +28,8 @@ def states(data: Path, scratch: Path) -> tuple[Group, ...]:
     found = []
     for directory in sorted(data.glob("shard-*")):
         if not directory.name.removeprefix("shard-").isdecimal():
-            continue  # Holds states prepared to replace a shard's.
+            # This directory holds received states that are about to replace a shard's own.
+            continue
         copy = scratch / directory.name
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(directory, copy)
@@ -54,7 +55,7 @@ def _state(shard: int, directory: Path) -> Group:
 def _rows(directory: Path) -> Iterator[tuple[bytes, bytes]]:
     options = Options(raw_mode=True)
     families = {"state": options, "raft": options}
-    # Opened for writing, so that rows that are only in the write-ahead log are read back.
+    # A read-only open would miss the rows that are only in the write-ahead log.
     with Rdict(
         str(directory), options, column_families=families, access_type=AccessType.read_write()
     ) as database:

@@ -37,8 +37,8 @@ from jepsen_lite.shims import ShimFailed
 from jepsen_lite.simulation import PLAYED, Report, simulate
 from jepsen_lite.workload import WORKLOADS
 
-# Faults that each get a turn within five minutes and leave a majority's disks intact. Clock faults
-# are on request, since they loosen the checks of durations.
+# Within five minutes each of these gets a turn, and a majority keeps its disks. Clock faults must
+# be asked for, because they loosen the checks of durations.
 DEFAULT_MIX = (
     "kill",
     "pause",
@@ -303,7 +303,7 @@ def _mutants(given: argparse.Namespace) -> int:
     chosen = mutants(given.name)
     if given.sim:
         return _simulated_mutants(given, chosen)
-    # Under other faults than it needs, a mutant could be missed through no fault of a checker.
+    # Without the faults that expose it, a mutant goes unnoticed and the checkers look blind.
     available([kind for mutant in chosen for kind in mutant.nemeses], require=True)
     source = given.source.resolve()
     checkout = checkout_of(source)
@@ -313,7 +313,7 @@ def _mutants(given: argparse.Namespace) -> int:
     hunts = []
     deadline_s = time.monotonic() + 60 * given.minutes
     for mutant in chosen:
-        # A mutant that is named is run, whatever is known of it.
+        # A mutant named on the command line is run even if the ledger has it noticed.
         before = [] if given.name else entered(mutant, checkout)
         found = hunted(mutant, before)
         if not found.caught and time.monotonic() < deadline_s:
@@ -325,7 +325,7 @@ def _mutants(given: argparse.Namespace) -> int:
     print(table(hunts))
     left = [each.mutant.name for each in hunts if not each.caught]
     print(f"not noticed: {', '.join(left)}" if left else f"all {len(hunts)} are noticed")
-    # A mutant that was never run may still be noticed; one that runs miss is a hole in the harness.
+    # Only a mutant that runs have missed shows a hole in the harness; one never run does not.
     if any(each.runs and not each.caught for each in hunts):
         return Exit.VIOLATION
     return Exit.UNKNOWN if left else Exit.VALID

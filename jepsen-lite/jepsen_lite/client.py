@@ -15,8 +15,8 @@ from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 
-# Beyond the deadline and the margin of `answered_in_time`, so that a late answer is the broker's
-# fault.
+# Longer than the deadline and the margin of `answered_in_time`: if the client gives up, the broker
+# is certainly too late.
 GIVE_UP_S = 4.0
 CONNECT_S = 3.0
 
@@ -35,7 +35,7 @@ class Tokens(Struct, frozen=True, kw_only=True):
 class Client(Asker):
     """Sends operations to real nodes and records them; an async context manager."""
 
-    # A result that is not there yet is followed by the task.
+    # While there is no result, the task is read by a second request.
     requests_max: ClassVar[Mapping[F, int]] = {F.READ: 2}
 
     def __init__(

@@ -9,10 +9,10 @@ from jepsen_lite.db import Db
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 
 CLOCK_SEEN_WITHIN_S = 3.0
-# Ten thousand times the drift of a real clock.
+# Real clocks drift about ten thousand times less.
 DRIFT = 0.1
 FAR_S = 0.5
-# A lease, or a delay.
+# The longest lease or delay of any workload.
 LONGEST_S = 6.0
 
 
@@ -40,7 +40,7 @@ class Clock(Nemesis):
         )
 
     async def begin(self, planned: PlannedFault) -> int:
-        """Move the clocks; the nodes' own answers prove it."""
+        """Move the clocks; the times that nodes report prove it."""
         for name, shift_s in self._shifts.items():
             self.db.shift_clock(name, shift_s)
         await soon(self._moved, within_s=CLOCK_SEEN_WITHIN_S)
@@ -55,16 +55,16 @@ class Clock(Nemesis):
         return ahead_s is not None and abs(ahead_s - self._shifts[name]) < 2
 
     async def end(self, planned: PlannedFault) -> int:
-        """Set the clocks right."""
+        """Set the clocks back to the true time."""
         for name in planned.nodes:
             self.db.shift_clock(name, 0)
         return 0
 
 
 class Drift(Nemesis):
-    """All clocks, the monotonic ones too, run a tenth too fast or too slow, and then true again.
+    """All clocks, monotonic ones included, run a tenth too fast or slow, then at true pace again.
 
-    The gained time stays; a node that is far ahead or behind is led back.
+    The shift remains afterwards; the next drift of a node that is far off leads back.
     """
 
     name = "drift"
@@ -87,7 +87,7 @@ class Drift(Nemesis):
             nodes=tuple(names),
             detail=", ".join(f"{name} x{1 + gain:g}" for name, gain in self._gains.items()),
             hold_s=hold_s,
-            # A lease measured by such a clock is also wrong by a part of its length.
+            # A drifting clock also mismeasures each lease by a share of its length.
             amount_ms=round(1000 * (furthest_s + DRIFT * LONGEST_S)),
         )
 
@@ -101,7 +101,7 @@ class Drift(Nemesis):
         return self.db.nodes[name].pace.skew_s
 
     async def begin(self, planned: PlannedFault) -> int:
-        """Make them run wrong."""
+        """Make the clocks drift."""
         assert planned
         for name, gain in self._gains.items():
             pace = self.db.nodes[name].pace
@@ -110,7 +110,7 @@ class Drift(Nemesis):
         return 0
 
     async def end(self, planned: PlannedFault) -> int:
-        """Make them run true; a node that read a wrong clock counts as struck."""
+        """Make the clocks run at true pace; a node that read a drifting clock counts as struck."""
         struck = 0
         for name in planned.nodes:
             pace = self.db.nodes[name].pace

@@ -1,4 +1,4 @@
-"""Damage: corruption of files on a bad disk while nobody has them open."""
+"""Damage: corruption of files that no process has open."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 _PAGE_BYTES = 4096
 _TAIL_BYTES_MAX = 2048
-_BITS = 8  # Flipped in one file.
+_BITS = 8  # Bits flipped in one file.
 
 
 class Damage(Struct, frozen=True, kw_only=True):

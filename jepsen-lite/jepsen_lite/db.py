@@ -45,7 +45,7 @@ TOKENS = Tokens(
 
 
 def soon_forgotten(**raft: object) -> Mapping[str, object]:
-    """Return settings of nodes whose logs are so short that a node that was away needs a snapshot.
+    """Return settings with logs so short that a node that was away needs a snapshot.
 
     Args:
         raft: Further settings of `raft`.
@@ -57,12 +57,12 @@ class Node(NodeProcess):
     """A node: its files, its disk, and its process while it runs.
 
     Attributes:
-        ending: It was asked to stop, or killed.
-        member: It belongs to the cluster, or should; a spare does not.
-        damaged: Its disk was corrupted.
-        refused: It found its disk damaged and would not serve; it is left alone from then on.
-        starts: How many.
-        started_s: Its last start, in monotonic seconds.
+        ending: Whether it was asked to stop, or killed.
+        member: Whether it belongs to the cluster, or should; a spare does not.
+        damaged: Whether its disk was corrupted.
+        refused: Whether it found its disk damaged and refused to serve; it is then left alone.
+        starts: How often it was started.
+        started_s: When it was last started, in monotonic seconds.
     """
 
     def __init__(self, name: str, home: Path, *, host: str, member: bool, release: Path) -> None:
@@ -102,7 +102,8 @@ class Db(Harness[Node]):
         spares: Nodes that may join later; they do not run before.
         shards: Raft groups.
         source: The tree whose `codeq_cluster` is run: the checkout's, or that of a mutant.
-        shimmed: Whether the disk shim intercepts the data directory; without it no disk can fail.
+        shimmed: Whether the disk shim intercepts the data directory; otherwise there are no disk
+            faults.
         clocks: Whether clocks will be moved.
         sink: Receiver of webhooks.
         settings: Added to every node's configuration.
@@ -205,7 +206,7 @@ class Db(Harness[Node]):
             await self.kill(name)
 
     async def end(self, name: str) -> bool:
-        """Ask a node to end, and kill it when it does not; return whether it ended by itself."""
+        """Ask a node to end, and kill it if it does not; return whether the kill was needless."""
         self._running(name).ending = True
         try:
             return await self.stop(name) == 0
@@ -279,7 +280,7 @@ class Db(Harness[Node]):
         return gone
 
     def shift_clock(self, name: str, shift_s: float) -> None:
-        """Move a node's clock from its next reading on; 0 sets it right."""
+        """Shift a node's clock from its next reading on; 0 ends the shift."""
         assert self._clocks
         self.nodes[name].pace.jump(shift_s)
 
@@ -319,7 +320,7 @@ class Db(Harness[Node]):
         body = await self._document_of(name, "/v1/codeq/admin/cluster")
         if body is None:
             return None
-        # About itself a node only reports whether it votes in every shard.
+        # A node reports its own vote not per shard, but only as "votes in every shard".
         itself = {node["id"] for node in body["nodes"] if node["self"] and node["voter"]}
         return tuple(
             Group(
@@ -376,7 +377,8 @@ class Db(Harness[Node]):
     def _command(self, node: Node) -> list[str]:
         inside = super()._command(node)
         if shutil.which("setpriv"):
-            # A harness that was killed must not leave nodes behind.
+            # The kernel kills the nodes if the harness is killed; otherwise they would be left
+            # behind.
             inside = ["setpriv", "--pdeathsig", "KILL", *inside]
         return self.network.inside(node.id, inside)
 
@@ -398,7 +400,8 @@ class Db(Harness[Node]):
         return super()._config(node) | {
             "host": node.host,
             "logLevel": "info",
-            # Every other node lets the kernel sync, so that both ways to sync meet every fault.
+            # Every second node syncs through the kernel, so that both ways to sync meet every
+            # fault.
             "store": {"sync": ("thread", "kernel")[list(self.nodes).index(node.id) % 2]},
             "limits": {"requestTimeoutMs": DEADLINE_MS},
             "webhooks": {"allowPrivate": True},

@@ -1,4 +1,4 @@
-"""Disk: the shim between a node and its data directory, its faults, and power cuts."""
+"""Disk: the shim between a node and its data directory, for disk faults and power cuts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Disk:
 
     @property
     def syncs(self) -> int:
-        """Calls for a sync since the start; proves that the shim intercepts calls."""
+        """Sync calls since the start; any at all prove that the shim intercepts calls."""
         return int(struct.unpack_from("=Q", self._page, 8)[0])
 
     @property

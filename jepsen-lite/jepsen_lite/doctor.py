@@ -1,4 +1,4 @@
-"""Doctor: the faults this machine can inject, each one tried for real."""
+"""Doctor: which faults this machine can inject, each tried for real."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def shim_works(name: str) -> str:
 def _nft() -> str:
     if shutil.which("nft") is None:
         return "no nft: apt install nftables"
-    # The kernel checks the rules too, but does not put them in force.
+    # With --check the kernel verifies the rules without putting them in force.
     checked = subprocess.run(
         ["nft", "--check", RESETS], capture_output=True, text=True, check=False
     )

@@ -12,7 +12,7 @@ from jepsen_lite.history import F, Type
 from jepsen_lite.operations import NEVER_NS, SECOND, Fault, History, Op
 
 WIDTH = 1180
-LEFT = 118  # Of the labels.
+LEFT = 118  # The width of the labels.
 ROW = 16
 LATENCY_POINTS_MAX = 6000
 _LATENCY_MS = (1, 10, 100, 1000, 10_000)
@@ -107,7 +107,8 @@ def rates(history: History) -> str:
     for op in history.ops:
         if op.done_ns != NEVER_NS:
             bins[op.type][op.done_ns // SECOND] += 1
-    # The drain and the reads at the end run at full speed; they are cut off at the top.
+    # The drain and the final reads run at full speed; the scale cuts them off, or the load would
+    # look flat.
     until = history.phases.get("converged")
     of_load = slice(0, until.t_ns // SECOND if until else None)
     most = max([1, *(sum(each) for each in list(zip(*bins.values(), strict=True))[of_load])])
@@ -144,10 +145,10 @@ def latencies(history: History) -> str:
             f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y_of(ms):.1f}" y2="{y_of(ms):.1f}" class="grid"/>'
         )
         drawn.append(_label(round(y_of(ms)) - ROW + 6, f"{ms} ms"))
-    # A claim that waits for work says nothing about the broker's speed.
+    # The duration of a claim that waits for work says nothing about the broker's speed.
     ended = [op for op in history.ops if op.done_ns != NEVER_NS and not op.args.wait_ms]
     every = max(1, -(-len(ended) // LATENCY_POINTS_MAX))
-    # All other outcomes than ok are drawn last, so that nothing hides them.
+    # Outcomes other than ok are drawn last, so that nothing hides them.
     shown = [op for n, op in enumerate(ended) if op.ok and n % every == 0]
     shown += [op for op in ended if not op.ok]
     for op in shown:

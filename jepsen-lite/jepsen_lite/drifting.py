@@ -33,22 +33,22 @@ class Pace:
 
     @property
     def looks(self) -> int:
-        """How often a wrong clock was read since the start."""
+        """How often a drifting or shifted clock was read since the start."""
         return int(struct.unpack_from("=Q", self._page, 32)[0])
 
     @property
     def skew_s(self) -> float:
-        """How far the clocks are ahead now."""
+        """How many seconds the clocks are ahead now."""
         return self._skew_at(time.monotonic_ns()) / _SECOND_NS
 
     def set(self, gain: float) -> None:
-        """Make the clocks gain so many seconds per second from now on; 0 to run true."""
+        """Make the clocks gain `gain` seconds per second from now on; 0 is the true pace."""
         now_ns = time.monotonic_ns()
         self._skew_ns, self._since_ns, self._gain = self._skew_at(now_ns), now_ns, gain
         self._write()
 
     def jump(self, to_s: float) -> None:
-        """Put the time of day so far ahead of the true one; 0 to set it right."""
+        """Put the time of day this many seconds ahead of the true one; 0 ends the shift."""
         self._jump_ns = round(to_s * _SECOND_NS)
         self._write()
 

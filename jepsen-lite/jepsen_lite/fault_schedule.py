@@ -33,7 +33,7 @@ from jepsen_lite.nemesis import (
 from jepsen_lite.sinks import SinkFails
 from jepsen_lite.workload import Mix
 
-# Between two faults of one kind of target.
+# The calm between two faults of one kind of target.
 _CALM_S = (3.0, 9.0)
 # Creates per second.
 FORGETS_FROM_RATE = 60
@@ -97,7 +97,7 @@ class Nemeses:
         try:
             await work
         except ClusterError as failed:
-            # The chosen node is dead already, although nobody killed it.
+            # The chosen node had already ended by itself.
             args = Args(name="died", detail=str(failed))
             self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
 
@@ -113,11 +113,12 @@ class Nemeses:
     ) -> None:
         turn: list[Nemesis] = []
         while not await _stopped(stop, rng.uniform(*_CALM_S)):
-            # Every kind has its turn before one has two, or a short run would lack some.
+            # Every kind has its turn before any has two; otherwise a short run would lack some.
             turn = turn or rng.sample(nemeses, len(nemeses))
             nemesis = turn.pop()
             planned = await nemesis.plan(rng)
-            # Recorded before it begins and after it ended: calm is only what certainly was.
+            # The fault is recorded before it begins and after it ended, so that no time under it
+            # counts as calm.
             self._record(nemesis, planned, on=True, out=Out())
             nemesis.took_ms = 0
             begun = await nemesis.begin(planned)

@@ -1,7 +1,7 @@
 """Gathering: requests that reach a node at about the same time go out in one call.
 
-The batch routes send many creates in one call, and the broker decides such a call in another way
-than single ones. Each client still has its own answer.
+The batch route takes many creates in one call, and the broker decides such a call by another path
+than single creates. Each client still gets its own answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 from typing import Generic, TypeVar
 
 _GATHER_S = 0.05
-_SHARE = 0.5  # Of the seeds.
+_SHARE = 0.5  # The share of seeds whose clients gather.
 
 _N = TypeVar("_N", bound=Hashable)
 _I = TypeVar("_I")
@@ -20,7 +20,7 @@ _A = TypeVar("_A")
 
 
 def gathers(seed: int) -> bool:
-    """Return whether the clients of a seed gather; whatever else it draws stays as it is."""
+    """Return whether the clients of a seed gather, without changing the seed's other draws."""
     return Random(f"{seed}/gathers").random() < _SHARE
 
 
@@ -28,8 +28,8 @@ class Gathered(Generic[_N, _I, _A]):
     """The requests on their way to each node.
 
     Args:
-        call: Sends several to a node, and returns their answers in order. Its error is that of
-            each.
+        call: Sends several items to a node and returns their answers in order. If it raises, each
+            item fails with that error.
     """
 
     def __init__(self, call: Callable[[_N, list[_I]], Awaitable[list[_A]]]) -> None:
@@ -38,7 +38,7 @@ class Gathered(Generic[_N, _I, _A]):
         self._calls: set[asyncio.Task[None]] = set()
 
     async def send(self, node: _N, item: _I) -> _A:
-        """Return the answer to an item, which is sent with others that come within 50 ms."""
+        """Return the answer to an item; it is sent together with others that come within 50 ms."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_A] = loop.create_future()
         waiting = self._waiting.setdefault(node, [])

@@ -41,15 +41,16 @@ class F(StrEnum):
     DELIVERY = "delivery"
 
 
-# The kinds of single events; all others are invoked and, mostly, answered.
+# Kinds of single events; every other kind is an invocation, with an answer if one came.
 HAPPENINGS = frozenset({F.PHASE, F.FAULT, F.STATUS, F.DELIVERY})
 
 
-# The process of rows read from dead nodes' disks.
+# The process name of events with the rows read from dead nodes' disks.
 AUTOPSY = "autopsy"
-# The process of the members that nodes report, and the phase that has the expected members.
+# The process name of events with the members that nodes report, and the name of the phase with the
+# expected members.
 MEMBERS = "members"
-# Words of a packet fault's detail: packets were kept until its end; those to clients, too.
+# Parts of a packet fault's detail: packets were held until its end; clients were struck too.
 HELD = "held, then all at once"
 AND_CLIENTS = " and clients"
 
@@ -61,18 +62,18 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         content: The payload of a create, or the result of a submit, as JSON text; unique to it.
         task: Id of the task acted upon.
         token: Lease token that was sent.
-        shard: The shard of a keyed create; -1 if it is not known before.
+        shard: The shard of a keyed create; -1 if only the broker can tell.
         delay_ms: Of a create or a nack.
         ttl_ms: Of a create.
         lease_ms: Of a claim; the extension of a heartbeat.
         wait_ms: How long a claim waits for a task.
         any_command: The claim took any command; all tasks that were worked on have `command`.
         deadline_ms: The broker must have answered by then, waits not counted.
-        webhook: Whether the create named one.
-        final: A read after everything came to rest.
+        webhook: Whether the create named a webhook.
+        final: Whether it is a read after everything came to rest.
         name: Of a phase or of a kind of fault.
-        nodes: Struck by a fault.
-        on: Whether a fault begins or ends.
+        nodes: The nodes that a fault strikes.
+        on: Whether a fault begins; otherwise it ends.
         detail: Of a fault: its shape.
         amount_ms: Of a clock fault: the largest shift.
     """
@@ -105,8 +106,8 @@ class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One shard as one node sees it.
 
     Attributes:
-        voters, learners: Its members, if these were asked for; ascending.
-        changing: They are not known to be agreed on.
+        voters, learners: Its members, ascending; empty if they were not asked for.
+        changing: Whether the members may not be committed yet.
     """
 
     shard: int
@@ -128,7 +129,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         task: Id of the task in the answer; empty for a claim that found nothing.
         content: The payload of a claim or create, the stored result of a submit or read.
         payload: Of a read: the payload.
-        attempt: Of a claim: which delivery this is, from 1. Of a read: deliveries so far.
+        attempt: Of a claim: the number of this delivery, from 1. Of a read: deliveries so far.
         dead: The task went to the dead letters.
         absent: The task does not exist.
         applied: Of a fault: how many targets were seen to be struck, read back from them.

@@ -22,11 +22,11 @@ from jepsen_lite.mutants import Mutant, not_simulated, patched
 from jepsen_lite.running import HOME, Options, new_directory, run
 from jepsen_lite.workload import WORKLOADS
 
-# Seeds tried on one mutant, in all.
+# The most seeds tried on one mutant, over all hunts.
 RUNS_MAX = 100
 _TEST_WITHIN_S = 300.0
-_TEST_FAILED = 1  # One of pytest's exit statuses.
-_HARNESS = ("jepsen_lite", "native", "tests")  # Required by its own tests.
+_TEST_FAILED = 1  # pytest's exit status for failed tests.
+_HARNESS = ("jepsen_lite", "native", "tests")  # The parts of the harness that its own tests need.
 
 
 class Hunt(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ def hunted(mutant: Mutant, lines: Sequence[Line]) -> Hunt:
 
 
 def entered(mutant: Mutant, checkout: Checkout, ledger: Path = LEDGER) -> list[Line]:
-    """Return the ledger's lines on this patch and this state of the product, oldest first.
+    """Return the ledger's lines for this patch on this state of the product, oldest first.
 
     A state without a commit cannot be identified later, so it has no lines.
     """
@@ -87,7 +87,7 @@ def hunt(
         mutant: The mutant.
         source: Checkout it is made from.
         seed: Of the first run, unless the mutant has its own.
-        budget_s: No run begins later than that; one always does.
+        budget_s: No run begins later than that, except the first.
         before: Lines of earlier runs, whose seeds are not run again.
         ledger: Gets a line for every run.
     """
@@ -123,7 +123,8 @@ def hunt_simulated(mutant: Mutant, *, source: Path, seed: int, budget_s: float) 
         try:
             said = subprocess.run(
                 [sys.executable, *command],
-                # The copy must come first, before the original tree.
+                # The copy must precede the original tree, or the unbroken product would be
+                # imported.
                 cwd=copy,
                 env=os.environ | {"PYTHONPATH": f"{copy}{os.pathsep}{HOME}"},
                 stdout=subprocess.PIPE,
@@ -173,7 +174,7 @@ def _test(mutant: Mutant, source: Path, copy: Path, checkout: Checkout) -> Line:
     shutil.copytree(source / "tests", copy / "tests")
     harness = HOME.name
     for part in _HARNESS:
-        # The harness's own tests start programs, which must import the copy as well.
+        # The harness's tests start programs, and these must import the copy too.
         shutil.copytree(HOME / part, copy / harness / part)
     shutil.copy(source / "pyproject.toml", copy)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", mutant.test]
@@ -210,7 +211,7 @@ def _once(mutant: Mutant, copy: Path, checkout: Checkout, seed: int) -> Line:
         seconds=mutant.seconds,
         rate=0,
         seed=seed,
-        # A slow machine cannot make up a violation, so its bound is not applied.
+        # A slow machine cannot cause a false violation, so the bound is relaxed.
         calm_p99_ms=1000,
         source=str(copy),
         mutant=mutant.name,

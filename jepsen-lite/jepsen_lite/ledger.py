@@ -1,4 +1,4 @@
-"""Ledger: a line for every run, with the state of the product it tested."""
+"""Ledger: one line per run, with the state of the product that it tested."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LEDGER = HOME / "ledger.jsonl"
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One run, or one test that notices a mutant in place of a run; empty fields are left out.
+    """One run, or one test that stands in for a run on a mutant; empty fields are left out.
 
     Attributes:
         begun: UTC, RFC 3339.
-        commit, tree: The product's, as in `Checkout`; for a mutant those it was made from.
+        commit, tree: Of the product, as in `Checkout`; for a mutant, of the tree it was made from.
         mutant: Name of the patch, empty for the unchanged product.
         patch: Of a mutant: the patch's own hash, 12 digits.
         test: Of a mutant that no run shows: the test that must fail.
-        seconds: Of load and rest, by the history.
-        took_s: Of a mutant: all of it, with start and judgement.
+        seconds: How long load and rest lasted, by the history.
+        took_s: Of a mutant: the whole duration, with start and judgement.
         verdict: `valid`, `violation` or `unknown`.
         violated: Guarantees that were found broken.
     """

@@ -18,17 +18,18 @@ from jepsen_lite.db import Db
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 from jepsen_lite.switch import Shape
 
-# The size of the cluster at first.
+# The number of members at the start; the cluster never has fewer.
 MEMBERS_MIN = 3
-# A node is started, brought up to date and made a voter under load, over links that may be cut.
+# In this time a node starts, catches up and becomes a voter, under load and over links that may be
+# cut.
 CHANGES_WITHIN_S = 30.0
 SETTLES_WITHIN_S = 90.0
 ASKED_AGAIN_AFTER_S = 0.5
-# How late a leader's packets are while two nodes join; they are lost if it is still partitioned
-# after that.
+# The delay of a leader's packets while two nodes join. Packets under way when the partition begins
+# are lost.
 TEARS_WITHIN_MS = 800
 LET_IN_S = 3.0
-# Enough for an election on the other side, and for writes on both.
+# Long enough for an election on the other side, and for writes on both.
 TORN_S = 5.0
 _CUT = Shape(cut=True)
 
@@ -38,9 +39,9 @@ class Change(Struct, frozen=True, kw_only=True):
 
     Attributes:
         comes, goes: Nodes, or empty.
-        too: Joins as well.
+        too: A second node that joins, or empty.
         dies: Killed during the change and started again; or empty.
-        stopped_s: The command is interrupted after so long, and given again; 0 for never.
+        stopped_s: After this long the command is interrupted and repeated; 0 for never.
     """
 
     kind: str
@@ -102,7 +103,7 @@ class _Operator:
 
     async def _ask(self, change: Change, *, within_s: float) -> tuple[bool, str]:
         db = self._db
-        # A node that is being removed cannot be asked to oversee that.
+        # The node being removed cannot run its own removal, so another one is asked.
         among = [name for name in db.serving if name not in (change.goes, change.comes)]
         among = [name for name in among if db.nodes[name].answering]
         if not among:
@@ -134,7 +135,7 @@ class _Operator:
 
 
 class Membership(Nemesis):
-    """Nodes join, leave and are replaced, and leaders change, by an operator's command.
+    """An operator's commands add, remove and replace nodes, and transfer leaderships.
 
     Now and then the command is interrupted, or a node dies during it: a leader or the joining node.
     A change that is not done in time is resumed the next time.
@@ -162,7 +163,7 @@ class Membership(Nemesis):
     async def _draw(self, rng: random.Random) -> Change:
         members, spares = self.names, self.db.spares
         if not self._kinds:
-            # The worst kind first: it needs the three original members.
+            # A torn join comes first, because it needs the three original members.
             self._kinds = ["torn", *rng.sample(["replace", "join", "remove", "transfer"], 4)]
         possible = [
             kind
@@ -205,7 +206,7 @@ class Membership(Nemesis):
         return len(change.nodes) or 1 if done.result() else 0
 
     async def _tear(self, change: Change) -> int:
-        """Add two nodes, and cut them and the leader off just as the first may vote.
+        """Add two nodes, and cut them and the leader off from the others once one of them may vote.
 
         If both became voters at once, the leader would have a majority of the five new members, and
         the others one of the three old members.
@@ -219,7 +220,7 @@ class Membership(Nemesis):
             db.start(name)
             await soon(self._let_in(name, others), within_s=CHANGES_WITHIN_S)
         await soon(self._answer(comers), within_s=CHANGES_WITHIN_S)
-        # Time for the two to register, and for that to be agreed on.
+        # The two need time to register and to have that committed.
         await asyncio.sleep(LET_IN_S)
         late = Shape(delay_ms=TEARS_WITHIN_MS)
         await self.links.set(self.name, {(leader, other): late for other in others})
@@ -238,7 +239,7 @@ class Membership(Nemesis):
         return len(change.nodes) if seen else 0
 
     def _let_in(self, name: str, asked: Sequence[str]) -> Callable[[], Awaitable[bool]]:
-        """Return a way to ask for it; the cluster may refuse during another change."""
+        """Return a function that asks for a join; during another change it may be refused."""
         db = self.db
         words = ["join", name, "--addr", db.link(name), "--http", db.urls[name], "--wait", "0"]
 
@@ -299,8 +300,8 @@ class Wipe(Nemesis):
 
     lost       It starts again under its name with an empty disk, and rejoins by itself.
     replaced   It stays away, and an operator replaces it by another node.
-    forgetful  It has acknowledged entries that only one other node has, and that one is dead too:
-               the remaining nodes may not elect a leader before that one is back.
+    forgetful  It has acknowledged entries that only one other node has, and that one is dead too.
+               The remaining nodes must not elect a leader before that one is back.
 
     No node loses a disk before all others vote again: the promises only cover a minority.
     """

@@ -1,6 +1,6 @@
-"""Mutants: deliberate defects of the broker, to prove that a run finds them.
+"""Mutants: deliberate defects of the broker that prove the checkers can find them.
 
-A mutant is a patch, whose head says what it breaks and which run must notice it. If other defences
+A mutant is a patch whose head names the defect and the run that must notice it. If other defences
 hide the defect from every run, the head names a test that notices it. The patch is applied to a
 copy of the tree, never to the tree itself.
 """
@@ -22,7 +22,7 @@ from jepsen_lite.simulation import PLAYED
 
 PATCHES = HOME / "mutants"
 SECONDS = 40.0
-# Left out of simulations: real files, and changes of membership.
+# Simulations have no real files and no membership changes, so these mutants cannot show there.
 _FILES = ("codeq_cluster/storage/", "codeq_cluster/snapshots/")
 _MEMBERS = ("membership", "wipe")
 
@@ -35,7 +35,7 @@ class Mutant(Struct, frozen=True, kw_only=True):
         nemeses: Faults under which it shows.
         breaks: The guarantee whose checker must notice.
         seconds: Of load in each run.
-        seed: Of the first run, if chance alone would take long; 0 for the one asked for.
+        seed: Of the first run, if a random seed would rarely show it; 0 for the requested seed.
         test: The pytest name of a test that notices it in place of a run; or empty.
     """
 
@@ -51,7 +51,7 @@ class Mutant(Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """First 12 digits of the patch's hash: another patch is another mutant."""
+        """First 12 digits of the patch's hash: a changed patch is a different mutant."""
         return hashlib.sha256(self.patch.read_bytes()).hexdigest()[:12]
 
 
@@ -92,7 +92,7 @@ def apply(mutant: Mutant, tree: Path, *, only_try: bool = False) -> None:
     Raises:
         ValueError: The patch no longer fits the tree.
     """
-    # One line of context is enough to find the place, and more would go stale sooner.
+    # One line of context finds the place; with more, the patch would go stale sooner.
     command = ["git", "apply", "-p1", "-C1", *(["--check"] if only_try else []), str(mutant.patch)]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     if done.returncode:

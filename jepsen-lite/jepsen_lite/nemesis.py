@@ -22,15 +22,15 @@ from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
 
 _CUT = Shape(cut=True)
-# For a node that must come up, after its start.
+# Allowed after the start of a node: to begin a fetch of a snapshot, and to have it installed.
 FETCHES_WITHIN_S = 20.0
 INSTALLS_WITHIN_S = 45.0
-# At most; with large payloads, a log of a megabyte has been truncated by then too.
+# The longest absence. In this time even a log of a few large entries is truncated.
 AWAY_S = 22.0
-# Times the entries that a log keeps at most.
+# A node is far behind once it lacks this multiple of the entries that a log may keep.
 FORGOTTEN = 1.2
 SLOW_SYNC_MS = 250
-# For nft: every packet in or out is answered with a reset, and counted.
+# Rules for nft: answer every packet in or out with a reset, and count it.
 RESETS = """
 table inet jl {
   chain input {
@@ -88,14 +88,14 @@ class Nemesis(ABC):
     """One kind of fault.
 
     Attributes:
-        name: In the history and on the command line.
-        target: The kind of thing it strikes: of two kinds with one target only one runs at a time.
+        name: Its name in the history and on the command line.
+        target: The kind of thing it strikes. Faults with the same target never overlap.
         cuts: Whether it needs links that can be cut.
         moves_leaders: Whether it is expected to cause elections.
         needs_load: It only has an effect on a log that grows fast.
         needs_webhooks: It only has an effect on a workload with webhooks.
         lasts_s: The average duration of one fault, with the calm after it.
-        settings: Required for it to have an effect; those of a workload override them.
+        settings: Nodes' settings without which it has no effect; a workload's own override them.
     """
 
     name: ClassVar[str]
@@ -119,14 +119,14 @@ class Nemesis(ABC):
 
     @abstractmethod
     async def begin(self, planned: PlannedFault) -> int:
-        """Begin it; return how many targets were seen to be struck, 0 if that shows later."""
+        """Begin it; return how many targets were seen to be struck, or 0 if only `end` can tell."""
 
     @abstractmethod
     async def end(self, planned: PlannedFault) -> int:
-        """Undo it; return how many targets were struck, 0 if `begin` has returned that."""
+        """Undo it; return how many targets were struck, or 0 if `begin` has told."""
 
     async def settle(self) -> str:
-        """Finish what the faults of others kept from ending; return what remains, or nothing."""
+        """Finish what other faults kept unfinished; return the remainder in words, or nothing."""
         return ""
 
     @property
@@ -157,10 +157,11 @@ class Nemesis(ABC):
     async def back(self, names: Sequence[str]) -> None:
         """Start all nodes that do not run, and wait until they are ready."""
         for name in names:
-            # A node that was removed meanwhile stays where it is.
+            # A node that was removed meanwhile must not start again.
             if self.db.nodes[name].member and not self.db.nodes[name].running:
                 self.db.start(name)
-        # Links may be cut meanwhile, and then no node is ready: the end of the run asks again.
+        # No node gets ready while its links are cut, so this wait may fail: the end of the run
+        # checks.
         await soon(_Ready(self.db, names), within_s=START_WITHIN_S)
 
 
@@ -176,7 +177,7 @@ class _Ready:
 
 
 class Kill(Nemesis):
-    """SIGKILL, and a start some time later."""
+    """SIGKILL, and a restart some time later."""
 
     name = "kill"
     target = "process"
@@ -221,7 +222,7 @@ class Power(Nemesis):
 
 
 class Away(Nemesis):
-    """A node that is away until its leader has truncated its log, and must fetch a snapshot.
+    """A node stays away until its leader has truncated its log, so it must fetch a snapshot.
 
     Half of the time it is killed again while it fetches.
     """
@@ -248,7 +249,7 @@ class Away(Nemesis):
         return 0
 
     async def kill_and_leave(self, name: str) -> None:
-        """Kill a node, and leave it until the logs of others no longer have its next entry."""
+        """Kill a node, and leave it down until the other logs no longer have its next entry."""
         await self.db.kill(name)
         others = [other for other in self.names if other != name]
         begun = await self._applied(others)
@@ -306,11 +307,11 @@ class Install(Away):
         return PlannedFault(nodes=(name, *others), detail=moment)
 
     async def end(self, planned: PlannedFault) -> int:
-        """Start it, kill it at that moment, and start it for good."""
+        """Start the node, kill it at that moment, and start it for good."""
         name = planned.nodes[0]
         node = self.db.nodes[name]
         before = node.log_path.stat().st_size
-        # The moments of a swap pass fast; a slow disk makes them last.
+        # A swap takes milliseconds; a slow disk makes it long enough to hit.
         node.disk.fault(DiskFault.SLOW, delay_ms=SLOW_SYNC_MS)
         self.db.start(name)
         mark = "shard-*.ready" if planned.detail == "exchange" else "shard-*.incoming"
@@ -428,14 +429,14 @@ class OnLinks(Nemesis):
         return 0
 
     async def end(self, planned: PlannedFault) -> int:
-        """Let packets pass as they come."""
+        """Let packets pass unchanged."""
         struck = await self.links.struck(self._rules) - self._before
         await self.links.set(self.name, {})
         return len(planned.nodes) if struck else 0
 
 
 class Partition(OnLinks):
-    """Links that carry nothing: whole, one way, around a bridge, or in a ring."""
+    """Links that carry nothing: both ways, one way, around a bridge, or in a ring."""
 
     name = "partition"
     moves_leaders = True
@@ -453,7 +454,7 @@ class Partition(OnLinks):
 
 
 class Packets(OnLinks):
-    """Packets that come late, twice, in another order, or not."""
+    """Packets that come late, twice, out of order, or never."""
 
     name = "packets"
 
@@ -469,7 +470,7 @@ class Packets(OnLinks):
         )
         ends = [*self.names, "clients"] if rng.random() < 0.3 else self.names
         about = [await self.one(rng)] if rng.random() < 0.5 else self.names
-        # Holding one direction is worse than both: one end still believes in the other.
+        # Holding one direction is worse than holding both: one end still takes the other for alive.
         self._rules = {
             (a, b): shape
             for a in ends
@@ -501,7 +502,7 @@ class Reset(Nemesis):
         return 0
 
     async def end(self, planned: PlannedFault) -> int:
-        """Let connections live again; the counters show how many packets were answered so."""
+        """Stop the resets; the counters show how many packets were answered with one."""
         [name] = planned.nodes
         listed = await self._nft(name, "list table inet jl")
         await self._nft(name, "delete table inet jl")
@@ -522,7 +523,7 @@ class _DiskNemesis(Nemesis):
     target = "disk"
     fault: ClassVar[DiskFault]
     moves_leaders = False
-    # Share of faults at all nodes at once.
+    # The share of faults that strike all nodes at once.
     everywhere: ClassVar[float] = 0.0
 
     def __init__(self, db: Db, links: Links) -> None:
@@ -531,7 +532,7 @@ class _DiskNemesis(Nemesis):
         self._delay_ms = 0
 
     def delay_ms(self, rng: random.Random, *, everywhere: bool) -> int:
-        """Return how much longer a sync takes."""
+        """Return how much longer each sync shall take."""
         assert rng
         assert not everywhere
         return 0
@@ -554,13 +555,14 @@ class _DiskNemesis(Nemesis):
         return 0
 
     async def end(self, planned: PlannedFault) -> int:
-        """Mend them; a node that gave up is started again."""
+        """Mend the disks; start the nodes again that ended by themselves."""
         struck = 0
         for name in planned.nodes:
             disk = self.db.nodes[name].disk
             disk.fault(DiskFault.NONE)
             struck += disk.struck > self._before[name]
-        # Nodes killed by other faults are theirs to restart.
+        # The fault that killed a node restarts it; only nodes that ended by themselves are started
+        # here.
         await self.back([name for name in planned.nodes if self.db.nodes[name].gave_up])
         return struck
 
@@ -573,7 +575,7 @@ class DiskSlow(_DiskNemesis):
     everywhere = 0.3
 
     def delay_ms(self, rng: random.Random, *, everywhere: bool) -> int:
-        """Return a time below or above a heartbeat, or above an election."""
+        """Return a delay below or above a heartbeat interval, or above an election timeout."""
         return rng.choice((30, 200) if everywhere else (30, 200, 1500))
 
 
@@ -626,7 +628,8 @@ class Corrupt(Nemesis):
         kind = rng.choice(("flip", "flip", "truncate", "zero", "gone"))
         of = rng.choice(("*.sst", "*.log", "MANIFEST-*", "*"))
         if kind == "gone":
-            # A deleted write-ahead log cannot be told from one whose end was never synced.
+            # A deleted write-ahead log looks like one whose end was never synced, so no node could
+            # notice.
             of = rng.choice(("*.sst", "CURRENT", "MANIFEST-*"))
         self._damage = Damage(kind=kind, of=of, draw=rng.random())
         detail = f"{self._damage.kind} {self._damage.of}"
@@ -663,7 +666,7 @@ class _ReadyOrGone:
 
 
 class Idle(Nemesis):
-    """Does nothing and claims to: a run with only this must be unknown."""
+    """A fault without an effect: a run with only this one must be judged unknown."""
 
     name = "idle"
     target = "nothing"
@@ -705,7 +708,7 @@ def cuts(
             left, right = others[:half], others[half:]
             pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]
         case _:
-            # Everybody hears a majority, and no two the same one.
+            # Every node hears a majority, and no two nodes hear the same one.
             ring = rng.sample(list(names), len(names))
             heard = len(ring) // 2
             pairs = [

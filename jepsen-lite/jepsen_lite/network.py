@@ -18,7 +18,7 @@ import msgspec
 
 from jepsen_lite.switch import Command, Link, Port, Shape, Tally
 
-# The MTU of a device; larger packets mean fewer turns of the switch.
+# The MTU of a device; larger packets mean less work for the switch.
 _MTU = 9000
 _HARNESS = 100
 _RUNS_MAX = 64
@@ -144,7 +144,8 @@ class NamespaceNetwork:
             start_new_session=True,
         )
         with suppress(PermissionError):
-            # A switch that waits for CPU time looks like a slow network.
+            # Without priority the switch would wait for CPU time, and that looks like a slow
+            # network.
             os.setpriority(os.PRIO_PROCESS, self._process.pid, -10)
         await self._tell(Command(open=(*ports, Port(_HARNESS, device)), seed=self._seed))
         for node in self._numbers:
@@ -198,7 +199,7 @@ class NamespaceNetwork:
         return f"jl{self._run}-{node}"
 
     def _remove_namespaces(self) -> None:
-        # Remove those of an earlier run that was killed too: the lock proves that it is gone.
+        # Also remove the namespaces of an earlier run that was killed; the lock proves it is gone.
         for path in Path("/run/netns").glob(f"jl{self._run}-*"):
             _ip("netns", "del", path.name)
 

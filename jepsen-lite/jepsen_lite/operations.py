@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from jepsen_lite.history import HAPPENINGS, Args, Event, F, Out, Type
 
-# The instant of an answer that never came: after everything else.
+# The instant of an answer that never came; it is later than any other.
 NEVER_NS = 2**62
 
 MS = 1_000_000
@@ -25,9 +25,9 @@ class Op(Struct, frozen=True, kw_only=True):
 
     Attributes:
         i: Number of the event that invoked it.
-        call_ns: It had no effect before.
-        ret_ns: Its effect, if any, was complete; `NEVER_NS` if that is unknown.
-        done_ns: The client gave up or had its answer; `NEVER_NS` if the history ends before.
+        call_ns: Before this instant it had no effect.
+        ret_ns: By this instant its effect, if any, was complete; `NEVER_NS` if that is unknown.
+        done_ns: When the client had its answer or gave up; `NEVER_NS` if the history ends before.
         done_i: Number of the event of its answer, or else of the invocation.
     """
 
@@ -83,7 +83,7 @@ class TaskOps(Struct, kw_only=True):
     """All operations on one task.
 
     Attributes:
-        creates: Attempts to create it, acknowledged or not: all that sent its payload.
+        creates: All creates that sent its payload, acknowledged or not.
         claims: Acknowledged, in order of their tokens.
         heartbeats, results, releases, cancels, requeues: In order of invocation; releases are
             nacks and abandons.
@@ -109,12 +109,12 @@ class TaskOps(Struct, kw_only=True):
 
     @property
     def created_call_ns(self) -> int:
-        """It did not exist before."""
+        """The instant before which it did not exist."""
         return min((op.call_ns for op in self.creates if op.possible), default=0)
 
     @property
     def created_ret_ns(self) -> int:
-        """It existed from then on, as far as creates show."""
+        """The instant from which it certainly existed, by the answers to its creates."""
         return min((op.ret_ns for op in self.creates if op.ok), default=NEVER_NS)
 
     @property
@@ -158,17 +158,17 @@ class History:
     def clock_ns(self) -> int:
         """The largest possible difference between two nodes' clocks, or of one clock over time.
 
-        A leader reads the time of day once, so a jumping clock has no effect before the next
-        leader; a drifting one has.
+        A leader reads the time of day once, so a jump has no effect until the next leader. A drift
+        has an effect at once.
         """
-        # The largest of each kind: a jumping clock may also drift.
+        # The largest shifts of both kinds add up, because a jumping clock may also drift.
         by_kind: dict[str, int] = {}
         for fault in self.faults:
             if fault.name == "clock" and not self._led_again_since(fault.begun_ns):
                 continue
             by_kind[fault.name] = max(by_kind.get(fault.name, 0), fault.amount_ms)
         moved_ms = sum(by_kind.values())
-        # Instants are truncated to whole milliseconds, and every span has two of them.
+        # The broker truncates instants to whole milliseconds, and each span has two instants.
         return 2 * moved_ms * MS + 5 * MS
 
     def _led_again_since(self, begun_ns: int) -> bool:
@@ -203,7 +203,7 @@ class History:
         return found
 
     def calm_since(self, begun_ns: int, ended_ns: int) -> int | None:
-        """Return since when there was no fault until `ended_ns`; None if one touches the span."""
+        """Return the start of the calm that covers the span; None if a fault touches the span."""
         spot = bisect.bisect_right(self.calm, (begun_ns, NEVER_NS)) - 1
         if spot < 0:
             return None
@@ -259,7 +259,7 @@ def _faults(events: Sequence[Event], end_ns: int) -> Iterable[Fault]:
         elif key in begun:
             yield _fault(begun.pop(key), event.t_ns, seen=event.out)
     for event in begun.values():
-        # One past the end: a fault without an end leaves no calm behind it.
+        # A fault without an end lasts beyond the history, so that no calm follows it.
         yield _fault(event, end_ns + 1, seen=Out())
 
 
@@ -285,7 +285,7 @@ def _by_task(ops: Sequence[Op]) -> dict[str, TaskOps]:
 
 
 class _Grouping:
-    """Assigns operations to tasks; creates are matched by the payload a task was seen with."""
+    """Assigns operations to tasks; a create without an answer is matched by its payload."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, TaskOps] = {}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from jepsen_lite.history import Type
 
-# Refusals: the broker did nothing, and will not.
+# Statuses that mean the broker did nothing and will do nothing.
 _REFUSALS = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 507})
-# Codes of items that may have been carried out.
+# Error codes of batch items that may have been carried out.
 _UNSURE = frozenset({"", "internal", "outcome-unknown"})
-# Codes of items that nothing was done for, and that may be sent again.
+# Error codes of batch items that were certainly not carried out and may be sent again.
 _LATER = frozenset({"no-leader", "overloaded", "upgrade-under-way"})
 
 

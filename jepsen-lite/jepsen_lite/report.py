@@ -150,7 +150,7 @@ def _logs(events: list[Event], history: History, directory: Path) -> Iterator[st
         moment = dt.datetime.fromtimestamp(zero + ns / SECOND + margin_s, tz=dt.UTC)
         return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
-    # Around each end: a lost answer and its discovery may be far apart.
+    # Only the surroundings of the first and the last event: they may be minutes apart.
     ends = (events[0].t_ns, events[-1].t_ns)
     spans = [(stamp(ns, -LOG_AROUND_S), stamp(ns, LOG_AROUND_S)) for ns in ends]
     for log in sorted(directory.glob("*/node.log")):
@@ -161,7 +161,7 @@ def _logs(events: list[Event], history: History, directory: Path) -> Iterator[st
 
 
 def _stamp(line: str) -> str:
-    """Return a log line's own instant; empty for a line of another form."""
+    """Return a log line's timestamp; empty if the line does not begin with one."""
     head = '{"ts": "'
     return line[len(head) : len(head) + 24] if line.startswith(head) else ""
 

@@ -34,17 +34,17 @@ HOME = Path(__file__).parent.parent
 RUNS = HOME / "runs"
 
 CALIBRATE_S = 10.0
-# Under load and in calm, at the end, so that recovery shows.
+# How long the load goes on without faults at the end, so that recovery shows.
 RECOVER_S = 18.0
 CONVERGE_S = 60.0
-# Used in its place, and in place of all other waits at the end, once a node has ended by itself.
+# Once a node has ended by itself, every wait at the end takes at most this long.
 BROKEN_S = 15.0
 OBSERVE_S = 0.5
 SETTLED_S = 5.0
 RETIRE_AFTER_S = 10.0
 SETTLE_WITHIN_S = 40.0
 TOLD_WITHIN_S = 60.0
-# Beside the first nodes, for faults that add nodes.
+# Extra nodes for the faults that add nodes.
 SPARES = {"membership": 2, "wipe": 1}
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Run(Struct, frozen=True, kw_only=True):
         begun: UTC, RFC 3339.
         commit, tree: The product's, as in `Checkout`.
         network: `namespaces` or `loopback`.
-        demands: What the run must do to count.
+        demands: The minimum that must happen for the run to count.
     """
 
     options: Options
@@ -103,7 +103,7 @@ class Run(Struct, frozen=True, kw_only=True):
 def demands(options: Options) -> Demands:
     """Return the demands on a run with these options."""
     mix = WORKLOADS[options.workload]
-    # Kinds that share a target take turns.
+    # Kinds of faults with the same target take turns, so each strikes less often.
     round_s: dict[str, float] = {}
     for kind in map(KINDS.__getitem__, options.nemeses):
         round_s[kind.target] = round_s.get(kind.target, 0) + kind.lasts_s
@@ -112,7 +112,7 @@ def demands(options: Options) -> Demands:
         for name in options.nemeses
     }
     moves = any(KINDS[name].moves_leaders for name in options.nemeses)
-    # A kind of fault that stops all nodes for long leaves less time for work.
+    # Some kinds of faults stop all nodes for long, which leaves less time for work.
     return Demands(
         ok={f: -(-least // 3) for f, least in minimum_ok(mix, seconds=options.seconds).items()},
         faults=faults,
@@ -137,7 +137,7 @@ async def run(options: Options, directory: Path, *, checkout: Checkout | None = 
     Args:
         options: The options.
         directory: Of this run alone.
-        checkout: What the source was copied from, if it is not a checkout itself.
+        checkout: The checkout that the source was copied from, if it is not one itself.
 
     Raises:
         ClusterError: The cluster did not come up.
@@ -212,7 +212,7 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
         args = Args(name=name, nodes=tuple(db.members), detail=detail)
         recorder.record("harness", F.PHASE, Type.INFO, args=args)
 
-    # Relates the clock of the nodes' logs to the history's.
+    # The report needs this event to relate the time of day in the logs to the history's clock.
     phase("setup", str(time.time_ns()))
     if not await workload.load():
         raise ClusterError("the state could not be made as large as it shall be")
@@ -241,7 +241,7 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
 async def _come_to_rest(
     db: Db, workload: Workload, recorder: Recorder, phase: Callable[..., None]
 ) -> None:
-    """Let everything that was begun end, and read all of it."""
+    """Let all operations and tasks end, then read every task."""
     sink = db.sink
     assert sink is not None, "a run has one"
     sink.fails = False

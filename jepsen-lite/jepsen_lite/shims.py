@@ -1,4 +1,4 @@
-"""Shims: native libraries between a node and its machine, and their shared pages."""
+"""Shims: native libraries between a node and its machine, and the pages that control them."""
 
 from __future__ import annotations
 

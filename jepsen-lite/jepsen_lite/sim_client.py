@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 TENANT = ""
 PRODUCER = "producer"
-# As in the routes: a wait ends early, so that its answer is in time.
+# As in the HTTP routes, a wait ends early, so that its answer arrives in time.
 EARLY_S = 0.2
 GIVE_UP_S = 4.0
 NACK_S_MAX = 5
@@ -36,7 +36,7 @@ class SimClient(Asker):
         brokers: The cluster.
         recorder: Gets the history.
         deadline_ms: Of a request.
-        gathers: Creates that reach a node together are one call.
+        gathers: Whether creates that reach a node together are sent as one call.
     """
 
     def __init__(

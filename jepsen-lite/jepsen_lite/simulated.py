@@ -1,7 +1,7 @@
 """Simulated: histories of a perfect broker on virtual time, and of one with a planted flaw.
 
-The checkers must find nothing in the first and the flaw in the second. So their tests need no
-cluster, and histories of any length are available to time them.
+The checkers must find nothing in the first and the flaw in the second. So the tests of the checkers
+need no cluster, and a checker can be timed on a history of any length.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRODUCERS = 3
 ATTEMPTS_MAX = 4
 LEASE_MS = 2000
 SHARDS = 2
-DRAIN_NS = 40 * SECOND  # Some leases and delays, one after another.
+DRAIN_NS = 40 * SECOND  # Time for several leases and delays in sequence.
 
 
 class Flaw(StrEnum):
@@ -191,7 +191,7 @@ class _Run:
         self._call(p, F.CLAIM, args, self._claim, then)
 
     def _over(self) -> bool:
-        """Return whether all is done, or had enough time."""
+        """Return whether all tasks have ended, or the drain is over."""
         if self._left:
             self._last_ns = self._now
             return False
@@ -212,7 +212,7 @@ class _Run:
             self._work(heir, worker)
 
         if draw < 0.08 and self._left:
-            # Too slow: the lease expires, and the late result must be refused.
+            # The worker is too slow: the lease expires, and the late result must be refused.
             worker.beats = 0
             late = Args(
                 task=worker.task,

@@ -39,13 +39,13 @@ STEP_S = 0.02
 SETTLE_S = 5.0
 MAIN_S = 14.0
 CALM_S = 8.0
-# Longer than any deadline and any wait together.
+# Longer than the longest deadline plus the longest wait.
 ANSWERED_S = 20.0
 DRAIN_S = 150.0
 CONVERGE_S = 20.0
 OBSERVE_S = 1.0
 DEADLINE_MS = 4000
-# Share of the workload's own rate: more seeds find more than larger ones.
+# The share of the workload's own rate. Many small seeds find more than a few large ones.
 SHARE = 0.2
 # Only real nodes have receivers of webhooks, membership changes and gigabytes.
 PLAYED = tuple(name for name in WORKLOADS if name not in {"webhooks", "membership", "big-state"})
@@ -55,7 +55,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """The faults of one seed; probabilities are per step of 20 ms.
 
     Attributes:
-        away: A node is down for so long that the others truncate their logs.
+        away: A node stays down until the others have truncated their logs.
         small: Batches, caches and logs are so small that their limits are reached all the time.
         power: Share of the deaths that lose unsynced writes.
         slow_disk: Flushes sometimes take up to half a second.
@@ -86,7 +86,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
     Attributes:
         broken: The violations, one line each; empty if there is none.
-        verdicts: Of the checkers; empty if an invariant ended the run.
+        verdicts: The checkers' verdicts; empty if a broken invariant ended the run.
         invariant: The name of that invariant, or empty.
         digest: The same seed gives the same digest.
         counters: How often each kind of event happened.
@@ -199,7 +199,7 @@ class _Run:
         self._brokers.client_s = lambda: random.choice((0.0002, 0.001, 0.005))
         self._began = self._brokers.clock.now
         self._observed = 0.0
-        # Faults that end by themselves: when, and how.
+        # Active faults with an end of their own: due time, name, nodes, and the call that ends it.
         self._ends: list[tuple[float, str, tuple[str, ...], Callable[[], None]]] = []
         self._recorder: Recorder
         self._workload: Workload
@@ -220,7 +220,7 @@ class _Run:
         return self._recorder
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Stop all nodes of the simulation."""
         self._brokers.close()
 
     def note(self, what: str) -> None:
@@ -331,12 +331,12 @@ class _Run:
                 begin()
 
     def _last(self, name: str, nodes: tuple[str, ...], s: float, heal: Callable[[], None]) -> None:
-        """Let a fault that has begun last for a while."""
+        """Record a fault that has begun, and plan its end."""
         self._fault(name, nodes, on=True)
         self._ends.append((self._brokers.clock.now + s, name, nodes, heal))
 
     def _struck(self, name: str, *nodes: str) -> bool:
-        """Return whether such a fault is active already."""
+        """Return whether a fault of this name is active on one of the nodes, or on any."""
         return any(each[1] == name and set(each[2]) & set(nodes or each[2]) for each in self._ends)
 
     def _end(self, due: tuple[float, str, tuple[str, ...], Callable[[], None]]) -> None:
@@ -362,7 +362,7 @@ class _Run:
             return
         for node_id in victims:
             brokers.crash(node_id, power=power, refused=random.random() < 0.7)
-        # One kind of fault for all nodes: a power cut of all nodes is a separate promise.
+        # All victims die the same way, because a power cut of all nodes is a promise of its own.
         self._last(
             "power" if power else "kill",
             tuple(victims),

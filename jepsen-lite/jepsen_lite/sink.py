@@ -19,7 +19,7 @@ from jepsen_lite.asking import content_of
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 
 PORT = 9000
-# Calls while it may fail: the share answered with 500, and the longest delay.
+# While it may fail: the share of calls answered with 500, and the longest delay of an answer.
 _REFUSED = 0.2
 _SLOW = 0.05
 _SLOW_S = 2.0
@@ -76,7 +76,7 @@ class Sink:
         await self._runner.cleanup()
 
     async def begin(self, fault: SinkFault) -> None:
-        """Treat every call this way from now on."""
+        """Treat every call with this fault from now on."""
         self._fault = fault
         self._over.clear()
         if fault is SinkFault.REFUSE and self._site is not None:
@@ -84,7 +84,7 @@ class Sink:
             self._site = None
 
     async def end(self) -> None:
-        """Take calls as before; those that hang end without an answer."""
+        """Take calls normally again; hanging calls end without an answer."""
         self._fault = SinkFault.NONE
         self._over.set()
         await self._listen()
@@ -132,7 +132,7 @@ class Sink:
                 _abort(request)
                 return 0
             case SinkFault.RESET | SinkFault.REFUSE:
-                # Refused, on a connection that existed before.
+                # A refusing sink must also refuse calls on connections that are already open.
                 _abort(request)
                 return 0
         draw = self._random.random() if self.fails else 1.0

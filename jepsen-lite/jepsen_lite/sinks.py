@@ -12,7 +12,8 @@ from jepsen_lite.sink import Sink, SinkFault
 class SinkFails(Nemesis):
     """The receiver of webhooks refuses, hangs, resets, answers with 500, or answers late.
 
-    Nodes without pending calls are not struck; the workload must have some.
+    The workload must create tasks with webhooks, because a node without pending calls is not
+    struck.
     """
 
     name = "sink"
@@ -45,7 +46,7 @@ class SinkFails(Nemesis):
         return 0
 
     async def end(self, planned: PlannedFault) -> int:
-        """Mend it; a refusing sink sees no calls, but the nodes count those that failed."""
+        """Mend it. The nodes count failed calls, because a refusing sink sees none."""
         failed = await self.db.undelivered() - self._failed
         struck = self._sink.struck - self._before
         await self._sink.end()

@@ -12,7 +12,7 @@ At = tuple[float, float]
 
 
 class Story:
-    """Collects events in any order; instants are seconds, and every operation has its own process.
+    """Collects events in any order. Instants are in seconds; each operation has its own process.
 
     An operation is `ok` by default; one of type `info` ends without an answer.
     """

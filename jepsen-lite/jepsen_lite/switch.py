@@ -1,8 +1,8 @@
-"""Switch: a separate process that carries the packets between nodes, and loses them on demand.
+"""Switch: a process that carries the packets between nodes, and drops them on demand.
 
-Each node's network namespace has one TUN device; the harness has one outside of all of them.
-Packets sent by a device are read here and written to the target's device, unless a rule of their
-directed link says otherwise. Commands are lines of JSON on standard input, answers go to standard
+Each node's network namespace has one TUN device; the harness has one outside of all of them. The
+switch reads packets from the sender's device and writes them to the receiver's, unless a rule for
+that directed link applies. Commands are lines of JSON on standard input, answers go to standard
 output.
 """
 
@@ -32,9 +32,9 @@ _IFF_NO_PI = 0x1000
 _CLONE_NEWNET = 0x40000000
 
 _PACKET_BYTES_MAX = 65536
-# Packets read from one device in a row, so that a busy one does not starve the others.
+# The most packets read from one device in a row: a busy one must not starve the others.
 _BURST = 64
-# Held in all; more are dropped, as in a real switch.
+# The most packets held at a time; further ones are dropped, as by a real switch.
 _HELD_MAX = 50_000
 
 
@@ -43,9 +43,9 @@ class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         cut: All are dropped.
-        loss, dup: Share that is dropped, or comes twice.
-        delay_ms, jitter_ms: Each comes so much later; with jitter they overtake each other.
-        stall: All are held until the rule is lifted, and then come at once.
+        loss, dup: The share that is dropped, or arrives twice.
+        delay_ms, jitter_ms: Each packet is late by this much; with jitter, packets overtake others.
+        stall: All are held until the rule is lifted, and then arrive together.
     """
 
     cut: bool = False
@@ -164,7 +164,7 @@ class Switch:
                 packet = os.read(fd, _PACKET_BYTES_MAX)
             except BlockingIOError:
                 return
-            # Version 4 only; a device sends much of version 6 on its own.
+            # IPv4 only: a TUN device sends IPv6 packets of its own, which belong to no node.
             if packet[0] >> 4 != 4:
                 continue
             device = self._devices.get(packet[19])
@@ -197,13 +197,13 @@ class Switch:
         now = time.monotonic()
         while self._held and self._held[0][0] <= now:
             _, _, link, device, packet = heapq.heappop(self._held)
-            # Packets in transfer when a link is cut do not arrive.
+            # A cut link also loses the packets that were under way.
             if not self._rules.get(link, Shape()).cut:
                 _send(device, packet)
 
 
 def _send(device: int, packet: bytes) -> None:
-    # A device that is full, or whose node is gone, loses packets like any other.
+    # A device that is full or gone drops the packet, as a real network would.
     with suppress(OSError):
         os.write(device, packet)
 

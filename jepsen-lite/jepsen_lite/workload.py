@@ -1,4 +1,4 @@
-"""Workload: the operations on the cluster, who sends them and how often; drawn from the seed."""
+"""Workload: clients, their operations and their rates, all drawn from the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jepsen_lite.history import Args, F, Out, Type
 from jepsen_lite.operations import TERMINAL
 
 COMMAND = "work"
-# The broker's default, and few enough that some tasks of a run use them up.
+# The broker's default, and so few that some tasks of a run use up their attempts.
 ATTEMPTS_MAX = (2, 3, 5)
 PROBE_EVERY_S = 0.5
 PAUSE_S = 0.2
@@ -25,9 +25,9 @@ DRAIN_WITHIN_S = 120.0
 READERS = 12
 LOADERS = 4
 READ_TRIES = 4
-# Since the last answer, at the end: a task not seen by then no longer exists.
+# The final reads stop after this long without any answer; tasks unread by then stay unjudged.
 SILENT_S = 60.0
-# In a row on every node, before the queue counts as empty.
+# The queue counts as empty after this many empty polls in a row on every node.
 EMPTY_POLLS = 3
 
 _FNV_OFFSET = 0xCBF29CE484222325
@@ -35,7 +35,7 @@ _FNV_PRIME = 0x100000001B3
 
 
 class Ways(Struct, frozen=True, kw_only=True):
-    """A worker's actions on a task, by weight."""
+    """The weights of a worker's possible actions on a task."""
 
     complete: float = 10
     fail: float = 0
@@ -54,16 +54,16 @@ class Mix(Struct, frozen=True, kw_only=True):
         producers: Loops of creates; together they make `rate` per second.
         keyed: Share of creates with an idempotency key.
         repeated: Share of those that are sent twice at once, through two nodes.
-        altered: Share of the repeated whose twin has another content.
+        altered: Share of the repeated creates whose second copy has another content.
         delayed: Share of creates with a delay.
         webhooks: Share of creates with one.
-        lease_s: Of claims, from and to.
-        pads: Bytes that payloads are made longer by.
-        cancels, reads, requeues: Per second, of tasks chosen among the known ones.
+        lease_s: The range of the leases that claims ask for.
+        pads: Numbers of bytes added to payloads; each create draws one.
+        cancels, reads, requeues: Operations per second on randomly chosen known tasks.
         settings: Added to every node's configuration.
-        nemeses: Kinds of faults it always has, beside those that are asked for.
-        ballast: Tasks of 32 KiB that exist from the start, and that nobody works on.
-        fetch_ms: Some node must have fetched a snapshot for at least so long.
+        nemeses: Kinds of faults that it always has, beside the requested ones.
+        ballast: How many tasks of 32 KiB exist from the start; no worker claims them.
+        fetch_ms: The longest fetch of a snapshot by a node must take at least this long.
         proves: Guarantees that a run must be able to judge.
         ok: Acknowledged operations a run of a minute must have, by kind.
     """
@@ -189,7 +189,7 @@ WORKLOADS: dict[str, Mix] = {
         ok={"create": 200, "claim": 200, "result": 150},
         rate=30,
         webhooks=0.7,
-        # Short leases surely expire, so that another worker may replace a result that was not
+        # Leases this short do expire, so that another worker may replace a result that was not
         # committed.
         lease_s=(1, 2),
         settings={"leaseGraceSeconds": 0},
@@ -224,7 +224,7 @@ WORKLOADS: dict[str, Mix] = {
         repeated=0.2,
         pads=(0, 400, 3000),
         shards=1,
-        # 48 MB at 8 MiB per second take six seconds; an election is due after one to two.
+        # 48 MB at 8 MiB per second take six seconds; an election timeout is one to two.
         ballast=1500,
         fetch_ms=4000,
         settings=soon_forgotten(snapshotBytesPerSecond=2**23),
@@ -259,7 +259,7 @@ class Known:
 
     @property
     def open(self) -> list[str]:
-        """Those that are not known to have ended, the oldest first."""
+        """Tasks that are not known to have ended, oldest first."""
         return [task_id for task_id in self.ids if task_id not in self.ended]
 
 
@@ -268,7 +268,7 @@ class Workload:
 
     def __init__(self, mix: Mix, client: Asker, *, seed: int, shards: int) -> None:
         self.known = Known()
-        # The nodes asked at the end; a node that is out for good answers nobody.
+        # Nodes for the final reads; the caller removes those that are out for good.
         self.nodes = list(client.nodes)
         self._mix = mix
         self._client = client
@@ -287,7 +287,7 @@ class Workload:
         return all(await asyncio.gather(*(fill() for _ in range(LOADERS))))
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Create, work, read and interfere until told to stop; ends with the last answer."""
+        """Create, work, read and interfere until `stop` is set; return after the last answer."""
         self._stop = stop
         mix = self._mix
         async with asyncio.TaskGroup() as clients:
@@ -302,7 +302,7 @@ class Workload:
                 (F.READ, mix.reads),
                 (F.REQUEUE, mix.requeues),
             ):
-                # Several, so that one that waits for an answer does not silence the others.
+                # Several clients share the rate, so that one slow answer does not stop all of it.
                 meddlers = min(8, max(1, round(rate)))
                 for n in range(meddlers if rate else 0):
                     clients.create_task(self._meddle(f, n, rate / meddlers))
@@ -356,7 +356,7 @@ class Workload:
             await asyncio.gather(*sends)
 
     async def _create(self, process: Process, args: Args) -> None:
-        # Without a key, only a create that certainly did nothing may be sent again.
+        # A create without a key may be repeated only if the first one certainly did nothing.
         tries = TRIES if args.idempotency_key else 1
         answer = await self._client.retried(process, F.CREATE, args, tries=tries)
         self.known.hear(answer.out.task, webhook=args.webhook)
@@ -382,7 +382,7 @@ class Workload:
         return content_of({"by": process.p, "n": n, "pad": pad, "what": what})
 
     async def _probe(self, shard: int) -> None:
-        """Write to one shard for ever, through all nodes in turn, so that its recovery shows."""
+        """Write to one shard through all nodes in turn until stopped; its recovery then shows."""
         process = Process(f"probe-{shard}", self._seed)
         turns = itertools.count()
         while not await self._paused(PROBE_EVERY_S):
@@ -416,8 +416,8 @@ class Workload:
         lease_s = lease_s or process.random.randint(*self._mix.lease_s)
         args = Args(
             command=COMMAND,
-            # Half of the workers, so that both ways to claim meet every fault. Ballast tasks have
-            # their own command, which nobody may claim.
+            # Half of the workers take any command, so that both ways to claim meet every fault.
+            # With ballast none may: its tasks have a command of their own, and must stay.
             any_command=not self._mix.ballast and int(worker.rpartition("-")[2]) % 2 == 1,
             lease_ms=1000 * lease_s,
             wait_ms=wait_ms,
@@ -440,8 +440,8 @@ class Workload:
             case "vanish":
                 return
             case "late":
-                # Another worker may have the task by then: either the answer is a refusal, or we
-                # still had it.
+                # By then another worker may have the task, so a refusal is as good as an
+                # acceptance.
                 await self._paused(lease_s * rng.uniform(0.7, 2.5))
                 await self._finish(process, worker, task)
             case "beat":
@@ -506,7 +506,7 @@ class Workload:
     async def _meddle(self, f: F, n: int, rate: float) -> None:
         process = Process(f"{f.value}-{n}", self._seed)
         while not await self._paused(process.random.uniform(0.5, 1.5) / rate):
-            # Mostly young tasks: old ones have ended.
+            # Most choices are young tasks, because old ones have ended.
             task_ids = self.known.ids[-60:] if process.random.random() < 0.9 else self.known.ids
             if not task_ids:
                 continue
@@ -547,7 +547,7 @@ class Workload:
         return True
 
     async def _paused(self, s: float) -> bool:
-        """Wait for so long or until the end; return whether it is the end."""
+        """Wait for `s` seconds or until the stop; return whether the stop came."""
         try:
             await asyncio.wait_for(self._stop.wait(), s)
         except TimeoutError:

@@ -1,8 +1,9 @@
 """A program that writes lines to a segment of a write-ahead log and syncs them as a node does.
 
-Arguments: the directory of the segment, who syncs (`store.sync`). Each input line is written and
-synced. The answer is the error number of the sync, 0 for none, and how often the loop turned
-meanwhile. A line that begins with `+` is written and not synced; an empty one only syncs.
+Arguments: the directory of the segment, and the value of `store.sync`. Each input line is written
+    and synced. The output is the error number of the sync, 0 for none, and the number of turns of
+    the event loop meanwhile. A line that begins with `+` is written without a sync; an empty one
+    only syncs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients: each outcome of an operation is recorded right; only a definite refusal is a fail."""
+"""Clients: each outcome of an operation is recorded correctly; only a definite refusal fails."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_an_answer_is_recorded_with_what_it_told(tmp_path: Path) -> None:
 
 
 async def test_creates_that_are_sent_together_have_answers_of_their_own(tmp_path: Path) -> None:
-    """The batch route gets them in one request; an item's code says what is known of it."""
+    """The batch route gets them in one request; each item's code decides its recorded outcome."""
     results = [
         {"task": {"id": "t", "shard": 1}},
         {"error": "no leader for shard", "code": "no-leader"},
@@ -140,7 +140,7 @@ async def test_creates_that_are_sent_together_have_answers_of_their_own(tmp_path
     [("no-leader", True), ("overloaded", True), ("invalid-body", False), ("internal", True)],
 )
 def test_an_item_is_sent_again_if_that_may_help(code: str, again: bool) -> None:
-    """Its code stands for the status it lacks."""
+    """An item of a batch has no status of its own, so its code decides."""
     assert again is item_may_succeed_later(code)
 
 
@@ -158,7 +158,7 @@ async def test_a_refused_connection_is_a_fail(tmp_path: Path) -> None:
 
 
 async def test_a_connection_that_breaks_is_unknown_and_ends_the_process(tmp_path: Path) -> None:
-    """The request may have been carried out, so its process makes no more calls."""
+    """The request may have been carried out, so the process makes no more calls under its name."""
 
     async def hang_up(request: web.Request) -> web.Response:
         assert request.transport is not None
@@ -187,7 +187,7 @@ async def test_an_answer_that_is_no_json_is_unknown(tmp_path: Path) -> None:
 async def test_a_call_that_times_out_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that does not answer may have carried it out, or may do so later."""
+    """A broker that does not answer may have carried the request out, or may do so later."""
     monkeypatch.setattr("jepsen_lite.client.GIVE_UP_S", 0.05)
     silence = asyncio.Event()
 
@@ -204,7 +204,7 @@ async def test_a_call_that_times_out_is_unknown(
 
 
 async def test_a_requeue_that_found_no_dead_letter_did_nothing(tmp_path: Path) -> None:
-    """The answer is 200, and the operation is a refusal."""
+    """The answer is 200, but the operation is recorded as a refusal."""
 
     async def nothing(_request: web.Request) -> web.Response:
         return web.json_response({"requeued": 0})
@@ -218,7 +218,7 @@ async def test_a_requeue_that_found_no_dead_letter_did_nothing(tmp_path: Path) -
 
 
 async def test_a_read_of_two_requests_has_the_time_of_both(tmp_path: Path) -> None:
-    """The result is not there yet, and the task comes just before the second deadline."""
+    """Without a result yet, the task is read too; it arrives just before the second deadline."""
     asked: list[str] = []
 
     async def look(request: web.Request) -> web.Response:

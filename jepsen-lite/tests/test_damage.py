@@ -33,7 +33,7 @@ def test_a_page_of_zeros_keeps_the_length() -> None:
 
 
 def test_one_file_is_struck(tmp_path: Path) -> None:
-    """Exactly one of the files that the pattern names is damaged, however deep it is."""
+    """Exactly one of the files that match the pattern is damaged, at any depth."""
     for name in ("shard-0/1.sst", "shard-0/2.sst", "shard-0/3.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"content")

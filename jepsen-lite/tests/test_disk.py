@@ -10,7 +10,7 @@ from jepsen_lite.disk import Disk, DiskFault
 
 
 def test_a_lost_disk_leaves_nothing_for_a_power_cut_to_bring_back(tmp_path: Path) -> None:
-    """Synced data is gone as well, and the image takes new files."""
+    """Synced data is gone too, and the durable image accepts new files."""
     disk = Disk(tmp_path / "data", tmp_path / "disk")
     for directory in ("data", "disk/image"):
         (tmp_path / directory).mkdir(exist_ok=True)

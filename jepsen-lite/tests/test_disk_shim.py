@@ -1,4 +1,4 @@
-"""The disk shim: a sync by the kernel meets every fault that one by a thread meets."""
+"""The disk shim: each fault strikes a sync through the kernel as it strikes one on a thread."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class Written:
         return self._process.stdout.readline().strip()
 
     def end(self) -> int:
-        """Let it end by itself; return its exit code."""
+        """Close its input; return its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         return self._process.wait()
 
     def lose_power(self) -> str:
-        """Cut its power; return the rest of the file."""
+        """Cut its power; return the remaining content of the file."""
         self._process.kill()
         self._process.wait()
         self.disk.cut_power()
@@ -65,7 +65,7 @@ class Written:
 
 @contextmanager
 def writing(path: Path, way: LogSync) -> Iterator[Written]:
-    """Run one."""
+    """Run a writer on a new disk."""
     disk = Disk(path / "data", path / "disk")
     (path / "data").mkdir()
     with subprocess.Popen(
@@ -89,7 +89,7 @@ def writing(path: Path, way: LogSync) -> Iterator[Written]:
 
 @pytest.fixture(params=LogSync)
 def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]:
-    """Yield a writer that has synced a line, once with syncs by the kernel and once by a thread."""
+    """Yield a writer that has synced a line: one syncs through the kernel, one on a thread."""
     with writing(tmp_path, request.param) as found:
         error, _ = found.sync("one")
         assert not error
@@ -132,8 +132,8 @@ def test_a_disk_that_refuses_a_sync_is_heard_of(
     assert "head\none\n" == written.lose_power()
 
 
-def test_a_slow_disk_holds_up_nobody_but_who_waits_for_it(written: Written) -> None:
-    """The loop goes on turning until the sync is reported, and the process can end."""
+def test_a_slow_disk_delays_only_the_caller_of_the_sync(written: Written) -> None:
+    """The event loop keeps turning until the sync is reported, and the process can exit."""
     written.disk.fault(DiskFault.SLOW, delay_ms=500)
     error, turns = written.sync("two")
 

@@ -94,7 +94,7 @@ def test_a_machine_without_a_compiler_runs_what_needs_none(
 
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("command", ["run", "soak", "matrix"])
-def test_what_is_required_and_missing_is_an_error_before_anything_starts(command: str) -> None:
+def test_a_required_fault_that_is_missing_is_an_error_before_anything_starts(command: str) -> None:
     """The text names every kind with its package, and no directory of a run is created."""
     done = subprocess.run(
         [

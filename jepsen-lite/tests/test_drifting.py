@@ -40,7 +40,7 @@ def test_all_clocks_of_a_process_gain_alike(tmp_path: Path) -> None:
     monotonic_ns, wall_ns, wall_s = looked(pace)
     after_ns, wall_after_ns = time.monotonic_ns(), time.time_ns()
 
-    slack_ns = 1000  # Seconds as a float are not exact.
+    slack_ns = 1000  # A float of seconds is not exact to the nanosecond.
     assert wrong_from < monotonic_ns
     assert before_ns + skew_ns - slack_ns <= monotonic_ns <= after_ns + skew_ns + slack_ns
     assert wall_before_ns + skew_ns - slack_ns <= wall_ns <= wall_after_ns + skew_ns + slack_ns

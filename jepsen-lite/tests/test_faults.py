@@ -29,7 +29,7 @@ def heard(shape: str, nodes: list[str], seed: int) -> dict[str, set[str]]:
 
 @given(st.sampled_from((3, 5)), st.integers())
 def test_in_a_ring_everybody_hears_another_majority(count: int, seed: int) -> None:
-    """No node is alone, and no two hear the same."""
+    """No node is alone, and no two nodes hear the same set."""
     nodes = NODES[:count]
     circles = heard("ring", nodes, seed)
 
@@ -83,7 +83,7 @@ def test_every_shard_has_a_key_of_every_stem(stem: str, shards: int, data: st.Da
 
 @pytest.mark.parametrize("name", sorted(set(KINDS) - {"idle"}))
 def test_every_kind_of_fault_has_a_workload_that_it_strikes(name: str) -> None:
-    """Without a workload, the matrix would silently leave the kind of fault out."""
+    """The matrix would silently leave out a kind of fault without a workload."""
     assert any(has_effect(name, mix) for mix in WORKLOADS.values())
 
 
@@ -103,7 +103,7 @@ def test_the_design_s_twelve_workloads_are_there() -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_demands_what_there_is(name: str) -> None:
-    """Its guarantees and kinds of operations exist, and every run must show some of each."""
+    """The guarantees and kinds of operations it demands exist, at least one of each."""
     options = Options(
         workload=name,
         nemeses=DEFAULT_MIX,

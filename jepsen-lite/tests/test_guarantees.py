@@ -30,7 +30,7 @@ def test_every_guarantee_is_explained_where_the_harness_is() -> None:
 
 
 def test_every_judged_promise_says_what_it_survives_and_where_it_ends() -> None:
-    """Each section has both; a promise without limits cannot be kept."""
+    """Each section states both, because a promise without limits cannot be kept."""
     named = set(re.findall(r"^\| G[\dG, ]+ \|.*\(#([a-z-]+)\) \|$", TEXT, re.MULTILINE))
     sections = {
         re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-"): text

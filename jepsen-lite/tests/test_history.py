@@ -54,7 +54,7 @@ def test_a_history_with_a_gap_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_operation_without_an_answer_may_happen_at_any_time() -> None:
-    """An operation that was given up, or that the history cut off, has no latest instant."""
+    """No latest instant is known for an operation given up or cut off by the history's end."""
     invoked = Event(i=0, t_ns=5, p="p", f=F.CREATE, type=Type.INVOKE)
     given_up = Event(i=1, t_ns=9, p="p", f=F.CREATE, type=Type.INFO)
 
@@ -84,7 +84,7 @@ def test_a_process_does_one_thing_at_a_time(events: tuple[tuple[str, F, Type], .
 
 
 def test_calm_is_what_no_fault_touches() -> None:
-    """Overlapping faults leave one gap around them all."""
+    """Overlapping faults make one gap in the calm."""
     story = Story()
     story.fault("kill", (1, 3), ("n1",))
     story.fault("pause", (2, 4), ("n2",))

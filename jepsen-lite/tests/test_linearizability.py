@@ -97,7 +97,7 @@ def test_a_stale_read_has_no_place() -> None:
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:
-    """The answer is then unknown, neither yes nor no."""
+    """The verdict is then unknown, neither yes nor no."""
     ops = [write(n % 3, n, NEVER_NS) for n in range(40)] + [read(7, 50, 60)]
 
     assert linearizable(ops, 0, step, steps_max=1000) is None

@@ -19,7 +19,7 @@ SOURCE = HOME.parent
 
 @pytest.mark.parametrize("mutant", mutants(), ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
-    """The patch applies, and all names in its head exist; rewrite it when the code has moved on."""
+    """The patch applies, and all names in its head exist; if it fails, rewrite the patch."""
     assert mutant.workload in WORKLOADS or mutant.test
     assert (SOURCE / mutant.test.partition("::")[0]).exists()
     assert set(mutant.nemeses) <= set(KINDS)

@@ -1,4 +1,4 @@
-"""Planted: for every guarantee, histories that break it and their repaired twins."""
+"""Planted violations: for every guarantee, histories that break it and their repaired twins."""
 
 from __future__ import annotations
 
@@ -624,7 +624,7 @@ def test_the_repaired_twin_breaks_nothing(guarantee: str, plot: Plot) -> None:
 
 
 def test_every_guarantee_has_a_planted_violation() -> None:
-    """No checker is without a history that it must refuse."""
+    """Every checker has a history that it must refuse."""
     assert set(PROMISES) == {guarantee for guarantee, _, _ in PLOTS}
 
 

@@ -44,7 +44,7 @@ def test_a_perfect_broker_breaks_no_promise(seed: int) -> None:
 
 @pytest.mark.parametrize("flaw", Flaw, ids=lambda flaw: flaw.name.lower())
 def test_every_flaw_is_found(flaw: Flaw) -> None:
-    """A handful of runs is enough to find the guarantee broken that a flaw breaks."""
+    """In a handful of runs, the guarantee that a flaw breaks is found broken."""
     runs = (verdicts(History(history(seed, creates=150, flaw=flaw))) for seed in range(10))
 
     assert any(found[BREAKS[flaw]].valid is False for found in runs)

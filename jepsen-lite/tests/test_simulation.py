@@ -19,7 +19,7 @@ from jepsen_lite.operations import History
 from jepsen_lite.running import HOME
 from jepsen_lite.simulation import Report, simulate
 
-# One to three seconds each; JEPSEN_SIMULATION_SEEDS=2000 runs for a night.
+# Each seed takes one to three seconds; JEPSEN_SIMULATION_SEEDS=2000 fills a night.
 SEEDS = int(os.environ.get("JEPSEN_SIMULATION_SEEDS", "6"))
 _JUDGED = {f"G{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 15, 17, 20, 22)}
 _PHASES = ["setup", "main", "heal", "converged", "drained", "final", "end"]
@@ -48,7 +48,7 @@ def test_the_seeds_together_judge_what_they_claim_to(reports: list[Report]) -> N
     assert _JUDGED <= judged
 
 
-def test_the_seeds_together_strike(reports: list[Report]) -> None:
+def test_the_seeds_together_inject_faults(reports: list[Report]) -> None:
     """Deaths, partitions and full disks happen, and most operations succeed."""
     counted = {
         name: sum(each.counters.get(name, 0) for each in reports)
@@ -80,14 +80,14 @@ def test_a_seed_runs_the_same_way_in_every_process(tmp_path: Path) -> None:
 
 
 def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:
-    """A message sent before its promise is on the disk shows at the next power cut."""
+    """Without the rule, a node sends a message before the vote or entry behind it is on disk."""
     reports = (simulate(seed, guard=SafetySwitches(hold_promises=False)) for seed in range(40))
 
     assert any(report.broken for report in reports)
 
 
 def test_a_mutant_is_noticed() -> None:
-    """The simulation shows in seconds what real nodes need a minute for."""
+    """The simulation notices within seconds a mutant that real nodes need a minute for."""
     [mutant] = mutants(["M03"])
     found = hunt_simulated(mutant, source=HOME.parent, seed=0, budget_s=120)
 

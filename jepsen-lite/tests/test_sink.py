@@ -54,7 +54,7 @@ async def call(sink: Sink) -> str:
 async def test_a_sink_fails_as_it_is_told(
     tmp_path: Path, fault: SinkFault, seen: str, struck: int
 ) -> None:
-    """It takes calls again afterwards; only calls answered with 200 count as delivered."""
+    """Afterwards the sink takes calls again; only calls answered with 200 count as delivered."""
     async with sinking(tmp_path) as sink:
         await sink.begin(fault)
         during, told = await call(sink), set(sink.told)

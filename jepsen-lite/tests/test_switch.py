@@ -81,7 +81,7 @@ def test_a_cut_is_one_way(cable: Cable) -> None:
     assert {"1>2": 1} == dict(cable.switch._struck)
 
 
-def test_what_is_held_comes_at_once_when_it_is_let_go(cable: Cable) -> None:
+def test_held_packets_arrive_together_when_released(cable: Cable) -> None:
     """Held packets come in order, and none comes before."""
     cable.shape(Shape(stall=True))
     cable.send(1, 2, b"a")
@@ -93,7 +93,7 @@ def test_what_is_held_comes_at_once_when_it_is_let_go(cable: Cable) -> None:
     assert [b"a", b"b"] == cable.received(2)
 
 
-def test_what_is_late_comes_when_it_is_due(cable: Cable) -> None:
+def test_a_delayed_packet_arrives_when_it_is_due(cable: Cable) -> None:
     """A delayed packet does not come before its delay is over."""
     cable.shape(Shape(delay_ms=500))
     begun = time.monotonic()
@@ -107,7 +107,7 @@ def test_what_is_late_comes_when_it_is_due(cable: Cable) -> None:
     assert time.monotonic() - begun >= 0.5
 
 
-def test_everything_is_lost_or_doubled_by_the_share_asked_for(cable: Cable) -> None:
+def test_packets_are_lost_or_doubled_by_the_given_share(cable: Cable) -> None:
     """A share of 1 is certain: every packet is lost, or every packet is doubled."""
     cable.shape(Shape(loss=1.0))
     cable.send(1, 2, b"a")

@@ -101,7 +101,7 @@ def test_a_calibration_with_failures_is_unknown() -> None:
 
 @pytest.mark.parametrize(("slow", "expected"), [(False, Exit.VIOLATION), (True, Exit.UNKNOWN)])
 def test_a_starved_machine_is_no_slow_broker(slow: bool, expected: Exit) -> None:
-    """Slow operations prove nothing about the broker if everything is slow."""
+    """If the whole machine is slow, slow operations prove nothing about the broker."""
     story = run(until="end")
     if slow:
         for n in range(60):
@@ -112,7 +112,7 @@ def test_a_starved_machine_is_no_slow_broker(slow: bool, expected: Exit) -> None
 
 
 def test_a_violation_outweighs_what_a_run_lacks() -> None:
-    """A lost task is a violation, however short the run."""
+    """A lost task is a violation even in a run that is too short to count."""
     judgement = judge(run(lost=True, kills=0).history(), DEMANDS)
 
     assert judgement.exit is Exit.VIOLATION

@@ -13,7 +13,8 @@ from jepsen_lite.operations import MS, History, Op, TaskOps
 def lost(history: History) -> Verdict:
     """G1: a task whose create was acknowledged is present at the end.
 
-    Only a read at rest decides; for a task without one the verdict stays open.
+    Only a read after everything came to rest decides; without one, the verdict on a task stays
+    open.
     """
     acknowledged = [task for task in history.tasks.values() if task.acknowledged]
     unread = [task for task in acknowledged if task.final is None]
@@ -54,10 +55,11 @@ def invented(history: History) -> Verdict:
 def dishonest(history: History) -> Verdict:
     """G3: a refused operation did not happen.
 
-    A refused create shows in a delivery or a read, a refused result or cancel in a read. A refused
-    or empty claim that leased a task shows as a delivery no client had. There may be at most as
-    many of those as claims with an unknown outcome, with an answer that took longer than the lease,
-    or under way while such a task was cancelled.
+    A refused create that happened shows in a delivery or a read; a refused result or cancel shows
+    in a read. A refused or empty claim that leased a task shows as a delivery that no client had.
+    Three kinds of claims may leave such a delivery: one with an unknown outcome, one whose answer
+    took longer than the lease, and one under way while the task was cancelled. Each explains at
+    most one.
     """
     found: list[Violation] = []
     checked = 0
@@ -134,12 +136,12 @@ def _refused_and_done(task: TaskOps) -> Iterator[Violation]:
 def _may_leave_a_ghost(claim: Op, cancels: Sequence[Op]) -> bool:
     """Return whether a claim may have leased a task that no client saw.
 
-    Its client, or the node that asked on its behalf, lost the answer and asked again. It gets the
-    same task then, unless the lease has ended or the task was cancelled meanwhile.
+    If the client, or the node that forwarded for it, loses the answer, it asks again. The repeated
+    claim returns the same task, unless the lease has ended or the task was cancelled meanwhile.
 
     Args:
         claim: Any claim.
-        cancels: Those of tasks with a delivery that no client had.
+        cancels: The cancels of tasks with a delivery that no client had.
     """
     if not claim.possible:
         return False

@@ -12,7 +12,7 @@ _AT_ONCE = frozenset({"MESSAGE_EXPIRED", "CANCELLED"})
 
 
 def exact(history: History) -> Verdict:
-    """G10: every delivery has its own number, at most the allowed one; only then death."""
+    """G10: delivery numbers grow within the limit; attempts end a task only at the limit."""
     found: list[Violation] = []
     checked = 0
     for task in history.tasks.values():

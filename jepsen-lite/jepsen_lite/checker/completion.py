@@ -111,7 +111,8 @@ def _contradicts(read: Op, end: Op) -> bool:
     status, content = _told(end)
     if read.out.status != status:
         return True
-    # Not every proof has the content. A death has the broker's own text, but proves the end later.
+    # Not every proof has the content: a dead task has the broker's own text, which only a read
+    # shows.
     return bool(content and read.out.content and content != read.out.content)
 
 

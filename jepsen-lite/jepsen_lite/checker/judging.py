@@ -113,7 +113,7 @@ def judge(history: History, demands: Demands) -> Judgement:
     """Judge a run: a violation outweighs everything; a run that did too little proves nothing."""
     found = verdicts(history)
     if starved(history):
-        # An operation that took too long may have waited for the machine.
+        # On such a machine a slow operation may have waited for CPU time, not for the broker.
         found |= {name: unknown(name, "the machine was too busy") for name in TIMELY}
     missing = shortcomings(history, demands)
     missing += [
@@ -129,7 +129,7 @@ def judge(history: History, demands: Demands) -> Judgement:
 
 
 def _both(first: Verdict, second: Verdict) -> Verdict:
-    """Join two halves of one guarantee; either may have had something to judge."""
+    """Combine the verdicts on two halves of one guarantee; one half may have judged nothing."""
     assert first.guarantee == second.guarantee
     violations = (*first.violations, *second.violations)
     note = "; ".join(filter(None, (first.note, second.note)))

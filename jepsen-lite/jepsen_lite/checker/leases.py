@@ -76,7 +76,7 @@ def _tokens_fall(claims: list[Op]) -> Iterator[Violation]:
                 task=claim.out.task,
             )
         seen[claim.out.token] = claim
-    # In the order of their tokens, none may have ended before one with a lower token began.
+    # By ascending token, no claim may have ended before one with a lower token began.
     by_call = sorted(claims, key=lambda op: op.call_ns)
     by_ret = sorted(claims, key=lambda op: op.ret_ns)
     highest: Op | None = None
@@ -98,8 +98,8 @@ def _tokens_fall(claims: list[Op]) -> Iterator[Violation]:
 def _held_until_ns(task: TaskOps, held: Op) -> int:
     """Return until when a lease certainly ran if the task was not returned.
 
-    A heartbeat sets a new end. The one that asks for the shortest extension may take effect last,
-    so it bounds the lease.
+    Every heartbeat sets a new end. Of concurrent heartbeats, the one with the shortest extension
+    may take effect last, so that one gives the bound.
     """
     beats = [op for op in task.heartbeats if op.args.token == held.out.token]
     asked_ms = [held.args.lease_ms, *(op.args.lease_ms for op in beats if op.possible)]
@@ -108,7 +108,7 @@ def _held_until_ns(task: TaskOps, held: Op) -> int:
 
 
 def _ended(task: TaskOps, held: Op, *, before_ns: int) -> bool:
-    """Return whether a lease may have been ended before an instant by anything but time."""
+    """Return whether anything but its expiry may have ended a lease before an instant."""
     return any(
         op.possible and op.call_ns < before_ns and op.args.token in (0, held.out.token)
         for op in (*task.releases, *task.results, *task.cancels)

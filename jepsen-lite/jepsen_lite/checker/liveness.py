@@ -12,21 +12,22 @@ from jepsen_lite.checker.verdict import Verdict, Violation, judged, unknown
 from jepsen_lite.history import AND_CLIENTS, HELD, F
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, Fault, History, Op, TaskOps
 
-# From the end of a lease, or of the last fault, until the task can be claimed again.
+# The longest time from the end of a lease, or of the last fault, until the task can be claimed.
 BACK_WITHIN_NS = 5 * SECOND
-# From the acknowledgement of a task, or from its due time.
+# The longest time from a task's acknowledgement, or its due time, until it can be claimed.
 SEEN_WITHIN_NS = 2 * SECOND
-# Counted from its deadline; after that, a request whose client has gone is dropped.
+# This long after its deadline, a request without an answer can no longer take effect.
 DROPPED_WITHIN_NS = 5 * SECOND
-# From the last fault until every shard takes writes again; the second is for 99 of 100.
+# The longest time from the last fault until every shard takes writes: for all, for 99 of 100.
 WRITES_WITHIN_NS = 15 * SECOND
 WRITES_MOSTLY_WITHIN_NS = 5 * SECOND
 RECOVERIES_FOR_P99 = 20
-# Beyond the deadline, for the answer's transfer and a busy machine.
+# Allowed beyond the deadline for transferring the answer on a busy machine.
 ANSWERED_WITHIN_NS = 2 * SECOND
 
 ATTEMPTS_DEFAULT = 5
-# Faults of a node that excuse it from answering; a node cut off from its peers must refuse in time.
+# Faults of a node that excuse it from answering. A partition from its peers is not one: the node
+# must refuse in time.
 _SILENCING = frozenset(
     {
         "kill",
@@ -56,7 +57,7 @@ class _Open(Struct, frozen=True, kw_only=True):
 def abandoned_comes_back(history: History) -> Verdict:
     """G9: a claim finds a task that nobody holds, and no task is left over.
 
-    A claim that found nothing, in calm, contradicts every task that was ready throughout.
+    An empty claim without faults around it contradicts every task that was ready throughout.
     """
     returned, fresh = (
         _of(history, _returned, BACK_WITHIN_NS),
@@ -122,7 +123,7 @@ def writes_again(history: History) -> Verdict:
 
 
 def answered_in_time(history: History) -> Verdict:
-    """G22: a running node answers every request by its deadline, if only that it is unknown.
+    """G22: a running node answers every request by its deadline, even if with "outcome unknown".
 
     G1 and G15 judge whether an operation answered with 2xx happened.
     """
@@ -186,7 +187,7 @@ def _recovery(ops: Sequence[Op], *, since: int, until: int) -> tuple[int, Op] | 
     first_ns = min(answers, default=NEVER_NS)
     if first_ns < until:
         return first_ns - since, tried[0]
-    # It did not recover within this calm, which counts only if the calm was long enough.
+    # The shard took no write in this calm; that is a violation only if the calm was long enough.
     return (until - since, tried[0]) if until - since > WRITES_WITHIN_NS else None
 
 
@@ -221,7 +222,7 @@ def _ends_ns(task: TaskOps) -> int:
 
 
 def _fresh(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """From the acknowledgement to the first claim."""
+    """Yield the span from the acknowledgement to the first claim."""
     acknowledged = task.acknowledged
     if acknowledged is None or task.args.delay_ms:
         return
@@ -229,7 +230,7 @@ def _fresh(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
 
 
 def _due(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """From the end of a delay to the next claim."""
+    """Yield the spans from the end of a delay to the next claim."""
     acknowledged = task.acknowledged
     if acknowledged is not None and task.args.delay_ms:
         due_ns = acknowledged.ret_ns + task.args.delay_ms * MS
@@ -243,7 +244,7 @@ def _due(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
 
 
 def _returned(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    """From an abandon, or the end of a lease, to the next claim."""
+    """Yield the spans from an abandon, or the end of a lease, to the next claim."""
     most = task.args.attempts_max or ATTEMPTS_DEFAULT
     for claim in task.claims:
         token = claim.out.token
@@ -258,12 +259,12 @@ def _returned(task: TaskOps) -> Iterator[tuple[int, int, tuple[int, ...]]]:
 
 
 def _until_ns(task: TaskOps, since: Op | None) -> int:
-    """Return until when nobody held the task after a claim, or ever; 0 if that is unknown."""
+    """Return the end of the time without a holder after a claim, or ever; 0 if it is unknown."""
     token, attempt = (since.out.token, since.out.attempt) if since else (0, 0)
     following = next((each for each in task.claims if each.out.token > token), None)
     seen = following.out.attempt if following else _attempts(task) + 1
     if seen > attempt + 1:
-        return 0  # A claim with a lost answer held it in between.
+        return 0  # A claim with a lost answer held the task in between.
     return min(following.call_ns if following else NEVER_NS, _ends_ns(task))
 
 
@@ -312,7 +313,7 @@ def _unseen(history: History, spans: Sequence[_Open]) -> Iterator[Violation]:
 
 
 class _Longest:
-    """Spans by their start, to find the longest one among those started by an instant."""
+    """Spans sorted by start, to find the longest one that had started by an instant."""
 
     def __init__(self, spans: Sequence[_Open]) -> None:
         ranked = sorted(spans, key=lambda span: span.from_ns)
@@ -330,7 +331,7 @@ class _Longest:
 
 
 class _Shadows:
-    """Until when claims with a lost answer may hold a task."""
+    """The instants until which claims with a lost answer may hold a task."""
 
     def __init__(self, history: History) -> None:
         lost = [op for op in history.by_f[F.CLAIM] if op.possible and not op.ok]

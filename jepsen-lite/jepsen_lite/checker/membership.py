@@ -8,7 +8,7 @@ from jepsen_lite.operations import History
 
 
 def agree_who_they_are(history: History) -> Verdict:
-    """G19, its own half: each change completed, and all nodes agree on the members."""
+    """G19, the half judged here: each change completed, and all nodes agree on the members."""
     found = []
     checked = 0
     if "unsettled" in history.phases:

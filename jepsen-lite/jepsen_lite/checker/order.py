@@ -11,9 +11,9 @@ from jepsen_lite.operations import History, Op, TaskOps
 
 
 def first_in_first_out(history: History) -> Verdict:
-    """G12: of one shard, command and priority, first deliveries come in the order of creates.
+    """G12: within a shard, command and priority, first deliveries follow the order of creates.
 
-    Tasks with a delay are left out, and those whose first delivery no client had.
+    Tasks with a delay, and tasks whose first delivery no client had, are left out.
     """
     lanes: dict[tuple[str, int, int], list[TaskOps]] = defaultdict(list)
     for task in _plain(history):
@@ -31,7 +31,7 @@ def first_in_first_out(history: History) -> Verdict:
 
 
 def higher_first(history: History) -> Verdict:
-    """G13: no task is delivered while one of a higher priority waited throughout in its shard."""
+    """G13: no task is delivered while its shard holds one of a higher priority throughout."""
     claims: dict[tuple[str, int], dict[int, list[tuple[int, Op, TaskOps]]]]
     claims = defaultdict(lambda: defaultdict(list))
     for task in history.tasks.values():
@@ -62,8 +62,9 @@ def higher_first(history: History) -> Verdict:
 def _plain(history: History) -> Iterator[TaskOps]:
     """Yield acknowledged tasks without a delay whose first delivery a client had.
 
-    A claim whose caller is gone, or was turned away by a stopping node, returns its task to the end
-    of the queue without counting. The token of the next delivery shows that it was not the first.
+    If a claim's caller is gone, or a stopping node refused it, the task returns to the end of the
+    queue and the attempt does not count. The token of the next delivery shows that it was not the
+    first.
     """
     for task in history.tasks.values():
         first = task.first_claim
@@ -111,7 +112,7 @@ class _Spans:
     def __init__(self, deliveries: Sequence[tuple[int, Op, TaskOps]]) -> None:
         ranked = sorted(deliveries, key=lambda each: each[0])
         self._after_ns = [after_ns for after_ns, _, _ in ranked]
-        # For each, the earliest end among itself and all that began later.
+        # The i-th is the earliest end among the i-th delivery and all that began later.
         self._earliest: list[tuple[Op, TaskOps]] = []
         for _, claim, task in reversed(ranked):
             if self._earliest and self._earliest[-1][0].ret_ns <= claim.ret_ns:

@@ -17,8 +17,8 @@ from jepsen_lite.operations import NEVER_NS, TERMINAL, History, Op, TaskOps
 class _Task(Struct, frozen=True):
     """A task of the model.
 
-    Leases expire, which no client sees. So a task with a known lease may be ready all the same; the
-    reverse is impossible.
+    No client sees a lease expire. So a task with a known lease may be ready all the same; a task
+    without one is never leased.
 
     Attributes:
         phase: `none`, `open`, `done` or `dead`.
@@ -35,7 +35,7 @@ class _Task(Struct, frozen=True):
 
 def happened_at_moments(history: History) -> tuple[Verdict, Verdict]:
     """Judge the operations of each task, G7, and whether reads fit between them, G15."""
-    # A claim with a lost answer may have leased any task, so a lease may appear without a claim.
+    # A claim whose answer was lost may have leased any task, so a lease may appear without a claim.
     hidden = any(op.possible and not op.ok for op in history.by_f[F.CLAIM])
     step = partial(_step, hidden=hidden)
     writes: list[Violation] = []
@@ -66,7 +66,7 @@ def _violation(
 ) -> Violation:
     """Return the shortest prefix of a task's history that cannot be explained."""
     ops = sorted(ops, key=lambda op: op.done_ns)
-    # Each answer removed leaves less to explain, so bisection finds the first that fails.
+    # Every prefix of an explainable history is explainable, so bisection finds the first bad one.
     low, high = 1, len(ops)
     while low < high:
         middle = (low + high) // 2
@@ -80,7 +80,7 @@ def _violation(
 
 
 def _until(ops: list[Op], count: int) -> list[Op]:
-    """Return the history up to an answer; calls pending at that time may have taken effect."""
+    """Return the first `count` answered operations, and the later ones as still pending."""
     later = (op for op in ops[count:] if op.f is not F.READ)
     return [*ops[:count], *(msgspec.structs.replace(op, ret_ns=NEVER_NS) for op in later)]
 
@@ -119,7 +119,7 @@ def _claimed(task: _Task, op: Op) -> _Task | None:
 def _held(task: _Task, op: Op) -> _Task | None:
     said = (op.args.status, op.args.content)
     if task.phase != "open" or not task.leased or op.args.token != task.token:
-        # The same result again is answered with the stored one.
+        # A repeated submit of the same result gets the stored result as its answer.
         again = op.f is F.RESULT and task.phase == "done" and task.said == said
         return task if again else None
     if op.f is F.HEARTBEAT:
@@ -142,5 +142,6 @@ def _read(task: _Task, op: Op, *, hidden: bool) -> _Task | None:
         same = task.said[0] == status and (not content or content == task.said[1])
         return task if same else None
     if status == "FAILED" and op.out.location == "DLQ_SET" and task.phase == "open":
-        return _Task("dead", task.token)  # Out of attempts or of time, which no client sees.
+        # No client sees a task run out of attempts or of time to live.
+        return _Task("dead", task.token)
     return task if status == "FAILED" and task.phase == "dead" else None

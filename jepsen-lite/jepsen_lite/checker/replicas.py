@@ -37,14 +37,14 @@ def converge(history: History) -> Verdict:
     return judged("G17", found, checked=checked if final is not None else 0)
 
 
-# After these faults a node may have less on its disk than it had in memory, or another disk.
+# After these faults a node may have lost what it had not synced, or may have an empty disk.
 _FORGETTING = frozenset(
     {"power", "corrupt", "wipe", "membership", "disk-error", "disk-full", "disk-slow"}
 )
 
 
 def _steps_back(history: History) -> Iterator[Violation]:
-    """Yield where a node's state went back to an earlier entry although its disk was kept."""
+    """Yield each return of a node's state to an earlier entry although its disk was kept."""
     excused = {
         node for fault in history.faults if fault.name in _FORGETTING for node in fault.nodes
     }

@@ -10,7 +10,7 @@ from msgspec import Struct
 from jepsen_lite.history import AUTOPSY, F, Type
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, History
 
-# The latency of a machine that is fast enough, before the first fault.
+# A machine is fast enough if 99 of 100 operations before the first fault take at most this.
 CALM_P99_MS = 100
 STARVED_P99_MS = 500
 CALM_OPS_MIN = 50
@@ -65,7 +65,7 @@ def _phases(history: History) -> Iterator[str]:
 def starved(history: History) -> bool:
     """Return whether the machine was too slow for verdicts about durations.
 
-    The bound is above the default one: the promises about durations are in seconds.
+    The bound is laxer than the default demand, because the promises about durations are in seconds.
     """
     unchanged = Demands(ok={}, faults={})
     return any((*_calibration(history, calm_p99_ms=STARVED_P99_MS), *_leaders(history, unchanged)))
@@ -76,7 +76,7 @@ def _calibration(history: History, *, calm_p99_ms: int) -> Iterator[str]:
     if begun is None or ended is None:
         return
     before = [op for op in history.ops if begun.t_ns <= op.call_ns and op.done_ns < ended.t_ns]
-    # A claim that waits for work is not slow.
+    # A claim that waits for work takes long on any machine.
     took = sorted(op.done_ns - op.call_ns for op in before if op.ok and not op.args.wait_ms)
     if len(took) < CALM_OPS_MIN:
         yield f"only {len(took)} operations before the first fault, {CALM_OPS_MIN} are needed"
@@ -87,7 +87,7 @@ def _calibration(history: History, *, calm_p99_ms: int) -> Iterator[str]:
             f"the machine is too busy: p99 {p99_ms:.0f} ms without a fault,"
             f" {calm_p99_ms} ms is allowed"
         )
-    # A refusal is an answer; a node that cannot tell, or cannot be reached, gives none.
+    # A refusal counts as an answer; an unknown outcome and an unreachable node do not.
     failed = [op for op in before if op.type is Type.INFO or op.out.http >= 500]
     if failed:
         first = failed[0]

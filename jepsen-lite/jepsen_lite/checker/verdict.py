@@ -61,7 +61,7 @@ def unknown(guarantee: str, note: str) -> Verdict:
 
 
 def combined(guarantee: str, parts: Sequence[Verdict], *, note: str) -> Verdict:
-    """Return a guarantee that is the sum of others."""
+    """Return the verdict on a guarantee that consists of several judged parts."""
     violations = [each for part in parts for each in part.violations]
     if violations:
         return judged(guarantee, violations, checked=len(parts), note=note)
