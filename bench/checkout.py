@@ -46,7 +46,7 @@ class Checkout:
 
     @property
     def addresses(self) -> list[str]:
-        """The same: every node takes every request."""
+        """Base URLs of the nodes, like `urls`: every node takes every request."""
         return self.urls
 
     @property

@@ -16,7 +16,7 @@ class Contender(Protocol):
         name: For tables.
         protocol: The protocol of its clients, as `bench.generator` names it.
         batch_max: Tasks that fit into one batch.
-        syncs: What it has on disk when it acknowledges, in words.
+        syncs: In words, the state of its disk when it acknowledges a task.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Contender(Protocol):
 
     @property
     def urls(self) -> list[str]:
-        """The addresses that the load goes to."""
+        """The addresses that the load is sent to."""
 
     @property
     def addresses(self) -> list[str]:
@@ -39,17 +39,17 @@ class Contender(Protocol):
         """Processes of the nodes."""
 
     def start(self) -> None:
-        """Start, and return when it serves.
+        """Start, and return once it serves requests.
 
         Raises:
-            RuntimeError: It does not start; the text has the ends of the logs.
+            RuntimeError: It did not start; the text has the ends of the logs.
         """
 
     def stop(self) -> None:
         """Stop every process; safe to call again."""
 
     def leader(self, queue: str) -> str:
-        """Return the address of the node that leads a queue, or a part of it."""
+        """Return the address of the node that leads a queue or, of a sharded queue, one shard."""
 
     def kill(self, address: str) -> None:
         """Kill a node with SIGKILL."""

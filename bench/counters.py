@@ -1,4 +1,4 @@
-"""Counters: counts of events on all nodes, from their metrics and from the kernel."""
+"""Counters: how often events happened on all nodes, by their metrics and by the kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-# Tables leave out events that happen less than once in two hundred operations.
+# Tables leave out events that are rarer than one in two hundred operations.
 _WORTH_TELLING = 0.005
 _COMMITTED = "codeq_raft_commit_index"
 
@@ -20,8 +20,8 @@ def of_metrics(texts: Sequence[str]) -> Counter[str]:
         texts: The metrics of each node of one cluster, in the Prometheus text format.
 
     Returns:
-        By the metric's name without its prefix and suffix; `entries` is the number of committed
-        log entries, each counted once.
+        Counts by the metric's name without its prefix and suffix. `entries` is the number of
+        committed log entries, each counted once and not once per node.
     """
     summed: Counter[str] = Counter()
     committed: dict[str, float] = {}

@@ -1,7 +1,8 @@
-"""Filled: data of stopped nodes, full of tasks made by the broker's own engines.
+"""Filled: data directories for nodes that have not started, with tasks from the broker's engines.
 
-Each shard's engine creates the tasks that requests would create, without the requests. Then the
-counters are recounted, and the log starts after its last entry, as with a snapshot.
+Each shard's engine creates the same rows that requests would create, without the requests. Then the
+counters are checked against the tasks. The log starts after the engine's last entry, as after a
+snapshot.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ def fill(
     tasks: int,
     payload_bytes: int,
 ) -> None:
-    """Create the data of two nodes that have never run; both hold the same.
+    """Create the data directories of two nodes that have never run; both hold the same tasks.
 
     Args:
-        first: A node of a cluster that is not entered yet.
+        first: A node of a cluster that has not been started.
         second: Another one.
-        third: Has no data; the other two expect it.
-        shards: Of the cluster.
-        tasks: In all shards together.
+        third: A node that gets no data, but is a member for the other two.
+        shards: Number of shards of the cluster.
+        tasks: Number of tasks in all shards together.
         payload_bytes: The approximate size per task; random, so that it does not compress.
 
     Raises:
@@ -76,7 +77,7 @@ def fill(
             for shard, path in enumerate(paths):
                 _link(path, copy_of(shard))
     _found([first, second], third, shards=shards)
-    # Without it, the nodes would wait for the system to write these files back.
+    # Otherwise the nodes' first syncs would wait for the kernel to write these files back.
     os.sync()
 
 
@@ -99,7 +100,7 @@ def _found(nodes: Sequence[NodeProcess], expected: NodeProcess, *, shards: int) 
 
 
 def _member(node: NodeProcess, *, data: int) -> Member:
-    # A node announces its own address when it runs: a fixed one here would bypass the slow link.
+    # A running node registers its own address. An address stored here would bypass the slow link.
     return Member(id=node.id, data=data, voter=data > 0, http=node.url)
 
 
@@ -151,7 +152,7 @@ async def _create(
     if batch:
         await engine.operate(batch)
     engine.stop()
-    # The log goes on after the last entry, as with a snapshot of it.
+    # The log continues after the last entry, as after a snapshot.
     puts, _ = rows_after_snapshot(
         engine.applied_index, log.term, vote_term=log.term, voted_for=None
     )
@@ -169,7 +170,7 @@ def _ids(count: int) -> Iterator[str]:
 
 
 def _counted(path: Path) -> int:
-    """Return the number of a shard's tasks, after comparing it with the counters of each queue."""
+    """Return the number of a shard's tasks, and raise if a queue's counters do not match it."""
     recount, tasks = Recount(), 0
     with StoredShard(path) as stored:
         start, end = keyspace.prefix_range(keyspace.TASK_PREFIX)
@@ -183,7 +184,7 @@ def _counted(path: Path) -> int:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Copy a shard that nobody has open; immutable files are linked."""
+    """Copy a shard's directory that no process has open; link its immutable files."""
 
     def copy(one: str, other: str) -> None:
         if one.endswith(".sst"):

@@ -39,7 +39,7 @@ async def _serve(port: int) -> None:
 
 @contextmanager
 def floors(count: int = 1) -> Iterator[dict[str, int]]:
-    """Run that many such servers, each in a process of its own; yields their process ids by URL."""
+    """Run `count` such servers, each in its own process; yield their process ids by URL."""
     ports = free_ports(count)
     with TemporaryDirectory(prefix="floor-") as logs:
         servers = [Server(Path(logs) / str(port)) for port in ports]

@@ -1,4 +1,4 @@
-"""Generator: closed-loop load from its own process, at a few hundredths of a ms per request."""
+"""Generator: closed-loop load from its own process, for a few hundredths of a ms per request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.work import BrokerWork
 from codeq_cluster.testing.accounting import Percentiles
 
 _ROOT = Path(__file__).parent.parent
-# For connecting, and for requests in flight when the time is over.
+# Allowed for connecting, and for requests still in flight when the time is over.
 _SPARE_S = 120.0
 
 
@@ -42,7 +42,7 @@ def generate(job: Job) -> Sample:
 
 
 async def run(job: Job) -> Sample:
-    """Connect, warm up, measure, let the lanes end; return the measurements."""
+    """Connect, warm up, measure and let the lanes end; return the measurements."""
     tally = Tally()
     async with _lanes(job, tally):
         await asyncio.sleep(job.warm_up_s)
@@ -74,7 +74,7 @@ async def run(job: Job) -> Sample:
 def _lanes(job: Job, tally: Tally) -> AbstractAsyncContextManager[None]:
     if job.protocol == "codeq":
         return _http_lanes(job, tally)
-    # Imported late: only the `bench` extra installs the client libraries.
+    # Imported here, because only the `bench` extra installs the client libraries.
     from bench.peers.lanes import client_lanes  # noqa: PLC0415
 
     return client_lanes(job, tally)
@@ -117,6 +117,6 @@ def _used(job: Job) -> dict[str, float]:
 if __name__ == "__main__":
     asked = msgspec.json.decode(sys.argv[1], type=Job)
     if asked.protocol == "codeq":
-        # Bare lanes create no reference cycles, and a collection would stop all of them at once.
+        # A garbage collection would stop all lanes at once, and they create no reference cycles.
         gc.disable()
     sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run(asked))))

@@ -6,7 +6,7 @@ import msgspec
 
 from codeq_cluster.testing.accounting import Percentiles
 
-# The loads that clusters are compared under, by name: kind and lanes of a `Job`.
+# The loads for comparing clusters, by name: kind and lanes of a `Job`.
 LOADS = {
     "create@1": ("create", 1),
     "create@32": ("create", 32),
@@ -25,12 +25,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         kind: `create`, `cycle`, `batch` (cycles through the batch routes), `batch-create`, or
             `refused`: creates that the server refuses after it has decoded them.
         protocol: `codeq`, or one that `bench.peers.clients` speaks.
-        urls: Of the nodes; each request goes to one of them.
+        urls: Base URLs of the nodes; each request goes to one of them.
         command: The queue.
         lanes: Requests in flight; a lane sends the next when the last is answered.
         seconds: The measured time, after `warm_up_s`.
         batch: Tasks per request, of the batch kinds.
-        watched: By name: process ids whose CPU time is read at both ends of the measured time.
+        watched: Processes by name; their CPU time is read at both ends of the measured time.
     """
 
     kind: str
@@ -51,13 +51,13 @@ class Sample(msgspec.Struct, kw_only=True):
     """The measurements of one job.
 
     Attributes:
-        tasks: Created or finished in the measured time.
-        requests: Answered in it.
+        tasks: Tasks created or finished in the measured time.
+        requests: Requests answered in the measured time.
         latency_ms: By operation, of requests answered in the measured time.
         failed: Unsuccessful answers, by operation and status, including warm-up and end.
         empty: Claims that found nothing.
         cpu_s: CPU seconds of the watched processes in the measured time, by name.
-        generator_s: The generator's own.
+        generator_s: CPU seconds of the generator itself.
         foreign_s: CPU seconds of everything else on the machine.
         operations: Tasks created or finished from start to end, including the warm-up.
     """

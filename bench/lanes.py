@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from codeq_cluster.testing.http import UNANSWERED, Connection, HttpAnswer
 
-# The work of a lane: it yields an operation's name with its request for each node, and is sent the
-# answer's body, or None for a failure. It costs a tenth of a task that awaits futures.
+# The work of a lane is a generator: it yields an operation's name with its request for each node,
+# and is sent the answer's body, or None for a failure. This costs a tenth of a task that awaits
+# futures.
 Work = Generator[tuple[str, Sequence[bytes]], bytes | None, None]
 
 _ANSWER_WITHIN_S = 30.0
@@ -29,11 +30,11 @@ class Tally:
     Attributes:
         measuring: Whether latencies and tasks count; failures always do.
         over: Whether the lanes should end.
-        tasks: Created or finished while measuring.
-        operations: Created or finished at any time.
-        requests: Answered while measuring.
-        latencies_s: Of those, by operation.
-        failed: By operation and status.
+        tasks: Tasks created or finished while measuring.
+        operations: Tasks created or finished at any time.
+        requests: Requests answered while measuring.
+        latencies_s: Latencies of those requests, by operation.
+        failed: Failed requests, by operation and status.
         empty: Claims that found nothing.
     """
 
@@ -67,7 +68,7 @@ class Lane:
     """One request after the other, each to a random node.
 
     Args:
-        work: Returns a generator that does one piece of work; repeated until the tally is over.
+        work: Returns a generator for one piece of work; called again until the tally is over.
         group: Owns the tasks that reconnect.
     """
 
@@ -79,7 +80,7 @@ class Lane:
         self._tally = tally
         self._group = group
         self._connections: list[Connection] = []
-        # Drawn once: drawing costs as much as sending.
+        # Drawn in advance, because drawing a node per request costs as much as sending.
         self._turns = itertools.cycle(random.choices(range(len(urls)), k=_TURNS))
         self._at = 0
         self._operation, self._request = "", b""
@@ -100,7 +101,7 @@ class Lane:
         self._next(None)
 
     def give_up(self, asked_before_s: float) -> None:
-        """End the connection whose request has been waiting since before an instant."""
+        """End the connection if its request has waited since before an instant."""
         for connection in self._connections:
             connection.give_up(asked_before_s)
 
@@ -151,7 +152,7 @@ def _repeated(work: Callable[[], Work], tally: Tally) -> Work:
 
 
 async def sweep(lanes: Sequence[Lane]) -> None:
-    """Bound every wait for an answer, at no cost per request; runs until cancelled."""
+    """Bound every wait for an answer without a timer per request; runs until cancelled."""
     while True:
         await asyncio.sleep(_SWEEP_EVERY_S)
         for lane in lanes:

@@ -1,8 +1,8 @@
-"""Ledger: the cost of each layer of a create, by difference, beside its budget.
+"""Ledger: the cost of each layer of a create, as a difference of loads, beside its budget.
 
 Every row is one load on one cluster. A layer's cost is the row's cost minus that of the rows below
-it. All clusters run for the whole time and the rows take turns, so that a machine whose speed
-drifts does not distort the differences.
+it. A machine's speed drifts. So all clusters run for the whole time and the rows take turns, which
+keeps the drift out of the differences.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the ledger.
 
     Attributes:
-        name: For `--only`.
+        name: Its name for `--only`.
         says: What it measures.
         cluster: The cluster it runs on: `floor`, or nodes x shards.
         asks: `all` nodes, the `leader` of the only shard, or its `followers`.
@@ -157,9 +157,9 @@ class Figures(msgspec.Struct, kw_only=True):
     """The measurements of a row: medians of its rounds.
 
     Attributes:
-        cpu_ms: Of all nodes, per task.
-        layer_ms: `cpu_ms` less that of the rows below; None if one of them was not measured.
-        p50_ms, p99_ms: Of the operation that takes longest.
+        cpu_ms: CPU time of all nodes, per task.
+        layer_ms: `cpu_ms` minus that of the rows below; None if one of them was not measured.
+        p50_ms, p99_ms: Latencies of the slowest operation.
         counts: Events per task.
     """
 
@@ -186,7 +186,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows, print them, and keep them in `bench/results`."""
     options = _options(arguments)
-    # Raised as for Ctrl-C, so that everything that was started is stopped.
+    # SIGTERM then unwinds like Ctrl-C, so that every started process is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     earlier = (
         msgspec.json.decode(options.against.read_bytes(), type=Ledger) if options.against else None

@@ -1,4 +1,4 @@
-"""Machine: a description of the machine, and the cost of a process on it."""
+"""Machine: a description of the machine, and the resources that a process uses on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROBE_EVERY_S = 0.05
 def scratch(parent: Path | None) -> Iterator[Path]:
     """Yield a new directory below a parent, or below the system's for None; delete it afterwards.
 
-    Nodes that were killed may still write as it is deleted, so remaining files are left alone.
+    A killed node may still write during the deletion, so files that remain are left alone.
     """
     directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
     try:
@@ -48,7 +48,7 @@ def describe(directory: Path) -> dict[str, object]:
 
 
 class DiskProbe:
-    """Syncs its own file twenty times a second: shows the disk's delays, whatever causes them.
+    """Syncs its own file twenty times a second, which shows the disk's delays of any cause.
 
     Attributes:
         syncs: (end in monotonic seconds, duration in ms) of each sync.
@@ -71,7 +71,7 @@ class DiskProbe:
         self._thread.join()
 
     def slowest(self, from_s: float, to_s: float) -> float:
-        """Return the duration of the slowest sync that ended in a span, 0 without one."""
+        """Return the duration of the slowest sync that ended in a span, or 0 if none ended."""
         return max((took_ms for at_s, took_ms in self.syncs if from_s <= at_s < to_s), default=0.0)
 
     def _run(self) -> None:
@@ -113,7 +113,8 @@ def prefer(pids: Sequence[int], *, nice: int) -> None:
     for pid in pids:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             os.setpriority(os.PRIO_PROCESS, int(thread.name), nice)
-        # With autogroups, a priority only counts within a session, so the group's own is set too.
+        # With autogroups, a process's priority counts only within its session; the group has its
+        # own.
         group = Path(f"/proc/{pid}/autogroup")
         if nice and group.exists():
             group.write_text(str(nice))

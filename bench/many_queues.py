@@ -2,10 +2,11 @@
 
     python -m bench.many_queues [--queues 10 1000 10000] [--tasks 100000] [--claims 2000]
 
-One shard's engine on a real RocksDB, without network. The tasks are the same for every number of
-queues, which get them in turn. A claim looks for the shard's first task, then makes the decision
-and its entry, as a request does. At the end everything is closed, reopened, and claimed from once
-more. The CPU is that of the loop's thread for a claim and its result. Prints one JSON object.
+One shard's engine on a real RocksDB, without network. The number of tasks is the same for every
+number of queues, and the queues get them in turn. A claim looks for the shard's first task, then
+makes the decision and its entry, as a request does. At the end everything is closed and reopened,
+and one more claim is made. The CPU time is that of the event loop's thread for a claim and its
+result. Prints one JSON object.
 """
 
 from __future__ import annotations

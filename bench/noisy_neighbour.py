@@ -1,8 +1,8 @@
-"""Noisy neighbour: the effect on other tenants when one floods the cluster.
+"""Noisy neighbour: the effect on quiet tenants of another that floods the cluster.
 
-Three real nodes. Quiet tenants run cycles at a steady pace. In each phase a neighbour offers
-creates at a much higher pace: nobody, a client of servers that do nothing (the cost of the
-generator alone), a tenant with a rate limit, a tenant without one, nobody again.
+On three real nodes, quiet tenants run cycles at a steady pace. Each phase has another neighbour
+that offers creates at a much higher pace: none; a client of servers that do nothing, which shows
+the cost of the generator alone; a tenant with a rate limit; a tenant without one; none again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUIET = ["quiet-1", "quiet-2", "quiet-3"]
 _NOISY, _LIMITED = "noisy", "limited"
 _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
 _WARM_UP_S = 2.0
-# Between phases, so that one phase's requests in flight are not measured in the next.
+# The pause between phases, so that requests in flight do not count for the next phase.
 _SETTLE_S = 2.0
 _FLOOR_SERVERS = 3
 
@@ -121,7 +121,7 @@ async def _phase(
 
 
 def _between(seen: Seen, from_s: float, to_s: float) -> Seen:
-    """Return what ended in the measured time."""
+    """Return the requests that ended in the measured time."""
     kept = msgspec.structs.replace(seen)
     kept.requests = [each for each in seen.requests if from_s <= each.ended_s < to_s]
     kept.cycles = [each for each in seen.cycles if from_s <= each.ended_s < to_s]

@@ -1,4 +1,4 @@
-"""Original: three processes of codeQ in Go, with its own Raft."""
+"""Original: a cluster of three processes of the original codeQ, in Go with its own Raft."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ _SETTINGS = {
 class Original:
     """The original's nodes.
 
-    A node that does not lead answers 307. So the load goes to the node that leads every shard, as
-    from clients that remember the redirect.
+    A node that does not lead answers 307. So the load goes straight to the node that leads every
+    shard, as from clients that remember the redirect.
     """
 
     protocol = "codeq"
-    # The bound of its batch routes.
+    # Its batch routes take at most this many tasks.
     batch_max = 10
     producer_token = _TOKEN
     worker_token = _TOKEN
@@ -122,7 +122,8 @@ class Original:
         self._nodes.pop(address).kill()
 
     def _find_leader(self) -> bool:
-        # Ids are random and choose the shard, so this many creates reach all of a few shards.
+        # A task's random id decides its shard, so this many creates almost surely reach every
+        # shard.
         tries = 10 * self._shards
         for url in self._nodes:
             if all(_creates(url) for _ in range(tries)):

@@ -1,4 +1,4 @@
-"""Processes: waiting until servers to be measured serve, and ending them."""
+"""Processes: wait until servers are ready to be measured, and stop them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def wait_until(
     """Return when a condition holds.
 
     Args:
-        holds: Asked every 20 ms.
-        servers: Must run meanwhile.
-        logs: Of what these started, for the error.
+        holds: The condition; it is checked every 20 ms.
+        servers: Processes that must keep running meanwhile.
+        logs: Log files of the servers, for the error's text.
         within_s: Longest wait.
 
     Raises:
-        RuntimeError: It does not in time, or a server has ended; with the logs' ends.
+        RuntimeError: The condition did not hold in time, or a server ended; with the logs' ends.
     """
     deadline = time.monotonic() + within_s
     while not holds():
@@ -42,7 +42,7 @@ def wait_until(
 
 
 def stop(servers: Iterable[Server]) -> None:
-    """End servers with SIGTERM, all at once, and what has not ended in time with SIGKILL."""
+    """Send SIGTERM to all servers at once, and SIGKILL to those that do not end in time."""
     every = list(servers)
     for server in every:
         server.terminate()
@@ -51,7 +51,7 @@ def stop(servers: Iterable[Server]) -> None:
 
 
 def listens(port: int) -> bool:
-    """Return whether somebody accepts connections on a loopback port."""
+    """Return whether a server accepts connections on a loopback port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

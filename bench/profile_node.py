@@ -68,7 +68,7 @@ def summary(stacks: str) -> str:
     """Summarize collapsed stacks.
 
     Returns:
-        Own time by package and by function, then time including callees by function, each as a
+        Own time by package and by function, then time including callees by function. Each is a
         share of the samples that held the interpreter lock.
     """
     own_package: Counter[str] = Counter()

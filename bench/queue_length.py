@@ -2,7 +2,7 @@
 
     python -m bench.queue_length [--tasks 1000000]
 
-One shard's engine on a real RocksDB, without network. It creates the tasks in batches of 100,
+Measures one shard's engine on a real RocksDB, without network. Creates the tasks in batches of 100,
 claims and finishes some, closes everything, reopens it and claims once more. Prints one JSON
 object.
 """

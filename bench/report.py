@@ -1,4 +1,4 @@
-"""Report: the figures as rows, and the rows as a table."""
+"""Report: measurements as rows, and the rows as a table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Row(msgspec.Struct, kw_only=True):
     Attributes:
         per_s: Tasks created per second, or finished if the scenario finishes them.
         latency_ms: By operation: count, p50, p90, p99, max.
-        nodes_cpu_percent: Of one core, all nodes together.
-        driver_cpu_percent: The load generator's.
+        nodes_cpu_percent: CPU of all nodes together, in percent of one core.
+        driver_cpu_percent: CPU of the load generator, in percent of one core.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, kind: str, lanes: int, sample: Sample) -> Row:
-        """Summarize what a generator measured."""
+        """Summarize a generator's sample."""
         return cls(
             kind=kind,
             lanes=lanes,
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """Return the report as text: machine, one line for each operation of each row, the rest."""
+    """Return the report as text: the machine, a line per operation of each row, then the rest."""
     machine, settings = report["machine"], report["settings"]
     changed = ", with uncommitted changes" if machine["changed"] else ""
     place = (

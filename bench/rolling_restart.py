@@ -2,10 +2,10 @@
 
     python -m bench.rolling_restart [--cycles 200]
 
-Three real nodes run cycles (create, claim, result) at a fixed rate. The client knows all nodes and
-gets no notice. Each node gets SIGTERM, is started again when it has ended, and the next one follows
-when it is ready. Prints the latency of requests, second by second, beside the slowest sync of an
-unrelated file: a stalled disk shows in both.
+A client runs cycles (create, claim, result) at a fixed rate against three real nodes. It knows all
+nodes and gets no notice of the restarts. Each node gets SIGTERM and is started again once it has
+ended; the next one follows once it is ready. Prints the latency of requests, second by second,
+beside the slowest sync of an unrelated file: a stalled disk shows in both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FAILURES_SHOWN = 10
 
 
 class Event(msgspec.Struct, frozen=True):
-    """An action on the cluster; monotonic seconds."""
+    """An action on the cluster, in monotonic seconds."""
 
     at_s: float
     what: str
@@ -47,11 +47,11 @@ class Restarted:
     Attributes:
         begun_s: When the first node was told to stop.
         ended_s: When the last node was ready.
-        spread: Shards by leader: before, when the last node was ready, and at the end.
-        even_after_s: From the last node ready to every shard back at its preferred leader.
-        busy_percent: Of the machine's cores, by any process, over the whole run.
-        stolen_percent: Of their time, the share that the hypervisor gave to others.
-        disk: Its syncs meanwhile.
+        spread: Shards by leader: before, once the last node was ready, and at the end.
+        even_after_s: Time from the last node ready until every shard is led by its preferred node.
+        busy_percent: Share of the cores' time used by any process over the whole run.
+        stolen_percent: Share of the cores' time that the hypervisor gave to other machines.
+        disk: The syncs of the probe file meanwhile.
     """
 
     events: list[Event]
@@ -137,7 +137,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> Restarted:
 
 
 async def _even(cluster: LocalCluster) -> None:
-    """Wait until every shard is led by its preferred node; the nodes take turns in order."""
+    """Wait until every shard is led by its preferred node: shard i by node i, round robin."""
     nodes = list(cluster.nodes)
     wanted = {shard: nodes[shard % len(nodes)] for shard in range(cluster.shards)}
 
@@ -161,7 +161,7 @@ async def _spread(cluster: LocalCluster) -> dict[str, int]:
 
 
 class _Cores(msgspec.Struct, frozen=True):
-    """The time of all cores by use, in ticks."""
+    """The time of all cores by kind of use, in ticks."""
 
     total: int
     idle: int

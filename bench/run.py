@@ -82,7 +82,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, An
         directory, nodes=options.nodes, shards=options.shards, settings=settings
     ) as cluster:
         rss_at_start = _rss(cluster)
-        # Before any load: afterwards compactions would count as idle work.
+        # Idle cost is measured before any load; afterwards compactions would count as idle work.
         idle = await _idle(cluster) if "idle" in options.only else None
         urls = list(cluster.urls.values())
         for kind in ("create", "cycle"):
@@ -186,7 +186,7 @@ def _told(row: Row) -> Row:
 
 
 async def _drain(cluster: LocalCluster, command: str) -> None:
-    """Take the tasks of a create-only level out of the queues, so that all levels start alike."""
+    """Empty the queues after a create-only level, so that all levels start alike."""
     urls, token = cluster.urls, next(iter(WORKER_TOKENS.values()))
     claim = {"commands": [command], "count": 100, "leaseSeconds": 120}
     async with RecordingClient(urls) as client:
@@ -228,7 +228,7 @@ def _rss(cluster: LocalCluster) -> dict[str, float]:
 
 
 async def _repair(cluster: LocalCluster, kills: int) -> dict[str, Any]:
-    """Kill leaders one after the other under load; return the time to the next write for each."""
+    """Kill leaders one after another under load; return the time to the next write for each."""
     seconds: list[float] = []
     async with Load(
         cluster.urls,

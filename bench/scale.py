@@ -2,10 +2,10 @@
 
     python -m bench.scale --tasks 1000000
 
-The broker's own engines create the tasks, one engine per shard, directly in the data of two nodes:
-the same rows as by requests, without the requests. Their counters are recounted. Then the nodes
-start, and a third one with an empty disk, which fetches a snapshot of every shard. At last all are
-stopped and started again.
+The broker's own engines, one per shard, create the tasks directly in the data of two nodes: the
+same rows as requests would create. Their counters are checked. Then the two nodes start, and a
+third one with an empty disk, which fetches a snapshot of every shard. Finally all three are stopped
+and started again.
 """
 
 from __future__ import annotations

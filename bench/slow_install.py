@@ -2,11 +2,10 @@
 
     unshare --net python -m bench.slow_install --gib 5 --mbit 200
 
-Three real nodes. Two hold the state and serve creates at a steady rate. The third starts with an
-empty disk and must fetch a snapshot of every shard. Its link is slow in both directions: the kernel
-shapes the traffic through the proxies between it and the others, in a separate network namespace.
-With --apart and --third it takes neither processor nor disk from the other two, as on its own
-machine.
+Of three real nodes, two hold the state and serve creates at a steady rate. The third starts with an
+empty disk and must fetch a snapshot of every shard. Its link is slow in both directions: proxies
+connect it to the others, and the kernel shapes their traffic in a separate network namespace. With
+--apart and --third it shares neither processor nor disk with the other two, as on its own machine.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from codeq_cluster.testing.accounting import Percentiles
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 
-_PAYLOAD_BYTES = 900_000  # Near the limit, so that few tasks make much state.
+_PAYLOAD_BYTES = 900_000  # Near the limit of a payload, so that few tasks make a large state.
 _READY_WITHIN_S = 3600.0
 _BURST = "64k"
 
@@ -92,7 +91,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
             with DiskProbe(directory) as disk:
                 await asyncio.sleep(options.quiet)
                 if options.apart:
-                    # This thread drives the proxies; processes started from now on inherit its
+                    # This thread drives the proxies. Processes started from here on inherit its
                     # cores.
                     os.sched_setaffinity(0, [last])
                 begun_s = time.monotonic()
@@ -137,7 +136,7 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, ob
 
 
 def _own_network() -> None:
-    """Refuse to shape other programs' traffic; bring the loopback of the namespace up."""
+    """Bring up the namespace's loopback; refuse to run where other programs' traffic flows."""
     links = json.loads(_run("ip", "-json", "link", "show"))
     others = [link["ifname"] for link in links if link["ifname"] != "lo" and "UP" in link["flags"]]
     if others:
@@ -154,7 +153,7 @@ def _slow_down(cluster: LocalCluster, node: str, *, mbit: int) -> None:
     for peer in cluster.nodes:
         if peer == node:
             continue
-        # Either end may have dialled, so match packets to and from the proxy's port.
+        # Either end may have opened the connection, so match packets to and from the proxy's port.
         _filter("dport", cluster.link_port(peer, node), "1:2")
         _filter("sport", cluster.link_port(node, peer), "1:2")
         _filter("dport", cluster.link_port(node, peer), "1:3")

@@ -1,7 +1,7 @@
-"""Steady: cycles or creates at a fixed rate until standard input closes; prints every request.
+"""Steady: run cycles or creates at a fixed rate until standard input closes; print each request.
 
-A client that knows all nodes: it asks them in turn. If a connection is refused it asks the next
-one, since nothing was sent. It retries nothing else.
+The client knows all nodes and asks them in turn. If a connection is refused it asks the next node,
+since nothing was sent. It retries nothing else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROOT = Path(__file__).parent.parent
 _LEASE_S = 120
 _WAIT_S = 5
 _TIMEOUT_S = 30.0
-_CLAIMS_MAX = 20  # Of one cycle: other claims may have taken the tasks that were there.
+_CLAIMS_MAX = 20  # The most claims in one cycle: other cycles may have taken the available tasks.
 
 
 class Steady(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +34,10 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `cycle` (create, claim, result) or `create`.
         urls: Base URLs, asked in turn.
-        tokens: Of a producer and of a worker each, used in turn.
+        tokens: Pairs of a producer's and a worker's token, used in turn.
         per_s: Operations started per second, evenly spaced.
-        in_flight_max: Started and not ended; beyond it one is skipped and counted.
+        in_flight_max: The most unfinished operations; beyond it an operation is skipped and
+            counted.
         payload_bytes: The approximate size of a payload.
     """
 
@@ -54,8 +55,8 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         ended_s: When its answer was complete, monotonic seconds of the machine.
-        took_ms: Since it was due (a create), or since the answer before it.
-        failure: Empty if it was answered with success.
+        took_ms: Duration since its due time (a create) or since the previous answer.
+        failure: Empty if the request succeeded.
     """
 
     operation: str
@@ -68,8 +69,8 @@ class Seen(msgspec.Struct, kw_only=True):
     """The measurements.
 
     Attributes:
-        cycles: Each that was begun and has ended well, from when it was due.
-        held_back: Skipped because too many had not ended.
+        cycles: Duration of each successful cycle, from its due time.
+        held_back: Operations skipped because too many were unfinished.
         refused: Connections refused by a node; the request went to the next one.
         late_ms_max: The longest time between a request's due time and its start, caused by the
             generator or the machine it shares. It is part of the request's latency.
@@ -199,7 +200,7 @@ class _Load:
     async def _post(
         self, operation: str, path: str, token: str, body: bytes, due_s: float
     ) -> bytes | None:
-        """Return the answer's bytes, empty for 204, None for a failure."""
+        """Return the answer's body: empty for 204, None for a failure."""
         urls = self._steady.urls
         first = next(self._turn)
         failure = "no node takes a connection"

@@ -1,6 +1,6 @@
 """Versus: the same loads on several clusters in one run, in turn, several rounds.
 
-A machine's speed drifts, so only figures of the same minute can be compared.
+Only figures of the same minute are comparable, because a machine's speed drifts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _USUAL = ("create@1", "create@32", "cycle@32", "cycle@128", "batch")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the loads, print medians and ratios, keep the samples in `bench/results`."""
     options = _options(arguments)
-    # Raised as for Ctrl-C, so that everything that was started is stopped.
+    # SIGTERM then unwinds like Ctrl-C, so that every started process is stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     prefer([os.getpid()], nice=options.nice)
     with scratch(options.directory) as directory:
@@ -70,7 +70,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _alternate(
     sides: Sequence[Contender], options: argparse.Namespace
 ) -> dict[str, list[list[Sample]]]:
-    """Return by load, for each round, a sample of each side."""
+    """Return, by load, one list per round with a sample of each side."""
     samples: dict[str, list[list[Sample]]] = {load: [] for load in options.only}
     with ExitStack() as stack:
         for side in sides:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from codeq_cluster.testing.client import ClientAnswer, RecordingClient
 
-# Long enough for the claim to be waiting, and for the cluster to be idle again.
+# Long enough that the claim is waiting and the cluster is idle again.
 _SETTLE_S = 0.03
 _WAIT_S = 20
 
@@ -26,7 +26,7 @@ class Wakes:
 async def wakes(
     client: RecordingClient, *, rounds: int, producer: str, workers: Sequence[str], command: str
 ) -> Wakes:
-    """Create on one node tasks that a worker waits for on another, one after the other.
+    """Create tasks on one node, one at a time, while a worker waits for each on another node.
 
     Args:
         client: Connected to all nodes.
@@ -66,7 +66,7 @@ async def _claimed(
 
 
 def _two(nodes: Sequence[str], n: int) -> tuple[str, str]:
-    """Return two different nodes, every ordered pair in turn."""
+    """Return a pair of different nodes; every ordered pair has its turn."""
     count = len(nodes)
     if count == 1:
         return nodes[0], nodes[0]

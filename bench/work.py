@@ -1,4 +1,4 @@
-"""Work: the requests of a lane, encoded once, whose answers are barely decoded."""
+"""Work: a lane's requests, encoded once; answers are decoded only as far as needed."""
 
 from __future__ import annotations
 
@@ -64,12 +64,13 @@ class BrokerWork:
         task = {"command": command, "payload": {"n": 1, "text": "x" * payload_bytes}}
         claim = {"commands": [command], "leaseSeconds": _LEASE_S, "waitSeconds": _WAIT_S}
         self._create = self._requests("", producer_token, task)
-        # The server decodes it and then refuses it, because a task needs a command.
+        # A task needs a command, so the server decodes this create and then refuses it.
         self._refused = self._requests("", producer_token, {**task, "command": ""})
         self._claim = self._requests("/claim", worker_token, claim)
         self._create_batch = self._requests("/batch", producer_token, {"tasks": [task] * batch})
         self._claim_batch = self._requests("/claim/batch", worker_token, {**claim, "count": batch})
-        # A task's id goes between the two parts, so that no header is built per request.
+        # The task's id goes between the two parts: building a header per request would cost too
+        # much.
         result = self._requests(f"/{_ID}/result", worker_token, _RESULT)
         self._result = [whole.partition(_ID.encode()) for whole in result]
 

@@ -1,4 +1,4 @@
-"""Wrk: the same cycles driven by wrk, whose own cost is small; left out without it."""
+"""Wrk: the same cycles driven by wrk, which itself costs little; left out if not installed."""
 
 from __future__ import annotations
 

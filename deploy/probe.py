@@ -24,11 +24,11 @@ import urllib.request
 from contextlib import ExitStack
 from typing import Any
 
-# An election and the restart of a container are over long before.
+# Much longer than an election or the restart of a container.
 WITHIN_S = 60.0
-# A signature that is older than this may be somebody's recording.
+# An older signature may be a replayed one.
 FRESH_S = 300
-FILE_BYTES = 256 * 1024  # More than one read of a socket.
+FILE_BYTES = 256 * 1024  # Larger than one read of a socket, so that the transfer takes several.
 
 
 def send(
@@ -65,7 +65,7 @@ def require(expected: int, answer: tuple[int, Any], what: str) -> Any:
 
 def begun(url: str, **fields: object) -> Any:
     """Create a task and lease it; return the lease."""
-    # A command of its own: a task of another run cannot be claimed in this one's place.
+    # Each run has its own command, so that it cannot claim a task of another run.
     command = f"probe-{time.time_ns()}"
     tasks = f"{url}/v1/codeq/tasks"
     new = {"command": command, "payload": {"n": 1}, **fields}
@@ -89,7 +89,7 @@ def finished(url: str, task_id: str, **fields: object) -> Any:
 
 
 def cycle(url: str) -> None:
-    """Take one task through its life."""
+    """Create, claim and finish one task."""
     held = begun(url)
     finished(url, held["id"])
     print(f"probe: {url} took {held['id']} through its life")
@@ -125,7 +125,7 @@ def callback(hook: str, heard: str, url: str) -> None:
 
 
 def verify(headers: dict[str, str], body: bytes) -> None:
-    """End the program unless the body was signed with the secret, and lately."""
+    """End the program unless the body was signed with the secret within the last minutes."""
     stamp = headers.get("X-CodeQ-Timestamp", "")
     given = headers.get("X-CodeQ-Signature", "")
     secret = os.environ["WEBHOOK_HMAC_SECRET"].encode()
@@ -137,7 +137,7 @@ def verify(headers: dict[str, str], body: bytes) -> None:
 
 
 def applied(url: str) -> dict[int, tuple[int, str]] | None:
-    """Return each shard's applied index and digest on one node, or None when it does not answer."""
+    """Return each shard's applied index and digest on one node, or None if it does not answer."""
     try:
         status, body = call(f"{url}/v1/codeq/raft/status", os.environ["PRODUCER_TOKEN"])
     except OSError:
@@ -160,7 +160,7 @@ def caught_up(urls: list[str]) -> None:
 
 
 def free_ports(count: int) -> None:
-    """Print ports that nobody listens on."""
+    """Print ports that no process listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -21,14 +21,14 @@ class Receiver(BaseHTTPRequestHandler):
     heard: list[dict[str, object]] = []  # noqa: RUF012 - of all connections, on purpose
 
     def do_POST(self) -> None:
-        """Take a call, and forget the oldest when there are too many."""
+        """Store a call; beyond the limit, forget the oldest one."""
         body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
         self.heard.append({"headers": dict(self.headers), "body": body})
         del self.heard[:-_HEARD_MAX]
         self._answer(204, b"")
 
     def do_GET(self) -> None:
-        """Tell what came."""
+        """Answer with the stored calls."""
         self._answer(200, json.dumps(self.heard).encode())
 
     def _answer(self, status: int, content: bytes) -> None:
@@ -39,7 +39,7 @@ class Receiver(BaseHTTPRequestHandler):
 
 
 def main(port: int) -> None:
-    """Receive until SIGTERM, which the first process of a container would not hear by itself."""
+    """Receive until SIGTERM; the first process of a container ignores it without a handler."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ThreadingHTTPServer(("0.0.0.0", port), Receiver) as server:
         server.serve_forever()

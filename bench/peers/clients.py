@@ -1,4 +1,4 @@
-"""Clients: the operations a lane needs of any broker, and the client library for each."""
+"""Clients: the operations that a lane needs from any broker, each over its client library."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Client(Protocol):
         """Connect to every node, and create the queue if it does not exist."""
 
     async def create(self, lane: int, payload: bytes, *, key: str | None = None) -> None:
-        """Create a task, and return once the broker has acknowledged it.
+        """Create a task; return once the broker has acknowledged it.
 
         Args:
             lane: The number of the lane.
             payload: A JSON document.
-            key: Identifies a second attempt, if the broker supports that.
+            key: An idempotency key, for brokers that support one.
         """
 
     async def claim(self, lane: int, *, within_s: float = ANSWER_WITHIN_S) -> Any:
         """Wait for a task and return it."""
 
     async def finish(self, lane: int, handle: Any) -> None:
-        """Finish a task, and return once the broker has confirmed it, if it does."""
+        """Finish a task; return once the broker has confirmed it, if the protocol confirms."""
 
     def payload(self, handle: Any) -> bytes:
         """Return the payload of a task."""
@@ -55,7 +55,7 @@ def client_of(protocol: str) -> Client:
     Raises:
         ValueError: No client speaks this protocol.
     """
-    # Imported late: only the `bench` extra installs the libraries.
+    # Imported here, because only the `bench` extra installs the libraries.
     match protocol:
         case "codeq":
             from bench.peers.http_client import CodeqClient  # noqa: PLC0415
@@ -74,5 +74,5 @@ def client_of(protocol: str) -> Client:
 
 
 def fresh_queue() -> str:
-    """Return a name that no queue has."""
+    """Return a name that no queue has yet."""
     return f"bench{secrets.token_hex(6)}"

@@ -1,4 +1,4 @@
-"""Failover: the waits of creates at a fixed rate when the leader is killed, and lost tasks."""
+"""Failover: how long creates at a fixed rate wait when the leader is killed, and lost tasks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BEFORE_S = 3.0
 _AFTER_S = 5.0
 _ATTEMPT_WITHIN_S = 1.0
 _PAUSE_S = 0.05
-# Of any one create, from when it was due.
+# The longest wait of one create, from its due time.
 _ACKNOWLEDGED_WITHIN_S = 90.0
 _LANES = 8
 _SILENCE_S = 3.0
-# A broker that has handed out nothing yet may still be electing a leader for its consumers.
+# Until the first delivery, a broker may still be electing a leader for its consumers.
 _FIRST_WITHIN_S = 30.0
-# Three times the time of the slowest broker here.
+# Three times as long as the slowest broker took on this machine.
 _DRAINED_WITHIN_S = 120.0
 
 
@@ -32,9 +32,9 @@ class Failover(msgspec.Struct, frozen=True, kw_only=True):
     """One kill.
 
     Attributes:
-        worst_s: The longest wait of a create for its acknowledgement, from when it was due.
-        created: Creates acknowledged.
-        missing: Of those, how many no worker got afterwards: lost, or not delivered.
+        worst_s: The longest wait of a create for its acknowledgement, from its due time.
+        created: Acknowledged creates.
+        missing: How many of those no worker got afterwards: lost, or never delivered.
         twice: Tasks that workers got more than once.
     """
 
@@ -100,7 +100,7 @@ async def _load(client: Client, contender: Contender, leader: str) -> dict[int, 
 
 
 async def _drained(client: Client) -> Counter[int]:
-    """Return how often each number was delivered, until there is nothing more."""
+    """Take every task until none is left; return how often each number was delivered."""
     given: Counter[int] = Counter()
     begun_s = time.monotonic()
     deadline_s = begun_s + _DRAINED_WITHIN_S
@@ -115,7 +115,7 @@ async def _drained(client: Client) -> Counter[int]:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             given[msgspec.json.decode(client.payload(handle))["n"]] += 1
-            # Also refused if another worker got the task, which `given` has counted.
+            # The broker refuses also if another worker has got the task since; `given` counts that.
             with suppress(OSError):
                 await client.finish(lane, handle)
 

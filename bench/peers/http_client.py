@@ -1,4 +1,4 @@
-"""HTTP client: codeQ's API, for measures where what a client costs does not count."""
+"""HTTP client: codeQ's API, for measurements in which the client's own cost is irrelevant."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from codeq_cluster.testing.http import HttpClient
 _TOKEN = "dev-token"
 _TASKS = "/v1/codeq/tasks"
 _LEASE_S = 60
-# One more redirect than usual, for a leader that has changed meanwhile.
+# One redirect more than usually needed, because the leader may have changed meanwhile.
 _REDIRECTS_MAX = 3
 
 
 class CodeqClient:
-    """One queue; creates go to the next node, and to the node it redirects to.
+    """One queue; each create goes to the next node, and on to the node it redirects to.
 
-    Claims go to nodes that took a create themselves: the original's followers deliver tasks that
-    their leader does not know of.
+    Claims go only to nodes that took a create themselves, because the original's followers deliver
+    tasks that their leader does not know of.
     """
 
     async def connect(self, urls: Sequence[str], *, queue: str, lanes: int, batch: int) -> None:
-        """Remember the nodes: a queue is created by its first task."""
+        """Remember the nodes; the first task creates the queue."""
         del batch, lanes
         self._turn = itertools.cycle(urls)
         self._taking: dict[str, None] = {}
@@ -94,7 +94,7 @@ class CodeqClient:
         """Return the node that answered, and its answer.
 
         Raises:
-            OSError: It refused, or there is no answer.
+            OSError: The node refused, or did not answer.
         """
         raw = msgspec.json.encode(body)
         for _ in range(_REDIRECTS_MAX):

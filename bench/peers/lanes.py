@@ -1,4 +1,4 @@
-"""Lanes of a client library: the loops of `bench.lanes`, as tasks that await its answers."""
+"""Lanes over a client library: the loops of `bench.lanes`, as tasks that await its answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.job import Job
 from bench.lanes import Tally
 from bench.peers.clients import Client, client_of
 
-# For lanes that wait for tasks held by others when the time is over.
+# Allowed at the end for lanes whose next task is still held by another lane.
 _END_WITHIN_S = 3.0
 _FIRST_WITHIN_S = 60.0
 _PAUSE_S = 0.1
@@ -23,7 +23,7 @@ Step = Callable[[int], Coroutine[Any, Any, None]]
 
 
 class ClientLanes:
-    """The kinds of work over one client."""
+    """The kinds of work that lanes do over one client."""
 
     def __init__(self, client: Client, job: Job, tally: Tally) -> None:
         self._client = client
@@ -45,7 +45,7 @@ class ClientLanes:
         return kinds[kind]
 
     async def repeat(self, step: Step, lane: int) -> None:
-        """Do one piece of work after the other until the tally is over."""
+        """Do one piece of work after another until the tally is over."""
         while not self._tally.over:
             try:
                 await step(lane)
@@ -108,7 +108,7 @@ async def first_created(protocol: str, urls: Sequence[str], queue: str) -> None:
     """Create a queue and one task, retrying while the queue has no leader; take the task out.
 
     Raises:
-        TimeoutError: It has none in time.
+        TimeoutError: The queue has no leader in time.
     """
     async with asyncio.timeout(_FIRST_WITHIN_S):
         while True:

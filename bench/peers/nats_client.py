@@ -69,7 +69,7 @@ class NatsClient:
         ]
 
     async def create(self, lane: int, payload: bytes, *, key: str | None = None) -> None:
-        """Publish, and wait for the stream's answer."""
+        """Publish a message, and wait for the stream's acknowledgement."""
         headers = {Header.MSG_ID: key} if key else None
         await self._of(lane).publish(self._subject, payload, headers=headers)
 
@@ -83,12 +83,12 @@ class NatsClient:
         return handle.data
 
     async def finish(self, lane: int, handle: Msg) -> None:
-        """Acknowledge, and wait until the server has taken it."""
+        """Acknowledge the message, and wait until the server confirms that."""
         del lane
         await handle.ack_sync(timeout=ANSWER_WITHIN_S)
 
     async def create_batch(self, lane: int, payloads: Sequence[bytes]) -> None:
-        """Publish all, and wait for the answers together."""
+        """Publish all messages, then wait for all acknowledgements."""
         stream = self._of(lane)
         await asyncio.gather(*[await stream.publish_async(self._subject, one) for one in payloads])
 
@@ -97,7 +97,7 @@ class NatsClient:
         return list(await self._pulls[lane].fetch(count, timeout=ANSWER_WITHIN_S))
 
     async def finish_batch(self, lane: int, handles: Sequence[Msg]) -> None:
-        """Acknowledge all, then wait for all answers."""
+        """Acknowledge all messages, then wait for all confirmations."""
         await asyncio.gather(*(self.finish(lane, handle) for handle in handles))
 
     async def close(self) -> None:

@@ -49,7 +49,7 @@ class NatsCluster:
 
     @property
     def addresses(self) -> list[str]:
-        """The same: every server takes every request."""
+        """Addresses of all servers, like `urls`: every server takes every request."""
         return self.urls
 
     @property

@@ -33,7 +33,7 @@ class RabbitClient:
             durable=True,
             arguments={"x-queue-type": "quorum", "x-quorum-initial-group-size": _REPLICAS},
         )
-        # One queue for all connections, so that no lane waits while another connection has a
+        # All connections share one local queue, so that no lane waits while another one has a
         # message.
         self._given: asyncio.Queue[Any] = asyncio.Queue()
         for connection in self._connections:
@@ -42,7 +42,7 @@ class RabbitClient:
             await (await channel.get_queue(queue, ensure=False)).consume(self._given.put)
 
     async def create(self, lane: int, payload: bytes, *, key: str | None = None) -> None:
-        """Publish, and wait for the confirmation; AMQP does not deduplicate second attempts."""
+        """Publish a message, and wait for the confirmation; AMQP does not deduplicate retries."""
         del key
         message = aio_pika.Message(payload, delivery_mode=aio_pika.DeliveryMode.PERSISTENT)
         await self._publishing[lane].default_exchange.publish(
@@ -50,7 +50,7 @@ class RabbitClient:
         )
 
     async def claim(self, lane: int, *, within_s: float = ANSWER_WITHIN_S) -> Any:
-        """Take the next message that was pushed, on any lane's connection."""
+        """Return the next message pushed over any connection."""
         del lane
         async with asyncio.timeout(within_s):
             return await self._given.get()
@@ -60,7 +60,7 @@ class RabbitClient:
         return bytes(handle.body)
 
     async def finish(self, lane: int, handle: Any) -> None:
-        """Acknowledge; AMQP does not confirm that."""
+        """Acknowledge the message; AMQP does not confirm that."""
         del lane
         await handle.ack()
 
@@ -76,7 +76,7 @@ class RabbitClient:
         return found
 
     async def finish_batch(self, lane: int, handles: Sequence[Any]) -> None:
-        """Acknowledge each one: they came over several channels."""
+        """Acknowledge each message by itself, because they came over several channels."""
         for handle in handles:
             await self.finish(lane, handle)
 

@@ -16,7 +16,7 @@ from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.testing.servers import Server
 
 _NODES = 3
-# The Debian package's own scripts; those in PATH switch to the package's user.
+# The Debian package's inner scripts: those in PATH would switch to the package's user.
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 _FORMED_WITHIN_S = 120.0
 
@@ -57,12 +57,12 @@ class RabbitCluster:
 
     @property
     def addresses(self) -> list[str]:
-        """The same: every node takes every request."""
+        """Addresses of all nodes, like `urls`: every node takes every request."""
         return self.urls
 
     @property
     def pids(self) -> list[int]:
-        """The Erlang virtual machines, which the scripts started."""
+        """Process ids of the Erlang virtual machines, not of the scripts that started them."""
         return [_virtual_machine(server.pid) for server in self._nodes.values()]
 
     def start(self) -> None:
@@ -168,7 +168,7 @@ class RabbitCluster:
 
 
 def _virtual_machine(root: int) -> int:
-    """Return the process of the Erlang machine: the script's own, or a descendant's."""
+    """Return the process id of the Erlang machine: the script itself, or a descendant."""
     pids = [root]
     for pid in pids:
         process = Path(f"/proc/{pid}")

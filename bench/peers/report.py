@@ -1,4 +1,4 @@
-"""Report: the measurements of all systems, and their medians."""
+"""Report: the measurements of all compared systems, and their medians."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bench.peers.failover import Failover
 
 
 class Round(msgspec.Struct, kw_only=True):
-    """One start of a system, and the measurements until its stop.
+    """The measurements of one system from one start to its stop.
 
     Attributes:
         first_create_s: From the start of the processes to the first acknowledged create.
-        samples: By load.
-        rss_idle_mib: Of a node on average, before the loads.
-        rss_loaded_mib: The same after them.
-        failover: None if none was requested.
+        samples: One sample for each load, by name.
+        rss_idle_mib: Mean resident memory of a node before the loads.
+        rss_loaded_mib: Mean resident memory of a node after the loads.
+        failover: None if no kill was requested.
     """
 
     first_create_s: float
@@ -34,8 +34,8 @@ class System(msgspec.Struct, kw_only=True):
     """A system and its rounds.
 
     Attributes:
-        syncs: What it has on disk when it acknowledges, in words.
-        syncs_a_cycle: Syncs of all nodes for a lone cycle; None if they were not counted.
+        syncs: In words, the state of its disk when it acknowledges a task.
+        syncs_a_cycle: Syncs on all nodes for one cycle without other load; None if not counted.
     """
 
     name: str

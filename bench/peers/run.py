@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.stored is not None:
         report = msgspec.json.decode(options.stored.read_bytes(), type=Report)
     else:
-        # Raised as for Ctrl-C, so that everything that was started is stopped.
+        # SIGTERM then unwinds like Ctrl-C, so that every started process is stopped.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         report = _measured(options)
         RESULTS.mkdir(exist_ok=True)

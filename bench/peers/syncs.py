@@ -21,8 +21,8 @@ _POLL_S = 0.02
 def syncs_per_task(pids: Sequence[int], job: Job) -> float | None:
     """Run a job and return the processes' syncs per task; None without strace.
 
-    Every system call stops its caller for a moment, so this job's rates mean nothing. With one
-    lane, the count does not depend on them.
+    Tracing slows every system call down, so this job's rates mean nothing. The count with one lane
+    does not depend on the rate.
     """
     strace = shutil.which("strace")
     if strace is None:

@@ -1,1 +1,1 @@
-"""Tools: they write the pages that are generated from the code or from measurements."""
+"""Tools: generators of the pages made from the code or from measurements."""

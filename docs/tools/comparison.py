@@ -7,7 +7,7 @@ import re
 BEGIN = "<!-- comparison: begin; make pages writes what follows -->"
 END = "<!-- comparison: end -->"
 
-# The names of rows on that page, and their names in the README.
+# The names of the rows on that page, mapped to their names in the README.
 _ROWS = {
     "synced when acknowledged": "on disk when a create is answered",
     "acknowledged but not handed out / handed out twice, over that": (

@@ -1,4 +1,4 @@
-"""Configuration: the rows of docs/configuration.md, from the keys and from codeQ's."""
+"""Configuration: the rows of docs/configuration.md, from this broker's keys and codeQ's."""
 
 from __future__ import annotations
 

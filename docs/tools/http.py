@@ -17,7 +17,7 @@ _Json = Mapping[str, Any]
 
 _LINK = re.compile(r"\]\(#(\w+)\)")
 
-# The settings for the defaults and bounds of the reference: those of an unconfigured node.
+# The reference states the defaults and bounds of an unconfigured node.
 _SETTINGS = NodeSettings(
     node_id="n1",
     cluster_id="c",
@@ -25,7 +25,7 @@ _SETTINGS = NodeSettings(
     peers=(PeerAddress(id="n1", link="127.0.0.1:7000", http="http://127.0.0.1"),),
     data_dir=Path("data"),
 )
-# Listed once at the top of the page, since every route can answer with them.
+# Any route can answer with these, so the page lists them once at the top.
 _USUAL: Mapping[str, str] = {
     "unauthorized": "401: the token is missing, malformed or not accepted here.",
     "forbidden": "403: the token is valid but does not allow this.",

@@ -1,7 +1,7 @@
 """Lifecycle: the state diagram of a task, drawn from the core's table of transitions.
 
-The table has the transitions, and this module their positions. It refuses to draw a transition
-without a position, so the picture cannot leave one out.
+The table has the transitions, and this module has their positions. A transition without a position
+is an error, so the diagram cannot leave one out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from codeq_cluster.core.lifecycle import ARROWS
 from codeq_cluster.core.task import State
 
 _START, _END = "start", "end"
-# States with a common transition of one cause; the smallest group that has all of them is used.
+# Sets of states with a transition of the same cause; such a set is drawn as one arrow.
 _GROUPS: Mapping[str, frozenset[State]] = {
     "waiting": frozenset({State.READY, State.DELAYED}),
     "not ended": frozenset({State.READY, State.DELAYED, State.LEASED}),

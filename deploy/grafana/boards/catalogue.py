@@ -1,4 +1,4 @@
-"""Catalogue: every board, and the form in which it is kept."""
+"""Catalogue: every board, and its form on disk."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ BOARDS = (overview(), queues(), raft(), storage(), http(), webhooks())
 
 
 def written(board: Board) -> str:
-    """Return the board as Grafana reads it."""
+    """Return the board as the JSON that Grafana reads."""
     return JSONEncoder(sort_keys=True, indent=2).encode(board.dashboard.build()) + "\n"

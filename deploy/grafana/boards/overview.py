@@ -1,4 +1,4 @@
-"""Overview: whether the cluster is well, on one screen."""
+"""Overview: the health of the cluster on one screen."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from deploy.grafana.boards.panels import Board
 from deploy.grafana.boards.terms import STEP, most, of, quantile, rate, total
 
 _API = {"route": "/v1/.*"}
-# Requests whose time is the broker's own. Claims and reads wait for as long as callers ask.
+# Routes whose duration is the broker's own. Claims and reads are left out: they wait as long as
+# callers ask.
 _PROMPT = {"route": "/v1/codeq/tasks(/batch|/[{]id[}]/result)?", "method": "POST"}
 
 
 def overview() -> Board:
-    """Return the board to begin with."""
+    """Return the board that a reader opens first."""
     board = Board("overview", "Overview", "Is the cluster well, and how much does it do?")
     up = of("up")
     leaders = most(of("codeq_raft_is_leader"), "shard")

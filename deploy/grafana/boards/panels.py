@@ -1,6 +1,6 @@
-"""Panels: the few forms that all boards are made of.
+"""Panels: the few kinds of panels that all boards use.
 
-`$job` is the cluster, `$__rate_interval` as long as Grafana finds right for the time shown.
+`$job` is the cluster; Grafana chooses `$__rate_interval` to fit the time range on screen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 TAG = "codeq-cluster"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 
-_WIDTH = 24  # Of a row, in Grafana's columns.
+_WIDTH = 24  # The width of a row, in Grafana's columns.
 _GRAPH_HEIGHT = 8
 _NUMBER_HEIGHT = 4
 
@@ -57,7 +57,7 @@ class Board:
         Args:
             name: Of its file and, after `codeq-`, of its address.
             title: Shown after the name of the product.
-            about: One sentence on which question it answers.
+            about: The question it answers, in one sentence.
         """
         self.name = name
         self._panels = 0
@@ -85,7 +85,7 @@ class Board:
         )
 
     def choose(self, label: str, title: str, metric: str) -> Board:
-        """Let the reader choose values of a label of this metric; all at first."""
+        """Let the reader choose values of a label of this metric; all are chosen at first."""
         query = f'label_values({metric}{{job="$job"}}, {label})'
         self.dashboard.with_variable(_variable(label, title, query, several=True))
         return self
@@ -112,10 +112,10 @@ class Board:
             title: Of the panel.
             queries: In the order of the legend.
             unit: As Grafana names it.
-            about: Shown on demand, for a reader who has to judge it.
+            about: Help for judging the graph, shown on demand.
             width: In Grafana's 24 columns.
-            stacked: Series add up to something.
-            most: The end of the axis.
+            stacked: Whether to stack the series; only if their sum means something.
+            most: The upper end of the axis.
         """
         panel = (
             timeseries.Panel()
@@ -176,7 +176,7 @@ class Board:
         return self._add(panel, [(expression, "")])
 
     def rows(self, title: str, expression: str, *, about: str = "", width: int = _WIDTH) -> Board:
-        """Add a table of the series there are now, a row each."""
+        """Add a table of the current series, one row each."""
         panel = (
             table.Panel()
             .title(title)

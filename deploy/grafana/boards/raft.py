@@ -1,4 +1,4 @@
-"""Raft: who leads, how long a majority takes, who is behind."""
+"""Raft: leaders, the time a majority takes, and followers that are behind."""
 
 from __future__ import annotations
 

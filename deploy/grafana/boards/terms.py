@@ -1,4 +1,4 @@
-"""Terms: PromQL that several panels are made of."""
+"""Terms: PromQL expressions that several panels share."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ STEP = "$__rate_interval"
 
 
 def of(metric: str, **labels: str) -> str:
-    """Return the series of a metric of the cluster shown; values of labels are patterns."""
+    """Return the series of a metric in the chosen cluster; values of labels are patterns."""
     matchers = ['job="$job"', *(f'{name}=~"{value}"' for name, value in labels.items())]
     return f"{metric}{{{', '.join(matchers)}}}"
 
 
 def rate(metric: str, by: str = "", **labels: str) -> str:
-    """Return how much a counter grows in a second, added up by labels."""
+    """Return a counter's growth per second, summed by labels."""
     return total(f"rate({of(metric, **labels)}[{STEP}])", by)
 
 
 def growth(metric: str, by: str = "", **labels: str) -> str:
-    """Return how much a counter has grown since the point before, added up by labels."""
+    """Return a counter's growth since the previous point, summed by labels."""
     return total(f"increase({of(metric, **labels)}[{STEP}])", by)
 
 
 def total(expression: str, by: str = "") -> str:
-    """Return a sum by labels, or of everything."""
+    """Return a sum by labels, or over all series."""
     return f"sum by ({by}) ({expression})" if by else f"sum({expression})"
 
 
 def most(expression: str, by: str) -> str:
-    """Return the largest by labels."""
+    """Return the largest value by labels."""
     return f"max by ({by}) ({expression})"
 
 
 def or_nothing(expression: str) -> str:
-    """Return a sum by node, with 0 for the nodes that have none."""
+    """Return a sum by node, with 0 for nodes without a series."""
     return f"{expression} or 0 * {total(of('up'), 'instance')}"
 
 
