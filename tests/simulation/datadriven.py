@@ -1,6 +1,6 @@
-"""Data-driven files: commands, and below them the output they had when the file was written.
+"""Data-driven files: commands, each block followed by its expected output.
 
-A block is one command a line, then a line `----`, then the output up to an empty line:
+A block has one command per line, then a line `----`, then the output up to an empty line:
 
     propose 5
     ----
@@ -36,7 +36,7 @@ def parse(text: str) -> list[Block]:
     """Return a file's blocks.
 
     Raises:
-        ValueError: Commands without the line that ends them, or output without the empty line.
+        ValueError: Commands without the line `----`, or output without the empty line after it.
     """
     blocks: list[Block] = []
     before: list[str] = []
@@ -49,7 +49,8 @@ def parse(text: str) -> list[Block]:
                 if not said:
                     break
                 if said.startswith("#"):
-                    # It would be rewritten as output, and the story below it would be gone.
+                    # A comment here would pass for output, and rewriting the file would delete it
+                    # and the story below.
                     raise ValueError(f"no empty line before {said!r}")
                 output.append(said)
             blocks.append(
@@ -66,7 +67,7 @@ def parse(text: str) -> list[Block]:
 
 
 def play(blocks: list[Block], run: Callable[[str], str]) -> list[Block]:
-    """Return the blocks with the output that their commands have now.
+    """Return the blocks with the output that their commands print now.
 
     Args:
         blocks: Of one file, in order.

@@ -11,12 +11,12 @@ from .stage_looks import Looks
 class Scenario(Clients, Looks):
     """One cluster at a time, and the commands that a scenario file can give it.
 
-    A command is a word, then words, then options `name=value`. Times are in seconds. An invariant
-    that breaks is output, so that a file can show what a rule prevents.
+    A command is a word, then arguments, then options `name=value`. Times are in seconds. A broken
+    invariant is printed as output, so that a file can show the damage that a rule prevents.
     """
 
     def run(self, line: str) -> str:
-        """Run one command; return what it says.
+        """Run one command; return its output.
 
         Raises:
             ValueError: There is no such command.

@@ -1,4 +1,4 @@
-"""Stage: a scenario's cluster, and the commands that happen to it: time, network, nodes, disks."""
+"""Stage: a scenario's cluster, and the commands for its time, network, nodes and disks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stage:
         return self._do_leader()
 
     def _do_set(self, **options: str) -> None:
-        """Set how long a flush, a message, half a snapshot's way or an outage takes."""
+        """Set the duration of a flush, a message, half of a snapshot's transfer, or an outage."""
         cluster = self._cluster
         for name, value in options.items():
             seconds = float(value)
@@ -61,7 +61,7 @@ class Stage:
         """Let callers wait for commits on these nodes and on no others."""
         for node_id, node in self._cluster.nodes.items():
             node.machine.waits = node_id in ids
-        # The answers of one round report it.
+        # Followers tell the leader in the answers of the next round.
         self._cluster.run(0.3)
 
     def _do_advance(self, seconds: str) -> None:
@@ -81,16 +81,16 @@ class Stage:
         self._cluster.heal()
 
     def _do_stall(self, sender: str, receiver: str, seconds: str) -> None:
-        """Freeze one direction of a link: what is sent meanwhile arrives in one burst."""
+        """Freeze one direction of a link: messages sent meanwhile arrive in one burst."""
         self._cluster.network.stall((sender, receiver), float(seconds))
 
     def _do_hold(self, sender: str, receiver: str) -> None:
-        """Keep back what is sent from now on, in one direction of a link."""
+        """Hold back the messages sent from now on in one direction of a link."""
         wire = (sender, receiver)
         self._held.append((wire, self._cluster.network.hold(wire)))
 
     def _do_deliver(self) -> None:
-        """Hand over what is held back so far; the links go on holding."""
+        """Deliver the messages held back so far; the links go on holding."""
         for wire, messages in self._held:
             for message in list(messages):
                 self._cluster.network.deliver(wire, message)
@@ -135,7 +135,7 @@ class Stage:
         self._cluster.start(node_id)
 
     def _do_corrupt(self, node_id: str) -> None:
-        """Make a node's state another than its log makes."""
+        """Make a node's state differ from the one that its log produces."""
         self._cluster.nodes[node_id].machine.corrupt()
 
     def _do_poison(self, node_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Clients: the commands of a scenario that clients and operators give."""
+"""Clients: a scenario's commands in the role of clients and operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Clients(Stage):
     def _do_propose(
         self, count: str, prefix: str = "v", *, at: str = "", over: str = "0.5", pause: str = "0"
     ) -> str:
-        """Propose values to the leader, or to a node that only believes so, and let time pass."""
+        """Propose values to the leader, or to a node that believes it leads, and let time pass."""
         cluster, values = self._cluster, [f"{prefix}{each}".encode() for each in range(int(count))]
         node = cluster.nodes.get(at or cluster.leader() or "")
         if node is None:
@@ -41,7 +41,7 @@ class Clients(Stage):
         return self._do_reads(node_id)
 
     def _do_reads(self, node_id: str) -> str:
-        """Say how the node answered its last reads."""
+        """Print how the node answered its last reads."""
         answers = Counter(self._reads[node_id])
         if not answers:
             return "no answer"
@@ -54,7 +54,7 @@ class Clients(Stage):
         return "under way" if begun else "refused"
 
     def _do_add(self, node_id: str) -> None:
-        """Start a new node that nobody expects yet."""
+        """Start a new node that the members do not know yet."""
         self._cluster.add(node_id)
         self._cluster.start(node_id)
 
@@ -63,7 +63,7 @@ class Clients(Stage):
         return "proposed" if self._cluster.expect(node_id) else "refused"
 
     def _do_register(self, node_id: str) -> str:
-        """Have a node tell the leader which data it runs on."""
+        """Have a node register with the leader under the identity of its data."""
         return "proposed" if self._cluster.knock(node_id) else "refused"
 
     def _do_join(self, node_id: str) -> str:
@@ -81,7 +81,7 @@ class Clients(Stage):
         return "proposed" if self._cluster.dismiss(node_id) else "refused"
 
     def _do_change(self, node_id: str, *, without: str) -> str:
-        """Propose to one node that believes that it leads to remove others."""
+        """Propose the removal of other nodes to a node that believes that it leads."""
         group = self._cluster.nodes[node_id].group
         wanted = group.membership
         for removed in without.split(","):

@@ -1,4 +1,4 @@
-"""Looks: the commands of a scenario that wait for something, or print what there is."""
+"""Looks: a scenario's commands that wait for a condition or print a state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Looks(Stage):
         return self._do_leader()
 
     def _do_wait(self, what: str, *ids: str, within: str = str(WITHIN_S)) -> None:
-        """Let time pass until something holds for each of these nodes."""
+        """Let time pass until a condition holds for each of these nodes."""
         holds = getattr(self, "_is_" + what.replace("-", "_"))
         self._until(lambda: all(map(holds, ids or self._cluster.ids)), float(within))
 
@@ -60,7 +60,7 @@ class Looks(Stage):
         return bool(self._status(node_id).in_doubt)
 
     def _do_status(self, *ids: str) -> str:
-        """Say of each node which part it has, and how far its log and its state are."""
+        """Print each node's role, and the last indexes of its log and its state."""
         return "\n".join(map(self._state_of, ids or sorted(self._cluster.ids)))
 
     def _state_of(self, node_id: str) -> str:
@@ -79,7 +79,7 @@ class Looks(Stage):
         )
 
     def _do_sources(self, *ids: str) -> str:
-        """Say what the groups have told their sources of entries."""
+        """Print the events that the groups have reported to their sources of entries."""
         said = []
         for node_id in ids or sorted(self._cluster.nodes):
             source = self._cluster.nodes[node_id].source
@@ -95,7 +95,7 @@ class Looks(Stage):
         )
 
     def _do_log(self, *ids: str) -> str:
-        """Say which entries each node's log has."""
+        """Print the entries of each node's log."""
         logs = {each: self._status(each) for each in ids or sorted(self._cluster.nodes)}
         return "\n".join(f"{each}: {log.log_first} to {log.log_last}" for each, log in logs.items())
 
@@ -105,16 +105,16 @@ class Looks(Stage):
         return " ".join(sorted(member.id for member in members))
 
     def _do_counters(self, node_id: str, *names: str) -> str:
-        """Say how often each of these events happened."""
+        """Print how often each of these events happened."""
         counters = self._status(node_id).counters
         return ", ".join(f"{name} {counters.get(name, 0)}" for name in names)
 
     def _do_doubts(self) -> str:
-        """Name the nodes that do not know whether their state or another voter's is right."""
+        """Print the nodes that cannot tell whether their state or another voter's is right."""
         return " ".join(filter(self._is_in_doubt, sorted(self._cluster.nodes))) or "nobody"
 
     def _do_offers_snapshots(self) -> str:
-        """Name the nodes that would serve a snapshot."""
+        """Print the nodes that would serve a snapshot."""
         nodes = [node.id for node in self._cluster.nodes.values() if node.group.serves_snapshots]
         return " ".join(nodes) or "nobody"
 
@@ -145,7 +145,7 @@ class Looks(Stage):
 
 
 def _spans(values: Sequence[bytes]) -> Iterator[str]:
-    """Shorten runs of values: `v0..v4` for five."""
+    """Shorten runs of values: five become `v0..v4`."""
     for prefix, run in groupby(values, lambda value: value.rstrip(b"0123456789")):
         first, *rest = run
         yield f"{first.decode()}..{rest[-1].decode()}" if rest else first.decode()

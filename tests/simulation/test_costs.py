@@ -1,7 +1,6 @@
-"""Costs: counts of work for one operation, on three nodes of one shard.
+"""Costs: how much work one operation causes on three nodes of one shard.
 
-A higher count is a higher cost. These bounds are lowered when something gets cheaper, and raised
-only for a good reason.
+Each bound is a count. Lower it when an operation gets cheaper; raise it only for a good reason.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from codeq_cluster.testing.sim_scenes import settled_brokers
 
 _T = TypeVar("_T")
 
-# Enough for an operation, its commit's announcement and the spill of its rows; less than the time
-# between two heartbeats.
+# Long enough for an operation, the announcement of its commit and the spill of its rows. Shorter
+# than the time between two heartbeats.
 SETTLED_S = 0.4
 
 
@@ -82,7 +81,7 @@ class Costs:
         return work.result(), busy
 
     def during(self, run: Callable[[], None]) -> Counter[str]:
-        """Return the costs of what a function makes all nodes do."""
+        """Return the work that a function causes on all nodes."""
         self.counts.clear()
         run()
         total: Counter[str] = Counter()
@@ -99,9 +98,9 @@ CREATE = {
     "hand-overs to the disk thread": 0,
     "spills": 3,
     "calls": 0,
-    "tasks": 1,  # The simulated client's own.
-    # A turn, the write of the log and the frames that it asks for are one. The simulated link has
-    # no frames.
+    "tasks": 1,  # This one is the simulated client's own.
+    # A turn counts as one, together with the log write and the frames that it asks for. The
+    # simulated link has no frames.
     "deferred calls": 11,
 }
 
@@ -124,14 +123,14 @@ def create(brokers: SimBrokers, costs: Costs, node_id: str) -> Counter[str]:
 
 
 def test_a_create_at_the_leader(brokers: SimBrokers) -> None:
-    """One entry: one write and one sync on each node, no call, no task of the broker's own."""
+    """It is one entry: one write and one sync on each node; no call and no asyncio task."""
     counted = create(brokers, Costs(brokers), "A")
 
     assert {} == within(counted, CREATE)
 
 
 def test_a_create_at_a_follower(brokers: SimBrokers) -> None:
-    """One more call and its answer; the leader serves it without a task."""
+    """It costs one more call and answer; the leader serves the call without an asyncio task."""
     counted = create(brokers, Costs(brokers), "B")
 
     assert {} == within(counted, CREATE | {"calls": 2})
@@ -189,7 +188,7 @@ def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
 
     work = [brokers.outside.create_task(lane()) for _ in range(lanes // 2)]
     brokers.run(0.0015)
-    # These arrive while the others' entry is in flight.
+    # These creates arrive while the entry of the others is in flight.
     work += [brokers.outside.create_task(lane()) for _ in range(lanes // 2)]
     counted = costs.during(lambda: brokers.run_until(lambda: all(map(Task.done, work)), seconds=5))
 

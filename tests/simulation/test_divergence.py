@@ -1,4 +1,4 @@
-"""A replica whose state differs from the one its log makes: found, outvoted and replaced."""
+"""A replica whose state differs from the one its log produces is found, outvoted and replaced."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_was_acknowledged_beyond_the_snapshot_stays(rules: SafetySwitches, 
     cluster.nodes["B"].machine.corrupt()
     cluster.propose(b"shows it")
     cluster.run_until(lambda: cluster.nodes["B"].reseeding)
-    # Acknowledged only by A and B, while the older snapshot is being sent.
+    # Only A and B acknowledge this, while the older snapshot is still being sent.
     cluster.cut("C", "AB")
 
     def story() -> None:

@@ -6,7 +6,8 @@ from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
 from codeq_cluster.broker.values import RequestedTask
 from codeq_cluster.testing.sim_scenes import settled_brokers
 
-_ENTRY_S = 0.01  # More than an entry takes on three quiet nodes; less than between two heartbeats.
+# Longer than an entry takes on three quiet nodes; shorter than the time between two heartbeats.
+_ENTRY_S = 0.01
 _NEW = (RequestedTask(command="work", payload='{"n": 1}'),)
 
 

@@ -1,4 +1,4 @@
-"""A group's behaviour without faults, and when a node stops, starts or hands over."""
+"""A group's behaviour without faults, and when a node stops, starts or transfers leadership."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: Safe
     assert (rules == ALL_RULES) == (b"one" in cluster.acknowledged)
 
 
-def test_the_release_before_is_not_told_that_somebody_waits() -> None:
-    """It would refuse the whole answer, and works without the new field."""
+def test_an_earlier_release_is_not_sent_the_field_for_waiting_callers() -> None:
+    """It would refuse an answer with the new field, and it works without the field."""
     wires = {}
     for level in (1, 2):
         cluster = waiting_at("BC", level=level)
@@ -65,13 +65,13 @@ def waiting_at(
     cluster = settled(node_ids, rules=rules, level=level)
     for node_id, node in cluster.nodes.items():
         node.machine.waits = node_id in waits
-    # The answers of one round report it.
+    # Followers tell the leader in the answers of the next round.
     cluster.run(0.3)
     return cluster
 
 
 def test_an_idle_group_says_nothing_but_its_heartbeats() -> None:
-    """Two messages a follower and heartbeat, and no other turn."""
+    """Each heartbeat costs two messages per follower, and no other turn happens."""
     cluster = settled()
     wire = Wiretap(cluster)
 
@@ -82,7 +82,7 @@ def test_an_idle_group_says_nothing_but_its_heartbeats() -> None:
 
 
 def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
-    """The state names its index; the log continues from there."""
+    """The stored state names its index, and the log continues from there."""
     cluster = settled()
     propose(cluster, 40)
 
@@ -100,7 +100,7 @@ def test_a_restart_applies_nothing_twice_and_skips_nothing() -> None:
 
 
 def test_a_status_names_the_digest_of_the_entry_it_names() -> None:
-    """Also while the store is reopened: it then has an earlier state than the replica had."""
+    """It does so even while the store is reopened with an earlier state than before."""
     cluster = settled()
     propose(cluster, 20)
     assert cluster.propose(b"not spilled yet")
@@ -160,7 +160,8 @@ def test_a_damaged_log_refuses_to_start() -> None:
     cluster = settled()
     propose(cluster, 5)
     cluster.crash("B")
-    cluster.start("B")  # The rows that were only in the write-ahead log are in the database now.
+    # This start brings the rows that were only in the write-ahead log into the database.
+    cluster.start("B")
     cluster.crash("B")
     key = b"log/" + (3).to_bytes(8, "big")
     cluster.disks["B"].damage(key, lambda row: row[:-1] + bytes([row[-1] ^ 1]))
@@ -170,7 +171,7 @@ def test_a_damaged_log_refuses_to_start() -> None:
 
 
 def test_a_stranger_is_not_heard() -> None:
-    """Only voters count, whatever others send."""
+    """Only voters' messages count, whatever a non-member sends."""
     cluster = settled()
 
     cluster.nodes["A"].group.receive("Z", pack({"t": 8, "i": 1, "s": 1, "e": 99}))
@@ -181,11 +182,11 @@ def test_a_stranger_is_not_heard() -> None:
 
 
 def test_a_voter_that_lost_its_disk_is_kept_quiet() -> None:
-    """Entries it needs are trimmed: until it has a snapshot it gets only heartbeats."""
+    """The entries it needs are trimmed, so it gets only heartbeats until it has a snapshot."""
     cluster = settled(settings=RaftSettings(keep_entries=50, entries_in_flight_max=16))
     cluster.snapshot_arrives = lambda: False
     propose(cluster, 1000)
-    cluster.run(1.1)  # The log is trimmed up to the state that is stored: once a second.
+    cluster.run(1.1)  # The log is trimmed up to the stored state, once a second.
     cluster.crash("C")
     cluster.replace_disk("C")
     wire = Wiretap(cluster)

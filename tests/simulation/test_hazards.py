@@ -1,4 +1,4 @@
-"""One scripted scenario a hazard: the library is safe with its rule, and unsafe without it."""
+"""One scripted scenario per hazard: the library is safe with the rule, and unsafe without it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_snapshots_and_forwarded_commands_are_refused(message: dict[str, object]
     ids=["all rules", "late messages pass", "matching entries pass", "none of them"],
 )
 def test_a_late_append_deletes_nothing_acknowledged(rules: SafetySwitches, kept: bool) -> None:
-    """An early message of the same leader and term, seen again, must not truncate the log."""
+    """An early message of the same leader and term that arrives again must not truncate the log."""
     cluster = settled(rules=rules)
     wire = Wiretap(cluster)
     propose(cluster, 5)
@@ -121,7 +121,7 @@ def test_an_answer_from_an_earlier_leadership_counts_for_nothing(rules: SafetySw
     "rules", [ALL_RULES, SafetySwitches(one_vote_a_voter=False)], ids=["all rules", "without"]
 )
 def test_one_voter_has_one_vote(rules: SafetySwitches) -> None:
-    """A vote that is sent twice gives no minority a leader."""
+    """A vote that arrives twice does not make a minority elect a leader."""
     cluster = settled("ABCDE", rules=rules)
     cluster.cut("A", "BCDE")
     cluster.run(4.0)
@@ -132,7 +132,7 @@ def test_one_voter_has_one_vote(rules: SafetySwitches) -> None:
     term = candidate.status().term
 
     for _ in range(2):
-        # The same vote in two messages: each is fresh.
+        # The same vote in two messages, each with a number of its own.
         [(incarnation, seq)] = [
             seen for (peer, _), seen in candidate._inbox._seen.items() if peer == "B"
         ]
@@ -179,7 +179,7 @@ def test_a_long_divergent_tail_is_found_in_a_few_messages(
     ids=["all rules", "late messages pass"],
 )
 def test_a_frame_of_a_dead_connection_is_dropped(rules: SafetySwitches, dropped: int) -> None:
-    """After a reconnect, a frame that an older connection still delivers is late."""
+    """After a reconnect, a frame that the older connection still delivers is dropped as late."""
     cluster = settled(rules=rules)
     wire = Wiretap(cluster)
     cluster.run(0.25)
@@ -208,13 +208,13 @@ def test_a_frame_of_an_earlier_life_is_dropped() -> None:
 
 
 def test_a_restarted_node_believes_committed_what_it_had_applied_and_no_more() -> None:
-    """It applies those at once, in order; the rest of its log may yet be replaced."""
+    """It applies those entries at once and in order; the rest of its log may still be replaced."""
     cluster = settled()
     propose(cluster, 10)
     had = cluster.nodes["B"].machine.applied_index
     noted = cluster.disks["B"].applied
     cluster.crash("B")
-    noted.note(0, had)  # The state that a killed process leaves; a power cut may leave less.
+    noted.note(0, had)  # This is the state after a killed process; a power cut may leave less.
     cluster.cut("B", "AC")
 
     cluster.start("B")
@@ -226,7 +226,7 @@ def test_a_restarted_node_believes_committed_what_it_had_applied_and_no_more() -
 
 
 def test_a_number_beyond_the_log_is_no_commit() -> None:
-    """The noted index is only a hint: the log shows which entries exist."""
+    """The stored commit index is only a hint: the log shows which entries exist."""
     cluster = settled()
     propose(cluster, 10)
     cluster.crash("B")
@@ -241,7 +241,7 @@ def test_a_number_beyond_the_log_is_no_commit() -> None:
 
 
 def test_a_silent_follower_is_not_flooded() -> None:
-    """The entries in flight to a follower that does not answer are bounded."""
+    """The number of entries in flight to a follower that does not answer is bounded."""
     settings = RaftSettings(
         append_bytes_max=64, entry_bytes_max=32, entries_in_flight_max=50, cache_bytes_max=10_000
     )
@@ -257,7 +257,7 @@ def test_a_silent_follower_is_not_flooded() -> None:
 
 
 def test_a_leader_elected_again_remembers_nothing_of_its_first_leadership() -> None:
-    """Its entries in flight then are gone from the log, so it must not wait for answers to them."""
+    """The entries then in flight are gone from the log, so it must not wait for answers to them."""
     settings = RaftSettings(append_bytes_max=64, entry_bytes_max=32, entries_in_flight_max=100)
     cluster = settled(settings=settings)
     cluster.cut("A", "BC")
@@ -291,7 +291,7 @@ def test_only_the_leader_can_make_a_follower_campaign() -> None:
 
 
 def test_two_leaders_in_one_term_stop_the_replica_that_sees_it() -> None:
-    """It cannot happen; if it does, no replica acts on it."""
+    """No correct run has two leaders in a term; if it happens, no replica acts on it."""
     cluster = settled()
     wire = Wiretap(cluster)
     cluster.run(0.2)
@@ -330,7 +330,7 @@ def test_a_crash_of_every_node_loses_nothing_acknowledged() -> None:
     ids=["two entries larger than a batch", "one of them on disk only"],
 )
 def test_a_divergent_tail_goes_however_it_is_read(settings: RaftSettings) -> None:
-    """The size of one read must not decide whether entries follow the compared one."""
+    """A read may end at the compared entry; divergent entries after it are removed all the same."""
     cluster = settled(settings=settings)
     propose(cluster, 3, prefix="committed".ljust(40, "."))
     cluster.cut("A", "BC")

@@ -1,4 +1,4 @@
-"""Each invariant of the simulated brokers: a fault that breaks it is found."""
+"""For each invariant of the simulated brokers, a fault that breaks it is found."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def created(brokers: SimBrokers) -> Task:
 
 
 def created_and_told(brokers: SimBrokers) -> None:
-    """Create a task that every node applies: another task announces its commit."""
+    """Create a task that every node applies; a second create announces the commit of the first."""
     created(brokers)
     created(brokers)
 
@@ -133,7 +133,7 @@ def test_w2_another_entry_at_an_index(brokers: SimBrokers) -> None:
 
 @pytest.mark.parametrize("off", [-1, 5])
 def test_w3_a_commit_index_that_moves_wrongly(brokers: SimBrokers, off: int) -> None:
-    """It goes neither back nor past the end of the log."""
+    """A commit index that goes back, or past the end of the log, is found."""
     engine(brokers, "B")._SyncObj__raftCommitIndex += off
 
     with broken(Invariant.W3):
@@ -162,7 +162,7 @@ def test_w4_a_second_vote(brokers: SimBrokers) -> None:
 
 
 def test_w5_a_leader_that_counts_on_too_much(brokers: SimBrokers) -> None:
-    """Entries it believes a peer to have must be in the peer's log, on its disk."""
+    """The entries that it counts as stored by a peer must be in the peer's log on disk."""
     leader = engine(brokers, "A")
     leader._SyncObj__raftMatchIndex[leader._peers["B"]] += 1
 
@@ -193,7 +193,7 @@ def test_w7_a_committed_entry_that_is_cut_off(brokers: SimBrokers) -> None:
 
 
 def test_w8_a_state_of_its_own(brokers: SimBrokers) -> None:
-    """A replica with a different state is found at its next entry."""
+    """A replica whose state differs is found at its next entry."""
     brokers.nodes["B"].states[0]._digest = bytes(range(16))
 
     with broken(Invariant.W8):
@@ -221,15 +221,15 @@ def test_w8_a_row_of_its_own(brokers: SimBrokers) -> None:
     ],
     ids=["token falls", "attempts jump", "too many attempts", "leased again with the same token"],
 )
-def test_w9_a_task_that_changes_as_none_may(brokers: SimBrokers, change: dict[str, object]) -> None:
-    """An entry that changes a leased task wrongly is found before it is applied."""
+def test_w9_a_forbidden_change_of_a_task(brokers: SimBrokers, change: dict[str, object]) -> None:
+    """An entry that makes a forbidden change to a leased task is found before it is applied."""
     task = claimed(brokers)
 
     with broken(Invariant.W9):
         decided(brokers, msgspec.structs.replace(task, **change))
 
 
-def test_w9_an_end_that_is_none(brokers: SimBrokers) -> None:
+def test_w9_a_task_that_changes_after_its_end(brokers: SimBrokers) -> None:
     """A task that has ended must not be claimed again."""
     task = claimed(brokers)
     decided(brokers, msgspec.structs.replace(task, state=State.DONE))

@@ -1,4 +1,4 @@
-"""Levels: newer formats are used once every node knows them, in whatever order events happen."""
+"""Levels: newer formats are used once every node knows them, in any order of events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEXT = LEVEL + 1
 
 
 def run_release(cluster: SimCluster, node_id: str, level: int) -> None:
-    """Restart a node with another release, and wait until the record has its level."""
+    """Restart a node with another release, and wait until the shard has recorded its level."""
     cluster.crash(node_id)
     cluster.levels[node_id] = level
     cluster.start(node_id)
@@ -28,15 +28,15 @@ def run_release(cluster: SimCluster, node_id: str, level: int) -> None:
 
 
 def upgraded() -> SimCluster:
-    """Return a cluster whose nodes all know the next formats, and do not use them yet."""
+    """Return a cluster whose nodes all know the next formats and do not use them yet."""
     cluster = settled()
     for node_id in cluster.ids:
         run_release(cluster, node_id, NEXT)
     return cluster
 
 
-def test_every_node_goes_by_the_level_that_was_raised() -> None:
-    """Also after a restart of all; a leader's first entry afterwards may use the new level."""
+def test_every_node_uses_the_raised_level() -> None:
+    """It holds after a restart of all nodes too; a leader's first entry may then use the level."""
     cluster = upgraded()
     cluster.run_until(lambda: cluster.use(NEXT))
     propose(cluster, 10)
@@ -49,7 +49,7 @@ def test_every_node_goes_by_the_level_that_was_raised() -> None:
 
 
 def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
-    """Whether it is connected or not."""
+    """It does so whether it is connected or not."""
     cluster = upgraded()
     run_release(cluster, "B", LEVEL)
     cluster.run(0.5)
@@ -62,7 +62,7 @@ def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
 
 
 def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None:
-    """The rule holds for any request, however it arrives."""
+    """The leader enforces this for any request, from any node."""
     cluster = upgraded()
     cluster.run_until(lambda: cluster.use(NEXT))
     cluster.run(0.5)
@@ -79,7 +79,7 @@ def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None
 
 @pytest.mark.parametrize("persisted", [False, True], ids=["from its leader", "from its own log"])
 def test_a_node_of_an_earlier_release_stops_before_it_could_misread(persisted: bool) -> None:
-    """It starts with the earlier release after the level was raised without it."""
+    """A node of an earlier release is started after the level was raised without it."""
     cluster = upgraded()
     cluster.crash("C")
     if persisted:

@@ -44,7 +44,7 @@ def lose_disk(cluster: SimCluster, node_id: str) -> None:
 
 
 def test_a_node_that_lost_its_disk_does_not_campaign_by_an_older_membership_in_its_log() -> None:
-    """The log brings an older membership back before the one that makes it a learner."""
+    """An entry of an older membership reaches its log before the one that makes it a learner."""
     cluster = settled(settings=RaftSettings(append_bytes_max=2000, entry_bytes_max=1000))
     assert cluster.expect("D")
     propose(cluster, 5)
@@ -115,7 +115,7 @@ def test_a_node_that_lost_its_disk_gets_a_snapshot_with_the_members_in_it() -> N
 
 
 def test_a_leader_does_not_remove_itself() -> None:
-    """It hands its leadership over first."""
+    """It transfers its leadership first."""
     cluster = settled()
     group = cluster.nodes["A"].group
 
@@ -124,7 +124,7 @@ def test_a_leader_does_not_remove_itself() -> None:
 
 
 def test_a_change_is_one_voter_more_or_less() -> None:
-    """A new voter must have been a learner."""
+    """A new voter must have been a learner before."""
     cluster = settled("ABCDE")
     group = cluster.nodes["A"].group
 

@@ -1,4 +1,4 @@
-"""Policies: a change is answered when every shard's leader goes by it, and not before."""
+"""Policies: a change is answered once every shard's leader applies it, and not before."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TASKS = tuple(
     RequestedTask(command="work", payload="{}", idempotency_key=f"key {number}")
     for number in range(24)
 )
-_HOME = home_shard(_TENANT, 2)  # It keeps the tenant's policies.
+_HOME = home_shard(_TENANT, 2)  # The home shard keeps the tenant's policies.
 _OTHER = 1 - _HOME
-# A change takes milliseconds. A leader that hears nothing for this long does not stand for election
-# in the home shard yet.
+# A change takes milliseconds. A node that hears nothing for this long does not campaign in the home
+# shard yet.
 _WHILE_S = 0.3
 
 
@@ -68,7 +68,7 @@ def _begin(
 
 @contextmanager
 def _without_news(brokers: SimBrokers, node_id: str) -> Iterator[None]:
-    """Let the home shard's messages to a node get lost; all others arrive."""
+    """Drop the home shard's messages to a node; all others arrive."""
     receivers = brokers.network.receivers
     receive = receivers[node_id]
 
@@ -85,7 +85,7 @@ def _without_news(brokers: SimBrokers, node_id: str) -> Iterator[None]:
 def test_a_policy_is_answered_when_every_leader_goes_by_it(
     change: Callable[[Broker], Awaitable[object]], brokers: SimBrokers
 ) -> None:
-    """Until a leader has heard of a change, it goes by the old policy and nothing is answered."""
+    """Until a leader has received a change, it applies the old policy and the change waits."""
     home, other = brokers.leader(_HOME) or "", brokers.leader(_OTHER) or ""
     with _without_news(brokers, other):
         changing = _begin(brokers, home, change)

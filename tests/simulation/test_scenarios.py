@@ -1,4 +1,4 @@
-"""Scenario files: each story of `scenarios/` ends as it is written there."""
+"""Scenario files: each story in `scenarios/` prints the output written there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REWRITE = bool(os.environ.get("CODEQ_REWRITE_SCENARIOS"))
 
 @pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
 def test_a_scenario_ends_as_it_is_written(path: Path) -> None:
-    """The output below the commands is theirs; CODEQ_REWRITE_SCENARIOS=1 writes it."""
+    """Commands print the output below them in the file; CODEQ_REWRITE_SCENARIOS=1 rewrites it."""
     played = render(play(parse(path.read_text()), Scenario().run))
     if _REWRITE:
         path.write_text(played)
@@ -33,14 +33,14 @@ def test_an_output_that_differs_is_shown() -> None:
     assert played == text.replace("B leads term 9", "A leads term 1")
 
 
-def test_a_command_that_is_not_there_is_refused() -> None:
-    """With those that are."""
+def test_an_unknown_command_is_refused() -> None:
+    """The refusal lists the commands that exist."""
     with pytest.raises(ValueError, match=r"no command 'lead'; there are .*leader"):
         Scenario().run("lead A")
 
 
 def test_commands_without_their_line_are_refused() -> None:
-    """They would be played and compared with nothing."""
+    """Without the line `----`, their output would be compared with nothing."""
     with pytest.raises(ValueError, match="no ---- after 'leader'"):
         parse("cluster A\nleader\n")
 
@@ -52,7 +52,7 @@ def test_a_comment_right_below_an_output_is_refused() -> None:
 
 
 def test_an_output_has_no_empty_line() -> None:
-    """It would end the block: the rest of the output would be taken for commands."""
+    """An empty line would end the block, and the rest of the output would pass for commands."""
     played = play(parse("say\n----\n"), lambda _command: "one\n\ntwo\n")
 
     assert played == parse(render(played))

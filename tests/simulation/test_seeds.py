@@ -9,13 +9,13 @@ import pytest
 from codeq_cluster.raft.safety_switches import SafetySwitches
 from codeq_cluster.testing.simulator import simulate
 
-# About a second each; CODEQ_SIMULATION_SEEDS=2000 runs all night.
+# Each seed takes about a second; CODEQ_SIMULATION_SEEDS=2000 takes about half an hour.
 _SEEDS = int(os.environ.get("CODEQ_SIMULATION_SEEDS", "10"))
 
 
 @pytest.mark.parametrize("seed", range(_SEEDS))
 def test_no_seed_breaks_a_promise(seed: int) -> None:
-    """One leader a term, one history, no acknowledged value lost, and the group recovers."""
+    """A term has one leader, all logs agree, no acknowledged value is lost, and groups recover."""
     report = simulate(seed)
 
     assert "" == report.violation, f"seed {seed}: {report.options}"
@@ -29,7 +29,7 @@ def test_no_seed_breaks_a_promise(seed: int) -> None:
     ],
 )
 def test_a_seed_that_broke_a_promise_keeps_it(seed: int) -> None:
-    """Each found a fault of the product or of the simulator."""
+    """Each of these seeds once found a fault of the product or of the simulator."""
     report = simulate(seed)
 
     assert "" == report.violation, f"seed {seed}: {report.options}"
@@ -50,5 +50,5 @@ def test_a_seed_runs_the_same_way_twice() -> None:
     ids=["clamp_commit", "hold_promises", "fresh_only and skip_what_we_have"],
 )
 def test_a_rule_switched_off_is_noticed(rules: SafetySwitches) -> None:
-    """The simulator finds the fault that the rule prevents, in one of the first seeds."""
+    """One of the first seeds finds the fault that the rule prevents."""
     assert any(simulate(seed, rules=rules).violation for seed in range(20))

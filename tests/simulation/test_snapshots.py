@@ -1,4 +1,4 @@
-"""A follower that lacks trimmed entries: one scripted scenario a hazard of snapshots."""
+"""Snapshots: one scripted scenario per hazard of a follower that lacks trimmed entries."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from codeq_cluster.testing.sim_scenes import propose, settled
 
 APPEND, ANSWER, VOTE_REQUEST, BEHIND = 1, 2, 3, 9
 
-# The log is trimmed by 256 entries at least; here it has more than 512 each time.
+# A trim removes at least 256 entries; here the log has more than 512 each time.
 SMALL = RaftSettings(keep_entries=20, log_entries_max=512, entries_in_flight_max=64)
 
-# The log is trimmed, and a snapshot taken, up to the state that is stored: once a second.
+# Once a second the log is trimmed up to the stored state, and a snapshot is taken there.
 STORED_S = 1.1
 
 
@@ -34,7 +34,7 @@ def left_behind(
     rules: SafetySwitches = ALL_RULES,
     settings: RaftSettings = SMALL,
 ) -> SimCluster:
-    """Return a cluster led by A that has trimmed entries which a cut-off node needs."""
+    """Return a cluster whose leader A has trimmed entries that a cut-off node needs."""
     cluster = settled(node_ids, rules=rules, settings=settings)
     propose(cluster, 5, prefix="early")
     cluster.cut(node_id, node_ids.replace(node_id, ""))
@@ -60,7 +60,7 @@ def caught_up(cluster: SimCluster, node_id: str = "B") -> bool:
     ids=["all rules", "without"],
 )
 def test_an_older_snapshot_is_not_installed(rules: SafetySwitches, went_back: bool) -> None:
-    """One that arrives after a newer one was installed must not take the state back."""
+    """A snapshot that arrives after a newer one was installed must not take the state back."""
     cluster = left_behind(rules=rules)
     leader, follower = cluster.nodes["A"], cluster.nodes["B"]
     index = leader.machine.applied_index
@@ -85,7 +85,7 @@ def test_an_older_snapshot_is_not_installed(rules: SafetySwitches, went_back: bo
     ids=["all rules", "without"],
 )
 def test_the_vote_survives_an_install(rules: SafetySwitches, voted_again: bool) -> None:
-    """A node that has voted in a term and then swapped its state votes for no other in it."""
+    """A node that has voted in a term and then swaps its state gives no second vote in it."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 0.2
     cluster.heal()
@@ -97,7 +97,7 @@ def test_the_vote_survives_an_install(rules: SafetySwitches, voted_again: bool) 
     assert "C" == journal(cluster, "B").voted_for
     cluster.cut("B", "AC")
     cluster.run_until(lambda: cluster.snapshots == 1)
-    # Its group counts its messages on across the install.
+    # The group continues its message numbers across the install.
     for seq in (10**6, 10**6 + 1):
         cluster.network.deliver(("A", "B"), {**stand, "s": seq})
 
@@ -113,8 +113,8 @@ def test_the_vote_survives_an_install(rules: SafetySwitches, voted_again: bool) 
 
 
 def test_a_snapshot_of_a_term_not_heard_of_is_installed() -> None:
-    """A leader elected again while it serves its state has a term the follower lacks."""
-    # B fetches for longer than it usually goes without a leader.
+    """A leader that is re-elected while it serves its state has a term unknown to the follower."""
+    # B's fetch takes longer than its election timeout.
     cluster = left_behind(settings=replace(SMALL, election_ms=10_000))
     cluster.snapshot_s = lambda: 2.0
     cluster.heal()
@@ -163,13 +163,14 @@ def test_a_failing_install_is_no_acknowledgement() -> None:
 
 @pytest.mark.parametrize("transfers", [1, 2], ids=["fetched in time", "fetched too late"])
 def test_a_leader_change_in_the_middle_costs_at_most_another_fetch(transfers: int) -> None:
-    """The state of a deposed leader is as committed as any other's."""
+    """A deposed leader's state holds only committed entries, so B may install it."""
     cluster = left_behind()
     cluster.snapshot_s = lambda: 0.3
     cluster.heal()
     cluster.run_until(lambda: fetching(cluster))
     if transfers == 1:
-        # The state has been read from A already; otherwise it is C's, which B does not follow yet.
+        # By now B has read A's state. A crash before that leaves only C's, and B does not follow C
+        # yet.
         cluster.run(0.32)
     cluster.crash("A")
     cluster.elect("C")
@@ -183,7 +184,7 @@ def test_a_leader_change_in_the_middle_costs_at_most_another_fetch(transfers: in
 
 
 def test_the_snapshot_of_a_leader_deposed_since_is_good() -> None:
-    """A majority has the entries in its state; later entries are not in its state."""
+    """A majority has every entry in the state; entries that only the leader had are not in it."""
     cluster = left_behind()
     cluster.snapshot_s = lambda: 0.3
     cluster.heal()
@@ -212,7 +213,7 @@ def test_the_snapshot_of_a_leader_deposed_since_is_good() -> None:
     ids=["all rules", "without"],
 )
 def test_the_log_is_held_while_a_snapshot_travels(rules: SafetySwitches, fetches: int) -> None:
-    """Under frequent trimming a slow transfer ends; otherwise each would come too late."""
+    """A slow transfer ends despite frequent trims; otherwise each snapshot would be too old."""
     cluster = left_behind(rules=rules)
     cluster.snapshot_s = lambda: 2.0
     cluster.heal()
@@ -226,7 +227,7 @@ def test_the_log_is_held_while_a_snapshot_travels(rules: SafetySwitches, fetches
 
 
 def test_a_held_log_is_let_go() -> None:
-    """A minute after the last chunk was read, the log is within its bounds again."""
+    """A minute after the last read of a chunk, the log is within its bounds again."""
     cluster = left_behind()
     cluster.nodes["A"].group.hold()
     for burst in range(10):
@@ -256,7 +257,7 @@ def test_a_held_log_is_bounded_too() -> None:
 
 @pytest.mark.parametrize("when", [0, 1], ids=["before", "after"])
 def test_a_crash_around_the_exchange_leaves_one_of_the_two(when: int) -> None:
-    """The node starts with the old or the new state, and continues."""
+    """The node starts with either the old or the new state, and continues."""
     cluster = left_behind()
     old = cluster.nodes["B"].machine.applied_index
     calls: list[str] = []
@@ -322,7 +323,7 @@ def voting_as_it_comes(rules: SafetySwitches = ALL_RULES) -> SimCluster:
 
 
 def test_the_exchange_waits_for_the_flush_under_way() -> None:
-    """The group is paused meanwhile; a vote in progress is in the new log."""
+    """The group is paused during the exchange; a vote in progress is in the new log."""
     cluster = voting_as_it_comes()
     cluster.run(0.1)
     assert 0 == cluster.snapshots
@@ -335,7 +336,7 @@ def test_the_exchange_waits_for_the_flush_under_way() -> None:
 
 
 def test_a_flush_that_fails_before_the_exchange_takes_the_replica_out() -> None:
-    """The content of a disk that refused a write is unknown, whatever is written next."""
+    """After a refused write the content of the disk is unknown, so the node must not go on."""
     cluster = voting_as_it_comes()
     cluster.disks["B"].full = True
     cluster.run(0.5)
@@ -350,7 +351,7 @@ def test_a_flush_that_fails_before_the_exchange_takes_the_replica_out() -> None:
     cluster.check_converged()
 
 
-# How much of the log is kept.
+# The bounds of the log in these tests.
 
 
 def test_a_single_node_forgets_too() -> None:
@@ -377,7 +378,7 @@ def test_a_single_node_forgets_too() -> None:
 def test_a_log_is_bounded_with_a_peer_down_for_ever(
     settings: RaftSettings, bytes_max: int, entries_max: int
 ) -> None:
-    """Leader and follower keep no more than the bound, and a little to trim at once."""
+    """Leader and follower keep at most the bound plus the entries of one trim."""
     cluster = settled(settings=settings)
     cluster.crash("C")
     text = "x" * 200
@@ -407,7 +408,7 @@ def test_what_a_slow_follower_needs_is_kept_within_the_bounds() -> None:
 
 
 def test_a_deposed_leaders_word_sends_nobody_for_a_snapshot() -> None:
-    """Only its leader may tell a node that it is behind."""
+    """Only the current leader may tell a node that it is behind."""
     cluster = settled()
     term = cluster.nodes["B"].group.status().term
 
