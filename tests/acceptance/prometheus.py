@@ -1,4 +1,4 @@
-"""Prometheus: Debian's own, which scrapes a test's cluster with the rules of deploy/prometheus.
+"""Prometheus: Debian's package, which scrapes a test's cluster with deploy/prometheus's rules.
 
 Durations in the rules are divided by 120, within bounds that a scrape per second can meet.
 """
@@ -23,11 +23,12 @@ from codeq_cluster.testing.servers import Server
 from codeq_cluster.testing.waiting import ClusterError, until
 
 JOB = "codeq-cluster"
-RANGE_S = 5  # Of a rate: it must contain some scrapes even on a busy machine.
+RANGE_S = 5  # The shortest range of a rate: even on a busy machine it must contain some scrapes.
 
 _RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules"
 _HASTE = 120
-_FOR_S_MIN = 2  # A single late scrape on a busy machine is no fault.
+# The shortest `for` of an alert: one late scrape on a busy machine must not fire it.
+_FOR_S_MIN = 2
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
 
 

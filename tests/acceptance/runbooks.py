@@ -24,8 +24,8 @@ _AGAIN_WITHIN_S = 60.0
 _FENCE = re.compile(r"^```(\S*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 
-# The functions that docs/runbooks/README.md asks an operator to define. Here they ask the test,
-# which started the nodes and must know how they end.
+# docs/runbooks/README.md asks an operator to define these functions. Here they call the test,
+# because it started the nodes and must learn their exit codes.
 PRELUDE = """
 NODES=(--url "$N1" --url "$N2" --url "$N3")
 stop_node() { curl -fsS "$CONTROL/stop/$1"; }
@@ -53,7 +53,7 @@ class Step:
     """A block of commands.
 
     Attributes:
-        again: It is repeated until it ends and prints as expected.
+        again: Whether to repeat it until its exit code and output are as expected.
         exit_code: The expected exit code.
         shows: Expected lines of its output; `…` matches anything, one blank any number of them.
     """
@@ -95,7 +95,7 @@ class Runbook:
         }
 
     async def run(self, section: str) -> None:
-        """Run the steps of the next section that has any, which must be this one."""
+        """Run the steps of the next section with steps; `section` must name it."""
         assert self._steps, f"nothing is left of the runbook, {section} least of all"
         assert section == self._steps[0].section
         while self._steps and self._steps[0].section == section:
@@ -111,7 +111,7 @@ class Runbook:
         async def ends() -> bool:
             nonlocal said
             code, said = await self._bash(step.script)
-            # A step marked `again` must also print as expected before it counts as done.
+            # A step marked `again` is repeated until its output is as expected too.
             return code == step.exit_code and (not step.again or not lacking(said))
 
         def lacking(said: str) -> list[str]:
@@ -189,8 +189,8 @@ async def controlled(
 
     Args:
         cluster: With the nodes.
-        stop: Replaces stopping the node, which must end with 0.
-        start: Replaces starting it.
+        stop: Replaces the default, which stops the node and requires exit code 0.
+        start: Replaces the default, which starts the node.
     """
 
     async def stopped(request: web.Request) -> web.Response:

@@ -53,7 +53,7 @@ FINISHED: tuple[Step, ...] = (
 async def test_what_was_answered_is_read_on_every_node_at_once(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """Every node knows a task once its create is answered, and its end once that is answered."""
+    """Every node knows a task once its create is answered, and its end once its result is."""
     command = f"read-{time.time_ns()}"
     for number in range(ROUNDS):
         at, then, last = (NODES[(number + step) % 3] for step in range(3))
@@ -95,7 +95,7 @@ async def test_no_node_sends_a_caller_to_another(
 async def test_the_tiers_of_a_topic_hold_on_every_node_at_once(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """After a put through one node, all nodes obey them on every shard, and forget them as soon."""
+    """A put through one node binds all nodes on every shard at once; so does the deletion."""
     command = f"tiered-{time.time_ns()}"
     topic = f"/admin/topics/{command}"
     made: list[int] = []
@@ -130,7 +130,7 @@ async def test_the_gauges_of_all_nodes_add_up_to_the_queue(
     found: dict[str, float] = {}
 
     async def add_up() -> bool:
-        # While a shard changes its leader, two nodes may count it, or none.
+        # During a change of leader, two nodes may count a shard's tasks, or none.
         scrapes = await asyncio.gather(*(cluster.metrics(node) for node in NODES))
         found.update({name: sum(each.get(name, 0.0) for each in scrapes) for name in wanted})
         return found == wanted

@@ -1,4 +1,4 @@
-"""Artifacts: one store for all nodes, which stays right when a node dies half-way."""
+"""Artifacts: one store for all nodes, which stays correct when a node dies half-way."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shared:
             str(Path(place, name).relative_to(self.root))
             for place, _, names in os.walk(self.root)
             for name in names
-            if Path(place) != self.root  # At its start, a node tests there whether it can write.
+            if Path(place) != self.root  # A starting node tests here whether it can write.
         }
 
     def forget(self) -> None:
@@ -59,7 +59,7 @@ class Shared:
             (self.root / path).unlink(missing_ok=True)
 
     async def until_kept(self, count: int) -> set[str]:
-        """Wait until so many files are stored."""
+        """Wait until this many files are stored."""
 
         async def are_kept() -> set[str] | None:
             kept = self.kept()
@@ -104,7 +104,7 @@ class Shared:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shared]:
-    """Run three nodes; 8 s after a task's end its uploads have ended and are swept."""
+    """Run three nodes that sweep a task's uploads 8 s after its end."""
     root = tmp_path_factory.mktemp("artifacts")
     settings = {
         "artifacts": {"provider": "local", "directory": str(root), "timeoutMs": 4000},
@@ -129,7 +129,7 @@ def inline(name: str, content: bytes) -> dict[str, str]:
 
 
 async def test_what_one_node_stored_another_serves_after_its_death(shared: Shared) -> None:
-    """A range of it can be read as well, and nothing without a token."""
+    """Ranges of it can be read too, and nothing can be read without a token."""
     task = await shared.leased("n1", "serve")
     content = bytes(range(256)) * 1024
     status, done = await shared.finish("n1", task, inline("dir/a.bin", content))
@@ -149,11 +149,11 @@ async def test_what_one_node_stored_another_serves_after_its_death(shared: Share
 
 
 async def test_a_node_killed_while_it_stores_leaves_nothing_in_the_end(shared: Shared) -> None:
-    """The result is submitted again elsewhere: its new files stay, the first ones are deleted."""
+    """The result is submitted again elsewhere: those files stay, and the first ones are deleted."""
     artifacts = [inline(f"{number}", bytes([number]) * MIB) for number in range(FILES)]
 
     async def killed_meanwhile() -> tuple[dict[str, Any], set[str]] | None:
-        """Kill it; return None if it had answered, had stored everything, or was too slow."""
+        """Kill the node while it stores; return None if it answered all the same."""
         shared.forget()
         await shared.cluster.restore()
         task = await shared.leased("n1", "kill-in-put")
@@ -214,7 +214,7 @@ async def test_an_upload_whose_node_dies_goes_with_the_tasks_end(
 
 
 async def test_artifacts_go_when_the_retention_of_their_task_is_over(shared: Shared) -> None:
-    """The node that stored them does not matter."""
+    """They are deleted whichever node stored them."""
     topic = {"retentionSeconds": 1}
     await shared.client.done("PUT", "n2", "/admin/topics/brief", ADMIN_TOKEN, topic)
     answers = []

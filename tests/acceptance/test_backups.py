@@ -27,7 +27,7 @@ from codeq_cluster.testing.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
-BEFORE = 120  # Tasks acknowledged before the backup is requested.
+BEFORE = 120  # The number of tasks acknowledged before the backup is requested.
 NAMES = ("berta", "carla", "doris")
 
 
@@ -144,7 +144,7 @@ async def test_a_cluster_goes_on_elsewhere_with_other_names_and_fewer_shards(
             ) == (depth["ready"] + depth["delayed"], depth["inProgress"])
         assert [held["id"]] == await listed(client, NAMES[0], "kept", "IN_PROGRESS")
 
-        # The lease continues with its token; all waiting tasks are delivered, once.
+        # The lease continues under its token, and each waiting task is delivered once.
         await client.finished(NAMES[0], WORKER, held, {"of": "held"})
         rest = set(created) - {held["id"], finished["id"]}
         while rest:
@@ -189,7 +189,7 @@ async def test_nodes_made_with_other_flags_do_not_serve_together(tmp_path: Path)
     async def told_why() -> bool:
         return log.is_file() and "hold different data" in log.read_text()
 
-    # Entering waits until all nodes are ready, which they never are.
+    # Entering the cluster would wait until all nodes are ready, and these never are.
     entering = asyncio.create_task(new.__aenter__())
     try:
         await until(told_why, what="the reason in the log of the first node")
@@ -239,12 +239,12 @@ async def test_a_node_killed_in_the_middle_leaves_no_backup(tmp_path: Path) -> N
 
 
 async def test_a_stopped_node_can_be_looked_into(tmp_path: Path) -> None:
-    """Stored tasks, counters, rows and log are shown; while the node runs, nothing is."""
+    """Tasks, counters, rows and log are shown; while the node runs, the command refuses."""
     async with LocalCluster(tmp_path, nodes=1, shards=2) as cluster:
         data = cluster.nodes["n1"].data_path
         async with RecordingClient(cluster.urls) as client:
             ids: set[str] = set()
-            # At least one on each shard.
+            # At least one task is on each shard.
             while len(ids) < 6 or {shard_of(each, 2) for each in ids} != {0, 1}:
                 # A key decides the shard of its task; tasks without one stay together for a while.
                 key = f"k{len(ids)}"

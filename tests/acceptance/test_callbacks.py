@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
 TASKS = 24
-TENANT = ""  # The default of the setting.
+TENANT = ""  # The default tenant.
 SUBSCRIBER_TOKEN = "acceptance-subscriber"
 _SCOPES = ["codeq:claim", "codeq:result", "codeq:subscribe"]
 _WORKERS = [
@@ -70,8 +70,8 @@ async def test_no_callback_is_lost_with_the_leader_that_was_making_it(
 
     async def serve(request: web.Request) -> web.StreamResponse:
         if not dead.is_set():
-            # The call is received and not answered: the caller is killed meanwhile, or sees it
-            # fail.
+            # The target receives the call and does not answer, so the caller dies in the call or
+            # sees it fail.
             await dead.wait()
             if request.transport is not None:
                 request.transport.abort()
@@ -143,7 +143,7 @@ async def test_a_subscriber_that_hangs_keeps_no_producer_waiting(
 async def test_a_queue_filled_while_its_tenant_had_no_leader_is_notified(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """The next leader of the tenant's home shard sends it, whichever shard the task is on."""
+    """The next leader of the tenant's home shard sends the notice, on any shard of the task."""
     victim = await cluster.leader_of(home_shard(TENANT, cluster.shards))
     survivors = [node for node in cluster.nodes if node != victim]
     async with listening() as target:

@@ -19,7 +19,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         LocalCluster(tmp_path, authority=authority) as cluster,
         RecordingClient(cluster.urls, trust=cluster.trust) as client,
     ):
-        # Enough tasks to reach every shard, with each step on another node.
+        # Enough tasks to reach every shard; each step goes to another node.
         for number in range(8):
             await client.created("n1", PRODUCER_TOKEN, "c", payload={"number": number})
             claimed = await client.claimed("n2", WORKER_TOKENS["worker-0"], ["c"])
@@ -40,7 +40,7 @@ async def test_a_cluster_serves_over_https_and_a_secured_link(tmp_path: Path) ->
         cluster.start("n2")
         await cluster.wait_ready()
 
-        # A node of another cluster is no peer, even with this cluster's secret.
+        # A node with another cluster's certificate is no peer, even with this cluster's secret.
         await cluster.stop("n3")
         Authority().issue("n3", "127.0.0.1").write(
             cluster.nodes["n3"].directory / "node.pem", cluster.nodes["n3"].directory / "node.key"

@@ -56,7 +56,7 @@ async def _node(variables: Mapping[str, str], log: Path) -> AsyncIterator[None]:
 
 
 async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_path: Path) -> None:
-    """They accept its tokens, keep its artifacts, and log unused variables once."""
+    """The nodes accept codeQ's tokens, keep its artifacts, and log unused variables once."""
     variables, urls = _here(tmp_path)
     async with AsyncExitStack() as running, RecordingClient(urls) as client:
         for name, each in variables.items():

@@ -31,7 +31,7 @@ async def refused(*arguments: str) -> tuple[int, list[str]]:
 
 
 def names(directory: Path) -> list[str]:
-    """Return what is in a directory."""
+    """Return the names in a directory."""
     return [entry.name for entry in directory.iterdir()]
 
 
@@ -46,7 +46,8 @@ async def running(
 ) -> AsyncIterator[tuple[Server, Callable[[], str]]]:
     """Run `dev` until it prints how to stop it; yields the process and a reader of its output."""
     output = directory.with_suffix(".out")
-    output.unlink(missing_ok=True)  # An earlier run of the same directory said so, too.
+    # The output of an earlier run in the same directory has this line too.
+    output.unlink(missing_ok=True)
     server = Server(output)
     server.start([*PROGRAM, "dev", "--data", str(directory), *arguments], environment())
 
@@ -133,7 +134,7 @@ async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -
 
 
 async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
-    """The start ends with 1 and names the port."""
+    """The command ends with 1 and names the port."""
     base = free_port_base(3)
     port = base + 1
     with socket.create_server(("127.0.0.1", port)):
@@ -144,7 +145,7 @@ async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 async def test_a_foreign_directory_is_said_in_one_line(tmp_path: Path) -> None:
-    """The start ends with 1 and leaves the files of others untouched."""
+    """The command ends with 1 and leaves the foreign files untouched."""
     precious = tmp_path / "thesis.txt"
     precious.write_text("finished at last")
     code, lines = await refused("--data", str(tmp_path), "--port-base", str(free_port_base(3)))

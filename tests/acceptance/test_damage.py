@@ -17,7 +17,7 @@ from codeq_cluster.testing.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# Incompressible, and so many that RocksDB writes table files.
+# Incompressible data, and enough of it that RocksDB writes table files.
 TASKS = 12
 
 
@@ -28,7 +28,7 @@ async def filled(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
     cluster = LocalCluster(tmp_path_factory.mktemp("damage"), shards=1, settings=settings)
     async with cluster:
         await fill(cluster)
-        # Tables are written when a node starts with entries in its write-ahead log.
+        # A node that starts with entries in its write-ahead log writes table files.
         assert 0 == await cluster.stop("n2")
         cluster.start("n2")
         await cluster.wait_ready()
@@ -66,7 +66,7 @@ def flip(file: Path, place: float) -> None:
 
 
 def change_log(data: Path, change: Callable[[bytearray, int], None]) -> None:
-    """Change the write-ahead log's segment; `change` gets it and the number of its used bytes."""
+    """Change the write-ahead log's segment; `change` gets its bytes and the number used."""
     [segment] = (data / "wal").glob("segment-*")
     content = bytearray(segment.read_bytes())
     change(content, len(content.rstrip(b"\x00")))
@@ -97,7 +97,7 @@ def flip_manifest(data: Path) -> None:
 
 
 def flip_table(data: Path) -> None:
-    """Change the middle of every table: one of them holds the log."""
+    """Change the middle of every table, since one of them holds the log."""
     tables = list((data / "shard-0").glob("*.sst"))
     assert tables
     for table in tables:
@@ -175,7 +175,7 @@ async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
 
 
 async def test_what_is_whole_is_left_where_it_is(node: NodeProcess) -> None:
-    """Only a healthy node's own data knows what it has promised."""
+    """Only a healthy node's own data records the promises it has made, so it must stay."""
     before = names(node.data_path)
 
     looked = await repair(node.data_path)

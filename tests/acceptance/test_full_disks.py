@@ -1,4 +1,4 @@
-"""Full disks: the node steps down, the others go on, and it returns once there is room."""
+"""Full disks: a node without space steps down, the others go on, and it returns with space."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Stage:
         return answer.status, answer.body.decode()
 
     async def out(self, *words: str) -> str:
-        """Wait until n2 reports that it is not ready, with all these reasons; return the text."""
+        """Wait until n2 reports not ready with all these reasons; return the text."""
 
         async def says() -> str | None:
             status, text = await self.said("/readyz")
@@ -70,7 +70,7 @@ class Stage:
         return shards is not None and not any(each.is_leader for each in shards.values())
 
     async def passed(self, load: Load, count: int) -> None:
-        """Wait until so many more calls are answered."""
+        """Wait until this many more calls are answered."""
         upto = len(load.calls) + count
 
         async def enough() -> bool:
@@ -125,7 +125,7 @@ async def test_a_node_steps_back_before_its_disk_is_full(stage: Stage) -> None:
     """It transfers its leaderships before a write fails, and no client notices."""
     cluster = stage.cluster
     if not stage.disk.real:
-        # This needs the file system's own figure for free space: here the reserve uses it all up.
+        # Only a real file system reports its free space; an imitated disk can only refuse writes.
         stage.disk.fill(leave_bytes=0)
         await stage.out("storage failed")
         return

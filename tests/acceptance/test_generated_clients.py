@@ -24,13 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "clients.md").read_text()
 PROJECTS = Path(__file__).parent / "clients"
 TOKEN = "dev-token"
-# A generator in Go is compiled first, which takes minutes on a busy machine without a cache.
+# Without a cache, a busy machine takes minutes to compile the generator in Go.
 ENDS_WITHIN_S = 900.0
 _SCOPES = (
     *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"),
     "codeq:admin",
 )
-# Every step of the program, by its output.
+# The program's output has one line per step.
 TOLD = 'true COMPLETED {"width":320}\nno such picture\n1\nnot-in-progress false\n'
 
 

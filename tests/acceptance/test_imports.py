@@ -82,7 +82,7 @@ async def filled(home: Path) -> tuple[Path, dict[str, str]]:
 
 
 def two_tenants(**settings: object) -> dict[str, object]:
-    """Return settings with an admin and a worker of the tenant zeta beside the usual ones."""
+    """Return settings with an admin and a worker of the tenant zeta added to the usual ones."""
     admin = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "scopes": ["codeq:admin"]}
     work = {"token": ZETA, "subject": "zoe", "tenant": "zeta", "eventTypes": ["*"]}
     scopes = ["codeq:claim", "codeq:result"]
@@ -133,7 +133,8 @@ async def test_a_tenant_moves_into_a_cluster_that_serves(tmp_path: Path) -> None
 
         would = await told(*move, "--dry-run")
         assert {} == await listed(client, "n1")
-        # Routed through this process: when it is busy with something else, the import waits.
+        # The command's requests pass through this process, so the import waits while this test is
+        # busy.
         relay = LinkProxies(
             {"import": 0} | {each.id: each.http_port for each in new.nodes.values()}
         )

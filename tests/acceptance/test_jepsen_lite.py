@@ -17,10 +17,10 @@ from jepsen_lite.workload import WORKLOADS
 
 FAULTS = ("kill", "power", "pause", "partition")
 SECONDS = 45.0
-# Other tests run on this machine at the same time, and the promises have bounds in seconds.
+# A wide bound, because other tests share the machine; the promises have bounds in seconds.
 CALM_P99_MS = 3000
-# An unknown verdict is repeated: the machine was too busy, or a leader changed before the first
-# fault.
+# A run with an unknown verdict is repeated: the machine was too busy, or a leader changed before
+# the first fault.
 RUNS_MAX = 3
 
 

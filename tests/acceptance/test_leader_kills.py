@@ -17,7 +17,7 @@ KILLS = 6
 CYCLES_PER_S = 200.0
 # The least load for the test to count, however busy the machine is.
 CREATES_MIN = 500
-# Functional bounds; the benchmark measures the speed of recovery.
+# These bounds only tell working from broken; the benchmark measures the speed of recovery.
 REPAIRED_WITHIN_S = 10.0
 DRAINED_WITHIN_S = 90.0
 

@@ -59,7 +59,7 @@ async def administer(
 
 
 async def change(cluster: LocalCluster, node: str, path: str, body: dict[str, object]) -> None:
-    """Ask a node to change the membership, repeated while the answer is retryable."""
+    """Ask a node for a change of membership; repeat while the answer is retryable."""
 
     async def done() -> bool:
         status, answer = await administer(cluster, node, path, body)
@@ -90,7 +90,7 @@ async def all_vote(cluster: LocalCluster, node: str, wanted: set[str]) -> None:
 
 
 async def tells_it_is_none(cluster: LocalCluster, node: str) -> bool:
-    """Return whether a node is not ready because it is no member, for every shard."""
+    """Return whether a node reports for every shard that it is no member."""
     async with HttpClient() as http:
         missing = (await http.send("GET", cluster.urls[node], "/readyz")).json.get("missing", [])
     return bool(missing) and all(f"{node} is no member of this cluster" in line for line in missing)
@@ -231,7 +231,7 @@ async def test_nodes_may_move(cluster: LocalCluster) -> None:
         cluster.start(node_id)
         await cluster.wait_ready([node_id], within_s=SETTLES_S)
         await on_record(cluster, "n1", port=port)
-    # They must have found each other: no other node is left to lead them.
+    # The two must have found each other, because no other node is left to form a majority.
     await cluster.kill("n1")
     await cluster.leader_of(0, among=["n2", "n3"])
 
@@ -258,7 +258,7 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
         cluster.start("n2")
         await cluster.wait_ready(["n2"], within_s=SETTLES_S)
         await on_record(cluster, "n1", port=node.link_port)
-        # The node that must dial: its configuration has an address that no longer exists.
+        # This node must dial, because its configuration has an address that no longer exists.
         await cluster.stop("n1")
         before = translated.dialled["peer", "n2"]
         cluster.start("n1")
@@ -298,7 +298,7 @@ async def on_record(cluster: LocalCluster, asked: str, *, port: int) -> None:
 
 
 async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
-    """Every shard refuses with the reason; a node does not remove itself either."""
+    """Every shard refuses and says why; a node does not remove itself either."""
     status, answer = await administer(cluster, "n1", "cluster/remove", {"nodeId": "n1"})
     assert (409, "asked-itself") == (status, answer["code"]), answer
     await cluster.kill("n3")

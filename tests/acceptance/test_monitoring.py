@@ -34,13 +34,13 @@ DISK_MIB = 96
 PAUSE_S = 0.02
 RULES = Path(__file__).resolve().parents[2] / "deploy" / "prometheus" / "rules"
 SETTINGS = {
-    # Small, so that there are files and levels soon.
+    # Small buffers, so that files and levels appear soon.
     "store": {"memtableBytes": 2**20, "minFreeBytes": 0},
     "rateLimit": {"admin": {"requestsPerMinute": 1, "burstSize": 1}},
     "limits": {"requestTimeoutMs": 2000},
     "resultWebhookMaxAttempts": 2,
 }
-# The load below makes these mistakes on purpose.
+# The load below causes these alerts on purpose.
 OF_THE_LOAD = {
     "CodeqDeadLettersGrow",
     "CodeqLeasesExpire",
@@ -49,13 +49,13 @@ OF_THE_LOAD = {
     "CodeqCertificateEnds",
     "CodeqCertificateStale",
 }
-# Neither load nor a busy machine can cause these.
+# Neither the load nor a busy machine can cause these alerts.
 OF_THE_NODES = {
     "CodeqReplicaOut",
     "CodeqStateDiffered",
     "CodeqDiskFull",
 }
-# Such events do not happen here, so their mean has no value.
+# These events do not happen here, so their mean has no value.
 NEVER = "codeq_raft_snapshot_seconds"
 
 
@@ -138,7 +138,7 @@ async def test_each_fault_of_the_nodes_fires_its_alert(stage: Stage) -> None:
     await prometheus.wait_silent("CodeqNodeDown", within_s=WITHIN_S)
     await cluster.kill("n2")
     await prometheus.wait_firing("CodeqNodeDown", within_s=WITHIN_S)
-    # Two of three nodes go on.
+    # The other two of three nodes go on.
     await prometheus.wait_silent("CodeqShardWithoutLeader", "CodeqRequestsFail", within_s=WITHIN_S)
     await cluster.kill("n3")
     await prometheus.wait_firing("CodeqShardWithoutLeader", "CodeqRequestsFail", within_s=WITHIN_S)
@@ -147,7 +147,7 @@ async def test_each_fault_of_the_nodes_fires_its_alert(stage: Stage) -> None:
 
 
 async def _unseen(prometheus: Prometheus) -> list[str]:
-    """Return the expressions without a series, after repeating them for a while."""
+    """Return the expressions that have no series even after repeated queries."""
     left = list(_expressions())
     assert len(left) > 100
 
@@ -225,7 +225,7 @@ async def _load(client: RecordingClient, url: str) -> None:
     for number in range(10**9):
         for node in client.urls:
             await _turn(client, node, url, number)
-        # At most about so many rounds per second, however fast the cluster is.
+        # Limits the rounds per second, however fast the cluster is.
         ahead_s = begun_s + (number + 1) * PAUSE_S - time.monotonic()
         await asyncio.sleep(max(0.0, ahead_s))
 

@@ -59,7 +59,7 @@ def _script(directory: Path, text: str) -> str:
 
 
 async def test_a_shell_script_works_off_a_task(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Its output is the result, digit for digit."""
+    """The script's output is the result, digit for digit."""
     payload = '{"n": 12345678901234567890}'
     task_id = await _created(cluster, "echo", payload)
     ended = await _handled(cluster, "echo", _script(tmp_path, "cat"))
@@ -72,7 +72,7 @@ async def test_a_shell_script_works_off_a_task(cluster: LocalCluster, tmp_path: 
 
 
 async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_path: Path) -> None:
-    """It is no dead letter, and its error is the program's output."""
+    """The task does not become a dead letter, and its error is the program's output."""
     task_id = await _created(cluster, "picky", "1")
     ended = await _handled(cluster, "picky", _script(tmp_path, "echo no cat >&2; exit 100"))
     found = await _ran(cluster, "task", "result", task_id, "--json")
@@ -274,7 +274,7 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
 
     async def transferred() -> Ended | None:
         nonlocal refused
-        # A peer that is a moment behind causes a refusal that says to try again.
+        # If a peer is briefly behind, the refusal says to try again.
         there = ("cluster", "transfer", "--shard", "0", "--to", to, "--json")
         ran = await _ran(cluster, *there, token=OPERATOR_TOKEN)
         refused += ran.code != 0
@@ -286,7 +286,7 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     table = await _ran(cluster, "cluster", "status", token=OPERATOR_TOKEN)
 
     assert to == sent.document["leader"]
-    # If the first command timed out, the repetition finds the transfer done.
+    # If the first command timed out, the repetition finds the transfer already done.
     assert sent.document["changed"] or refused
     assert 4 == nobody.code
     assert "see codeq-cluster cluster status" in nobody.err

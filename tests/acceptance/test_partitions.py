@@ -1,4 +1,4 @@
-"""Partitions: a node that is cut off returns nothing stale, and the others do not need it."""
+"""Partitions: a cut-off node returns nothing stale, and the others serve without it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_node_without_peers_says_so_in_time(
 
 
 async def test_a_follower_that_hears_no_leader_is_not_ready(cuttable_cluster: LocalCluster) -> None:
-    """Readiness ends when it hears no leaders, so that load balancers avoid the node."""
+    """A node that hears no leaders reports not ready, so that load balancers avoid it."""
     leaders = {await cuttable_cluster.leader_of(shard) for shard in range(cuttable_cluster.shards)}
     follower = next(node for node in cuttable_cluster.nodes if node not in leaders)
     cuttable_cluster.cut(follower)

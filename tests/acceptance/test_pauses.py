@@ -38,8 +38,8 @@ async def test_a_leader_frozen_for_ten_seconds_costs_no_request_and_no_task(
         load.avoid(frozen)
         mark, struck_s = len(load.calls), time.monotonic()
         await cluster.pause(frozen)
-        # These wait in the frozen node's sockets, and it reads them first on resuming, while it
-        # still believes that it leads.
+        # These requests wait in the frozen node's sockets. On resuming it reads them first, while
+        # it still believes that it leads.
         read = asyncio.create_task(client.task(frozen, PRODUCER_TOKEN, task_id))
         claim = asyncio.create_task(client.claim(frozen, WORKER, ["pause-probe"]))
 

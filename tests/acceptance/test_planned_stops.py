@@ -21,7 +21,7 @@ LED_WITHIN_S = 20.0
 # The least load for the test to count, however busy the machine is.
 CREATES_MIN = 300
 DRAINED_WITHIN_S = 90.0
-# The only way a node turns a client away: a refused connection, so nothing was sent.
+# The only failure a client may see is a refused connection, because then nothing was sent.
 REFUSED = "Refused("
 
 
@@ -41,7 +41,7 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
         for node in cluster.nodes:
             assert 0 == await cluster.stop(node)
             handed = _last(cluster.nodes[node].log_path.read_text(), "leaderships transferred")
-            # Before it ended, so no peer had to detect its absence.
+            # The transfer came before the end, so no peer had to detect the node's absence.
             assert 0 == handed["kept"]
             await _led_without(cluster, node)
             cluster.start(node)
@@ -62,7 +62,7 @@ async def test_restarting_every_node_in_turn_fails_no_request(cluster: LocalClus
 
 
 async def _evenly_led(cluster: LocalCluster) -> None:
-    """Wait until the nodes lead the shards in turn."""
+    """Wait until the shards are spread evenly over the nodes."""
     nodes = list(cluster.nodes)
     wanted = {shard: nodes[shard % len(nodes)] for shard in range(cluster.shards)}
 
@@ -77,7 +77,7 @@ async def _evenly_led(cluster: LocalCluster) -> None:
 
 
 async def _led_without(cluster: LocalCluster, gone: str) -> None:
-    """Wait until another node reports that every shard has a leader other than the stopped node."""
+    """Wait until another node reports, for every shard, a leader other than the stopped node."""
     asked = next(name for name in cluster.nodes if name != gone)
 
     async def led() -> bool:

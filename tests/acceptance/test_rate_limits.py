@@ -1,4 +1,4 @@
-"""Rate limits of a real cluster: per tenant, over all its nodes, whichever of them live."""
+"""Rate limits of a real cluster: per tenant, over all nodes that are alive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHARDS = 4
 BURST = 20
 # One token a minute: during a test the bucket gains at most one.
 LIMIT = {"requestsPerMinute": 1, "burstSize": BURST}
-# Each scenario has its own tenants, and is repeated with others if it was disturbed.
+# Each scenario has its own tenants; a disturbed one is repeated with others.
 TENANTS = [f"tenant-{number}" for number in range(200)]
 UNDISTURBED_WITHIN_S = 120.0
 FREE = "unlimited"
@@ -107,8 +107,8 @@ async def undisturbed(
     """Run a scenario, repeated until no node had to count by itself, and return its result.
 
     A node that cannot reach the counting leader uses its own share for a while, and a new leader
-    starts with full buckets. Neither happened if every call was answered sooner than that, no
-    leader was elected, and anything before is long enough ago.
+    starts with full buckets. Neither has disturbed the scenario if every call was answered fast
+    enough, no leader was elected, and any earlier disturbance is long over.
 
     Returns:
         The scenario's result, and how many tokens the buckets may have gained meanwhile.
@@ -150,7 +150,7 @@ async def hits(cluster: LocalCluster) -> float:
 async def test_a_tenant_gets_its_burst_over_all_nodes_together(
     cluster: LocalCluster, client: Timed, tenants: Iterator[str]
 ) -> None:
-    """The burst is not granted once per node; and each refusal is counted."""
+    """The burst is granted once, not once per node, and each refusal is counted."""
 
     async def asked() -> tuple[int, float]:
         before = await hits(cluster)
@@ -286,7 +286,7 @@ async def test_creates_go_on_when_the_node_that_counts_is_killed(
     assert new_owner != owner
 
     async def counted_again() -> bool:
-        # It leads for a moment before its own requests know that.
+        # A new leader serves others a moment before its own requests know that it leads.
         return (await client.create(new_owner, tenant, "limited")).status == 202
 
     await until(counted_again, what="a create that the new owner has counted")

@@ -29,29 +29,29 @@ START = (ROOT / "docs" / "start.md").read_text()
 READY = "Stop with Ctrl-C"
 TOKEN = "dev-token"
 RUN_WITHIN_S = 120.0
-# No variables of the `make` that runs this test.
+# The blocks must not inherit variables of the `make` that runs this test.
 ENVIRONMENT = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
-# The test has a clone already; its commands begin with the next line.
+# The test has a clone already, so it starts after this line.
 CLONE = "git clone REPOSITORY codeq-cluster && cd codeq-cluster\n"
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:\w+=\S+ )?(?:make|docker|curl|\S*codeq-cluster|\.ci/run)\b")
-# Inline code that is a command; capitals stand for values that a reader fills in.
+# Inline code that is a command. Words in capitals stand for values that a reader fills in.
 INLINE = [
     code
     for code in re.findall(r"`([^`\n]+)`", _FENCED.sub("", TEXT + START))
     if _COMMAND.match(code)
 ]
 UPS = sorted({code for code in INLINE if "make up" in code} - {"make up"})
-# Shortened, where the whole takes minutes; program and flags are those that `make` runs.
+# Arguments that shorten targets which take minutes; program and flags are those of `make`.
 SHORTENED = {
     "make explore": "ARGS=--help",
     "make simulate": "SEEDS=1",
     "make jepsen": "ARGS=--help",
     "make bench": "ARGS=--help",
 }
-# Only printed by make: the first two run this test, the last needs other brokers.
+# These are only printed by `make -n`: the first two run this test, the last needs other brokers.
 TOLD = {"make check": "lint-imports", "make test": "pytest -n", "make bench-peers": "bench.peers"}
 # Other tests run these: `docker compose` is not available everywhere.
 ELSEWHERE = {
@@ -69,7 +69,7 @@ class Checkout:
         self._base = free_port_base(3)
         (directory / "jepsen-lite").mkdir(parents=True)
         for name in ("Makefile", "pyproject.toml", "jepsen-lite/pyproject.toml"):
-            # With its modification time: `make` reinstalls when it is older.
+            # The copy keeps the modification time, or `make` would install everything again.
             shutil.copy2(ROOT / name, directory / name)
         (directory / ".venv").symlink_to(sys.prefix)
 
@@ -95,7 +95,7 @@ class Checkout:
 
         Args:
             script: The block.
-            until_it_says: Printed before this begins.
+            until_it_says: Text that the block prints before the body runs.
 
         Yields:
             The file with its output.
@@ -165,7 +165,7 @@ class Reader:
         return block.body
 
     def shown(self, section: str) -> list[str]:
-        """Return the lines of the next block, the expected output of the one before."""
+        """Return the lines of the next block, which is the expected output of the previous one."""
         return self.next(section, "text", "shows").splitlines()
 
     @property

@@ -73,7 +73,7 @@ async def test_a_lost_disk_a_lost_node_and_another_in_its_place(tmp_path: Path) 
             await book.run("Bring it back")
             await book.run("It is over")
             await book.run("Or replace it")
-        # The new node and one of the first form a majority now.
+        # The new node and one of the original nodes form a majority now.
         await cluster.kill("n1")
         led_by = await cluster.leader_of(0, among=["n3", "n4"])
 
@@ -163,11 +163,11 @@ async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
 
 
 async def test_a_slow_disk_is_found_and_passed_by(cluster: LocalCluster) -> None:
-    """The page of a slow disk: figures are shown, leaderships move, and the node can be removed."""
+    """The page of a slow disk: figures show it, leaderships move, and the node can be removed."""
     async with opened("slow-disk.md", cluster) as book:
         await until(lambda: _leads(cluster, "n2"), what="n2 leading the shard it prefers")
         await book.run("See which")
-        # Read at once: some seconds later the node takes its preferred shards back.
+        # The test reads at once, because seconds later the node takes its preferred shards back.
         async with asyncio.TaskGroup() as looking:
             looking.create_task(
                 until(lambda: _leads_nothing(cluster, "n2"), within_s=90, what="n2 leading nothing")
@@ -217,7 +217,7 @@ async def test_a_rolling_upgrade_fails_no_request(cluster: LocalCluster) -> None
             book.assert_done()
         drained = await load.drain(within_s=DRAINED_WITHIN_S)
         verdict = audit(load.calls, await load.final_tasks())
-    # Calls in flight at a stop count too, which the audit would excuse.
+    # Calls in flight at a stop count as failures here too, although the audit would excuse them.
     failed = [call for call in load.calls if call.outcome is not RecordedOutcome.OK]
 
     assert ["n1", "n2", "n3"] == stopped

@@ -37,7 +37,7 @@ async def _learned(connection: Client, cluster: LocalCluster) -> None:
 
 
 async def test_a_client_of_one_node_goes_on_when_that_is_killed(cluster: LocalCluster) -> None:
-    """It has learned the other nodes: every call is answered, and no task is created twice."""
+    """The client has learned the other nodes: every call is answered, and no task made twice."""
     async with Client([cluster.urls["n1"]], token=PRODUCER_TOKEN) as client:
         await client.create("sdk-killed", 0)
         await _learned(client, cluster)
@@ -67,7 +67,7 @@ async def test_a_client_of_one_node_goes_on_when_that_is_killed(cluster: LocalCl
 
 
 async def test_a_worker_goes_on_when_its_node_is_killed(cluster: LocalCluster) -> None:
-    """It reports its tasks, claims from the other nodes, and each task ends once."""
+    """The worker reports its tasks and claims through the other nodes, and each task ends once."""
     begun = asyncio.Event()
     ended: Counter[int] = Counter()
     worker = Worker([cluster.urls["n3"]], token=WORKER_TOKEN, concurrency=4, lease_s=30, wait_s=2)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORKER = WORKER_TOKENS["worker-0"]
 PAYLOAD = "x" * 200_000
-TASKS = 40  # 8 MB: the log keeps 1 MiB, and is truncated by at least 4 MiB.
+TASKS = 40  # 8 MB, because the log keeps 1 MiB and is truncated by at least 4 MiB.
 PACE = 8 * 2**20
 # At this pace a snapshot takes a minute, so that even a slow test can kill a node meanwhile.
 SLOW_PACE = 2**17
@@ -49,7 +49,7 @@ def _fetches(cluster: LocalCluster, node: str, *, pace: int) -> None:
 async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """It has the others' state, votes, and the cluster survives the loss of another node."""
+    """The node has the others' state and votes; the cluster survives the loss of another node."""
     leader = await cluster.leader_of(0)
     away, other = (node for node in cluster.nodes if node != leader)
     early = await _create(client, leader, 0)
@@ -61,7 +61,7 @@ async def test_a_node_left_behind_takes_a_snapshot_and_serves_again(
 
     cluster.start(away)
     await cluster.wait_ready()
-    # A ready node has caught up, which took a snapshot.
+    # A ready node has caught up, and here that required a snapshot.
     assert "snapshot installed" in cluster.nodes[away].log_path.read_text()
     await cluster.wait_converged()
 

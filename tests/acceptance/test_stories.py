@@ -20,10 +20,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FIRST, SECOND = WORKER_TOKENS["worker-0"], WORKER_TOKENS["worker-1"]
 NODES = ("n1", "n2", "n3")
-WAIT_S = 14  # Of a call that waits.
-# "At once", with room for a busy machine; the benchmark measures the real time.
+WAIT_S = 14  # How long waiting calls wait.
+# The meaning of "at once" on a busy machine; the benchmark measures the real time.
 AT_ONCE_S = WAIT_S / 2
-# A lease or delay that lasts beyond the next step even on a busy machine.
+# A lease or delay so long that it outlasts the next step even on a busy machine.
 WHILE_S = 8
 
 
@@ -167,7 +167,7 @@ async def test_an_acknowledged_heartbeat_survives_the_death_of_the_leader(
     original_end_s = datetime.fromisoformat(task["leaseUntil"]).timestamp()
 
     async def original_lease_is_over() -> bool:
-        # Includes the grace that a new leader adds to every lease.
+        # The wait includes the grace that a new leader adds to every lease.
         return time.time() > original_end_s + 3.0
 
     await until(original_lease_is_over, what="the end of the original lease")
@@ -246,7 +246,7 @@ async def test_a_task_that_used_up_its_attempts_is_a_dead_letter_with_a_failed_r
 async def test_batches_through_every_node_reach_every_shard(
     cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """A hundred creates, claims and results per batch: in order, and nothing is left."""
+    """A hundred creates, claims and results per batch keep their order and leave nothing."""
     command = fresh("batch")
     # Keys decide the shards; tasks without keys created together stay together.
     items: list[dict[str, Any]] = [

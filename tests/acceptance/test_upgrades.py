@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CYCLES_PER_S = 20
 SETTLES_S = 60.0
 OLD_LEVEL = LEVEL - 1
-# Nobody listens at a node that is down, so nothing was sent.
+# The only failure a client may see is a refused connection to a node that is down.
 REFUSED = "Refused("
 
 
@@ -48,7 +48,7 @@ async def entry_versions(cluster: LocalCluster, node: str, release: Path) -> set
 
 
 async def all_know(cluster: LocalCluster, *wanted: int) -> None:
-    """Wait until the nodes are recorded with these format versions, by their ids."""
+    """Wait until the cluster has recorded these format versions for these nodes."""
 
     async def do() -> bool:
         shown = await answer(cluster, "cluster", "status")
@@ -66,7 +66,7 @@ async def answer(cluster: LocalCluster, *arguments: str) -> Any:
 
 
 async def move(cluster: LocalCluster, node: str, release: Path | None) -> None:
-    """Stop a node without notice to clients, and start it with another release."""
+    """Stop a node without notifying clients, and start it with another release."""
     assert 0 == await cluster.stop(node)
     await begin(cluster, node, release)
 
@@ -123,7 +123,7 @@ async def test_two_releases_in_one_cluster_until_the_newer_formats_are_used(tmp_
         records = (await answer(cluster, "audit", "--token", ADMIN_TOKEN))["records"]
         assert "cluster.upgrade" == records[0]["action"]
 
-        # Its own log may not have the change yet, but its leader's has.
+        # This node's log may not have the change yet, but its leader's log has.
         said = await refused(cluster, "n3")
         assert f"uses formats of level {LEVEL}, and this release knows those up to" in said
         await begin(cluster, "n3", newer)
@@ -160,7 +160,7 @@ async def raised(cluster: LocalCluster, node: str) -> int:
 async def test_the_newer_formats_come_into_use_though_a_leader_dies_meanwhile(
     tmp_path: Path,
 ) -> None:
-    """The request is repeated until the change is done, whatever its first outcome."""
+    """Whatever the first outcome, the request is repeated until the change is done."""
     (tmp_path / "next").mkdir()
     newer = next_release(tmp_path / "next")
     cluster = LocalCluster(tmp_path, shards=2)

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# A script beside the repository in continuous integration, which installs an engine.
+# In continuous integration, a script beside the repository that installs an engine.
 _ENGINE_MAKER = ROOT.parent / "shared" / "tools" / "docker-here"
 
 
@@ -30,7 +30,7 @@ def _engine() -> str | None:
 @pytest.mark.docker
 @pytest.mark.timeout(900)
 def test_a_compose_cluster_serves_through_the_death_of_a_node() -> None:
-    """Tasks work through every published port, through the others after a kill, and again later.
+    """Tasks work through all ports, through the others after a kill, and through all again later.
 
     One node serves a file that another stored, and a callback's signature is valid.
     """

@@ -14,7 +14,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, 
 from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.waiting import WITHIN_S
 
-# Each is a token; the first can be read from its name.
+# Each name is also a token.
 PAGE_TOKENS = {
     "viewer": ["codeq:view"],
     "admin": ["codeq:admin"],
@@ -24,9 +24,9 @@ PAGE_TOKENS = {
 WORKER_SCOPES = ["codeq:claim", "codeq:nack", "codeq:result", "codeq:subscribe"]
 WORKER = "worker-0"
 HOSTILE_WORKER = "worker-1"
-# Subjects, errors and payloads may be any text. None of it may be treated as markup.
+# Subjects, errors and payloads may be any text, and the page must never treat it as markup.
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
-WAIT_MS = WITHIN_S * 1000  # For a text to appear.
+WAIT_MS = WITHIN_S * 1000  # The longest wait for a text to appear.
 WIDE = (1280, 860)
 NARROW = (390, 844)
 
@@ -136,7 +136,7 @@ class Chromium:
         context = await self.browser.new_context(
             viewport={"width": size[0], "height": size[1]},
             color_scheme="dark" if dark else "light",
-            # Elements that fade in have a lower contrast meanwhile.
+            # Elements that still fade in have a lower contrast, so their animation must end first.
             reduced_motion="reduce",
             accept_downloads=True,
         )

@@ -13,7 +13,7 @@ from tests.acceptance.page.browser import Chromium, Window, chromium, page_setti
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def direct_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalCluster]:
-    """Run three nodes that keep backups, and give a callback up after its first attempt."""
+    """Run three nodes that keep backups and give up a callback after its first attempt."""
     place = tmp_path_factory.mktemp("page")
     async with LocalCluster(place, settings=page_settings(place / "backups")) as running:
         yield running

@@ -27,7 +27,7 @@ from tests.acceptance.page.browser import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# The cluster moves a leadership back by itself, after five seconds and after twice as long each
+# The cluster moves a leadership back by itself after five seconds, and after twice as long each
 # further time.
 TRIES = 10
 BEFORE_ITSELF_MS = 4000
@@ -148,7 +148,7 @@ async def test_workers_are_shown_with_what_they_hold(
 
 
 async def test_dead_callbacks_are_replayed(admin: Window, client: RecordingClient) -> None:
-    """Single callbacks can be replayed, and all of them."""
+    """An admin can replay a single callback or all of them."""
     for command in ("hooks.one", "hooks.two"):
         await undelivered(client, command)
     await until_dead(client, "hooks.one", "hooks.two")
@@ -217,7 +217,7 @@ async def test_a_leadership_is_transferred_and_all_are_rebalanced(
         for _ in range(TRIES):
             if await rebalancing_is_asked(window):
                 break
-            await window.page.keyboard.press("Escape")  # Closes the dialog, if one is open.
+            await window.page.keyboard.press("Escape")  # Escape closes the dialog, if one is open.
         await window.shows("1 by n2", within="dialog")
         await window.click("Rebalance", within="dialog")
         await window.shows("handed over", within="#toasts")
@@ -227,7 +227,7 @@ async def test_a_leadership_is_transferred_and_all_are_rebalanced(
 
 
 async def rebalancing_is_asked(window: Window) -> bool:
-    """Transfer shard 1 to n3 and click `Rebalance`; return whether the cluster was not quicker."""
+    """Transfer shard 1 to n3 and click `Rebalance`; return whether the click came in time."""
     page = window.page
     # The leader before a restart may still lead for a moment.
     await page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
@@ -247,7 +247,7 @@ async def rebalancing_is_asked(window: Window) -> bool:
 async def test_a_row_that_is_drawn_again_acts_on_what_it_shows(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
-    """A shard's dialog names the leader of now, not that of when the page was opened."""
+    """A shard's dialog names the current leader, not the one from when the page was opened."""
     async with browser.window(url_of(cluster), token="operator") as window:
         await window.open("/cluster", ready="main .chip.lead")
         row = window.page.locator("tr[data-key='2']")
@@ -257,7 +257,7 @@ async def test_a_row_that_is_drawn_again_acts_on_what_it_shows(
             body = {"shard": 2, "to": other}
             await client.call("POST", "n1", "/admin/cluster/transfer", "operator", body)
             try:
-                # The cluster gives it back by itself after a while.
+                # The cluster moves the leadership back by itself after a while.
                 chip = row.locator(f".chip.lead:has-text('{other}')")
                 await chip.wait_for(timeout=BEFORE_ITSELF_MS)
             except NotInTime:
@@ -272,7 +272,7 @@ async def test_a_row_that_is_drawn_again_acts_on_what_it_shows(
 
 
 async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: LocalCluster) -> None:
-    """An operator follows it to its end, and the audit names who took it."""
+    """An operator follows the backup to its end, and the audit names the operator."""
     async with browser.window(url_of(cluster), token="operator") as window:
         await window.open("/cluster")
         await window.click("Back up now")
@@ -321,7 +321,7 @@ async def test_a_viewer_is_offered_nothing_that_changes_anything(
 
         assert f"http://{urlsplit(url).hostname}/…" in shown
         assert "secret" not in shown
-        assert set(buttons) <= {"Refresh", "Stop"}  # Of a search.
+        assert set(buttons) <= {"Refresh", "Stop"}  # The buttons of a search.
 
 
 async def test_another_site_changes_nothing_through_a_browser_that_is_logged_in(

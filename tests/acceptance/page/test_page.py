@@ -152,7 +152,7 @@ async def test_a_workers_name_is_text_whatever_it_holds(
 async def test_a_task_is_searched_shown_and_cancelled(
     admin: Window, client: RecordingClient
 ) -> None:
-    """It shows payload and result digit by digit, the attempts and the reason for its state."""
+    """The view shows payload and result digit by digit, the attempts and the state's reason."""
     payload = {"html": HOSTILE, "big": 12345678901234567890}
     created = await client.created("n1", "producer", "task.shown", payload=payload)
     task_id = created["id"]
@@ -243,7 +243,7 @@ async def die(client: RecordingClient, queue: str, *errors: str, payload: object
 async def test_dead_letters_of_a_kind_are_requeued_with_a_patch(
     admin: Window, client: RecordingClient
 ) -> None:
-    """Before that, the page shows how many they are, and the patch's effect on one."""
+    """The page first shows their number, and the patch's effect on one of them."""
     await die(client, "dead.kinds", "after 1 ms", "after 23 ms", HOSTILE)
     await admin.open("/dead-letters")
     await admin.page.get_by_role("link", name="dead.kinds").click()
@@ -307,7 +307,7 @@ async def test_a_deletion_can_be_called_off_and_done_at_once(
 async def test_a_dead_letter_is_requeued_from_its_own_view(
     admin: Window, client: RecordingClient
 ) -> None:
-    """It gets a corrected payload; its error and its attempts are shown beside."""
+    """The view shows its error and its attempts beside the field for a corrected payload."""
     await die(client, "dead.one", "lost its way")
     await admin.open("/dead-letters/dead.one", ready="tbody a")
     await admin.page.locator("tbody a").first.click()
