@@ -128,7 +128,7 @@ def inline(name: str, content: bytes) -> dict[str, str]:
     return {"name": name, "contentBase64": base64.b64encode(content).decode()}
 
 
-async def test_what_one_node_stored_another_serves_after_its_death(shared: Shared) -> None:
+async def test_another_node_serves_what_a_dead_node_stored(shared: Shared) -> None:
     """Ranges of it can be read too, and nothing can be read without a token."""
     task = await shared.leased("n1", "serve")
     content = bytes(range(256)) * 1024

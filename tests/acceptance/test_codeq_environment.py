@@ -89,7 +89,7 @@ async def test_nodes_start_with_the_environment_of_a_raft_cluster_of_codeq(tmp_p
         assert {line["level"] for line in lines} <= {"warning", "error"}
 
 
-async def test_the_command_shows_what_a_node_makes_of_that_environment(tmp_path: Path) -> None:
+async def test_config_shows_how_a_node_reads_that_environment(tmp_path: Path) -> None:
     """It prints the effective values with their variables, and the fate of the other ones."""
     variables, _ = _here(tmp_path)
     shown = await command("config", "--json", variables=variables["middle"])

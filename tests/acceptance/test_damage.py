@@ -174,7 +174,7 @@ async def test_a_damaged_node_refuses_to_serve_and_is_set_aside(
     assert 1 == (await repair(node.data_path, "--yes")).code
 
 
-async def test_what_is_whole_is_left_where_it_is(node: NodeProcess) -> None:
+async def test_repair_leaves_healthy_data_in_place(node: NodeProcess) -> None:
     """Only a healthy node's own data records the promises it has made, so it must stay."""
     before = names(node.data_path)
 

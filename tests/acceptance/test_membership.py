@@ -272,7 +272,7 @@ async def test_a_node_listens_elsewhere_than_it_is_reached(cluster: LocalCluster
         await translated.stop()
 
 
-async def test_what_cannot_be_rebalanced_is_named(
+async def test_a_shard_that_cannot_be_rebalanced_is_named(
     cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The preferred node is down: the operator reads which shard did not move, and why."""
@@ -297,7 +297,7 @@ async def on_record(cluster: LocalCluster, asked: str, *, port: int) -> None:
     await until(known, what=f"a link at port {port} is on record")
 
 
-async def test_what_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
+async def test_a_change_that_would_leave_no_majority_is_refused(cluster: LocalCluster) -> None:
     """Every shard refuses and says why; a node does not remove itself either."""
     status, answer = await administer(cluster, "n1", "cluster/remove", {"nodeId": "n1"})
     assert (409, "asked-itself") == (status, answer["code"]), answer

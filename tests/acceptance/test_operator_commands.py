@@ -58,7 +58,7 @@ def _script(directory: Path, text: str) -> str:
     return str(file)
 
 
-async def test_a_shell_script_works_off_a_task(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_a_shell_script_processes_a_task(cluster: LocalCluster, tmp_path: Path) -> None:
     """The script's output is the result, digit for digit."""
     payload = '{"n": 12345678901234567890}'
     task_id = await _created(cluster, "echo", payload)
@@ -85,7 +85,7 @@ async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_pa
     assert "NONE" == found.document["task"]["lastKnownLocation"]
 
 
-async def test_an_ending_is_told_once_and_its_reason_beside_it(cluster: LocalCluster) -> None:
+async def test_an_ending_is_printed_once_and_its_reason_beside_it(cluster: LocalCluster) -> None:
     """Standard output has a line per task; standard error has the reason without the ending."""
     task_id = await _created(cluster, "brief", "1", "--max-attempts", "1")
     asked = ("worker", "start", "--events", "brief", "--handler", "false", "--once")
@@ -293,7 +293,7 @@ async def test_a_leadership_goes_where_it_is_sent(cluster: LocalCluster) -> None
     assert "LEADER" in table.out
 
 
-async def test_a_doctor_finds_nothing_wrong_and_what_is(cluster: LocalCluster) -> None:
+async def test_a_doctor_passes_a_healthy_cluster_and_finds_a_fault(cluster: LocalCluster) -> None:
     """Every check of nodes and configuration prints a line, and a bad token is found."""
     config = str(cluster.nodes["n1"].config_path)
 

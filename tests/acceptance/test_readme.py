@@ -260,7 +260,7 @@ async def _killed_and_back(checkout: Checkout, start: Reader) -> None:
 
 
 @pytest.mark.parametrize("command", UPS)
-async def test_make_up_takes_what_the_readme_says(command: str, tmp_path: Path) -> None:
+async def test_make_up_takes_the_options_in_the_readme(command: str, tmp_path: Path) -> None:
     """Other ports, one node, and nodes that restart by themselves work as described."""
     checkout = Checkout(tmp_path / "clone")
     async with checkout.serving(command, until_it_says=READY):
@@ -280,7 +280,7 @@ async def test_make_up_takes_what_the_readme_says(command: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", sorted(SHORTENED))
-async def test_a_target_runs_what_it_is_said_to(command: str) -> None:
+async def test_a_target_of_the_readme_runs_its_program(command: str) -> None:
     """An argument shortens the run, as the README's reader may do too."""
     process = await asyncio.create_subprocess_exec(
         *shlex.split(f"{command} {SHORTENED[command]}"),

@@ -162,7 +162,7 @@ async def test_a_full_disk_takes_its_node_out_alone(tmp_path: Path) -> None:
     assert {RecordedOutcome.OK} == {each.outcome for each in reads}
 
 
-async def test_a_slow_disk_is_found_and_passed_by(cluster: LocalCluster) -> None:
+async def test_a_slow_disk_is_found_and_worked_around(cluster: LocalCluster) -> None:
     """The page of a slow disk: figures show it, leaderships move, and the node can be removed."""
     async with opened("slow-disk.md", cluster) as book:
         await until(lambda: _leads(cluster, "n2"), what="n2 leading the shard it prefers")

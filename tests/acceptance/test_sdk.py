@@ -36,7 +36,7 @@ async def _learned(connection: Client, cluster: LocalCluster) -> None:
     await until(knows_all, what="a client that knows every node")
 
 
-async def test_a_client_of_one_node_goes_on_when_that_is_killed(cluster: LocalCluster) -> None:
+async def test_a_client_of_one_node_goes_on_when_the_node_is_killed(cluster: LocalCluster) -> None:
     """The client has learned the other nodes: every call is answered, and no task made twice."""
     async with Client([cluster.urls["n1"]], token=PRODUCER_TOKEN) as client:
         await client.create("sdk-killed", 0)
@@ -111,7 +111,7 @@ async def test_a_program_without_a_loop_goes_on_as_well(cluster: LocalCluster) -
     assert [str(n) for n in range(20)] == [task.payload for task in made]
 
 
-async def test_a_client_believes_the_authority_it_was_given_on_every_node(tmp_path: Path) -> None:
+async def test_a_client_trusts_its_authority_on_every_node(tmp_path: Path) -> None:
     """Learned nodes are asked over TLS as well; without the authority nothing is sent."""
     async with LocalCluster(tmp_path, authority=Authority(), shards=1) as secure:
         node = secure.nodes["n1"]

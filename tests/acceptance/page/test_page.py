@@ -340,7 +340,7 @@ async def test_a_dead_letter_is_deleted_from_its_own_view(
     assert 0 == (await client.depth("n1", "admin", "dead.gone"))["dlq"]
 
 
-async def test_a_queue_is_purged_by_who_types_its_name(
+async def test_a_purge_requires_typing_the_queues_name(
     admin: Window, client: RecordingClient
 ) -> None:
     """The page first shows how many tasks would be cancelled."""
