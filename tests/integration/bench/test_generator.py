@@ -1,4 +1,4 @@
-"""Generator: it measures real servers in processes of their own, and counts what fails."""
+"""Generator: it measures real servers in processes of their own, and counts failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from codeq_cluster.testing.waiting import WITHIN_S
 
 @pytest.fixture
 def floor() -> Iterator[tuple[str, int]]:
-    """Run the server that does nothing; yields its URL and process."""
+    """Run the server that does nothing; yield its URL and process id."""
     with floors() as pids:
         yield next(iter(pids.items()))
 
@@ -44,7 +44,8 @@ def test_a_server_that_does_nothing_is_measured(floor: tuple[str, int]) -> None:
     assert seen.operations > seen.tasks
     assert 0 < seen.latency_ms["create"].p50 <= seen.latency_ms["create"].max
     assert seen.seconds == pytest.approx(0.5, abs=0.4)
-    # A server and a client that take turns on the machine; neither can take more than there is.
+    # Server and client may take turns on one core, and neither can use more CPU than the machine
+    # has.
     assert 0 < seen.cpu_s["nodes"] <= seen.seconds * 1.1
     assert 0 < seen.generator_s <= seen.seconds * 1.1
 

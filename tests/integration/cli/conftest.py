@@ -13,7 +13,7 @@ from codeq_cluster.testing.broker import LocalBroker
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Run it for every test here; each has its own queues."""
+    """Run one broker for all tests here; each test has its own queues."""
     with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
@@ -32,6 +32,6 @@ def variables(broker: LocalBroker, tmp_path: Path) -> Mapping[str, str]:
 
 @pytest.fixture(autouse=True)
 def meant(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make commands that run inside the test ask the broker."""
+    """Let commands that run inside the test use the broker."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""A terminal of 80 columns and 24 lines, in which a command of this project runs."""
+"""Terminal: 80 columns and 24 lines, in which a command of this project runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Terminal:
     """The output of a command, and its keyboard.
 
     Attributes:
-        modes: The terminal's present modes.
+        modes: The terminal's current modes.
     """
 
     def __init__(self, words: tuple[str, ...], environment: Mapping[str, str]) -> None:
@@ -36,7 +36,7 @@ class Terminal:
         self._theirs = theirs
         self._seen = ""
         self._grown = threading.Condition()
-        # A background job of a shell ignores Ctrl-C, and so do all processes it starts.
+        # A background job of a shell ignores Ctrl-C, and passes that on to every process it starts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._process = subprocess.Popen(
             [*COMMAND, *words],
@@ -92,7 +92,7 @@ class Terminal:
             try:
                 piece = os.read(self._ours, 65536)
             except OSError:
-                return  # The other end is closed.
+                return  # The read fails once the other end is closed.
             with self._grown:
                 self._seen += piece.decode(errors="replace")
                 self._grown.notify_all()

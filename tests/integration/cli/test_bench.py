@@ -17,7 +17,7 @@ from tests.integration.cli.terminal import run
 def test_what_is_created_is_completed_and_counted(
     batch: str, broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The broker has counted the same numbers."""
+    """The broker's own counters agree with the command's figures."""
     event = f"measured-{batch}"
     flags = ("--seconds", "1", "--in-flight", "4", "--batch", batch, "--event", event)
     code = main(["bench", *flags, "--json"])
@@ -50,7 +50,7 @@ def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, 
         operator.pause("held")
         flags = ("--event", "held", "--in-flight", "2", "--seconds", "600")
         with run("bench", *flags, environment=variables) as terminal:
-            # As many tasks as may wait: four per task that may be in flight.
+            # The most tasks that may wait: four per task in flight.
             terminal.shows("8 created")
             terminal.signal(signal.SIGINT)
             code, shown = terminal.ended()
@@ -64,7 +64,7 @@ def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, 
 def test_a_worker_s_token_that_is_refused_is_told_in_one_line(
     broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Any of the many requests may meet it first; creates in flight leave nothing."""
+    """Any request may be refused first; creates in flight leave no task behind."""
     code = main(["bench", "--seconds", "1", "--event", "unclaimed", "--worker-token", "wrong"])
     with broker.sync_operator() as operator:
         queue = operator.queue("unclaimed")

@@ -14,7 +14,7 @@ _LOCAL = 3
 
 
 async def _type_unseen(terminal: Terminal, question: str, answer: str) -> None:
-    """Answer a question once the terminal no longer echoes."""
+    """Answer a question once the terminal has stopped echoing."""
     terminal.shows(question)
 
     async def unseen() -> bool:

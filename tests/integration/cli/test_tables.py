@@ -11,7 +11,7 @@ from tests.integration.cli.terminal import run
 def test_an_id_can_be_copied_from_a_narrow_terminal(
     broker: LocalBroker, variables: Mapping[str, str]
 ) -> None:
-    """The id is whole on one line, and so are the words beside it."""
+    """The id stays whole on one line, and so do the words beside it."""
     with broker.sync_client() as client:
         made = client.create("listed-in-a-narrow-terminal", 1)
     asked = ("task", "list", "--event", made.command)
@@ -25,7 +25,7 @@ def test_an_id_can_be_copied_from_a_narrow_terminal(
 
 
 def test_a_wrong_use_is_told_in_whole_words(variables: Mapping[str, str]) -> None:
-    """The line with the verbs is wider than the terminal."""
+    """The line with the verbs is wider than the terminal, and is broken between words."""
     with run("queue", "destroy", environment=variables) as terminal:
         code, shown = terminal.ended()
 

@@ -25,7 +25,7 @@ async def _die(broker: LocalBroker, command: str) -> str:
 async def test_changes_and_dead_letters_are_told_until_ctrl_c(
     broker: LocalBroker, variables: Mapping[str, str]
 ) -> None:
-    """The exit code is the shell's for an interrupted process."""
+    """The exit code is a shell's code for an interrupted process."""
     async with broker.operator() as operator:
         await operator.put_topic("told-before", {"weight": 2})
         with run("tail", "--interval", "1", environment=variables) as terminal:
@@ -33,7 +33,7 @@ async def test_changes_and_dead_letters_are_told_until_ctrl_c(
             await operator.put_topic("told-after", {"weight": 2})
             task_id = await _die(broker, "told-of")
             terminal.shows("topic.put told-after")
-            # Eighty columns end before the last word, which is wrapped below the first.
+            # The last word does not fit into eighty columns, so it is wrapped below the first.
             terminal.shows(f"{task_id} of told-of: of a broken\r\n{' ' * 18}leg")
             terminal.shows("told-of: 1 created")
             terminal.signal(signal.SIGINT)
@@ -60,7 +60,7 @@ def test_lines_of_one_kind_are_had_alone(
 
 
 def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture[str]) -> None:
-    """One object comes per line; after its time it ends with 0."""
+    """Each line has one object; when its time is over, the command ends with 0."""
     with broker.sync_operator() as operator:
         operator.put_topic("told-as-json", {"weight": 2})
     code = main(["tail", "--json", "--seconds", "0.5", "--lines", "1"])
@@ -78,6 +78,6 @@ def test_programs_get_objects(broker: LocalBroker, capsys: pytest.CaptureFixture
 def test_what_is_out_of_bounds_is_a_wrong_use(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line says what is allowed."""
+    """The error is one line with the allowed values."""
     assert 2 == main(["tail", *flags])
     assert "allowed is" in capsys.readouterr().err

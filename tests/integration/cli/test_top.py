@@ -18,7 +18,7 @@ from tests.integration.cli.terminal import ALTERNATE, BACK, WITHIN_S, run
 
 @pytest.fixture(scope="module", autouse=True)
 def _tasks(broker: LocalBroker) -> None:
-    """Create tasks; a node shows the state of a second ago."""
+    """Create tasks and wait until they are shown: a node's view may be a second old."""
     with broker.sync_client() as client:
         for number in range(3):
             client.create("seen-by-top", number)
@@ -57,7 +57,7 @@ def test_programs_get_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_token_that_is_not_taken_ends_it_with_3(capsys: pytest.CaptureFixture[str]) -> None:
-    """It ends before a screen is opened."""
+    """The command ends before it opens the screen."""
     code = main(["top", "--token", "wrong"])
 
     assert 3 == code
@@ -65,7 +65,7 @@ def test_a_token_that_is_not_taken_ends_it_with_3(capsys: pytest.CaptureFixture[
 
 
 def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each look costs the node something."""
+    """A shorter interval would cost the node too much."""
     assert 2 == main(["top", "--interval", "0.1"])
     assert "allowed is 1 to 60" in capsys.readouterr().err
 
@@ -76,7 +76,7 @@ def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[
 def test_the_terminal_is_as_it_was_whatever_ends_it(
     how: signal.Signals | str, code: int, variables: Mapping[str, str]
 ) -> None:
-    """The earlier screen returns, typed text is echoed again, and keys do not reach the shell."""
+    """The earlier screen and the echo return, and keys typed meanwhile do not reach the shell."""
     with run("top", environment=variables) as terminal:
         terminal.shows("seen-by-top")
         quiet = terminal.modes

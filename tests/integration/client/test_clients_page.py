@@ -54,7 +54,7 @@ async def _ran(broker: LocalBroker, program: str) -> str:
 
 @pytest.mark.parametrize("worker", [PROGRAMS["worker"], README_WORKER], ids=["page", "readme"])
 async def test_producers_get_what_the_worker_returns(broker: LocalBroker, worker: str) -> None:
-    """Both interfaces get it, and Ctrl-C ends the worker with exit code 0."""
+    """Both interfaces get the result, and Ctrl-C ends the worker with exit code 0."""
     working = await _started(broker, worker)
     try:
         greeting = await _ran(broker, PROGRAMS["producer"])
@@ -73,7 +73,7 @@ async def test_producers_get_what_the_worker_returns(broker: LocalBroker, worker
 
 
 async def test_the_worker_of_the_page_fails_and_shouts_as_it_says(broker: LocalBroker) -> None:
-    """Its other handler is a plain function, and its first one fails a greeting without a name."""
+    """One handler is a plain function; the other fails a greeting without a name."""
     working = await _started(broker, PROGRAMS["worker"])
     try:
         async with asyncio.timeout(ENDS_WITHIN_S), broker.client() as client:
@@ -88,7 +88,7 @@ async def test_the_worker_of_the_page_fails_and_shouts_as_it_says(broker: LocalB
 
 
 async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
-    """They run in their own project, without this one's configuration."""
+    """The page's tests run in a project of their own, without this one's configuration."""
     (tmp_path / "conftest.py").write_text(PROGRAMS["conftest"])
     (tmp_path / "test_invoices.py").write_text(PROGRAMS["tests"])
     process = await asyncio.create_subprocess_exec(
@@ -112,5 +112,5 @@ async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
 
 
 def test_every_program_of_the_page_is_run() -> None:
-    """No program is left out by its name."""
+    """Every program on the page is named in a test here."""
     assert {"producer", "sync", "worker", "conftest", "tests"} == PROGRAMS.keys()

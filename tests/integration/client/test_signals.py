@@ -121,7 +121,7 @@ async def test_what_runs_is_finished(
 async def test_what_takes_too_long_is_given_back(
     broker: LocalBroker, tmp_path: Path, command: str
 ) -> None:
-    """The task is ready before its lease ends, and a thread does not delay the process."""
+    """The task is ready before its lease ends, and a busy thread does not delay the exit."""
     task = await asyncio.to_thread(_created, broker, command)
     async with _worker(broker, tmp_path, grace_s=0.1) as process:
         process.send_signal(signal.SIGTERM)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 ENDS_WITHIN_S = 60.0
 
-# Values that differ between runs: ids, instants, lease tokens, ports, seconds to wait.
+# Patterns of values that differ between runs: ids, instants, lease tokens, ports, waits.
 _VARYING = (
     (re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"), "ID"),
     (re.compile(r"\b[0-9a-f]{32}\b"), "REQUEST"),

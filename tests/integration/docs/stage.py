@@ -13,20 +13,20 @@ from codeq_cluster.testing.http import fetch
 from docs.tools.examples import ARTIFACT, COMMAND
 
 BASE = "/v1/codeq"
-# Nobody listens there, so a callback to it is a dead delivery after its only attempt.
+# No server listens there, so a callback to it is a dead delivery after its only attempt.
 NOBODY = "http://127.0.0.1:9/nobody"
 PATIENCE_S = 60.0
 
 
 @dataclass(slots=True)
 class Stage:
-    """Creates tasks and other objects; `set` has the values of the shell's variables."""
+    """Creates tasks and other objects; `set` holds the values for the shell's variables."""
 
     broker: LocalBroker
     set: dict[str, str] = field(default_factory=dict)
 
     def prepare(self, task: str) -> None:
-        """Create a task in the state an example needs: `$TASK` is its id."""
+        """Create a task in the state an example needs, and set `$TASK` to its id."""
         match task:
             case "":
                 pass
@@ -70,7 +70,7 @@ class Stage:
         return created
 
     def claimed(self, task: str, **asked: object) -> None:
-        """Claim until this task comes; the tasks before it are leased too."""
+        """Claim until this task is delivered; the tasks before it stay leased too."""
         taken = {"id": ""}
         while taken["id"] != task:
             taken = self.send("POST", "/tasks/claim", {"commands": [COMMAND], **asked})

@@ -22,13 +22,13 @@ _OPERATIONS = [
     for path, methods in document()["paths"].items()
     for method, operation in methods.items()
 ]
-# These two come last: they end objects that the others need.
+# These two requests come last, because they end objects that the others need.
 _LAST = ("subscriptions_unsubscribe", "deliveries_replay")
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Run a broker that has artifacts, backups and callbacks, and one of each object."""
+    """Run a broker with artifacts, backups and callbacks, and one object of each kind."""
     directory = tmp_path_factory.mktemp("broker")
     settings = {
         "artifacts": {"provider": "local", "directory": str(directory / "artifacts")},

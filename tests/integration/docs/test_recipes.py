@@ -32,7 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 
 @pytest.mark.parametrize("section", _PROGRAMS)
 def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path: Path) -> None:
-    """It prints the output on the page, which shows its promise."""
+    """It prints the output on the page, which demonstrates the recipe's promise."""
     program, shown = _PROGRAMS[section]
     file = tmp_path / f"{program.marks}.py"
     file.write_text(addressed(broker, program.body))
@@ -41,10 +41,10 @@ def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path:
 
 
 def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_path: Path) -> None:
-    """The page's commands are run, and the line of its crontab has the same command."""
+    """The page's commands are run; the line of the crontab has the same command."""
     program, shown = _SHOWN["Cron from outside"]
     [crontab] = [block.body for block in _BLOCKS if block.marks == "cron"]
-    # Cron passes the text after the five fields to the shell, without cron's own escape.
+    # Cron passes the text after the five fields to the shell, after removing its own escapes.
     command = crontab.split(maxsplit=5)[5].replace("\\%", "%")
     made = shell(broker, command, directory=tmp_path).strip()
     said = shell(broker, program.body, directory=tmp_path)

@@ -1,4 +1,4 @@
-"""Troubleshooting: each problem is caused, and looks as the page says."""
+"""Troubleshooting: the test causes each problem, and its symptoms are those on the page."""
 
 from __future__ import annotations
 
@@ -103,5 +103,5 @@ def test_a_trouble_shows_as_the_page_says(section: str, stage: Stage, tmp_path: 
 
 
 def test_every_trouble_that_is_made_is_on_the_page() -> None:
-    """A renamed problem would no longer be caused."""
+    """Otherwise a problem renamed on the page would silently no longer be caused."""
     assert _TROUBLES.keys() <= _STEPS.keys()

@@ -18,8 +18,8 @@ from codeq_cluster.settings import (
 )
 from tests.integration.http.client import Answer, Client, eventually, serving, single
 
-# Unneeded artifacts are swept once both have passed, which tests wait for. Even on a busy machine,
-# no request and no call of the store takes as long.
+# Unneeded artifacts are swept once both times have passed, and tests wait for that. On the other
+# hand, no request and no call of the store may take as long, even on a busy machine.
 LIMITS = LimitSettings(request_timeout_ms=4000)
 TIMEOUT_MS = 4000
 
@@ -74,7 +74,7 @@ def files_below(root: Path) -> Callable[[], list[str]]:
             str(Path(place, name).relative_to(root))
             for place, _, names in os.walk(root)
             for name in names
-            if Path(place) != root  # At its start, a node tests there whether it can write.
+            if Path(place) != root  # A starting node tests here whether it can write.
         )
 
     return listed

@@ -30,11 +30,11 @@ from codeq_cluster.testing.waiting import until
 
 T = TypeVar("T")
 
-DEADLINE_S = 20.0  # For one answer: less than the longest waits that tests ask for.
-PATIENCE_S = 60.0  # For more than one answer, such as the start of a node.
+DEADLINE_S = 20.0  # For one answer; shorter than the longest waits that tests request.
+PATIENCE_S = 60.0  # For several answers, such as the start of a node.
 BASE = "/v1/codeq"
 
-# Each tenant belongs to one file of tests, which expects only its own objects in it.
+# Each tenant belongs to one test file, which expects only its own objects in it.
 OWN = (
     "idle",
     "topics",
@@ -49,7 +49,7 @@ OWN = (
     "rulers",
 )
 
-# The cluster's operator, in the tenant of most tests, which can so read the operator's audit
+# The cluster's operator belongs to the tenant of most tests, so that they can read its audit
 # records.
 OPERATOR = "operator"
 
@@ -83,7 +83,7 @@ _TOKENS = AuthProviderSettings(
     ),
 )
 
-# The tests' targets listen here.
+# The targets of the tests' webhooks listen on loopback.
 _LOCAL = WebhookSettings(allow_private=True, unsigned=Unsigned.ALLOW)
 
 
@@ -157,7 +157,7 @@ class Client:
         return "\r\n".join([*lines, "", ""]).encode()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a connection that is closed at the end of the test, if not before."""
+        """Open a connection that is closed at the end of the test at the latest."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
         self.open.append(writer)
         return reader, writer
@@ -180,7 +180,7 @@ class Client:
 
 
 async def read_answer(reader: asyncio.StreamReader, *, bodiless: bool = False) -> Answer:
-    """Read one answer; the body announced in an answer to HEAD does not come."""
+    """Read one answer; an answer to HEAD announces a body and has none."""
     head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
     body = await reader.readexactly(0 if bodiless else body_bytes(head) or 0)
     answer = HttpAnswer(int(head[9:12]), head, body)
@@ -204,7 +204,7 @@ def single(
         link_port=link_port,
         shards=2,
         store=StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**20),
-        # No load balancer sends these clients, and many nodes are stopped.
+        # A drain would only slow the tests: there is no load balancer, and many nodes are stopped.
         limits=replace(limits, drain_ms=0),
         auth=AuthSettings(producer=(_TOKENS,), worker=(_TOKENS,)),
         webhooks=webhooks,
@@ -250,7 +250,7 @@ async def ready(client: Client) -> None:
 
 
 async def eventually(ask: Callable[[], Awaitable[T]], holds: Callable[[T], object] = bool) -> T:
-    """Poll until the answer is as expected; return it.
+    """Repeat a request until its answer is as expected; return the answer.
 
     Raises:
         ClusterError: It was not as expected within PATIENCE_S.

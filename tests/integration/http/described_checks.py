@@ -32,12 +32,12 @@ BEYOND_A_SCHEMA = {
     "invalid-cursor",  # a text from a page, with the parameters of that page
     "no-such-node",  # of this cluster
 }
-# Their items are judged one by one, so a misfit is refused within an answer of 200.
+# Items of a batch are judged one by one, so an invalid one is refused within an answer of 200.
 ITEM_BY_ITEM = {f"{BASE}/tasks/batch", f"{BASE}/tasks/batch/results"}
 
 
 def what_fits_is_taken(ctx: CheckContext, response: Response, case: Case) -> bool | None:
-    """Require that fitting data is taken, unless a rule beyond the schema refuses it."""
+    """Require that valid data is accepted, unless a rule beyond the schema refuses it."""
     if response.status_code == 400 and (
         _code(response) in BEYOND_A_SCHEMA or _holds_no_int64(case.body)
     ):
@@ -46,7 +46,7 @@ def what_fits_is_taken(ctx: CheckContext, response: Response, case: Case) -> boo
 
 
 def what_does_not_fit_is_refused(ctx: CheckContext, response: Response, case: Case) -> bool | None:
-    """Require that other data is refused, unless the contract forgives it."""
+    """Require that invalid data is refused, unless the contract tolerates it."""
     try:
         return checks.negative_data_rejection(ctx, response, case)
     except AcceptedNegativeData:
@@ -64,7 +64,7 @@ def _forgiven(response: Response, case: Case) -> bool:
     if any(not text for text in _as_sent(response, case)):
         return True  # An empty parameter is the same as none.
     if "groupBy" in (case.query or {}):
-        return True  # Groups come all at once: `limit` and `cursor` are ignored.
+        return True  # All groups come in one answer, so `limit` and `cursor` are ignored.
     if case.method == "PUT" and "{artifact}" in path:
         return True  # An empty body is an artifact as well.
     if body is None:
@@ -93,7 +93,7 @@ def _as_sent(response: Response, case: Case) -> Iterator[str]:
 
 
 def _says_nothing(body: object) -> bool:
-    # The reference's word for a missing text is the empty text.
+    # In the reference, the empty text means a missing one.
     match body:
         case dict():
             return any(body.get(name) == "" for name in ("runAt", "webhook", "before")) or any(

@@ -43,7 +43,7 @@ class Nodes:
             await self.says(name, lambda missing: not missing)
 
     async def says(self, name: str, holds: Callable[[list[str]], bool]) -> list[str]:
-        """Wait until a node's `/readyz` tells its operator the expected state; return it."""
+        """Wait until `/readyz`, asked as operator, has the expected state; return it."""
 
         async def missing() -> list[str]:
             told = (await self.clients[name].get("/readyz", token=OPERATOR)).json

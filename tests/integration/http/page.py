@@ -1,4 +1,4 @@
-"""Page: a browser's part in a session, over HTTP only."""
+"""Page: the requests of a browser in a session, without a browser."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ STATUSES = {
     "POST /tasks/{id}/abandon": _WORK,
     "POST /tasks/{id}/nack": _WORK,
     "POST /tasks/{id}/result": _WORK,
-    # Each result is judged by itself; test_tenants.py covers the data of other tenants.
+    # Items are judged one by one, so another tenant gets 200 too; test_tenants.py covers its data.
     "POST /tasks/batch/results": "401 | 401 403 200 401 401 | 401 403 200 401 401",
     "PUT /tasks/{id}/artifacts/{artifact}": "401 | 401 403 201 401 401 | 401 403 404 401 401",
     "GET /tasks/{id}": _READ,
@@ -147,7 +147,7 @@ async def test_where_nodes_are_and_keep_their_data_is_for_operators(
 async def test_why_a_node_is_not_ready_names_its_directory_to_operators_alone(
     tmp_path: Path, token: str
 ) -> None:
-    """Everybody learns that the node's disk is full, whatever the token allows."""
+    """Everybody learns that the node's disk is full; only operators learn its directory."""
     usual = single(tmp_path / "node", LimitSettings())
     node = Node(replace(usual, store=replace(usual.store, min_free_bytes=2**62)))
     await node.start()

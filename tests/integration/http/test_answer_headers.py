@@ -24,7 +24,7 @@ async def first_answer(node: Client, raw: bytes) -> Answer:
 
 
 async def taking_the_place(node: Client) -> asyncio.StreamWriter:
-    """Return a connection that is served, as soon as there is room for one."""
+    """Return a connection that is served, once there is room for one."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
             reader, writer = await node.connect()
@@ -61,7 +61,7 @@ async def test_every_kind_of_answer_is_guarded(node: Client) -> None:
 
 
 async def test_a_connection_too_many_is_told_so_like_any_other(node_with: Running) -> None:
-    """The refusal comes before any request, so its id is drawn here."""
+    """The refusal precedes any request, so the node draws the request id."""
     async with node_with(connections_max=1) as node:
         writer = await taking_the_place(node)
         turned_away = await first_answer(node, b"")

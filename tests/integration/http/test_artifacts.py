@@ -116,7 +116,7 @@ async def test_an_artifact_is_its_tenants_alone_and_only_under_its_results_name(
 
 
 async def test_a_result_sent_again_is_answered_with_the_stored_one(node: Keeping) -> None:
-    """The stored answer comes although the files would get other URLs; other content is refused."""
+    """A repeat gets the stored answer, not new URLs; other content is refused."""
     task = await node.leased()
     sent = await node.put(task, "s", b"streamed")
     first = await node.finish(task, inline("a", b"x"), sent.json)
@@ -217,7 +217,7 @@ async def test_a_path_leads_nowhere_else(node: Keeping, path: str) -> None:
 
 
 async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
-    """An upload without the lease is refused like any other action, before a byte is stored."""
+    """An upload without the lease is refused before a byte is stored."""
     task = await node.leased()
     another = str(task["leaseToken"] + 1)
     unleased = {"id": await node.client.create("other")}
@@ -247,7 +247,7 @@ async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
 
 
 async def test_a_result_that_names_an_upload_nobody_made_is_refused(node: Keeping) -> None:
-    """The result would name an artifact that does not exist."""
+    """Otherwise the result would name an artifact that does not exist."""
     task = await node.leased()
     url = f"/v1/codeq/tasks/{task['id']}/artifacts/{'0' * 16}/a"
     refused = await node.finish(task, {"name": "a", "url": url})

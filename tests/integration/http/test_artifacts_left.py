@@ -62,7 +62,7 @@ async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, e
     assert ["inline", "named"][2 - stays :] == sorted(Path(each).name for each in left)
     for artifact in (await node.client.get(f"{path}/result")).json["result"].get("artifacts", ()):  # type: ignore[attr-defined]
         assert 200 == (await node.client.get(artifact["url"])).status
-    # It is counted just after the deletion that was seen.
+    # A deletion is counted just after the file is gone, so the counter is polled too.
     await eventually(lambda: swept(node))
 
 
@@ -199,7 +199,7 @@ async def test_a_store_that_fails_leaves_nothing_and_the_task_unharmed(
     assert str(root) not in str(answers[0].body)
     assert "artifact-store-failed" == batch.json["results"][0]["code"]  # type: ignore[index]
     assert "IN_PROGRESS" == status
-    # Failed tries outnumber the allowed uploads, so a failing store must not use any up.
+    # There are more failed tries than allowed uploads, so a failing store must not use any up.
     assert 200 == done.status, done.body
     assert 1 == len(node.kept())
     told = [each for each in caplog.records if each.message == "artifacts cannot be stored"]
@@ -239,7 +239,7 @@ async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
 async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_with(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The node logs it once, and the deletions wait for a node that can make them."""
+    """The node logs the deletions once; they wait for a node that can make them."""
     root = tmp_path / "artifacts"
     data = tmp_path / "data"
     async with keeping(data, local(root), files_below(root)) as node:

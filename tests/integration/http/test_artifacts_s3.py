@@ -15,7 +15,7 @@ from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
 from tests.contracts.artifacts.s3_server import S3Server, bucket_at, running
 from tests.integration.http.artifacts import Keeping, inline, keeping
 
-LARGE = bytes(range(256)) * 4096 * 9  # 9 MiB: two parts.
+LARGE = bytes(range(256)) * 4096 * 9  # 9 MiB are uploaded in two parts.
 
 
 @pytest.fixture(scope="module")

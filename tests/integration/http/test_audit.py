@@ -51,7 +51,7 @@ async def test_every_change_of_an_operator_is_on_record(node: Client) -> None:
 
 
 async def test_the_record_is_walked_newest_first_while_it_grows(node: Client) -> None:
-    """A walk returns each existing record once."""
+    """A walk returns each record that existed at its start exactly once."""
     for _ in range(3):
         await node.post("admin/queues/au-walk/pause")
         await node.post("admin/queues/au-walk/resume")

@@ -67,7 +67,7 @@ async def test_a_node_without_a_place_takes_none(node: Client) -> None:
 
 
 async def test_a_backup_holds_what_was_acknowledged(client: Client, tmp_path: Path) -> None:
-    """It holds every task acknowledged before; it is listed, verified and recorded."""
+    """The backup holds every task acknowledged before it, and is listed, verified and recorded."""
     ids = {await client.create(idempotencyKey=f"k{n}") for n in range(20)}
     done = await taken(client)
     place = BackupDirectory(tmp_path / "backups")
@@ -95,7 +95,7 @@ async def test_an_import_of_newer_formats_than_the_cluster_uses_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A newer release's command is refused as well; the refusal says what to do first."""
+    """A newer release's command is refused too; the refusal says what to do first."""
     await client.create("kept")
     backup = str((await taken(client))["id"])
     place, newer = BackupDirectory(tmp_path / "backups"), levels.LEVEL + 1

@@ -41,7 +41,7 @@ ROUTES = {
     "admin/cluster/transfer": BODY,
     "admin/cluster/upgrade": BODY,
 }
-# Without a body these act on everything, continue as before, or say themselves what is missing.
+# Without a body these routes act on everything, change nothing, or name the missing part.
 OPTIONAL = ("abandon", "subscriptions/", "cleanup", "requeue", "replay", "upgrade")
 WRONG_TYPES: dict[str, list[dict[str, object]]] = {
     "tasks": [
@@ -172,7 +172,7 @@ async def test_a_field_of_another_type_is_refused(
 async def test_a_body_of_twelve_megabytes_is_refused_with_or_without_a_length(
     node: Client, route: str
 ) -> None:
-    """It is refused by its announced size, or without one as soon as it is too long."""
+    """The body is refused by its announced size or, without one, as soon as it is too long."""
     body = b'{"x":"' + b"y" * 12 * 2**20 + b'"}'
     told = await node.post(route, body, token=may(route))
     reader, writer = await node.connect()
@@ -347,7 +347,7 @@ async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> N
 async def test_a_task_at_its_bounds_is_taken(
     node: Client, fields: dict[str, object], shown: dict[str, object]
 ) -> None:
-    """Values at their bounds are taken, and clamped where the contract says so."""
+    """Values at their bounds are accepted, and clamped where the contract says so."""
     answer = await node.post("tasks", {"command": "edge", "payload": 0, **fields})
 
     assert 202 == answer.status
@@ -538,7 +538,7 @@ async def test_a_query_that_says_nothing_sensible_is_refused(
 async def test_a_caller_without_the_right_is_told_before_its_body_is_read(
     node: Client, token: str, path: str, status: int, text: str
 ) -> None:
-    """The access is refused although the body is invalid: it is not read."""
+    """The answer is about access although the body is invalid, because it is not read."""
     answer = await node.post(path, b"nonsense", token=token)
 
     assert (status, text) == (answer.status, answer.error)

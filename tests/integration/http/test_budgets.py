@@ -19,7 +19,7 @@ TEXT = "x" * 600
 
 @contextlib.asynccontextmanager
 async def budgeted(data_dir: Path, **bounds: int) -> AsyncIterator[Client]:
-    """Run a node with these quotas for its tenants but none for `other`; yield a client of it."""
+    """Run a node with these quotas for every tenant but `other`; yield its client."""
     budgets = BudgetSettings(**bounds, tenants=(TenantBudget(tenant="other"),))
     settings = dataclasses.replace(single(data_dir, LimitSettings()), budgets=budgets)
     async with serving(settings) as client:

@@ -1,4 +1,4 @@
-"""Result callbacks: a webhook is called for every ending of a task, by a real node."""
+"""Result callbacks: a real node calls the webhook for every ending of a task."""
 
 from __future__ import annotations
 
@@ -56,38 +56,38 @@ async def fail(node: Client, command: str) -> None:
 
 
 async def complete_in_a_batch(node: Client, command: str) -> None:
-    """Complete it in a batch of results."""
+    """Complete the next task in a batch of results."""
     task = await node.claim(command)
     result = {"taskId": task["id"], "status": "COMPLETED", "result": {"batch": True}}
     assert 200 == (await node.post("tasks/batch/results", {"results": [result]})).status
 
 
 async def cancel(node: Client, command: str) -> None:
-    """Cancel it while a worker holds it."""
+    """Cancel a task while a worker holds it."""
     task = await node.claim(command)
     assert 200 == (await node.post(f"tasks/{task['id']}/cancel")).status
 
 
 async def nack(node: Client, command: str) -> None:
-    """Nack its last attempt, with a reason."""
+    """Nack a task's last attempt, with a reason."""
     task = await node.claim(command)
     answer = await node.post(f"tasks/{task['id']}/nack", {"reason": "jammed"})
     assert "dlq" == answer.json["status"]
 
 
 async def abandon(node: Client, command: str) -> None:
-    """Abandon its last attempt, without a reason."""
+    """Abandon a task's last attempt, without a reason."""
     task = await node.claim(command)
     assert "dlq" == (await node.post(f"tasks/{task['id']}/abandon")).json["status"]
 
 
 async def lease_and_vanish(node: Client, command: str) -> None:
-    """Let its last lease expire."""
+    """Let a task's last lease expire."""
     await node.claim(command, leaseSeconds=1)
 
 
 async def let_it_expire(node: Client, command: str) -> None:
-    """Do nothing; its time to live is a second."""
+    """Do nothing, because the task's time to live is a second."""
 
 
 Ending = Callable[[Client, str], Awaitable[None]]
@@ -169,7 +169,7 @@ async def test_a_target_that_fails_hears_it_again_later_under_the_same_id(node: 
     assert {f"{task_id}.1"} == {each.headers["X-CodeQ-Delivery"] for each in target.heard}
     assert 1 == len({each.body for each in target.heard})
     assert all(is_signed(each) for each in target.heard)
-    # No sooner than the wait; the instants are truncated to milliseconds.
+    # No attempt comes before its wait is over; the instants are truncated to milliseconds.
     assert arrivals[1] - arrivals[0] >= BASE_S - 0.002
     assert arrivals[2] - arrivals[1] >= 2 * BASE_S - 0.002
     assert ("dead", ATTEMPTS, "status 500") == (dead["status"], dead["attempts"], dead["error"])
@@ -199,7 +199,7 @@ async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -
     broken = True
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        # Its last attempt is so far off that the task has ended again by then.
+        # The last attempt is so far off that the task ends again before it.
         patience = {"Retry-After": "5"}
         return web.Response(status=503, headers=patience) if broken else await fine(request)
 
@@ -244,7 +244,7 @@ async def test_a_target_that_may_not_be_any_more_is_not_called(tmp_path: Path) -
 
 
 async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: Path) -> None:
-    """Its deliveries die of their age after few attempts or none, and can be replayed."""
+    """Deliveries to it die of their age after few attempts or none, and can be replayed."""
     patient = WebhookSettings(
         allow_private=True,
         hmac_secret=SECRET,
@@ -253,7 +253,7 @@ async def test_a_host_that_is_gone_keeps_no_callback_pending_for_ever(tmp_path: 
         max_age_seconds=2,
     )
     async with listening() as target, running(tmp_path, LimitSettings(), patient) as node:
-        # The port is kept: another server could take a released one and answer in its place.
+        # The port stays reserved: another server could take a free one and answer in place of this.
         url = f"http://127.0.0.1:{free_ports(1)[0]}/gone"
         ids = [await node.create("homeless", webhook=url) for _ in range(30)]
         begun_s = time.monotonic()
@@ -288,7 +288,7 @@ async def test_a_silent_target_holds_up_nobody_else(node: Client) -> None:
         return await fine(request)
 
     async with listening(hang) as silent, listening() as swift:
-        # At once, so that no call to the silent target is given up meanwhile.
+        # All are created at once, so that no call to the silent target is given up meanwhile.
         made = [
             node.create("held", webhook=f"{target.url}/{number}")
             for number in range(20)

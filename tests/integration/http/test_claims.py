@@ -27,10 +27,11 @@ async def test_a_worker_for_everything_needs_no_list_of_commands(node_with: Runn
 async def test_a_worker_for_everything_is_woken_by_a_queue_nobody_has_used(
     node_with: Running,
 ) -> None:
-    """It waits for any queue of the tenant, also for one that did not exist."""
+    """The claim waits for any queue of the tenant, even one that did not exist yet."""
     async with node_with() as node:
         waiting = asyncio.ensure_future(node.post("tasks/claim", {"waitSeconds": 15}))
-        await node.depth("new")  # Its answer comes after the claim has been read.
+        # This request's answer proves that the node has read the claim before it.
+        await node.depth("new")
         task_id = await node.create("new")
         answer = await waiting
 

@@ -58,7 +58,7 @@ async def test_an_impossible_transfer_is_refused(
 
 
 async def test_a_transfer_to_the_leader_changes_nothing(node: Client) -> None:
-    """A transfer to the current leader is not recorded either."""
+    """A transfer to the current leader succeeds without a record in the audit."""
     before = await walked(node, "admin/audit?limit=500", "records")
     answer = await node.post("admin/cluster/transfer", {"shard": 1, "to": "n1"}, token=OPERATOR)
     after = await walked(node, "admin/audit?limit=500", "records")
@@ -78,7 +78,7 @@ async def test_the_formats_in_use_are_shown(node: Client) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"dryRun":true}', b'{"LEVEL":%d}' % LEVEL])
 async def test_formats_that_are_in_use_already_change_nothing(node: Client, body: bytes) -> None:
-    """Such a request is not recorded either."""
+    """The request succeeds without a record in the audit."""
     before = await walked(node, "admin/audit?limit=500", "records")
     answer = await node.post("admin/cluster/upgrade", body, token=OPERATOR)
     after = await walked(node, "admin/audit?limit=500", "records")
@@ -150,7 +150,7 @@ async def _known_to_all(nodes: dict[str, Client], shard: int, *, after: int) -> 
 
 
 async def _transferred(client: Client, body: dict[str, object]) -> Answer:
-    """Repeat a transfer until it succeeds: with a peer that is slow right now it answers 409."""
+    """Repeat a transfer until it succeeds: it answers 409 while a peer is slow."""
     return await eventually(
         lambda: client.post("admin/cluster/transfer", body, token=OPERATOR),
         lambda answer: answer.status != 409 or answer.json["retryable"] is not True,
@@ -187,7 +187,7 @@ async def test_leadership_is_transferred_whichever_node_is_asked(
 async def test_leadership_goes_to_whoever_is_ready_when_nobody_is_named(
     three: dict[str, Client],
 ) -> None:
-    """It goes to another node, and every node learns of it."""
+    """The leadership goes to another node, and every node learns of it."""
 
     async def transferred() -> bool:
         _, before = await _leadership(three["n3"], 1)

@@ -20,7 +20,7 @@ async def test_what_batches_do_is_counted_task_by_task(node: Client) -> None:
         {"taskId": task["id"], "status": "COMPLETED", "result": {}} for task in tasks
     ]
     results[2] = {"taskId": tasks[2]["id"], "status": "FAILED", "error": "e"}
-    # Sent twice, counted once.
+    # This one is sent twice and must count once.
     await node.post("tasks/batch/results", {"results": [*results, results[0]]})
     await node.post("tasks/batch/results", {"results": results})
     scraped = (await node.get("/metrics")).body.decode().splitlines()

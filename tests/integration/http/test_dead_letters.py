@@ -59,7 +59,7 @@ async def test_a_list_is_narrowed_by_the_error(node: Client) -> None:
 
 
 async def test_a_page_ends_where_its_payloads_would_be_too_much(node: Client) -> None:
-    """Each payload is below the limit of a body, and a page must not become their sum."""
+    """Each payload is below the limit of a body, but a page must not hold the sum of many."""
     made = [await died(node, "dl-big", payload="x" * 900_000) for _ in range(6)]
     found = [page async for page in pages(node, "admin/queues/dl-big/dlq")]
 
@@ -193,7 +193,7 @@ async def test_one_is_revived_or_deleted_by_its_id(node: Client) -> None:
 
 
 async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client) -> None:
-    """They are requeued to the queue of their own command."""
+    """A requeue puts them into the queue of their own command."""
     await node.send("PUT", "admin/topics/dl-from", b'{"deadLetterTopicRef":"dl-target"}')
     task_id = await died(node, "dl-from")
     there = await node.get("admin/queues/dl-target/dlq")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 ID = "00000000-0000-4000-8000-000000000000"
 
 
-# A server that fails too often is skipped for a while, so each dead delivery has its own server.
+# Nodes skip a server that fails too often, so each dead delivery has its own server.
 SERVERS = 12
 
 
@@ -46,7 +46,7 @@ class Target:
         return web.Response(status=self.status)
 
     async def until_heard(self, count: int) -> None:
-        """Wait for that many callbacks in all."""
+        """Wait for `count` callbacks in all."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.heard) < count:
                 self.changed.clear()
@@ -128,7 +128,7 @@ async def test_a_delivery_that_nobody_took_is_shown_and_tried_again(
 
 
 async def test_a_pending_delivery_says_when_it_is_tried_next(node: Client, target: Target) -> None:
-    """It is not dead and cannot be replayed."""
+    """A pending delivery is not dead, so it cannot be replayed."""
     task_id = await died(node, "hooked", webhook=target.url)
     await target.until_heard(1)
     delivery_id = f"{task_id}.1"

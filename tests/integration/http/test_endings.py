@@ -26,7 +26,7 @@ async def test_of_endings_at_once_one_counts(node: Client) -> None:
             ("heartbeat", {"extendSeconds": 600}),
             ("abandon", {}),
         ]
-        # Each round starts with a different one.
+        # Each round starts with a different ending.
         sent = sent[number % len(sent) :] + sent[: number % len(sent)]
         answers = await asyncio.gather(
             *(node.post(f"tasks/{task_id}/{verb}", body) for verb, body in sent)

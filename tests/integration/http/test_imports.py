@@ -254,7 +254,8 @@ async def test_a_budget_stops_an_import(tmp_path: Path) -> None:
         single(tmp_path, LimitSettings()), budgets=BudgetSettings(ready_tasks=3)
     )
     async with serving(settings) as node:
-        # On one shard, which knows its own usage; it learns another shard's a little later.
+        # All tasks are on one shard: it knows its own usage at once, and another shard's only
+        # later.
         some = (arrived("few") for _ in range(100))
         tasks = list(islice((each for each in some if not shard_of(each.task.id, 2)), 5))
         first = (await post(node, *tasks)).json

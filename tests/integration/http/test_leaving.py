@@ -1,4 +1,4 @@
-"""A server that accepts no more connections: requests are answered, idle connections are closed."""
+"""A server that stops accepting connections answers requests and closes idle connections."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_request_that_the_kernel_holds_is_no_idle_connection() -> None:
 
 
 async def test_a_connection_that_nobody_has_taken_in_yet_is_served() -> None:
-    """The kernel has accepted the connection, and its client may have sent a request."""
+    """The kernel has accepted the connection, so its client may have sent a request."""
     async with _serving() as server:
         # The loop does not run between these lines, so the server cannot have seen the connection.
         raw = socket.create_connection(("127.0.0.1", server.port))

@@ -1,4 +1,4 @@
-"""Limits: each limit, set low, refuses with the documented answer and accepts values within.
+"""Limits: each limit, set low, accepts values within and refuses others as documented.
 
 `test_stalled_clients.py` covers connections and their timeouts, `test_artifacts.py` covers
 artifacts.
@@ -111,7 +111,7 @@ async def test_a_batch_has_no_more_items_than_its_limit(node_with: Running) -> N
 
 
 async def test_a_wait_is_no_longer_than_its_limit(node_with: Running) -> None:
-    """The wait is shortened, not refused: this test would not wait for the requested time."""
+    """The wait is shortened, not refused; the requested one would outlast this test."""
     async with node_with(claim_wait_seconds_max=1, result_wait_seconds_max=1) as node:
         claimed = await node.post("tasks/claim", {"waitSeconds": 30})
         task_id = await node.create()
@@ -133,7 +133,7 @@ def overload(answer: Answer) -> tuple[int, object, str, bool]:
 
 
 async def test_claims_that_wait_are_bounded_and_so_are_result_reads(node_with: Running) -> None:
-    """One too many of either is refused at once; those that wait are served."""
+    """One too many of either is refused at once; the waiting ones are served."""
     async with node_with(waiters_max=2) as node:
         task_id = await node.create("read")
         claim = {"commands": ["c"], "waitSeconds": 15}

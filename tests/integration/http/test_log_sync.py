@@ -1,4 +1,4 @@
-"""Log sync: a node shows who syncs its log, in its status and in its metrics."""
+"""Log sync: status and metrics of a node show how it syncs its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership commands: their output if a node does not join or does not exist."""
+"""Membership commands: their output when a node does not join or does not exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _cluster(node: Client, *words: str) -> int:
 async def test_a_node_that_does_not_come_is_waited_for_and_named(
     node_with: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command ends and names the address that nobody answers, and its change can be undone."""
+    """The command ends and names the address without an answer; the change can be undone."""
     async with node_with() as node:
         joined = await _cluster(node, "join", "n9", *_AT, "--wait", "1")
         late = capsys.readouterr().err
@@ -40,7 +40,7 @@ async def test_a_node_that_does_not_come_is_waited_for_and_named(
 async def test_nobody_is_put_in_the_place_of_a_node_that_is_not_there(
     node_with: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A misspelt id starts nothing, and neither does a dry run."""
+    """Neither a misspelt id nor a dry run starts anything."""
     async with node_with() as node:
         misspelt = await _cluster(node, "replace", "nl", "n9", *_AT)
         said = capsys.readouterr().err

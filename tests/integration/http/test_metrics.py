@@ -21,8 +21,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _STATUS = {"command", "status"}
 _SHARD = {"shard"}
 
-# The reference's metrics come first, then ours; a histogram by its count. All but the levels must
-# have counted something.
+# The reference's metrics come first, then ours; a histogram is listed by its count. All but the
+# gauges of levels must have counted something.
 CONTRACT: dict[str, set[str]] = {
     "codeq_task_created_total": {"command"},
     "codeq_task_claimed_total": {"command"},
@@ -78,7 +78,8 @@ async def everything_measured(nodes: Nodes) -> None:
         await n1.create("measured")
         await n1.claim("measured", leaseSeconds=1)
         await died(n1, "buried")
-        # One of the two shards is led by another node, whichever node is asked.
+        # Whichever node is asked, another one leads one of the two shards, so creates are
+        # forwarded.
         for _ in range(8):
             await n1.create("waiting")
         await n1.post("workers/subscriptions", {"callbackUrl": target.url})
@@ -125,13 +126,13 @@ async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path
     ]
     peers = {labels["peer"] for labels, _ in samples["codeq_raft_peer_lag"]}
     assert peers <= {"n1", "n2", "n3"}
-    assert len(peers) >= 2  # So many if one node leads every shard at the moment.
+    assert len(peers) >= 2  # Only two while one node leads every shard.
     places = {labels["queue"] for labels, _ in samples["codeq_queue_depth"]}
     assert {"ready", "delayed", "in_progress", "dlq"} == places
 
 
 async def test_a_scrape_shows_what_is_there_now(node: Client) -> None:
-    """A claimed task counts as in progress and an ended one as such, both in lower case."""
+    """Claimed tasks count as in progress and ended ones as ended; labels are in lower case."""
     task_id = await node.create("Measured-Now")
     await node.claim("Measured-Now")
     during = (await node.get("/metrics")).body.decode()

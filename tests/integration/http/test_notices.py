@@ -143,7 +143,7 @@ async def test_a_queue_is_notified_when_it_fills_and_not_while_it_has_tasks(node
 
 
 async def test_another_tenant_and_another_command_are_not_heard(node: Client) -> None:
-    """A subscription without commands hears of all queues of its tenant."""
+    """A subscription without commands gets notices of all queues of its tenant."""
     other = Client(node.port, "other")
     async with listening() as target:
         await subscribe(node, f"{target.url}/named", "apart-a")
@@ -161,7 +161,7 @@ async def test_another_tenant_and_another_command_are_not_heard(node: Client) ->
 
 
 async def test_all_hear_by_fanout_one_in_turn_by_group_and_the_same_by_hash(node: Client) -> None:
-    """Each mode works the same whoever else is subscribed."""
+    """Each mode works the same with other modes subscribed beside it."""
     rounds = 6
     async with listening() as target:
         for number in range(3):
@@ -201,8 +201,8 @@ async def test_a_member_that_may_not_hear_yet_is_passed_over(node: Client) -> No
 
 
 async def test_a_notice_within_the_interval_comes_at_its_end(node: Client) -> None:
-    """One notice covers all events of the interval, and only if the queue is not empty then."""
-    # A busy machine may be slower than an interval; the claim holds within one.
+    """One notice covers all events of the interval, if the queue is not empty at its end."""
+    # The claim holds within one interval, and a busy machine may take longer; then it is repeated.
     for interval_s in (1, 4, 16):
         heard, took_s = await within_an_interval(node, interval_s)
         if took_s < interval_s:
@@ -234,7 +234,7 @@ async def within_an_interval(node: Client, interval_s: int) -> tuple[list[str], 
         await empty(node, vain)
         took_s = loop.time() - begun_s
         await target.arrived(3)
-        # The next notice proves that nothing of the last interval is still to come.
+        # The next notice proves that no notice of the last interval is still to come.
         await empty(node, owed)
         await fill(node, owed)
         await target.arrived(4)
@@ -242,7 +242,7 @@ async def within_an_interval(node: Client, interval_s: int) -> tuple[list[str], 
 
 
 async def test_a_subscription_that_ended_hears_nothing(node: Client) -> None:
-    """Its successor gets the notices in its place."""
+    """The next subscription gets the notices in its place."""
     async with listening() as target:
         ended = await subscribe(node, f"{target.url}/ended", "ended")
         await node.send("DELETE", f"workers/subscriptions/{ended}", b"")
@@ -266,7 +266,7 @@ async def test_a_target_that_hangs_holds_up_neither_creates_nor_other_targets(
     async with listening(hang) as silent, listening() as swift:
         for target in (silent, swift):
             await subscribe(node, target.url, *(f"hangs-{number}" for number in range(20)))
-        # At once, so that no notice waits so long that it is dropped as old.
+        # All are created at once, so that no notice waits until it is dropped as too old.
         await asyncio.gather(*(fill(node, f"hangs-{number}") for number in range(20)))
         await swift.arrived(20)
         await silent.arrived(1)

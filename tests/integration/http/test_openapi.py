@@ -235,7 +235,7 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
 async def test_a_refusal_is_told_as_described(
     node: Client, token: str, route: str, body: object, code: str
 ) -> None:
-    """Its code is among those of the document for that route and status."""
+    """The document lists the refusal's code for that route and status."""
     api = await checked(node)
     method, _, path = route.partition(" ")
     answer = await api.send_as(token, method, BASE + path, body, id=ID, name="nothing")

@@ -121,7 +121,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 
 async def test_every_route_of_the_page_has_a_row(world: World) -> None:
-    """The table has exactly the routes that the node's router knows."""
+    """The table has exactly the page's routes that the node's router knows."""
     served = {
         f"{route.method} {route.resource.canonical}"
         for route in world.app.router.routes()
@@ -231,7 +231,7 @@ async def test_the_page_runs_and_asks_for_nothing_but_its_own(world: World) -> N
 
 
 async def test_files_are_kept_by_the_release_they_are_of(world: World) -> None:
-    """Their address changes with any of them, and another release's address is not found."""
+    """The files' address changes with any of them; another release's address is not found."""
     page = (await world.client.get("/ui", token="")).body.decode()
     [address] = {each.split('"')[0] for each in page.split('src="')[1:] if "main.js" in each}
     plain = await world.client.get(address, token="")

@@ -101,7 +101,7 @@ async def test_a_stream_tells_what_changes(world: World) -> None:
 
 
 async def test_charts_go_on_where_they_broke_off(world: World) -> None:
-    """The browser sends the last slot's number when it reconnects, and gets the later slots."""
+    """A browser reconnects with the number of its last slot, and gets the later slots."""
     stream = await opened(world.admin, "view=overview")
     whole = await stream.first("series")
     last = whole.told["first"] + len(whole.told["created"]) - 1
@@ -115,7 +115,7 @@ async def test_charts_go_on_where_they_broke_off(world: World) -> None:
 
 
 async def test_streams_have_a_bound_and_are_free_again(world: World) -> None:
-    """A client beyond the bound is told to poll, which always works."""
+    """A client beyond the bound is told to poll instead; polls have no such bound."""
     streams = [await opened(world.admin, "view=frame") for _ in range(STREAMS_MAX)]
     over = await opened(world.admin, "view=frame")
     asked = await world.admin.get("/now?view=frame")

@@ -84,7 +84,7 @@ async def created(world: World, command: str, **fields: object) -> str:
 
 
 async def undelivered(world: World, command: str) -> str:
-    """Make a callback die that nobody can take; return its id."""
+    """Make a callback die whose target does not listen; return its id."""
     webhook = dead_url(f"hook/{command}{SECRET}")
     task_id = await created(world, command, webhook=webhook)
     await world.client.claim(command)
@@ -109,14 +109,14 @@ async def test_a_worker_is_shown_with_what_it_asks_for_and_holds(world: World) -
 
     assert (1, 0, ["n1"]) == (row["leases"], row["expired"], row["nodes"])
     assert ["held"] == row["commands"]
-    # The node's clock, and that of the shard's leader.
+    # Two clocks are involved, the node's and that of the shard's leader.
     polled, claimed = (datetime.fromisoformat(row[it]) for it in ("lastPollAt", "oldestClaimAt"))
     assert abs(polled - claimed) < timedelta(seconds=60)
     assert [] == others
 
 
 async def test_a_dead_callback_is_listed_and_replayed(world: World) -> None:
-    """Its own tenant replays it by its id; it dies again, since still nobody takes it."""
+    """Its own tenant replays it by id; it dies again, because its target still fails."""
     delivery = await undelivered(world, "hooked")
     by_stranger = await world.wrote("stranger", "POST", "/deliveries/replay", {"ids": [delivery]})
     status, answer = await world.wrote("admin", "POST", "/deliveries/replay", {"ids": [delivery]})
@@ -221,7 +221,7 @@ async def test_a_backup_is_taken_followed_and_listed(world: World) -> None:
 
 
 async def test_an_operator_reads_no_record_of_a_tenants_queues(world: World) -> None:
-    """An admin of the tenant reads its records, the newest first; another tenant's admin none."""
+    """An admin reads the tenant's records, newest first; another tenant's admin reads none."""
     await world.wrote("admin", "POST", "/queues/on.record/pause")
     await world.wrote("admin", "POST", "/queues/on.record/resume")
     of_admin = (await world.told("admin", "/audit?limit=2"))["records"]

@@ -1,4 +1,4 @@
-"""Sessions of the page: who gets one, what it allows, and when it ends."""
+"""Sessions of the page: the tokens that get one, its rights, and its end."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_pasted_token_may_have_spaces_around_it(client: Client) -> None:
 
 
 async def test_a_write_needs_the_sessions_own_token(client: Client) -> None:
-    """No token, another's, and one of another session of the same user are refused."""
+    """A write without it, or with the token of another user or session, is refused."""
     mine, other = await logged_in(client, "admin"), await logged_in(client, "admin")
     path = "/queues/forged/pause"
     answers = [
@@ -140,7 +140,7 @@ async def test_an_altered_cookie_is_no_session(client: Client) -> None:
 
 
 async def test_any_node_of_the_cluster_takes_a_session(client: Client, tmp_path: Path) -> None:
-    """It is sealed with the cluster's secret; a node with another secret does not open it."""
+    """Cookies are sealed with the cluster's secret; a node with another secret refuses them."""
     session = await logged_in(client, "admin")
     settings = settings_in(tmp_path)
     async with serving(replace(settings, data_dir=tmp_path / "same")) as same:

@@ -173,7 +173,7 @@ async def test_nothing_is_meant_that_is_not_said(world: World, verb: str, body: 
         await world.die("unsaid", "e")
     refused = await world.admin.write("POST", f"/queues/unsaid/dlq/{verb}", body)
     if verb == "delete" and isinstance(body, dict) and body.keys() & {"patch", "payload"}:
-        return  # That field has no effect there, and a selection is given.
+        return  # There the field has no effect, and the request has a selection.
 
     assert 400 == refused.status
     assert (0, 1) == await world.depth("unsaid")

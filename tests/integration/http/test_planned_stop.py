@@ -38,13 +38,13 @@ async def test_waiting_clients_are_answered_when_the_node_stops(node_with: Runni
 
     assert 204 == claimed.status
     assert (404, "result not found") == (awaited.status, awaited.error)
-    assert loop.time() - started_s < 20  # Long before the waits end.
+    assert loop.time() - started_s < 20  # This is long before the waits would end.
 
 
 async def test_a_node_that_stops_says_so_first_and_serves_meanwhile(tmp_path: Path) -> None:
     """For `limits.drainMs` it reports that it is not ready, and still serves requests."""
     settings = single(tmp_path, LimitSettings())
-    # Longer than the test, which cancels it.
+    # The drain lasts longer than the test; the test cancels it.
     node = Node(replace(settings, limits=replace(settings.limits, drain_ms=300_000)))
     await node.start()
     client = Client(node.port)

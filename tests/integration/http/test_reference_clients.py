@@ -65,7 +65,7 @@ async def test_a_claim_without_commands_takes_any_of_the_tokens(node: Client) ->
 
 
 async def test_a_batch_claim_that_finds_nothing_is_204(node: Client) -> None:
-    """It is 204 as for a single claim."""
+    """The answer is 204, as for a single claim."""
     answer = await node.post("tasks/claim/batch", {"count": 5, "commands": ["rc-none"]})
 
     assert (204, b"") == (answer.status, answer.body)
@@ -82,7 +82,7 @@ async def test_a_batch_claim_beyond_the_limit_is_400(node: Client) -> None:
 
 
 async def test_an_empty_result_is_a_result(node: Client) -> None:
-    """It is stored and read back."""
+    """The result is stored and read back."""
     task_id = await node.create("rc-result")
     await node.claim("rc-result")
     answer = await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": {}})

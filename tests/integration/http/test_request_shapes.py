@@ -51,7 +51,7 @@ async def said(node: Client, raw: bytes) -> bytes:
     ],
 )
 async def test_a_body_whose_end_is_in_doubt_hides_no_request(node: Client, head: bytes) -> None:
-    """One answer, a 400, ends the connection, and the bytes behind are not read as a request."""
+    """A single 400 ends the connection; the bytes after it are not read as a request."""
     answers = await said(node, POST + head + b"\r\n0\r\n\r\n" + SMUGGLED)
 
     assert 1 == answers.count(b"HTTP/1.")
@@ -83,7 +83,7 @@ async def test_a_body_whose_end_is_in_doubt_hides_no_request(node: Client, head:
     ],
 )
 async def test_what_is_no_request_is_told_in_the_envelope(node: Client, raw: bytes) -> None:
-    """The answer has its own request id, since there is no request with one."""
+    """The node draws a request id, because there is no request that could have one."""
     reader, writer = await node.connect()
     writer.write(raw)
     answer = await asyncio.wait_for(read_answer(reader), DEADLINE_S)
@@ -188,7 +188,7 @@ async def test_no_other_protocol_is_switched_to(node: Client) -> None:
 async def test_a_trace_state_that_is_no_text_of_a_header_is_left_out(
     node: Client, state: bytes
 ) -> None:
-    """As in W3C Trace Context, the trace continues without it, and the task is created."""
+    """By W3C Trace Context the trace continues without it, and the task is created."""
     parent = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
     head = POST + b"Connection: close\r\nContent-Length: %d\r\n" % len(TASK)
     traced = head + b"traceparent: %b\r\ntracestate: %b\r\n\r\n" % (parent, state)

@@ -70,7 +70,7 @@ CONFIG = SchemathesisConfig.from_dict(
             "with-security-parameters": False,
         },
         "checks": {
-            # The checks of status and schema know which 503 is described.
+            # The status and schema checks already tell a described 503 from others.
             "not_a_server_error": {"expected-statuses": ["2xx", 304, "4xx", 503]},
             "negative_data_rejection": {"expected-statuses": ["4xx"]},
             # Whether a target exists, and its state, do not depend on the data.
@@ -140,7 +140,7 @@ class Served:
     session: requests.Session
 
     def send(self, path: str, body: object, *, token: str, method: str = "POST") -> dict[str, str]:
-        """Send a request until a busy machine accepts it; return the answer's body."""
+        """Repeat a request until the node accepts it, however busy; return the answer's body."""
         until = time.monotonic() + DEADLINE_S
         while True:
             answer = self.session.request(
@@ -188,7 +188,7 @@ class Served:
         task_id = self.send("/tasks", task, token="producer")["id"]
         claim = {"commands": ["living"]}
         while self.send("/tasks/claim", claim, token="worker").get("id") != task_id:
-            pass  # Left over from an operation that returns its task.
+            pass  # A ready task may be left over from an operation that returns its task.
         named = {"id": task_id, "command": "living"}
         if "/dlq/" in path:
             self.send(f"/tasks/{task_id}/abandon", {}, token="worker")
@@ -230,7 +230,7 @@ def test_the_document_served_is_the_one_tested(served: Served) -> None:
 
 @schema.parametrize()
 def test_every_operation_answers_as_described(case: Case, served: Served) -> None:
-    """The claim holds for any generated request."""
+    """Any generated request gets a described answer."""
     served.answer(case)
 
 
@@ -239,7 +239,8 @@ def test_operations_on_what_exists_answer_as_described(case: Case, served: Serve
     """Random ids match nothing, so these requests go to tasks and subscriptions that exist."""
     where = case.meta.components.get(ParameterLocation.PATH)
     if where is not None and where.mode.is_negative:
-        return  # The deliberately wrong path would be replaced by a right one.
+        # Here the path's parameters are replaced, so a deliberately wrong path would be lost.
+        return
     living = served.living(case.path)
     case.path_parameters |= {name: living[name] for name in case.path_parameters if name in living}
     served.answer(case)

@@ -67,7 +67,7 @@ async def dripping(drop: bytes, reader: asyncio.StreamReader, writer: asyncio.St
         while not closing.done():
             writer.write(drop)
             await asyncio.wait([closing], timeout=0.02)
-    with contextlib.suppress(ConnectionError):  # The reset for a byte that came after the end.
+    with contextlib.suppress(ConnectionError):  # A byte after the end gets a reset.
         assert b"" == await closing
 
 
@@ -171,7 +171,7 @@ async def not_reading(node_with: Running, *, sips: bool) -> None:
                             raw.recv(1)
                     assert 200 == (await node.get("/readyz")).status
 
-        # Its leases stay until they end; the node goes on.
+        # The stalled client's leases stay until they end; the node serves others.
         depth = await node.depth("large")
         assert depth["inProgress"] != 0
         assert 200 == (await node.get("/readyz")).status
@@ -191,7 +191,7 @@ async def test_a_flood_of_requests_whose_answers_nobody_reads_is_cut_off(
                         taken += raw.send(flood)
                     assert 200 == (await node.get("/readyz")).status
 
-        # The bytes in the two kernels' buffers, and no more: the node itself buffers nothing.
+        # At most the bytes in the kernel's two buffers: the node itself buffers nothing.
         assert taken < 32 * 2**20
 
 
@@ -228,7 +228,7 @@ async def test_stalled_clients_cannot_keep_all_places(node_with: Running, sent: 
     async with node_with(**QUICK, idle_timeout_ms=300, connections_max=3) as node:
         async with asyncio.timeout(DEADLINE_S):
             while (await node.get("/healthz")).status == 200:
-                # More than there are places: one may still belong to the last answer.
+                # One more than there are places, because the last answer may still hold one.
                 for _ in range(4):
                     _, writer = await node.connect()
                     writer.write(sent)

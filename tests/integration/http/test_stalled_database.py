@@ -72,7 +72,7 @@ async def refused(client: Client) -> Answer:
 
 
 async def test_a_stalled_shard_stops_no_other_and_answers_in_time(tmp_path: Path) -> None:
-    """Its own writes succeed while memory has room; then their outcome is unknown."""
+    """Writes to it succeed while memory has room; then their outcome is unknown."""
     async with alone(tmp_path) as (node, client):
         with stalled(node, STALLED):
             first = await create(client, STALLED)
@@ -115,7 +115,7 @@ async def test_another_node_leads_a_shard_whose_leader_is_stalled(tmp_path: Path
         _, term = await seen_by(client, WELL)
         with stalled(stuck, STALLED):
             answer = await refused(client)
-            # Until a new leader is elected and known there.
+            # Repeated until a new leader is elected and this node knows it.
             await eventually(partial(leader_of, nodes, STALLED), lambda leader: leader != name)
             moved = await eventually(
                 lambda: create(others[0], STALLED), lambda answer: answer.status == 202

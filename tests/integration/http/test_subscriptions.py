@@ -94,7 +94,7 @@ async def test_a_subscription_is_shown_as_it_was_made(node: Client) -> None:
 
 
 async def test_the_interval_of_a_subscription_that_names_none_is_configured(tmp_path: Path) -> None:
-    """It is the setting at the time of the subscription."""
+    """The interval is the setting at the time of the subscription."""
     calm = WebhookSettings(unsigned=Unsigned.ALLOW, subscription_min_interval_seconds=90)
     async with running(tmp_path, LimitSettings(), calm) as node:
         await subscribed(node)

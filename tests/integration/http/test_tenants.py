@@ -26,7 +26,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 URL = "http://127.0.0.1:9/nobody"
 QUEUE = "shared-name"
-# The other routes belong to the cluster and to no tenant.
+# The routes left out belong to the cluster and to no tenant.
 OF_A_TENANT = [
     route
     for route in ROUTES
@@ -51,7 +51,7 @@ class Owned:
         self.others: dict[str, str] = {}
 
     async def make(self) -> None:
-        """Create it all."""
+        """Create all of it."""
         client = self.client
         await client.send("PUT", f"admin/topics/{QUEUE}", b'{"maxAttempts":9,"weight":3}')
         self.tasks["dead"] = await died(client, QUEUE, webhook=URL)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_an_admin_sees_the_queues_of_its_tenant_alone(node: Client) -> None:
-    """Another tenant's queue of the same name counts for that tenant."""
+    """Another tenant's queue of the same name counts only for that tenant."""
     other = Client(node.port, "other")
     await node.create("theirs-and-mine")
     for _ in range(2):

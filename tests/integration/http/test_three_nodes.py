@@ -143,7 +143,7 @@ async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> 
         await nodes.start(name, raft=slow)
     await nodes.ready(*NAMES)
     await nodes.stop("n3")
-    # A log is truncated by four MiB at once; at the usual pace, a snapshot of this would take
+    # A log is truncated by four MiB at once, and at the usual pace a snapshot of that takes
     # minutes.
     for _ in range(24):
         await nodes.clients["n1"].create(payload=os.urandom(2**18).hex())
@@ -189,5 +189,5 @@ async def test_data_that_the_cluster_was_recovered_without_is_refused_until_it_i
 
 
 def _says(missing: object, words: str) -> bool:
-    """Return whether a node reports it for both shards, which fail one after the other."""
+    """Return whether a node reports a text for both shards, since they fail one by one."""
     return "shards 0, 1" in str(missing) and words in str(missing)

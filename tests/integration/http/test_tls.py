@@ -234,7 +234,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
 
 async def test_who_stalls_in_the_handshake_loses_its_connection(tmp_path: Path) -> None:
     """The part of the handshake that came does not matter."""
-    # Longer than the handshakes of the good clients take on a busy machine.
+    # Longer than the good clients' handshakes take on a busy machine.
     async with serving(tmp_path, header_timeout_ms=3000) as served:
         stalled = []
         for said in (b"", b"\x16\x03\x01\x02\x00\x01\x00"):
@@ -290,7 +290,8 @@ async def test_a_stop_does_not_wait_for_a_goodbye(tmp_path: Path) -> None:
         kept, keeper = await served.node.connect()
         keeper.write(ASK)
         await asyncio.wait_for(read_answer(kept), DEADLINE_S)
-        served.node.open.clear()  # The stop must close them.
+        # The clients keep their connections open, so the stop must close them.
+        served.node.open.clear()
     for source, sink in ((reader, writer), (kept, keeper)):
         with contextlib.suppress(ConnectionError):
             await asyncio.wait_for(source.read(), DEADLINE_S)

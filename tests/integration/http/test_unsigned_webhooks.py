@@ -90,7 +90,7 @@ async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: 
         (SIGNED, "webhooks are signed"),
         (WebhookSettings(unsigned=Unsigned.ALLOW), "webhooks are sent unsigned"),
         (WebhookSettings(), "webhooks and subscriptions are refused"),
-        # A secret is used if there is one.
+        # A secret is used even where unsigned calls are allowed.
         (WebhookSettings(hmac_secret=SECRET, unsigned=Unsigned.ALLOW), "webhooks are signed"),
     ],
 )

@@ -67,7 +67,7 @@ async def test_a_client_that_leaves_as_its_task_comes_loses_no_task(node: Client
         gone = await waiting(node, command, wait_s=20)
         create = asyncio.ensure_future(node.create(command))
         if round_ % 2:
-            # In half of the rounds the create is sent first.
+            # Every other round sends the create first.
             await asyncio.sleep(0)
         reset(gone) if round_ % 4 < 2 else gone[1].close()
         task_id = await create
@@ -94,7 +94,7 @@ async def test_a_wait_ends_before_the_clients_own_timeout(node: Client) -> None:
     """A client whose timeout equals its wait gets its 204."""
     loop = asyncio.get_running_loop()
     took_s: list[float] = []
-    # A busy machine may be late, but not every time.
+    # A busy machine may be late once, but not every time.
     async with asyncio.timeout(PATIENCE_S):
         while not took_s or min(took_s) >= 1.0:
             started_s = loop.time()

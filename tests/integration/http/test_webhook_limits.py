@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 BURST = 2
 PER_MINUTE = 240
 CALLBACKS = 12
-# Nothing is refilled during a test, so every call beyond the burst is beyond the limit.
+# The bucket gains nothing during a test, so every call beyond the burst exceeds the limit.
 RARE = TenantRateLimit(tenant="other", scope="webhook", requests_per_minute=1, burst_size=BURST)
 LIMITS = RateLimitSettings(
     webhook=RateSettings(requests_per_minute=PER_MINUTE, burst_size=BURST), tenants=(RARE,)
@@ -42,7 +42,7 @@ async def test_callbacks_beyond_the_limit_are_put_off_and_all_arrive(node: Clien
     async with listening() as target:
         ids = [await node.create("limited", webhook=target.url) for _ in range(CALLBACKS)]
         begun_s = time.monotonic()
-        # At once: if sent one by one, a busy machine could be as slow as the limit.
+        # All are sent at once: one by one, a busy machine could be as slow as the limit.
         await asyncio.gather(*(node.post(f"tasks/{task_id}/cancel") for task_id in ids))
         waiting: list[tuple[object, object]] = []
         while pending := (await node.get("admin/deliveries")).json["deliveries"]:
@@ -61,7 +61,7 @@ async def test_callbacks_beyond_the_limit_are_put_off_and_all_arrive(node: Clien
 
 
 async def test_notices_beyond_the_limit_are_dropped_and_counted(node: Client) -> None:
-    """They are not repeated, since subscribers poll too. Each tenant has its own limit."""
+    """Dropped notices are not repeated, because subscribers poll too. Tenants have own limits."""
     queues = [f"noticed-{number}" for number in range(5)]
     own = replace(node, token="other")
     async with listening() as target:

@@ -40,7 +40,7 @@ async def test_a_private_target_is_refused_singly_and_in_a_batch(strict: Client,
 
 
 async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
-    """It is checked again before the call; RFC 6761 guarantees that `invalid` has no hosts."""
+    """The target is checked again before the call; by RFC 6761 no host is named `invalid`."""
     answer = await strict.post(
         "tasks", {"command": "hook", "payload": {}, "webhook": "https://hooks.invalid/done"}
     )
@@ -50,7 +50,7 @@ async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
 
 
 async def test_a_private_target_is_told_after_the_faults_before_it(strict: Client) -> None:
-    """It comes before the faults that only this broker checks."""
+    """Its refusal precedes the faults that only this broker checks."""
     task = {"command": "c", "payload": {}, "webhook": "http://10.0.0.1/", "ttlSeconds": -1}
 
     first = await strict.post("tasks", {**task, "command": "a b"})

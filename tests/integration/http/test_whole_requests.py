@@ -1,4 +1,4 @@
-"""Requests in one piece: answered like all others, at the cost of one task and one write."""
+"""Requests in one piece: answered like all others, with one asyncio task and one write."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _IDLE = {"idle_timeout_ms": 2000}
 
 
 async def _kept(node: Client) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return a connection that has had an answer: only there a request surely arrives whole."""
+    """Return a connection with an earlier answer: only there a request surely arrives whole."""
     reader, writer = await node.connect()
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")
     assert 200 == (await read_answer(reader)).status
@@ -70,7 +70,7 @@ async def test_an_answer_is_the_same_either_way(node: Client, name: str, token: 
     head = node.head("POST", path, len(body), token=token, X_Request_Id="the-same")
     reader, writer = await _kept(node)
     answers = []
-    # A request with a repeated header is left to the library.
+    # The fast parser leaves a request with a repeated header to the library.
     for more in (b"", b"X-Twice: a\r\nX-Twice: b\r\n"):
         writer.write(head[:-2] + more + b"\r\n" + body)
         async with asyncio.timeout(DEADLINE_S):
@@ -120,14 +120,14 @@ async def test_what_comes_during_an_answer_is_answered_after_it(asked: int) -> N
 
 
 async def test_the_next_request_of_a_connection_is_not_begun_during_an_answer() -> None:
-    """A client that sends a create and its claim together gets them done in that order."""
+    """If a client sends a create and its claim together, they are done in that order."""
     async with _serving() as (server, served):
         reader, writer = await _connected(server, served)
         writer.write(_request(b"first"))
         await served.begun.wait()
         served.begun.clear()
         writer.write(_request(b"second"))
-        # Bytes sent before another connection was made and served have arrived.
+        # A later connection has been served, so the bytes sent before it have arrived.
         await _connected(server, served)
         begun = served.begun.is_set()
         served.go_on.set()
@@ -153,13 +153,13 @@ async def test_a_client_that_goes_away_cancels_its_request() -> None:
 
 
 async def test_a_server_that_leaves_closes_the_connection_with_the_answer() -> None:
-    """The answer says that it is the last, so the client goes to another node."""
+    """The answer announces the close, so the client goes to another node."""
     async with _serving() as (server, served):
         reader, writer = await _connected(server, served)
         writer.write(_request(b"first"))
         await served.begun.wait()
         leaving = asyncio.create_task(server.leave())
-        await asyncio.sleep(0)  # Its first step: new connections are refused.
+        await asyncio.sleep(0)  # The first step of a stop: new connections are refused.
         served.go_on.set()
         answer = await read_answer(reader)
         rest = await reader.read()
@@ -196,7 +196,7 @@ async def test_a_connection_whose_request_takes_long_is_not_idle() -> None:
 
 
 async def test_a_request_costs_one_task_and_one_write_and_no_timer() -> None:
-    """The test counts the additional cost of each further request on a connection."""
+    """The test counts the cost of each further request on a connection."""
     async with _serving() as (server, served):
         served.go_on.set()
         reader, writer = await _connected(server, served)
@@ -218,7 +218,7 @@ class _Served:
 
     def __init__(self) -> None:
         self.begun, self.go_on, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.open: list[asyncio.StreamWriter] = []  # Closed at the end.
+        self.open: list[asyncio.StreamWriter] = []  # The transports are closed at the end.
 
     async def answer(self, asked: Asked) -> HttpAnswer:
         self.begun.set()

@@ -33,9 +33,9 @@ from tests.integration.http.client import BASE, Answer, Client, eventually, serv
 
 # The first tenant owns the targets.
 TENANTS = ("acme", "other")
-# A worker `unscoped` has a worker's token, but none of the scopes that routes ask for.
+# The worker `unscoped` has a worker's token with none of the scopes that routes require.
 ROLES = ("producer", "unscoped", "worker", "admin", "operator")
-# Each is a token; the first has none.
+# Each name is also a token, except the first, which sends none.
 CALLERS = ("", *(f"{role}-of-{tenant}" for tenant in TENANTS for role in ROLES))
 
 NOBODY = "http://127.0.0.1:9/nobody"
@@ -127,7 +127,7 @@ class World:
         path = route.partition(" ")[2]
         if "{upload}" in path:
             return self.fixed["artifact"]
-        # Nobody claims from the paused one.
+        # The task goes into the paused queue, from which no caller claims.
         command = "paused" if path.endswith(("/pause", "/resume")) else "queue"
         known = {"command": command, "artifact": "a"}
         if "{id}" in path:
@@ -145,7 +145,8 @@ class World:
         if path.startswith("/admin/backup"):
             return self.fixed["backup"]
         if path.startswith("/admin/deliveries"):
-            # One for all callers: the allowed caller uses it up, and the next does not find it.
+            # All callers share one object: the allowed caller uses it up, and the next does not
+            # find it.
             if "delivery" not in self.fixed:
                 self.fixed["delivery"] = await self._undelivered()
             return self.fixed["delivery"]

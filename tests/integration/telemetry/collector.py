@@ -1,4 +1,4 @@
-"""A real OTLP collector on a socket, by HTTP or by gRPC; it keeps the spans it receives."""
+"""Collector: a real OTLP collector on a socket, by HTTP or gRPC, that keeps its spans."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Collector:
 
     Attributes:
         spans: All received spans, in order.
-        headers: Of the last export.
-        open: While it is not set, no export is answered.
+        headers: Headers of the last export.
+        open: No export is answered while it is not set.
     """
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class Collector:
         await self._server.aclose()
 
     async def until(self, enough: Callable[[Sequence[Seen]], object]) -> list[Seen]:
-        """Wait until the spans are enough, and return them."""
+        """Wait until the spans meet a condition, and return them."""
         async with asyncio.timeout(WITHIN_S), self._came:
             await self._came.wait_for(lambda: bool(enough(self.spans)))
         return list(self.spans)
 
     async def asked(self) -> None:
-        """Wait until an export has come, answered or not."""
+        """Wait until an export has arrived, answered or not."""
         async with asyncio.timeout(WITHIN_S), self._came:
             await self._came.wait_for(lambda: bool(self.headers))
 

@@ -79,7 +79,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
 
 
 class Sender:
-    """Sends requests to one node after the other, and keeps their answers."""
+    """Sends requests to the nodes in turn, and keeps the answers."""
 
     def __init__(self, urls: list[str], http: HttpClient) -> None:
         self._urls = urls

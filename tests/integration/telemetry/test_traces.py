@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CREATE = "POST /v1/codeq/tasks"
 CLAIM = "POST /v1/codeq/tasks/claim"
 RESULT = "POST /v1/codeq/tasks/{id}/result"
-_TRIES = 5  # Of a story whose leader changed.
+_TRIES = 5  # The most repetitions of a story during which the leader changed.
 _WORKER = WORKER_TOKENS["worker-0"]
 
 
@@ -78,7 +78,7 @@ async def follower(cluster: LocalCluster) -> tuple[str, str]:
 async def posted(
     client: RecordingClient, node: str, path: str, token: str, body: object = None, **headers: str
 ) -> Any:
-    """Post what must succeed, and return the answer's body."""
+    """Post a request that must succeed, and return the answer's body."""
     answer = await answered(partial(client.call, "POST", node, path, token, body, **headers))
     assert answer.outcome is RecordedOutcome.OK, answer
     return answer.body
@@ -127,7 +127,7 @@ async def _one_trace(cluster: LocalCluster, collector: Collector, client: Record
     command = f"traced-{cause}"
 
     async with listening() as target:
-        # Delayed, so that a timer changes the task too: that belongs to no request.
+        # The delay lets a timer change the task too, and that change belongs to no request.
         task = {"command": command, "payload": 1, "delaySeconds": 1, "webhook": target.url}
         headers = {"traceparent": header, "tracestate": "v=1", "X-Request-Id": "r1"}
         created = await posted(client, here, "/tasks", PRODUCER_TOKEN, task, **headers)
@@ -195,7 +195,7 @@ async def test_a_task_without_a_trace_is_given_the_one_of_its_request(
 async def test_a_caller_that_does_not_sample_is_followed(
     cluster: LocalCluster, collector: Collector, client: RecordingClient
 ) -> None:
-    """Its trace leaves no span on any node; a later one shows that spans do arrive."""
+    """The caller's trace leaves no span on any node; a later trace shows that spans do arrive."""
     await under_one_leader(cluster, partial(_unsampled, cluster, collector, client))
 
 
@@ -362,7 +362,7 @@ async def test_a_collector_that_does_not_answer_disturbs_nobody(
 async def test_a_node_sends_its_spans_by_grpc(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
-    """It sends them to a collector without HTTP, with the configured headers."""
+    """The spans reach a collector that speaks only gRPC, with the configured headers."""
     authority = Authority()
     pair = authority.issue("collector", "127.0.0.1")
     (tmp_path / "ca.pem").write_bytes(authority.pem)

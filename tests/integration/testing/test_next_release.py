@@ -1,4 +1,4 @@
-"""Next release: it differs from this one in what it says it does, and reads all this one writes."""
+"""Next release: it differs from this one only as declared, and reads all that this one writes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(levels.LEVEL, VERSIONS[1], *(each.hex() for each in written))
 
 
 def test_it_writes_its_own_entries_from_its_own_level_on(tmp_path: Path) -> None:
-    """Below that this release's, byte for byte; this one refuses the others by their version."""
+    """Below its level it writes this release's bytes; above, this release refuses the version."""
     ours = entries.encode(ENTRY, level=THIS_LEVEL)
     where = next_release(tmp_path)
     said = subprocess.run(

@@ -86,7 +86,7 @@ async def test_the_other_directions_stay_open_while_one_is_blocked() -> None:
 
 
 async def test_a_node_that_is_not_there_ends_the_diallers_connection() -> None:
-    """A proxy in front of nothing closes at once."""
+    """A proxy without a server behind it closes at once."""
     proxies = LinkProxies(dict(zip("ab", free_ports(2), strict=True)))
     await proxies.start()
     try:

@@ -1,4 +1,4 @@
-"""A real HTTP server as the target, and a sender that may reach it."""
+"""Target: a real HTTP server for webhooks, and a sender that may reach it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Listener:
     _arrival: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     async def arrived(self, count: int) -> None:
-        """Wait until that many requests have arrived."""
+        """Wait until `count` requests have arrived."""
         async with self._arrival:
             await self._arrival.wait_for(lambda: len(self.heard) >= count)
 

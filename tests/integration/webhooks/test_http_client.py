@@ -95,7 +95,7 @@ async def test_a_body_of_megabytes_arrives() -> None:
 
 
 async def test_connections_serve_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other over one connection, as long as answers are read to their end."""
+    """Requests in turn share a connection, as long as their answers are read to the end."""
     monkeypatch.setattr("codeq_cluster.webhooks.http_client._ANSWER_TIMEOUT_S", 60.0)
     monkeypatch.setattr("codeq_cluster.webhooks.http_client._IDLE_S", 60.0)
     async with listening() as target, sending() as sender:
@@ -134,7 +134,7 @@ async def test_a_connection_serves_again_though_its_answer_came_late(
 
 @pytest.mark.parametrize("status", [400, 404, 410, 429, 500, 503])
 async def test_anything_but_2xx_is_a_failure(status: int) -> None:
-    """The error has its status."""
+    """The error contains the answer's status."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status)
@@ -173,7 +173,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
         ("\u0663", 0.0, 0.0),
         ("", 0.0, 0.0),
     ],
-    # Fixed names, equal in every listing of the tests.
+    # Fixed ids: pytest's workers must list the same tests.
     ids=["seconds", "for ever", "later", "earlier", "a word", "negative", "another digit", "none"],
 )
 async def test_a_target_can_ask_for_patience(
@@ -181,7 +181,7 @@ async def test_a_target_can_ask_for_patience(
 ) -> None:
     """The target gives seconds or a date, up to an hour."""
     if isinstance(header, timedelta):
-        # Relative to now, not to the listing of the tests.
+        # The date is relative to the test's run, not to the collection.
         header = format_datetime(datetime.now(UTC) + header, usegmt=True)
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -195,7 +195,7 @@ async def test_a_target_can_ask_for_patience(
 
 
 async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
-    """Its handler sees the connection close."""
+    """The target sees the connection close."""
     gone = asyncio.Event()
 
     async def never(request: web.Request) -> web.StreamResponse:
@@ -276,7 +276,7 @@ async def test_an_endless_answer_is_cut_off_and_its_status_counts() -> None:
 
 
 async def test_an_answer_that_trickles_is_not_waited_for() -> None:
-    """The status is known; the connection is closed instead."""
+    """Since the status is known, the connection is closed instead."""
     gone = asyncio.Event()
 
     async def trickle(request: web.Request) -> web.StreamResponse:
@@ -325,7 +325,7 @@ async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
 
 
 async def test_no_more_requests_are_under_way_than_may_be() -> None:
-    """Over all hosts."""
+    """The bound holds over all hosts together."""
     release = asyncio.Event()
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -378,7 +378,7 @@ async def test_a_host_that_fails_is_left_alone_and_found_again() -> None:
 
 
 async def test_a_refusal_of_one_caller_does_not_stop_the_others() -> None:
-    """A host that answers 4xx is healthy."""
+    """A host that answers 4xx counts as healthy."""
 
     async def gone(request: web.Request) -> web.StreamResponse:
         return web.Response(status=410)
@@ -414,7 +414,7 @@ async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
 
 
 async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
-    """It is the target's fault, and is retried like any other."""
+    """The failure is the target's, and is retried like any other."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

@@ -88,7 +88,7 @@ async def test_a_url_that_names_this_machine_is_refused(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0"])
 async def test_an_address_in_a_url_is_checked_though_it_passes_by_the_resolver(host: str) -> None:
-    """The socket is the last check, even if no other was made."""
+    """The check at the socket holds even if no other check was made."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise AssertionError(name)
@@ -116,7 +116,7 @@ async def test_other_spellings_do_not_pass_by_the_socket(host: str) -> None:
 
 
 async def test_an_answer_no_resolver_of_ours_gave_is_checked_too() -> None:
-    """A cached answer is one example: the checked address is the one connected to."""
+    """The connected address itself is checked, for instance one from a cached answer."""
 
     async def lookup(name: str) -> Sequence[str]:
         return ("127.0.0.1",)
@@ -152,7 +152,7 @@ async def test_of_a_names_addresses_only_the_public_ones_are_left() -> None:
 
 
 async def test_names_are_resolved_by_the_system_each_in_a_thread() -> None:
-    """Beyond the number of places, they wait."""
+    """Look-ups beyond the number of places wait."""
     names = DnsResolver(threads_max=1)
 
     found = await asyncio.gather(*(names.addresses("localhost") for _ in range(5)))
@@ -163,7 +163,7 @@ async def test_names_are_resolved_by_the_system_each_in_a_thread() -> None:
 
 @pytest.mark.parametrize("name", ["a..b", "a" * 64 + ".example", "\udc80"])
 async def test_what_is_no_name_does_not_resolve(name: str) -> None:
-    """It returns its place, too."""
+    """A failed look-up frees its place too."""
     names = DnsResolver(threads_max=1)
     for _ in range(3):
         with pytest.raises(OSError, match=r"."):

@@ -79,7 +79,7 @@ async def test_a_target_whose_authority_is_known_is_sent_to(
 async def test_a_certificate_of_another_host_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Knowing its authority does not help."""
+    """The name must match even if the authority is known."""
     certificate_file, context = _certificate(tmp_path, "127.0.0.2")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate_file))
     async with listening(tls=context) as target, sending() as sender:

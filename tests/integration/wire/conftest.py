@@ -1,4 +1,4 @@
-"""Parts of the link's tests: nodes on loopback, a wire to tamper with, a handmade peer."""
+"""Fixtures for the link: nodes on loopback, a wire that tampers, and a handmade peer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SECRET = b"the cluster's secret"
 
 DEADLINE_S = 60.0
 
-# Ten times faster than in production, so that a fault shows at once, except for times that a busy
-# machine could exceed. Silence is counted by turns of the loop.
+# Ten times faster than in production, so that a fault shows soon. Times that a busy machine could
+# exceed are longer. Silence is counted in turns of the loop.
 SETTINGS = LinkSettings(
     frame_bytes_max=2**20,
     queue_bytes_max=2**21,
@@ -41,7 +41,7 @@ async def eventually(claim: Callable[[], object]) -> None:
     """Wait until the condition holds; fail at the deadline."""
     async with asyncio.timeout(DEADLINE_S):
         while not claim():  # noqa: ASYNC110
-            # No socket event shows that the other side has noticed, so poll.
+            # Poll, because no socket event shows that the other side has noticed.
             await asyncio.sleep(0.001)
 
 
@@ -52,7 +52,7 @@ async def refuse_calls(peer: str, method: str, body: object, timeout_s: float) -
 
 @dataclass
 class Node:
-    """A mesh, and its owner: records events, and answers as its fields say."""
+    """A mesh and its owner, which records events and answers as its fields say."""
 
     id: str
     port: int
@@ -94,7 +94,7 @@ class Node:
 
     @property
     def callers(self) -> set[str]:
-        """The peers whose connections are accepted, of those that a test may have."""
+        """The ids of peers whose connections are accepted."""
         return {f"n{k}" for k in range(10) if self.running.data_at(f"n{k}") is not None}
 
     def on_raft(self, peer: str, group: int, message: bytes) -> None:
@@ -138,7 +138,7 @@ class Nodes:
         self.all: list[Node] = []
 
     def make(self, *ids: str, settings: LinkSettings = SETTINGS) -> list[Node]:
-        """Return nodes, not started, each a peer of all others."""
+        """Return nodes that are not started, each a peer of all others."""
         nodes = [Node(id=node_id, port=free_ports(1)[0], settings=settings) for node_id in ids]
         for node in nodes:
             node.peers = {peer.id: peer.address for peer in nodes if peer is not node}
@@ -160,7 +160,7 @@ async def echo(peer: str, method: str, body: object, timeout_s: float) -> object
 
 
 async def talk_until_one_leaves(one: Node, two: Node) -> None:
-    """Start both, exchange messages and a call, and stop the second, which the first notices."""
+    """Start both nodes, exchange messages and a call, and stop the second; the first notices."""
     one.serve = two.serve = echo
     await one.start()
     await two.start()
@@ -202,7 +202,7 @@ class Wire:
         said: The dialler's bytes, one entry per connection.
         frozen: All bytes are read and dropped.
         flows: While it is not set, nothing more is read.
-        slams: This many further connections are closed as soon as they open.
+        slams: How many further connections are closed as soon as they open.
     """
 
     def __init__(self, target: int) -> None:

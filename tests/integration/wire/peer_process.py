@@ -1,4 +1,4 @@
-"""A process of node n2 that talks to n1 until it is killed: port, n1's address, incarnation."""
+"""A process of node n2 that talks to n1 until killed; it gets port, n1's address, incarnation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from codeq_cluster.wire.rpc import Quick
 
 
 class Silent:
-    """A node that does nothing about its peers, and lets each of them connect."""
+    """A node that ignores its peers' messages, and lets every peer connect."""
 
     quick: ClassVar[Mapping[str, Quick]] = {}
 

@@ -48,7 +48,7 @@ def bad(node: Node, reason: str) -> int:
 async def test_who_is_no_peer_stays_out(
     nodes: Nodes, change: dict[str, object], reason: str
 ) -> None:
-    """A node of another cluster, name or secret is refused, learns so, and is never up."""
+    """A node of another cluster, name or secret is refused and told, and never counts as up."""
     two = await lone(nodes)
     (other,) = nodes.make("n1")
     other.peers = {"n2": two.address}
@@ -298,7 +298,7 @@ async def test_a_connection_begun_before_the_latest_comes_too_late(
 
 async def test_a_silent_cut_is_noticed(nodes: Nodes) -> None:
     """A wire that drops everything breaks no connection; the missing pings do."""
-    # Several greetings are dropped before the peer counts as lost, each for this long.
+    # Several greetings must fail before the peer counts as lost, and each takes this long.
     hasty = replace(SETTINGS, handshake_timeout_ms=300)
     one, two = nodes.make("n1", "n2", settings=hasty)
     async with Wire(two.port) as wire:
@@ -391,7 +391,7 @@ async def test_a_peer_that_hangs_up_on_every_connection_is_dialled_ever_slower(
         await eventually(lambda: len(greeted) == 10)
         await one.stop()
 
-    # Four at once, then pauses of at least half of 10, 20, 40, 80 and 100 ms.
+    # Four attempts at once, then pauses of at least half of 10, 20, 40, 80 and 100 ms.
     assert greeted[-1] - greeted[0] >= 0.125
     assert {("up", "n2"), ("down", "n2", "lost")} == set(one.events)
 
@@ -427,7 +427,7 @@ async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
 
 
 async def test_a_call_ends_when_the_connection_it_left_on_does(nodes: Nodes) -> None:
-    """Its answer could still come in, but nobody knows whether the peer got the question."""
+    """An answer might still come over a new connection, but nobody knows if the call arrived."""
     asked = asyncio.Event()
 
     async def hold(peer: str, method: str, body: object, timeout_s: float) -> object:
@@ -478,7 +478,7 @@ async def test_an_answer_is_not_sent_to_the_next_process(nodes: Nodes, connect: 
     await one.start()
     await two.start()
     await joined(one, two)
-    # Later than any clock: the real n1 cannot take the place back.
+    # An incarnation later than any clock's, so that the real n1 cannot take its place back.
     stand_in = await (await connect(two, session=2**63)).join()
     stand_in.sink.write(stand_in.frame(lone_body(request_item(1, "m", 60.0, pack(None)))))
     await eventually(lambda: two.running.counters.calls_served == 1)

@@ -18,7 +18,7 @@ from codeq_cluster.wire.messages import lone_body, pack, raft_item
 
 from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, eventually
 
-# Only silence may end a connection here: 3 s is long even on a busy machine.
+# A minute: silence must not end a connection here, however busy the machine is.
 PATIENT: LinkSettings = replace(SETTINGS, silence_ms_max=60_000)
 ROUNDS = 60
 
@@ -28,7 +28,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4),
     max_leaves=8,
 )
-# A refusal must be certain, so that the wait for the end is no wait for the deadline.
+# The drawn bytes must be refused for certain; otherwise the test would wait for the deadline.
 from_strangers = st.one_of(
     st.binary(min_size=1, max_size=3000).map(lambda data: data + b"\xff" * 4),
     st.tuples(lengths, st.binary(max_size=200), st.just(b"\xff" * 9000)).map(b"".join),
@@ -85,7 +85,7 @@ def refusals(node: Node) -> int:
 async def test_made_up_greetings_are_refused_and_counted(
     nodes: Nodes, connect: Join, reads: bool
 ) -> None:
-    """Their sender may keep listening or reset the connection at once."""
+    """The sender may keep listening or reset the connection at once."""
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number, data in enumerate(drawn(from_strangers, ROUNDS)):
@@ -105,7 +105,7 @@ async def test_made_up_greetings_are_refused_and_counted(
 async def test_made_up_messages_of_a_peer_end_its_connection_alone(
     nodes: Nodes, connect: Join
 ) -> None:
-    """They are sealed by a node with the secret; it may reconnect, and is refused each time."""
+    """Sealed by a node with the secret, they end its connection each time it reconnects."""
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number, body in enumerate(drawn(sealed_bodies, ROUNDS)):

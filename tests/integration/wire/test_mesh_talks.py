@@ -163,7 +163,7 @@ async def test_a_handler_ends_with_the_time_of_its_caller(nodes: Nodes) -> None:
 
 
 async def test_calls_in_flight_are_bounded_on_both_sides(nodes: Nodes) -> None:
-    """One call too many is refused before it is sent, or before its handler starts."""
+    """A call beyond the bound is refused before it is sent, or before its handler starts."""
     release = asyncio.Event()
 
     async def hold(peer: str, method: str, body: object, timeout_s: float) -> object:
@@ -234,7 +234,7 @@ async def test_a_peer_that_ends_is_refused_and_comes_back(nodes: Nodes) -> None:
 
 async def test_a_killed_peer_is_refused_at_once(nodes: Nodes) -> None:
     """A process that dies silently is told from a paused one, three times in a row."""
-    # A process that the machine does not let run for a while is not lost.
+    # A process that gets no CPU time for a while must not count as lost.
     patient = replace(
         SETTINGS, handshake_timeout_ms=60_000, dial_timeout_ms=60_000, silence_ms_max=60_000
     )
@@ -242,8 +242,8 @@ async def test_a_killed_peer_is_refused_at_once(nodes: Nodes) -> None:
     await one.start()
     expected = [("up", "n2"), ("down", "n2", "refused")]
     seen: list[list[tuple[str, ...]]] = []
-    # On a machine that is busy enough, a dying process outlives the attempts that tell its death
-    # from a loss; so there are some more kills than three.
+    # On a very busy machine, a dying process can outlive the attempts that distinguish death from a
+    # loss. So some kills more than three are allowed.
     for incarnation in range(1, 13):
         one.events.clear()
         process = await asyncio.create_subprocess_exec(
@@ -282,7 +282,7 @@ async def test_a_receivers_bug_is_reported_and_ends_the_connection(nodes: Nodes)
 
 
 async def test_a_node_with_new_data_is_kept_out(nodes: Nodes) -> None:
-    """It proved the secret, but it has lost its votes: it must not count for a majority."""
+    """It knows the secret but has lost its votes, so it must not count for a majority."""
     one, two = nodes.make("n1", "n2")
     one.recognises = lambda _, incarnation: incarnation >= 9
     two.incarnation = 9
@@ -414,7 +414,7 @@ async def test_two_that_have_both_moved_find_each_other_where_they_are_on_record
 
 
 async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None:
-    """A loss that was noticed but not yet reported is reported before the peer is redialled."""
+    """A loss that was noticed but not reported yet is reported before the next dial."""
     one, two = await nodes.started("n1", "n2")
     two.running.know({})
     await eventually(lambda: one.running.denied_as(HandshakeRefusal.STRANGER) == ["n2"])

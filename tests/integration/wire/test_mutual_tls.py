@@ -46,7 +46,7 @@ class Files:
     ca: Path
 
     def settings(self) -> LinkTlsSettings:
-        """Return them as a node's settings."""
+        """Return the paths as a node's settings."""
         return LinkTlsSettings(cert_file=self.certificate, key_file=self.key, ca_file=self.ca)
 
 
@@ -55,7 +55,7 @@ Issue = Callable[..., Files]
 
 @pytest.fixture
 def issue(tmp_path: Path) -> Issue:
-    """Write the files of a node: its names, its authority, and the authorities it trusts."""
+    """Write a node's files: a certificate for its names, and the authorities it trusts."""
 
     def issue(*names: str, by: Authority = CLUSTER, ca: Authority = CLUSTER) -> Files:
         directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"
@@ -184,7 +184,7 @@ async def test_a_node_with_a_name_that_is_not_its_own_stays_out(
     await two.start()
     await one.start()
 
-    # Both as the dialling side and as the accepting side.
+    # The impostor is tried both as the dialling and as the accepting side.
     await eventually(lambda: refused(two, "name") >= 2 and refused(one, "refused-by-peer") >= 1)
     assert [] == two.events
     assert set() == two.callers
@@ -215,7 +215,7 @@ async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, iss
 
 
 async def test_a_certificate_does_not_replace_the_secret(nodes: Nodes, issue: Issue) -> None:
-    """Both are required."""
+    """A node needs both."""
     one, two = nodes.make("n1", "n2")
     secured(issue, one, two)
     one.secret = b"a guess"
@@ -227,7 +227,7 @@ async def test_a_certificate_does_not_replace_the_secret(nodes: Nodes, issue: Is
 
 
 async def test_who_shows_no_certificate_stays_out(nodes: Nodes, issue: Issue) -> None:
-    """TLS alone proves nothing."""
+    """TLS without a client certificate proves nothing."""
     (two,) = nodes.make("n2")
     two.certificates = loaded(issue("n2"), "n2")
     await two.start()
@@ -245,7 +245,7 @@ async def test_who_shows_no_certificate_stays_out(nodes: Nodes, issue: Issue) ->
 
 
 async def test_who_speaks_an_older_tls_stays_out(nodes: Nodes, issue: Issue) -> None:
-    """Both ends are of this project, so nothing below 1.3 is needed."""
+    """Both ends are this project's code, so no version below 1.3 is needed."""
     (two,) = nodes.make("n2")
     two.certificates = loaded(issue("n2"), "n2")
     await two.start()

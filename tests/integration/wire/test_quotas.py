@@ -1,4 +1,4 @@
-"""Quotas of nodes joined by real links: one count of a tenant, whichever nodes are asked."""
+"""Quotas over real links: a tenant has one bucket, whichever nodes are asked."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Limited:
         calls: Calls that another node has answered.
         served: Calls that it has answered itself.
         refused: Scope and operation of every refusal.
-        silent: While set, its peers' calls are not answered.
+        silent: Whether its peers' calls stay unanswered.
     """
 
     node: Node
@@ -96,8 +96,8 @@ async def limited(
 ) -> list[Limited]:
     """Return three nodes, of which the first leads every shard.
 
-    Its peers wait for it longer than a busy machine takes, so that they grant tokens without it
-    only if a test wants that.
+    Its peers wait for it longer than any busy machine takes. So they grant tokens without it only
+    if a test wants that.
     """
     made = [Limited(node) for node in nodes.make("n1", "n2", "n3")]
     for each in made:
@@ -166,7 +166,7 @@ async def test_a_node_does_not_lease_a_small_burst_away_from_the_others(nodes: N
 
 
 async def test_requests_that_wait_for_one_call_share_its_answer(nodes: Nodes) -> None:
-    """They share it even at a rate too low for tokens in advance."""
+    """Waiting requests share the answer even at a rate too low for tokens in advance."""
     made = await limited(nodes, Clock(), LOW)
 
     assert [True] * 30 == await asyncio.gather(*(made[1].take() for _ in range(30)))
@@ -188,7 +188,7 @@ async def test_a_flood_of_refused_requests_costs_the_owner_nothing(nodes: Nodes)
 
 
 async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
-    """A smaller cost than the refused one is asked for."""
+    """After a refusal, a smaller request is still asked for."""
     made = await limited(nodes, Clock(), LOW)
     assert await made[1].take(20)
 
@@ -198,7 +198,7 @@ async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
 
 
 async def test_leased_tokens_that_are_not_used_are_dropped(nodes: Nodes) -> None:
-    """No node may keep tokens for later."""
+    """A node must not keep leased tokens for later."""
     clock = Clock()
     made = await limited(nodes, clock, HIGH)
     assert await made[1].take()
@@ -222,7 +222,7 @@ async def test_a_refusal_says_when_to_come_again(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_no_stretch_of_time_sees_more_than_burst_and_rate(nodes: Nodes, seed: int) -> None:
-    """Over all nodes, exact to the token at a low rate; the owner stays the same."""
+    """The bound holds over all nodes, exact to the token at a low rate with one owner."""
     clock, dice = Clock(), random.Random(seed)
     made = await limited(nodes, clock, LOW)
     let_by: list[tuple[int, int]] = []
@@ -334,7 +334,7 @@ async def test_an_owner_that_is_silent_is_waited_for_once(nodes: Nodes) -> None:
 
 
 async def test_a_node_that_does_not_lead_says_so(nodes: Nodes) -> None:
-    """The asking node uses its own share, and asks it again when it leads."""
+    """The asking node then uses its own share, and asks that node again once it leads."""
     made = await limited(nodes, Clock(), LOW)
     made[0].led_by("n3")
     assert made[0].quotas is not None
@@ -350,7 +350,7 @@ async def test_a_node_that_does_not_lead_says_so(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("body", [["producer", "acme", 0, 1], ["producer", "acme", 2, 1], ["x"]])
 async def test_a_malformed_question_is_refused(nodes: Nodes, body: object) -> None:
-    """No token is granted."""
+    """A malformed request is granted no token."""
     made = await limited(nodes, Clock(), LOW)
     assert made[0].quotas is not None
 

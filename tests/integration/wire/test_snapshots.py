@@ -1,4 +1,4 @@
-"""Snapshots between nodes joined by real links: fetched once, continued, or started over."""
+"""Snapshots over real links: fetched once, continued, or started over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .conftest import DEADLINE_S, Node, Nodes, Wire, eventually, joined
 CHUNK = 1000
 FILES = {"CURRENT": b"now", "empty.log": b"", "000001.sst": Random(1).randbytes(12_345)}
 SIZE = sum(map(len, FILES.values()))
-# One for each file, and for the largest twelve more.
+# The number of chunks: one for each file, and twelve more for the largest.
 CHUNKS = 15
 RESERVE = 500
 
@@ -49,7 +49,7 @@ class Received:
     reading: bool = False
 
     def write(self, file: int, offset: int, crc: int, chunk: bytes) -> None:
-        """Take the chunk that follows the ones there."""
+        """Store the next chunk."""
         name = self.manifest.files[file].name
         if zlib.crc32(chunk) != crc:
             raise ValueError("a damaged chunk")
@@ -77,7 +77,7 @@ class Received:
         self.stopped.set()
 
     def drop(self) -> None:
-        """Forget it, once no reader has it."""
+        """Drop the snapshot once no reader uses it."""
         assert not self.reading
         self.dropped = True
 
@@ -87,8 +87,8 @@ class Shelf:
     """The snapshots of one shard of one node, in memory.
 
     Attributes:
-        reads: How often each place was read, by (snapshot, file, offset).
-        stop_at: A read of this offset of the last file waits until it may continue.
+        reads: How often each chunk was read, by (snapshot, file, offset).
+        stop_at: Offset in the last file at which a read waits until the test lets it go on.
     """
 
     node_id: str
@@ -116,7 +116,7 @@ class Shelf:
         self.may_end.set()
 
     def take(self) -> SnapshotManifest:
-        """Make one."""
+        """Make a snapshot."""
         self.taking.set()
         self.may_take.wait(DEADLINE_S)
         if self.full:
@@ -146,13 +146,13 @@ class Shelf:
         return crc, chunk
 
     def drop(self, snapshot: SnapshotManifest) -> None:
-        """Delete one."""
+        """Delete a snapshot."""
         self.dropping.set()
         self.may_drop.wait(DEADLINE_S)
         self.dropped.append(snapshot.id)
 
     def begin(self, manifest: SnapshotManifest) -> Received:
-        """Receive one."""
+        """Begin to receive a snapshot."""
         self.received.append(Received(manifest, self))
         return self.received[-1]
 
@@ -176,7 +176,7 @@ class Replica:
         self.held += 1
 
     def reaches(self, index: int) -> bool:
-        """Return whether the log goes back that far."""
+        """Return whether the log goes back to an index."""
         return self.log_first <= index
 
     def wants(self, index: int, term: int) -> bool:
@@ -184,7 +184,7 @@ class Replica:
         return index > self.at and term == 1
 
     async def exchange(self, index: int, term: int, members: bytes) -> bool:
-        """Continue from it."""
+        """Replace the state by a received snapshot."""
         if self.broken:
             raise StorageFailed("the disk refused")
         if not self.wants(index, term):
@@ -196,7 +196,7 @@ class Replica:
 
 @dataclass
 class Calls:
-    """A node's link, which records the questions."""
+    """A node's link that records its calls."""
 
     node: Node
     asked: list[tuple[str, str, object, float]] = field(default_factory=list)
@@ -247,7 +247,7 @@ class Member:
         return self.free_bytes
 
     def paced(self, bytes_per_s: int) -> SnapshotFetcher:
-        """Return a fetcher of that pace, whose pauses take no time."""
+        """Return a fetcher with this pace, whose pauses take no time."""
 
         async def rest(seconds: float) -> None:
             self.rests.append(seconds)
@@ -323,7 +323,7 @@ async def test_a_suspect_state_is_served_to_nobody(pair: tuple[Member, Member]) 
 async def test_a_snapshot_that_is_too_old_for_the_fetching_node_is_replaced(
     pair: tuple[Member, Member],
 ) -> None:
-    """The asking node's log would begin after it and could not continue from it."""
+    """The fetching node's log begins after its index, so it could not continue from there."""
     leader, follower = pair
     await follower.fetcher.fetch(0)
     follower.replica.at = 10
@@ -446,7 +446,7 @@ async def test_a_fetch_of_a_deleted_snapshot_starts_over(nodes: Nodes) -> None:
 
 
 async def test_followers_share_one_snapshot(nodes: Nodes) -> None:
-    """While the log goes back to it, no follower needs another."""
+    """No follower needs another one while the log reaches back to it."""
     leader, *followers = await members(nodes, "n1", "n2", "n3", "n4")
 
     await asyncio.gather(*(each.fetcher.fetch(0) for each in followers))
@@ -466,7 +466,7 @@ async def test_one_fetch_at_a_time(pair: tuple[Member, Member]) -> None:
 
 
 async def test_a_node_that_does_not_lead_serves_nothing(pair: tuple[Member, Member]) -> None:
-    """It names the leader, if it knows one."""
+    """The refusal names the leader, if the node knows one."""
     leader, follower = pair
     leader.replica.serves_snapshots = False
     for hint in ("n2", None):
@@ -522,7 +522,7 @@ async def test_who_knows_no_leader_asks_nobody(pair: tuple[Member, Member]) -> N
 async def test_a_question_that_makes_no_sense_is_refused(
     pair: tuple[Member, Member], method: str, body: object
 ) -> None:
-    """About a missing shard, or in another form."""
+    """A request for a missing shard, or in another form, is refused."""
     _, follower = pair
 
     with pytest.raises(OutcomeUnknown):
@@ -539,7 +539,7 @@ async def test_a_read_of_an_unknown_snapshot_returns_nothing(
 
 
 async def test_the_pace_is_kept(pair: tuple[Member, Member]) -> None:
-    """After each chunk but a file's last, it pauses for the bytes' time, minus the time taken."""
+    """After each chunk but a file's last, the fetcher pauses for the rest of the bytes' time."""
     _, follower = pair
 
     await follower.paced(1).fetch(0)
@@ -550,7 +550,7 @@ async def test_the_pace_is_kept(pair: tuple[Member, Member]) -> None:
 
 
 async def test_no_pace_keeps_a_shard_waiting_for_its_majority(pair: tuple[Member, Member]) -> None:
-    """Without a majority there are no writes to disturb."""
+    """Without a majority there are no writes that a fast fetch could disturb."""
     _, follower = pair
     follower.needed = True
 
@@ -597,7 +597,7 @@ async def test_damage_in_transfer_restarts_the_fetch(pair: tuple[Member, Member]
 
 
 async def test_a_leader_whose_disk_is_full_is_asked_again(pair: tuple[Member, Member]) -> None:
-    """It serves nothing then, and continues to lead."""
+    """Such a leader serves no snapshot, and continues to lead."""
     leader, follower = pair
     leader.shelf.full = True
     await follower.fetcher.fetch(0)
@@ -612,7 +612,7 @@ async def test_a_leader_whose_disk_is_full_is_asked_again(pair: tuple[Member, Me
 async def test_what_there_is_no_room_for_is_not_fetched(
     pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The leader is asked once, the operator informed once, the disk checked ever less often."""
+    """The leader is asked and the operator informed once; the disk is checked ever less often."""
     leader, follower = pair
     follower.free_bytes = SIZE + RESERVE - 1
 
@@ -644,7 +644,7 @@ async def test_what_there_is_no_room_for_is_not_fetched(
 async def test_how_much_room_is_needed_is_asked_again(
     pair: tuple[Member, Member], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The state may have become smaller since, and the operator may have missed the first line."""
+    """The state may have shrunk since, and the operator may have missed the first line."""
     _, follower = pair
     monkeypatch.setattr(rooms, "_ASK_S", 0.0)
     follower.free_bytes = 0
@@ -785,7 +785,7 @@ async def test_the_log_is_held_while_a_snapshot_is_read_through(
     held = leader.replica.held
 
     await eventually(lambda: leader.replica.held >= held + 3)
-    # A leader that dies meanwhile does not matter.
+    # The read must go on even if the leader dies meanwhile.
     await leader.node.stop()
     follower.shelf.may_end.set()
     await fetch
@@ -796,7 +796,7 @@ async def test_the_log_is_held_while_a_snapshot_is_read_through(
 async def test_a_stop_does_not_wait_for_a_snapshot_to_be_read_through(
     pair: tuple[Member, Member],
 ) -> None:
-    """No thread is left that the process would wait for."""
+    """No thread remains that the process would have to wait for."""
     _, follower = pair
     follower.shelf.may_end.clear()
     fetch = asyncio.create_task(follower.fetcher.fetch(0))
@@ -815,7 +815,7 @@ async def test_a_stop_does_not_wait_for_a_snapshot_to_be_read_through(
 async def test_a_snapshot_is_not_read_on_when_its_shard_is_out_for_want_of_room(
     pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The snapshot itself takes the room."""
+    """Reading on would keep the snapshot, and the snapshot takes the room."""
     _, follower = pair
     monkeypatch.setattr(fetching, "_KEEP_S", 0.01)
     follower.shelf.may_end.clear()
@@ -849,7 +849,7 @@ async def test_what_nobody_reads_is_deleted(
 
 
 async def test_a_snapshot_of_a_state_that_is_swapped_meanwhile_is_not_served() -> None:
-    """A thread makes it from a state that has been replaced by then."""
+    """The thread that makes it reads a state that has been replaced by the time it ends."""
     shelf, replica = Shelf("a"), Replica()
     server = SnapshotServer(
         stores=[shelf], replicas=[replica], on_taken=lambda _shard, _seconds: None
