@@ -1,4 +1,4 @@
-"""One shard's engine over a memory store, with a clock and a log that the test moves."""
+"""One shard's engine over a store in memory, with a clock and a log under the test's control."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Router)
 
 
 class TestClock:
-    """A clock that stands still until it is moved; wall and monotonic move apart on demand."""
+    """A clock that stands still until the test moves it, wall and monotonic time separately."""
 
     __test__ = False
 
@@ -44,7 +44,7 @@ class TestClock:
         return self.monotonic
 
     def pass_ms(self, ms: int) -> None:
-        """Move both."""
+        """Move both clocks."""
         self.wall += ms
         self.monotonic += ms
 
@@ -87,7 +87,7 @@ def make_shard(
     entry_bytes_max: int = 3 * 2**20,
     catalogue: Catalogue | None = None,
 ) -> Shard:
-    """Return an engine over a store, which may have a history."""
+    """Return an engine over a store, which may hold earlier state."""
     seen = Seen()
     catalogue = catalogue or Catalogue([store.state])
     logs: list[OneNodeLog] = []
@@ -107,7 +107,7 @@ def make_shard(
             bytes_max=bytes_max,
             lease_grace_ms=GRACE_MS,
             entry_bytes_max=entry_bytes_max,
-            gather_s=0,  # Decisions are taken at once, so that the tests need not wait.
+            gather_s=0,  # A decision becomes an entry at once, so that the tests need not wait.
         ),
         clock=clock,
         fraction=random.Random(7).random,
@@ -126,7 +126,7 @@ def shards_of(
     is_out: Callable[[int], bool] = lambda _shard: False,
     kind: type[F] = Router,
 ) -> F:
-    """Return a node's view of these shards, with peers only for calls."""
+    """Return the shards of a node that sends calls to its peers and knows nothing else of them."""
     return kind(
         node_id="n1",
         engines=[shard.engine for shard in shards],

@@ -1,4 +1,4 @@
-"""Claims of any command: the same tasks in the same order as by a walk over all queues."""
+"""Claims of any command get the tasks in the same order as a walk over all queues would."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class Story:
             assert expected == [task.id for task in outcome.tasks]
 
     def _walk(self, asked: Claim) -> list[str]:
-        """Return the tasks a claim gets: repeatedly the best of all queues' first tasks."""
+        """Return the tasks that a claim must get: each time the best first task of all queues."""
         view, now_ms = self._view(), self.shard.engine.now_ms
         turns: Turns = deepcopy(view.turns(TENANT))
         lines = {
@@ -214,7 +214,7 @@ class Story:
         return got
 
     def _lines(self) -> dict[str, list[Task]]:
-        """Return the ready tasks of every queue, found among all tasks ever created."""
+        """Return the ready tasks of every queue, searched among all tasks ever created."""
         found: dict[str, list[Task]] = {}
         for task in self._tasks():
             if task.state is State.READY:
@@ -248,14 +248,14 @@ class Story:
         return f"r{self.requests}"
 
     def _begin(self, operation: Operation) -> asyncio.Future[list[Outcome]]:
-        """Ask without a pause, so that nothing happens between the look and the decision."""
+        """Claim without yielding to the loop, so that nothing happens between look and decision."""
         answered: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
         self.shard.engine.begin([operation], answered)
         self.waiting.append(answered)
         return answered
 
     async def _ask(self, operation: Operation) -> None:
-        """Ask, and wait for the answer unless the log is held."""
+        """Claim, and wait for the answer unless the log is held."""
         if self.shard.engine.leads:
             answered = self._begin(operation)
             if not self.shard.log.held:

@@ -12,7 +12,7 @@ from codeq_cluster.errors import NoLeader
 
 
 async def test_work_that_ends_by_a_fault_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Its task may have no awaiting caller, so the log shows it with its traceback."""
+    """Perhaps no caller awaits its task, so the log shows the error with its traceback."""
     background = Background()
 
     async def faulty() -> None:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def test_tasks_given_back_at_one_instant_rest_for_different_times(shard: Shard) -> None:
-    """Each draws its own random number from the leader, over the whole range of the policy."""
+    """The leader draws a random number for each task, over the whole range of the policy."""
     ids = [f"t{number}" for number in range(100)]
     await shard.engine.operate([create(task_id) for task_id in ids])
     await shard.engine.operate([claim("r", count=len(ids))])

@@ -1,4 +1,4 @@
-"""Busy queues: a queue with work is always found again, whatever the reason it was left out."""
+"""Busy queues: a queue with work is found again, for whatever reason it was left out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _claimed(shard: Shard, request: str) -> list[str]:
 
 
 async def test_a_queue_that_is_resumed_is_served_again(shard: Shard) -> None:
-    """A look left it out while it was paused; other queues had work all the time."""
+    """Claims left the queue out while it was paused; other queues had work all the time."""
     await shard.engine.operate([create("one", command="left"), create("two", command="other")])
     await shard.engine.operate(
         [PauseQueue(request="p", tenant="acme", queue="left", by="operator")]
@@ -54,7 +54,7 @@ async def test_what_a_node_knew_before_it_led_is_not_what_it_goes_by_afterwards(
 
 
 async def test_a_task_of_a_higher_priority_brings_its_queue_forward(shard: Shard) -> None:
-    """The queue already had a place, behind another one."""
+    """The queue already had a place behind another one."""
     await shard.engine.operate(
         [create(each, command=each[0]) for each in ("a1", "a2", "a3", "b1", "b2")]
     )

@@ -1,4 +1,4 @@
-"""Claims that wait: which one is woken, which gets the task, and what a vanished client leaves."""
+"""Claims that wait: the order of wake-ups, the claim that gets the task, and vanished clients."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_two_spellings_of_a_command_are_one_queue(desk: Desk) -> None:
 
 
 async def test_a_claim_for_everything_is_woken_by_any_queue(desk: Desk) -> None:
-    """No command named means every command of the tenant."""
+    """A claim that names no command waits for every command of the tenant."""
     waiting = asyncio.ensure_future(desk.claim(wait_s=30))
     await _settle()
     await desk.create("anything")
@@ -118,7 +118,7 @@ async def test_a_claim_for_everything_is_woken_by_any_queue(desk: Desk) -> None:
 
 
 async def test_a_claim_that_vanishes_while_waiting_takes_nothing(desk: Desk) -> None:
-    """Its place in the queue of waiters is gone with it."""
+    """The claim's place among the waiters is gone with it."""
     waiting = asyncio.ensure_future(desk.claim("render", wait_s=30))
     await _settle()
     waiting.cancel()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Earlier:
-    """The link to a leader that knows no method; some calls break before its answer arrives."""
+    """A link to a leader that knows no method; some calls break before its answer arrives."""
 
     def __init__(self, *, breaks: int = 0) -> None:
         self.breaks = breaks
@@ -34,7 +34,7 @@ class Earlier:
         raise MethodUnknown(f"this release knows no method {method}")
 
     def give_up(self, peer: str, topic: int) -> None:
-        """No call waits."""
+        """Do nothing, because no call waits."""
 
 
 def forwarder(shard: Shard, calls: Earlier) -> Router:
@@ -44,7 +44,7 @@ def forwarder(shard: Shard, calls: Earlier) -> Router:
 
 
 async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> None:
-    """Waiting would not help; the caller learns that nothing was done."""
+    """A retry would not help, and the caller learns that nothing was done."""
     calls = Earlier()
     with pytest.raises(MethodUnknown) as refused:
         await forwarder(shard, calls).operate(
@@ -58,7 +58,7 @@ async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> N
 
 
 async def test_what_may_have_been_done_before_is_not_said_to_be_undone(shard: Shard) -> None:
-    """An earlier send was lost: it may have reached a leader that knew the method."""
+    """An earlier attempt was lost, and may have reached a leader that knew the method."""
     calls = Earlier(breaks=1)
     with pytest.raises(OutcomeUnknown):
         await forwarder(shard, calls).operate(

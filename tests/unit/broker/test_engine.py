@@ -1,4 +1,4 @@
-"""The engine answers only durable decisions."""
+"""The engine answers a caller only once the decision is durable."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_one_turn_commits_everything_decided_since_the_last(shard: Shard) 
 
 
 async def test_a_lost_leadership_leaves_no_false_answer(shard: Shard) -> None:
-    """A batch handed over is unknown; one not handed over was certainly not done."""
+    """A batch passed to the log is unknown; one that was not passed was certainly not done."""
     shard.log.held = True
     sent = asyncio.ensure_future(shard.engine.operate([create("t1")]))
     await _settle()
@@ -145,7 +145,7 @@ async def test_a_create_retried_at_the_next_leader_is_one_task(shard: Shard) -> 
 
 
 async def test_a_claim_retried_at_the_next_leader_gets_the_same_task(shard: Shard) -> None:
-    """Its first answer was lost; the request leads to the lease, and no more is taken."""
+    """The first answer was lost; the repeat returns the same lease and takes no other task."""
     await shard.engine.operate([create("t1"), create("t2")])
     shard.log.held = True
     first = asyncio.ensure_future(shard.engine.operate([claim("r1")]))
@@ -186,7 +186,7 @@ async def test_a_refusal_needs_a_proof_of_leadership(shard: Shard) -> None:
 
 
 async def test_a_refusal_is_answered_without_an_entry(shard: Shard) -> None:
-    """Without changes, no entry is written."""
+    """A refusal changes nothing, so no entry is written."""
     before = shard.engine.applied_index
 
     [outcome] = await shard.engine.operate(
@@ -198,7 +198,7 @@ async def test_a_refusal_is_answered_without_an_entry(shard: Shard) -> None:
 
 
 async def test_a_full_queue_refuses_and_does_nothing() -> None:
-    """Beyond the bound a writer is told to retry."""
+    """A writer beyond the bound is told to retry."""
     shard = make_shard(MemoryShard(), TestClock(), operations_max=2)
     shard.log.lead()
     shard.log.held = True
@@ -214,7 +214,7 @@ async def test_a_full_queue_refuses_and_does_nothing() -> None:
 
 
 async def test_a_read_sees_every_answer_given_before_it(shard: Shard) -> None:
-    """A quorum confirms the read, which then reads the applied state."""
+    """A quorum confirms the leader, and then the read sees the applied state."""
     await shard.engine.operate([create("t1")])
 
     rows = await shard.engine.read([keyspace.task("t1"), keyspace.task("t2")])
@@ -242,7 +242,7 @@ async def test_a_delay_ends_without_anybody_asking(shard: Shard) -> None:
 async def test_time_goes_on_after_a_read_that_failed(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No caller waits for due timers, so a failed attempt must be repeated without one."""
+    """No caller waits for timers, so a failed attempt must be repeated without a caller."""
     monkeypatch.setattr(engine, "RETRY_S", 0.001)
     await shard.engine.operate([create("t1", delay_ms=5)])
     read, failed = shard.store.state.get, asyncio.Event()
@@ -262,7 +262,7 @@ async def test_time_goes_on_after_a_read_that_failed(
 
 
 async def test_a_new_leader_gives_every_lease_a_grace() -> None:
-    """No heartbeat could reach it meanwhile, so a lease that ran out is not ended at once."""
+    """Heartbeats had no leader meanwhile, so a lease that ran out does not end at once."""
     store, clock = MemoryShard(), TestClock()
     old = make_shard(store, clock)
     old.log.lead()
@@ -331,7 +331,7 @@ async def test_time_never_runs_backwards_over_a_change_of_leader() -> None:
 
 
 async def test_a_caller_waits_for_the_batch_its_rows_are_in(shard: Shard) -> None:
-    """A decision that fills a batch is answered with its own batch, not the empty one after it."""
+    """A decision that fills a batch is answered with that batch, not the empty one after it."""
     shard.log.held = True
     large = asyncio.ensure_future(shard.engine.operate([create("t1", payload="x" * 1_100_000)]))
     other = asyncio.ensure_future(shard.engine.operate([create("t2")]))
@@ -349,7 +349,7 @@ async def test_a_caller_waits_for_the_batch_its_rows_are_in(shard: Shard) -> Non
 
 
 async def test_a_replay_waits_for_the_task_it_replays(shard: Shard) -> None:
-    """A quorum confirms committed entries; it does not cover decisions still in flight."""
+    """A quorum confirms committed entries, but not decisions that are still in flight."""
     shard.log.held = True
     first = asyncio.ensure_future(shard.engine.operate([create("t1", idempotency_key="k")]))
     await _settle()
@@ -413,7 +413,7 @@ async def test_what_fits_no_entry_is_refused_and_does_nothing() -> None:
 
 
 async def test_a_node_that_no_longer_leads_knows_what_is_ready(shard: Shard) -> None:
-    """Its replica is rebuilt from the committed state, and follows the entries applied after."""
+    """Its view is rebuilt from the committed state, and follows the entries applied later."""
     await shard.engine.operate([create("t1"), create("t2"), claim("r1")])
     shard.log.depose("n2")
 

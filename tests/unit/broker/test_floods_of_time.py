@@ -17,7 +17,7 @@ from .conftest import GRACE_MS, Shard, claim, create, submit
 pytestmark = pytest.mark.asyncio
 
 TASKS = 2000
-LEASE_MS = 5  # Timers run in real time; the clock of decisions stands still meanwhile.
+LEASE_MS = 5  # Timers run in real time, while the clock of decisions stands still.
 
 
 async def _until(shard: Shard, happened: Callable[[], bool]) -> None:
@@ -59,7 +59,7 @@ async def test_every_task_comes_back_when_all_workers_are_dead(shard: Shard) -> 
 
 
 async def test_everything_whose_retention_is_over_is_deleted(shard: Shard) -> None:
-    """Tasks, payloads, results and every row that names them."""
+    """Nothing remains of tasks, payloads, results, or any row that names them."""
     await _lease_all(shard)
     for first in range(0, TASKS, 500):
         await shard.engine.operate([submit(f"t{n}") for n in range(first, first + 500)])

@@ -10,7 +10,7 @@ def _nobody() -> None:
 
 
 async def test_an_entry_waits_for_as_many_as_were_answered() -> None:
-    """The last of them makes it due."""
+    """The last of the awaited callers makes the entry due."""
     gathering = GroupCommit(_nobody, wait_s_max=60)
     gathering.begin(answered=3, waiting=1, took_s=60)
 
@@ -20,7 +20,7 @@ async def test_an_entry_waits_for_as_many_as_were_answered() -> None:
 
 
 async def test_an_entry_that_carries_enough_waits_for_nobody() -> None:
-    """Its cost is shared well enough, and a batch is many operations of one caller."""
+    """Its cost is already shared by many operations, for instance those of one caller's batch."""
     gathering = GroupCommit(_nobody, wait_s_max=60)
     gathering.begin(answered=3 * GATHERED_MAX, waiting=0, took_s=60)
 

@@ -17,7 +17,8 @@ from .conftest import START_MS, Shard, claim, create, shards_of, submit
 pytestmark = pytest.mark.asyncio
 
 _TASKS = PAGE + 1
-_TIMEOUT_S = 2.0  # It expires without a leader, and must not expire before the first page is done.
+# This deadline passes without a leader, but must not pass before the first page is done.
+_TIMEOUT_S = 2.0
 _Act = Callable[[Operators], Awaitable[object]]
 
 

@@ -1,4 +1,4 @@
-"""Claims on a node that learns of a policy before the leader of the shard with the work does."""
+"""Claims on a node that learns of a policy earlier than the leader of the shard with the task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Apart(Router):
 
 
 def _claiming(leader: Shard, replica: Shard) -> asyncio.Future[Claimed]:
-    """Start to claim on the replica's node, where no further event will happen."""
+    """Start a claim on the replica's node, where no further event will happen."""
     shards = shards_of(leader, kind=_Apart)
     shards.replica = replica
     background = Background()

@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 
 async def _elapse(shard: Shard, ms: int) -> None:
-    """Let time pass and act once."""
+    """Let time pass and run due timers once."""
     applied = asyncio.Event()
     shard.engine.on_rows(lambda _: applied.set())
     shard.clock.pass_ms(ms)
@@ -50,7 +50,7 @@ async def _finish_after_a_long_life(shard: Shard) -> None:
 
 
 async def test_a_finished_task_has_no_row_of_an_earlier_state(shard: Shard) -> None:
-    """Its record, payload and result, its place among the finished, and its retention."""
+    """It has a record, payload, result, a place among the finished, and a retention; no more."""
     await _finish_after_a_long_life(shard)
 
     named = [key for key, _ in shard.store.state.scan(b"", b"\xff", 100) if b"t1" in key]

@@ -51,7 +51,7 @@ async def _claimed(shard: Shard, request: str, count: int) -> Sequence[str]:
 
 
 async def test_every_task_of_a_long_queue_is_claimed_after_a_restart(tmp_path: Path) -> None:
-    """Many windows of one priority, in order, from a reopened store."""
+    """They fill many windows of one priority, and come in order from a reopened store."""
     count = 20_500
     disk = RocksShard(tmp_path, settings=_STORE, cache=new_cache(_STORE))
     shard = make_shard(disk, TestClock(), operations_max=count)  # type: ignore[arg-type]
@@ -73,7 +73,7 @@ async def test_every_task_of_a_long_queue_is_claimed_after_a_restart(tmp_path: P
 
 
 async def test_a_start_reads_as_much_of_a_long_queue_as_of_a_short_one() -> None:
-    """It reads counters and the next few timers, however many tasks wait or are leased."""
+    """A start reads counters and the next few timers, however many tasks wait or are leased."""
     read = []
     for count in (1000, 4000):
         store = MemoryShard()
@@ -93,7 +93,7 @@ async def test_a_start_reads_as_much_of_a_long_queue_as_of_a_short_one() -> None
 
 
 async def test_a_count_of_a_queue_reads_no_task() -> None:
-    """One row a priority shows how long the oldest waits; the rest is counted already."""
+    """One row per priority shows how long the oldest task waits; counters have the rest."""
     store = MemoryShard()
     store.state = state = _CountingState()
     shard = make_shard(store, TestClock())

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 async def test_a_task_whose_claim_was_not_committed_is_claimed_by_the_next(
     shard: Shard, handed_over: bool
 ) -> None:
-    """The log entry may exist or not: the next leader knows only committed entries."""
+    """Whether or not the entry is in the log, the next leader knows only committed entries."""
     await shard.engine.operate([create("t1")])
     shard.log.held = True
     lost = asyncio.ensure_future(shard.engine.operate([claim("r1", worker="ann")]))
@@ -49,7 +49,7 @@ async def test_a_task_whose_claim_was_not_committed_is_claimed_by_the_next(
 
 
 async def test_the_leader_that_was_deposed_offers_the_task_again(shard: Shard) -> None:
-    """Its decisions end with its leadership; then it knows only committed entries."""
+    """A leader's uncommitted decisions end with its leadership."""
     await shard.engine.operate([create("t1")])
     shard.log.held = True
     lost = asyncio.ensure_future(shard.engine.operate([claim("r1")]))

@@ -184,7 +184,7 @@ async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from()
 
 
 async def test_paused_queues_are_looked_at_once() -> None:
-    """Hundreds of paused queues with work cost other claims nothing, until resumed."""
+    """Hundreds of paused queues with work cost other claims nothing until they are resumed."""
     store = MemoryShard()
     catalogue = _CountingCatalogue(store)
     shard = make_shard(store, TestClock(), catalogue=catalogue)
@@ -206,7 +206,7 @@ async def test_paused_queues_are_looked_at_once() -> None:
 async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
     many: Shard, state: _CountingState
 ) -> None:
-    """The first look reads some; other work runs between the rest; then the order is exact."""
+    """The first look reads some queues; other work runs between the rest; then order is exact."""
     names = [f"queue-{number:05}" for number in range(_QUEUES)]
     await many.engine.operate([create(name, command=name) for name in names])
     urgent = create("urgent", command=names[-1], priority=9)

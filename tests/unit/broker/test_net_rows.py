@@ -20,7 +20,7 @@ def _abandon(request: str) -> Abandon:
 
 
 async def _leased(shard: Shard) -> dict[bytes, bytes | None]:
-    """Lease a task, and give it back and lease it again twice in one entry; return the rows."""
+    """Lease a task; in one entry, return it and lease it again twice; return the entry's rows."""
     await shard.engine.operate([create("a")])
     await shard.engine.operate([claim("1")])
     shard.log.held = True
@@ -60,7 +60,7 @@ async def test_the_leader_forgets_such_rows_with_the_entry(shard: Shard) -> None
 
 
 async def test_an_entry_of_an_older_level_is_not_net(shard: Shard) -> None:
-    """Releases before level 3 did not leave such rows out, so nobody may rely on it."""
+    """Releases before level 3 do not leave out such rows, so no reader may rely on it."""
     shard.log.level = 2
     shard.log.held = True
     asked = asyncio.create_task(shard.engine.operate([create("a")]))

@@ -62,7 +62,7 @@ class Node:
     async def operate(
         self, shard: int, operations: Sequence[Operation], *, deadline: float
     ) -> list[Outcome]:
-        """Count the operations and check that each id names its shard; nothing is done."""
+        """Count the operations and check that each id names its shard; carry nothing out."""
         self.asked[shard] += len(operations)
         creates = [each for each in operations if isinstance(each, Create)]
         self.lost += [each.id for each in creates if shard_of(each.id, self.count) != shard]
@@ -81,7 +81,7 @@ async def placed(node: Node, *, tasks: int = 100, batch: int = 1, key: str = "")
 
 
 async def test_a_new_task_goes_to_a_shard_that_the_node_leads() -> None:
-    """It is decided where it arrived."""
+    """The node decides the create where it arrived, without a hop."""
     node = Node([Replica(leads=False), Replica(leads=True), Replica(leads=False)])
 
     assert {1: 100} == await placed(node)
@@ -104,7 +104,7 @@ async def test_a_node_that_leads_several_shards_fills_them_in_turn() -> None:
 
 
 async def test_tasks_of_one_request_stay_together() -> None:
-    """A batch is one entry."""
+    """A batch must stay one entry."""
     node = Node([Replica(leads=True), Replica(leads=True), Replica(leads=False)])
 
     assert {0: 100} == await placed(node, tasks=100, batch=100)
@@ -120,7 +120,7 @@ async def test_a_queue_that_is_too_long_is_spread_over_all_shards() -> None:
 
 
 async def test_a_key_decides_its_shard_wherever_it_arrives() -> None:
-    """One log decides about it, so a retry finds the task."""
+    """A single log decides about a key, so a retry finds the task."""
     mine = Node([Replica(leads=True), *(Replica(leads=False) for _ in range(3))])
     other = Node([*(Replica(leads=False) for _ in range(3)), Replica(leads=True)])
 
@@ -154,7 +154,7 @@ def _leading(*shards: int) -> Caller:
 
 
 async def test_busy_nodes_send_their_tasks_to_one_shard_at_a_time() -> None:
-    """They share its entries, and each shard has its turn."""
+    """Their tasks share that shard's entries, and each shard has its turn."""
     mine, other = _leading(0, 3), _leading(1)
     for caller in (mine, other):
         await caller.ask(MEET_MIN)
@@ -171,7 +171,7 @@ async def test_busy_nodes_send_their_tasks_to_one_shard_at_a_time() -> None:
 
 
 async def test_callers_who_were_all_answered_at_once_are_still_many() -> None:
-    """The first to ask again goes to the same shard as the others will."""
+    """The first of them to ask again is sent to the same shard as the others will be."""
     caller = _leading(1)
     await caller.ask(MEET_MIN)
     caller.clock.pass_ms(SLOT_MS - caller.clock.wall_ms() % SLOT_MS)
@@ -187,7 +187,7 @@ async def test_callers_who_were_all_answered_at_once_are_still_many() -> None:
 
 @pytest.mark.parametrize("at_once", [1, MEET_MIN - 1, MEET_MAX + 2])
 async def test_few_and_very_many_tasks_stay_where_they_arrive(at_once: int) -> None:
-    """A few have no company to share an entry with; many fill entries of their own."""
+    """A few tasks find no others to share an entry with; many fill entries of their own."""
     caller = _leading(2)
     await caller.ask(at_once)
 
@@ -213,7 +213,7 @@ async def test_a_shard_whose_queue_is_too_long_is_passed_over() -> None:
 
 
 async def test_a_shard_without_a_leader_is_passed_over() -> None:
-    """Its tasks would wait for an election, and others can be created meanwhile."""
+    """Tasks on it would have to wait for an election; on another shard they need not."""
     caller = _leading(2)
     await caller.ask(MEET_MIN)
     [shard] = await caller.ask(MEET_MIN)
@@ -223,7 +223,7 @@ async def test_a_shard_without_a_leader_is_passed_over() -> None:
 
 
 async def test_nodes_that_know_of_no_leader_meet_nowhere() -> None:
-    """Each goes by its own rules: here the shard it led when it was asked."""
+    """Then each node decides alone, and here uses the shard that it led when it was asked."""
     caller = _leading(2)
     await caller.ask(MEET_MIN)
     for replica in caller.node.replicas:

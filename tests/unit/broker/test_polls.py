@@ -1,4 +1,4 @@
-"""Polls: which workers ask for work."""
+"""Polls: the workers that ask for work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Clock:
 
 
 def test_a_worker_is_known_by_its_last_claim() -> None:
-    """When it came, for which commands, and whether it still waits."""
+    """The entry has the claim's time and commands, and whether the claim still waits."""
     clock = Clock()
     polls = Polls(clock)
     with polls.polling("acme", "w1", ("Resize", "render")):
@@ -49,7 +49,7 @@ def test_claims_that_wait_side_by_side_are_counted() -> None:
 
 
 def test_memory_does_not_grow_with_workers_nor_with_commands() -> None:
-    """The oldest entry is forgotten."""
+    """Beyond the bound the oldest entry is forgotten."""
     polls = Polls(Clock())
     for number in range(POLLS_MAX + 1):
         with polls.polling("acme", f"w{number}", tuple(f"c{n}" for n in range(COMMANDS_MAX + 1))):

@@ -1,4 +1,4 @@
-"""The engine decides runs of operations as it would decide each one alone."""
+"""Runs: the engine decides operations together as it would decide each one alone."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_run_is_one_change_of_its_queue() -> None:
 
 @pytest.mark.asyncio
 async def test_a_run_that_fits_no_entry_is_decided_in_parts() -> None:
-    """Its operations are all done, in order; one that fits no entry alone fails the rest."""
+    """All its operations are done in order; one that is too large for any entry fails its call."""
     shard = _leading(entry_bytes_max=20_000)
     large = '"%s"' % ("x" * 6_000)
     outcomes = await shard.engine.operate([create(each, payload=large) for each in _IDS])

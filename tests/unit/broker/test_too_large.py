@@ -24,7 +24,7 @@ def _submit(task_id: str, *, too_large: bool) -> Submit:
 
 @pytest.mark.parametrize("largest", [0, 1, 2])
 async def test_one_that_is_too_large_says_nothing_of_the_others(largest: int) -> None:
-    """The others are done and answered, wherever it is among them."""
+    """Wherever it is among the others, they are done and answered."""
     shard = make_shard(MemoryShard(), TestClock(), entry_bytes_max=_ENTRY_BYTES_MAX)
     shard.log.lead()
     shards = shards_of(shard)

@@ -101,7 +101,7 @@ async def test_nobody_is_woken_for_what_nobody_may_claim(
 async def test_as_many_are_woken_as_there_are_places(
     office: Office, waiting: Callable[[], int]
 ) -> None:
-    """A topic allows two tasks in progress, one is: one claim is woken."""
+    """If a topic allows two tasks in progress and has one, one claim is woken."""
     engine = office.shard.engine
     await engine.operate([_topic(2), create("t0"), claim("c")])
     await engine.operate([create(f"t{number}") for number in range(1, 10)])
@@ -123,7 +123,7 @@ async def test_a_place_that_is_free_again_wakes_one(
 
 
 async def test_a_claim_that_takes_of_another_queue_passes_its_call_on(office: Office) -> None:
-    """Woken for one queue, it finds work of a better priority in another."""
+    """Woken for one queue, the claim finds work of a higher priority in another one."""
     either = office.claiming("render", "print")
     behind = office.claiming("render")
     for _ in range(10):

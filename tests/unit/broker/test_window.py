@@ -1,4 +1,4 @@
-"""A window returns what a scan of the whole range would, and reads each dead row at most once."""
+"""Windows: they equal a scan of the whole range, and read each dead row at most once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START, END = b"k/", b"k0"
 
 
 class _Rows:
-    """Live keys in a plain set, with a count of the keys read."""
+    """Live keys in a plain set, and a count of the keys read."""
 
     def __init__(self) -> None:
         self.live: set[bytes] = set()
@@ -92,7 +92,7 @@ def test_a_window_forgets_its_far_half_when_it_grows_too_large() -> None:
 
 
 def test_windows_that_share_a_budget_keep_few_keys_each_when_it_is_used_up() -> None:
-    """Together they keep the budget and a few keys each; no key is lost."""
+    """Together they hold the budget plus a few keys each, and no key is lost."""
     rows = [_Rows() for _ in range(20)]
     budget = KeyBudget(100)
     windows = [Window(START, END, each.read, budget=budget, empty=True) for each in rows]
@@ -110,7 +110,7 @@ def test_windows_that_share_a_budget_keep_few_keys_each_when_it_is_used_up() -> 
 
 
 def test_a_window_on_an_empty_range_reads_nothing() -> None:
-    """It is known to be empty, so it need not be read; new keys are added."""
+    """The window knows that the range is empty, and new keys are added without a read."""
     rows = _Rows()
     window = Window(START, END, rows.read, empty=True)
     window.add(_key(3))

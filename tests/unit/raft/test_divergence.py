@@ -1,4 +1,4 @@
-"""Doubts: which replicas differ, and whether a majority agrees with this one."""
+"""Divergence: which replicas differ, and whether a majority agrees with this one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from codeq_cluster.raft.voters import Voters
 
 
 def voting(voters: int) -> Voters:
-    """Return the electorate of node A in a group of this many voters."""
+    """Return the voters as node A has them, in a group of `count`."""
     made = Voters(node_id="A", shard=0, own_data=1)
     made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
     return made
 
 
 def test_two_of_three_outvote_the_third() -> None:
-    """The voters that count have this state at the index where the third one differs."""
+    """A majority has this replica's state at the index where the third one differs."""
     divergence = Divergence(voting(3), shard=0)
     assert not divergence.open
 
@@ -56,7 +56,7 @@ def test_one_of_three_has_lost_against_two() -> None:
 
 
 def test_a_rebuilt_state_is_no_longer_suspect() -> None:
-    """Being equal again is news, once."""
+    """The return to equality is reported once."""
     divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=False)
 
@@ -75,7 +75,7 @@ def test_a_single_voter_is_right() -> None:
 
 
 def test_a_majority_with_this_state_confirms_it() -> None:
-    """Up to the last index at which it was compared."""
+    """The confirmation reaches up to the last index at which states were compared."""
     divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=True)
     divergence.heard("C", 10, same=False)

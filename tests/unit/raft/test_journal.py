@@ -67,7 +67,7 @@ def test_what_was_flushed_is_there_after_a_restart() -> None:
 
 
 def test_what_was_not_flushed_is_not_promised() -> None:
-    """`flushed_last` says how far the disk has come."""
+    """Only entries up to `flushed_last` are promised."""
     disk = SimDisk()
     journal = filled(disk, 5)
 
@@ -139,7 +139,7 @@ def test_a_state_behind_the_log_refuses_to_start() -> None:
 
 
 def test_a_state_without_a_log_refuses_to_start() -> None:
-    """A missing log is not taken for a new one."""
+    """A missing log must not pass for a new one."""
     with pytest.raises(DataDirectoryRefused, match="the log is empty"):
         opened(SimDisk(), applied=7)
 
@@ -161,7 +161,7 @@ def test_truncation_replaces_the_tail_on_disk() -> None:
 
 
 def test_truncation_of_committed_entries_is_refused() -> None:
-    """No leader may take back a committed entry."""
+    """No leader may remove a committed entry."""
     journal = filled(SimDisk(), 9)
     journal.setRaftCommitIndex(6)
 
@@ -313,7 +313,8 @@ def test_forgetting_costs_what_is_forgotten(applied_behind: int) -> None:
             journal.trim(journal.first_within(2**30, bound // 2, upto=upto))
 
     assert journal.first > 17_000
-    # One read to find out how far, one for the sum; repeated while it is not enough for a trim.
+    # One read per entry finds the end of the trim and one adds up its size; both repeat while a
+    # trim is not worth it.
     assert type(sizes).looked_at <= 2 * journal.first + 256 * (20_000 // 256) * 2
 
 
@@ -342,7 +343,7 @@ def test_what_stays_is_within_the_bounds(
     assert first == next((index for index in range(1, end) if fits(index)), end)
 
 
-# After a snapshot.
+# The log after a snapshot.
 
 
 @given(
@@ -354,7 +355,7 @@ def test_what_stays_is_within_the_bounds(
 def test_a_log_that_begins_at_a_snapshot_is_loaded(
     index: int, term: int, ahead: int, voted_for: str | None
 ) -> None:
-    """Nothing of the old log is left; term and vote are as given, and entries can follow."""
+    """Nothing of the old log remains; term and vote are as given, and entries can follow."""
     disk = SimDisk()
     filled(disk, 20, term=3)
     puts, deletes = rows_after_snapshot(index, term, vote_term=term + ahead, voted_for=voted_for)

@@ -1,4 +1,4 @@
-"""Memberships: what a log says of its members, against a list of every membership it named."""
+"""Memberships: those of a log, compared with a plain list of every membership it named."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_counts_is_what_the_log_said_last(seed: int) -> None:
     random, disk = Random(seed), SimDisk()
     made = journal(disk)
     flushed(made, disk)
-    said: dict[int, Membership] = {1: BOOTSTRAP}  # By index, in the log as it is.
+    said: dict[int, Membership] = {1: BOOTSTRAP}  # The memberships in the current log, by index.
     for number in range(200):
         match random.choice(("payload", "members", "truncate", "trim", "restart")):
             case "payload":

@@ -23,7 +23,7 @@ from codeq_cluster.raft.messages import (
 pack = msgspec.msgpack.encode
 unpack = msgspec.msgpack.decode
 
-# The largest incarnation, because every bit may be used.
+# The largest incarnation: every bit of the field must survive.
 STAMP = Stamp(2**64 - 1, 41)
 APPEND = Append(
     term=4,

@@ -22,7 +22,7 @@ from codeq_cluster.settings import RaftSettings
 
 
 def voting(voters: int = 3, *, rank: int = 1) -> Voters:
-    """Return the electorate of node A, at this rank after the preferred node."""
+    """Return the voters as node A has them, with A at this rank after the preferred node."""
     made = Voters(node_id="A", shard=-rank % voters, own_data=1)
     made.adopt(1, Membership(members=tuple(Member(id=each) for each in "ABCDE"[:voters])))
     return made
@@ -76,7 +76,7 @@ def test_the_preferred_node_campaigns_first() -> None:
 
 
 def test_a_refused_link_to_the_leader_brings_the_deadline_forward() -> None:
-    """A refused link means that the process is gone; a mere break proves nothing."""
+    """A refused connection shows that the process is gone; a mere break shows nothing."""
     timer = elections()
     timer.heard("B", 0.0)
 
@@ -103,7 +103,7 @@ def test_followers_of_a_dead_leader_go_one_after_another() -> None:
 
 
 def test_a_split_vote_after_a_crash_is_tried_again_soon() -> None:
-    """A dead leader needs no patience, but the hurry ends after some tries."""
+    """A dead leader will not return, so retries come fast, but only a few times."""
     timer = elections()
     timer.heard("B", 0.0)
     timer.link_down("B", refused=True, now=0.0)
@@ -121,7 +121,7 @@ def test_a_split_vote_after_a_crash_is_tried_again_soon() -> None:
 
 
 def test_grants_of_another_term_do_not_count() -> None:
-    """A late answer to an earlier question is no vote now."""
+    """A late grant of an earlier term must not count as a vote in this one."""
     timer = elections(voters=5)
     assert not timer.ask(7, 0.0)
 
@@ -152,7 +152,7 @@ def test_a_preferred_peer_that_loses_leadership_waits_longer_each_time() -> None
 
 
 def test_a_peer_that_falls_behind_starts_over() -> None:
-    """The preferred peer must be caught up without a break."""
+    """The preferred peer's wait begins again, because it must be caught up without a break."""
     handover = Handover()
 
     assert not handover.preferred_due("B", caught_up=True, now=0.0)
@@ -162,7 +162,7 @@ def test_a_peer_that_falls_behind_starts_over() -> None:
 
 
 def test_a_round_answers_only_those_who_asked_before_it() -> None:
-    """A question that comes during a round waits for the next one."""
+    """A read that arrives during a round waits for the next one."""
     read_index = ReadIndex(voting(3))
     answers: list[str] = []
     read_index.ask(lambda done: answers.append(f"first {done}"))
@@ -184,7 +184,7 @@ def test_a_round_answers_only_those_who_asked_before_it() -> None:
 
 
 def test_digests_at_one_index_are_compared_both_ways_round() -> None:
-    """The leader's digest is compared whether it comes before or after this replica's own."""
+    """The leader's digest may arrive before or after this replica's own; both are compared."""
     digests = Digests()
     assert digests.applied(5, b"five") is None
     assert digests.same(5, b"five") is True
@@ -215,7 +215,7 @@ def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
 
 
 def test_an_inbox_takes_only_what_is_newer() -> None:
-    """Messages are ordered within a life, and lives are ordered too."""
+    """Messages are ordered within one incarnation, and incarnations are ordered too."""
     counters: Counter[str] = Counter()
     inbox = Inbox(bytes_max=100, counters=counters, fresh_only=True)
 
@@ -234,18 +234,18 @@ def test_an_inbox_takes_only_what_is_newer() -> None:
 
 
 def test_the_installed_library_is_the_pinned_one() -> None:
-    """The private names were taken from exactly this version and these files."""
+    """The guard around the library uses private names of exactly this version and these files."""
     library.verify()
 
 
 def test_a_changed_library_is_refused() -> None:
-    """One more byte keeps the node from starting."""
+    """A single additional byte keeps the node from starting."""
     with pytest.raises(SafetyViolated, match="reinstall"):
         library.check_file("syncobj.py", b"# another file\n")
 
 
 def test_the_library_gets_no_thread_no_file_and_no_fork() -> None:
-    """The options leave the library nothing to do by itself, whatever the settings."""
+    """With these options the library does nothing by itself, whatever the settings."""
     for settings in (RaftSettings(), RaftSettings(heartbeat_ms=500, election_ms=600)):
         options = library.configuration(settings)
         options.validate()
@@ -280,7 +280,7 @@ def test_a_peer_is_never_both_connected_and_gone() -> None:
 
 
 def test_refused_links_to_a_majority_leave_none() -> None:
-    """A node that is no voter does not count."""
+    """A link to a node that does not vote does not count."""
     links, voters = Links(), voting(3)
 
     links.down("Z", refused=True)

@@ -1,4 +1,4 @@
-"""Schedule: when a group takes its next turn."""
+"""Schedule: the time of a group's next turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Turns:
 
 
 def test_one_turn_serves_all_who_want_one() -> None:
-    """It may be asked for any number of times before it begins."""
+    """A turn may be requested any number of times before it begins."""
     turns = Turns()
 
     for _ in range(5):
@@ -45,7 +45,7 @@ def test_one_turn_serves_all_who_want_one() -> None:
 
 
 def test_no_turn_begins_during_a_flush() -> None:
-    """A wanted turn and a due one both wait, and are remembered."""
+    """A requested turn and a due one both wait until the flush ends, and none is lost."""
     turns = Turns()
     schedule = turns.schedule
     schedule.flushing = True
@@ -62,7 +62,7 @@ def test_no_turn_begins_during_a_flush() -> None:
 
 
 def test_a_flush_that_begins_before_the_scheduled_turn_puts_it_off() -> None:
-    """The turn was wanted before the flush, and is wanted after it."""
+    """The request outlasts the flush."""
     turns = Turns()
 
     turns.schedule.want()
@@ -89,7 +89,7 @@ def test_turns_are_spaced_only_while_operations_wait() -> None:
 
 
 def test_a_deadline_that_moves_away_costs_no_new_timer() -> None:
-    """The timer fires at the earlier time, takes no turn, and is set again."""
+    """The old timer fires without a turn, and is set again for the later time."""
     turns = Turns()
     start = turns.clock.now
     turns.due = start + 0.1
@@ -120,7 +120,7 @@ def test_a_deadline_that_comes_nearer_is_kept() -> None:
 
 
 def test_a_stopped_schedule_takes_no_turn() -> None:
-    """It may have been scheduled or due, or be wanted afterwards."""
+    """No turn comes, whether it was scheduled, due, or requested later."""
     turns = Turns()
     turns.schedule.want()
     turns.due = turns.clock.now + 0.1
