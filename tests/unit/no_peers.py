@@ -13,4 +13,4 @@ class NoPeers:
         raise AssertionError((peer, method, body, timeout_s, topic))
 
     def give_up(self, peer: str, topic: int) -> None:
-        """No call waits."""
+        """Do nothing, because no call waits."""

@@ -10,7 +10,7 @@ from .named_tests import ROOT, named_in
 
 _TEXT = (ROOT / "docs" / "compared.md").read_text()
 
-# How many weaknesses each section has; they are numbered from 1.
+# The number of weaknesses in each section, which are numbered from 1.
 _WEAKNESSES = {1: 19, 2: 10, 3: 9, 4: 17, 5: 12, 6: 14, 7: 12, 8: 9, 9: 4, 10: 30, 11: 10}
 _NUMBERS = [
     f"{section}.{number}"
@@ -25,12 +25,12 @@ _OPEN = ("not yet", "not promised")
 
 
 def test_every_weakness_has_one_row() -> None:
-    """The rows are in the order of the list, none twice and none left out."""
+    """The rows follow the list's order, without a repeat or a gap."""
     assert _NUMBERS == [number for number, *_ in _ROWS]
 
 
 def test_nothing_in_the_tables_is_no_row() -> None:
-    """A row that is written another way would not be looked at."""
+    """A row in another form would escape the other tests here."""
     lines = [line for line in _TEXT.splitlines() if line.startswith("|")]
     heads = [line for line in lines if line.startswith(("| no. |", "|---"))]
 
@@ -40,7 +40,7 @@ def test_nothing_in_the_tables_is_no_row() -> None:
 
 @pytest.mark.parametrize("shown_by", _SHOWN_BY)
 def test_what_a_row_names_is_there(shown_by: str) -> None:
-    """A test of a file, a target of make, or a module that can be run."""
+    """It names a test in a file, a target of make, or a module that can be run."""
     words = shown_by.split()
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -62,7 +62,7 @@ def test_a_row_without_a_test_says_why() -> None:
 
 
 def test_the_documents_it_refers_to_are_there() -> None:
-    """Links lead to files beside it, or to its own sections."""
+    """Its links lead to files beside it or to its own sections."""
     sections = {
         re.sub(r"[^a-z0-9 -]", "", line[3:].lower()).replace(" ", "-")
         for line in _TEXT.splitlines()

@@ -1,6 +1,6 @@
-"""The compose files: held against Compose's own schema, and read by the node they configure.
+"""Compose files: checked against Compose's own schema, and read by the node they configure.
 
-Where there is an engine, its Compose reads them too: deploy/verify-compose.sh.
+Where there is an engine, deploy/verify-compose.sh lets its Compose read them too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _VARIABLES = {
     "OPERATOR_TOKEN": "operator-token",
     "CERTIFICATES": "/etc/codeq/certificates",
 }
-# Where the compose files of codeQ mount volumes.
+# The mount points of volumes in codeQ's compose files.
 _CODEQ_VOLUMES = {"/var/lib/codeq/pebble", "/var/lib/codeq/artifacts"}
 _ALONE = {
     "AUTH_PRODUCER": '[{"kind": "static", "tokens": ["a-token-of-the-tests"]}]',
@@ -48,7 +48,7 @@ _VARIABLE = re.compile(r"\$\{(?P<name>[A-Z0-9_]+)(?P<kind>:-|:\?)(?P<rest>[^}]*)
 
 
 def _services(file: Path, variables: Mapping[str, str] = _VARIABLES) -> dict[str, dict[str, Any]]:
-    """Return the services as Compose makes them: variables put in, `extends` carried out.
+    """Return the services as Compose sees them, with variables substituted and `extends` resolved.
 
     Raises:
         KeyError: A variable that must be set is not.
@@ -88,7 +88,7 @@ def _whole(service: dict[str, Any], file: Path, variables: Mapping[str, str]) ->
         return own
     source = file.parent / extended["file"]
     base = _whole(_filled(source, variables)["services"][extended["service"]], source, variables)
-    # Mappings are merged; of the lists, no node's is in what it extends.
+    # Mappings are merged. No service overrides a list of what it extends, so lists need no merge.
     assert not any(isinstance(base.get(key), list) for key in own)
     return base | own | {"environment": base["environment"] | own["environment"]}
 
@@ -111,7 +111,7 @@ def test_compose_knows_every_word_of_the_file(file: Path) -> None:
 
 
 def test_every_file_is_looked_at() -> None:
-    """One that is added has its test."""
+    """A new file needs its test."""
     files = {file.stem for file in _SHIPPED.glob("*.yml")}
 
     assert {*_NODES, "node"} == files
@@ -119,7 +119,7 @@ def test_every_file_is_looked_at() -> None:
 
 @pytest.mark.parametrize("name", _NODES)
 def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
-    """The nodes agree on who they are, and each is one of them."""
+    """All nodes have the same list of peers, and each is in it."""
     services = _services(_SHIPPED / f"{name}.yml")
     for node_id, service in services.items():
         variables = image_variables() | service["environment"]
@@ -133,9 +133,10 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
         assert [f"{scheme}://{n}:8080" for n in services] == [peer.http for peer in settings.peers]
         assert secure == (settings.tls.cert_file is not None)
         assert secure == (settings.link_tls.ca_file is not None)
-        # Anything outside of a node's volumes cannot be written, and is lost with its container.
+        # Nothing outside of a node's volumes can be written, and it would be lost with the
+        # container.
         assert f"backups:{settings.backup.directory}" in service["volumes"]
-        # Shared by all nodes; otherwise a file that one of them stored is not found by the others.
+        # All nodes share this volume; otherwise the others would not find a file that one stored.
         assert settings.artifacts.provider is ArtifactProvider.LOCAL
         assert f"artifacts:{settings.artifacts.directory}" in service["volumes"]
         assert _VARIABLES["WEBHOOK_HMAC_SECRET"] == settings.webhooks.hmac_secret
@@ -146,7 +147,7 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
 
 @pytest.mark.parametrize("name", _NODES)
 def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
-    """Volumes, ports and, where there are any, certificates."""
+    """These are volumes, ports and, if used, certificates."""
     services = _services(_SHIPPED / f"{name}.yml")
     ports = {port.split(":")[0] for each in services.values() for port in each["ports"]}
     sources = {volume.split(":")[0] for each in services.values() for volume in each["volumes"]}
@@ -157,7 +158,7 @@ def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
 
 
 def test_every_place_to_write_belongs_to_the_user_of_the_image() -> None:
-    """The engine makes a new volume as the image has its directory."""
+    """A new volume gets the owner and mode of its directory in the image."""
     mounted = {
         volume.split(":")[1]
         for name in _NODES
@@ -169,7 +170,7 @@ def test_every_place_to_write_belongs_to_the_user_of_the_image() -> None:
 
 
 def test_a_container_keeps_its_data_where_the_environment_of_codeq_says() -> None:
-    """The image's own place gives way, or the data would not be in the volume that is mounted."""
+    """Otherwise the data would be in the image's own place, not in the mounted volume."""
     for variables in configurations.raft_environments().values():
         environment = image_variables() | variables | configurations.CLUSTER_SECRET
         settings = load(file=None, environment=environment, flags={}).settings
@@ -180,7 +181,7 @@ def test_a_container_keeps_its_data_where_the_environment_of_codeq_says() -> Non
 
 
 def test_the_example_asks_for_every_secret_and_sets_the_rest() -> None:
-    """Filled in, it makes a node as the files do by themselves."""
+    """The completed example configures a node as the files do by themselves."""
     example = dict(
         line.split("=", 1)
         for line in (_ROOT / ".env.example").read_text().splitlines()
@@ -195,7 +196,7 @@ def test_the_example_asks_for_every_secret_and_sets_the_rest() -> None:
 
 
 def test_three_nodes_are_those_of_the_file_at_the_root() -> None:
-    """There is one way to run three nodes on one engine, whichever file is taken."""
+    """Whichever file is used, three nodes on one engine are configured the same way."""
     services = _services(_ROOT / "docker-compose.yml")
     always = {name: service for name, service in services.items() if "profiles" not in service}
 
@@ -203,7 +204,7 @@ def test_three_nodes_are_those_of_the_file_at_the_root() -> None:
 
 
 def test_what_watches_the_nodes_is_there_when_it_is_asked_for() -> None:
-    """The profile `obs` starts it for this machine only, with files of this repository."""
+    """The profile `obs` starts monitoring for this machine only, with this repository's files."""
     services = _services(_ROOT / "docker-compose.yml")
     watching = {name: each for name, each in services.items() if each.get("profiles") == ["obs"]}
     mounts = {
@@ -223,7 +224,7 @@ def test_what_watches_the_nodes_is_there_when_it_is_asked_for() -> None:
 
 
 def test_what_watches_the_nodes_finds_them_and_each_other() -> None:
-    """Prometheus asks every node, Grafana asks Prometheus and finds the dashboards."""
+    """Prometheus scrapes every node; Grafana queries Prometheus and finds the dashboards."""
     services = _services(_ROOT / "docker-compose.yml")
     nodes = [name for name, service in services.items() if "profiles" not in service]
     prometheus = yaml.safe_load((_ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
@@ -250,14 +251,14 @@ def test_what_watches_the_nodes_finds_them_and_each_other() -> None:
 
 @pytest.mark.parametrize("missing", _VARIABLES)
 def test_a_cluster_without_a_secret_does_not_begin(missing: str) -> None:
-    """The variable that is not set is named."""
+    """The error names the missing variable."""
     given = {name: value for name, value in _VARIABLES.items() if name != missing}
     with pytest.raises(KeyError, match=missing):
         _services(_SHIPPED / "three-tls.yml", given)
 
 
 async def test_the_health_check_finds_a_node_over_tls(tmp_path: Path) -> None:
-    """It runs as in the engine: 0 while the node serves, another code if nobody answers."""
+    """The check exits as in the engine: 0 while the node serves, otherwise another code."""
     kind, program, flag, code = _services(_SHIPPED / "three-tls.yml")["n1"]["healthcheck"]["test"]
     (nobodys,) = free_ports(1)
 

@@ -1,4 +1,4 @@
-"""Grafana: the dashboards are those of their source, and ask for metrics that exist."""
+"""Grafana: the dashboards match their source, and query metrics that exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHIPPED = _ROOT / "deploy" / "grafana"
 _METRICS = re.findall(
     r"^\| `(codeq_\w+)` \|", (_ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
 )
-# Prometheus's own, and those of every process.
+# Prometheus's own metrics, and those of every process.
 _OTHERS = {"up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 every_board = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
@@ -37,7 +37,7 @@ def _expressions(board: Board) -> Iterator[str]:
 
 
 def test_every_dashboard_is_the_one_of_its_source() -> None:
-    """`make dashboards` has been run, and no file is left over."""
+    """`make dashboards` has been run since the last change, and no file is left over."""
     kept = {file.stem: file.read_text() for file in (_SHIPPED / "dashboards").glob("*.json")}
 
     assert kept == {board.name: written(board) for board in BOARDS}
@@ -45,7 +45,7 @@ def test_every_dashboard_is_the_one_of_its_source() -> None:
 
 @every_board
 def test_a_dashboard_asks_for_metrics_that_exist(board: Board) -> None:
-    """A misspelt one would be an empty panel."""
+    """A misspelt metric would make an empty panel."""
     named = {
         name
         for expression in _expressions(board)
@@ -63,7 +63,7 @@ def _parts(metric: str) -> list[str]:
 
 @every_board
 def test_prometheus_takes_every_expression(board: Board, tmp_path: Path) -> None:
-    """The variables are filled in as by Grafana."""
+    """Variables are substituted as Grafana does."""
     rules = tmp_path / "rules.yml"
     filled = [
         re.sub(r"\$\w+", ".+", expression.replace("$__rate_interval", "1m"))
@@ -90,7 +90,7 @@ def test_prometheus_takes_every_expression(board: Board, tmp_path: Path) -> None
 
 @every_board
 def test_a_dashboard_uses_the_choices_it_offers(board: Board) -> None:
-    """It uses no other choices, and all panels show one cluster."""
+    """Panels use exactly the offered choices, and all of them show one cluster."""
     offered = {each.name for each in board.dashboard.build().templating.list_val}
     expressions = list(_expressions(board))
     used = {name for each in expressions for name in re.findall(r"\$(\w+)", each)}
@@ -101,7 +101,7 @@ def test_a_dashboard_uses_the_choices_it_offers(board: Board) -> None:
 
 @every_board
 def test_no_panel_hides_another(board: Board) -> None:
-    """Each has its place on the grid, and a number of its own."""
+    """Each panel has its own place on the grid and its own number."""
     panels = _panels(board)
     places = [panel.grid_pos for panel in panels]
     hidden = [

@@ -1,4 +1,4 @@
-"""The Helm chart: rendered by Helm, held against the schemas of Kubernetes, read by the node."""
+"""Helm chart: rendered by Helm, checked against Kubernetes' schemas, and read by the node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _CHART = _ROOT / "deploy" / "helm" / "codeq-cluster"
 _SCHEMA = json.loads((_CHART / "values.schema.json").read_text())
 
-# The oldest the chart says it is for, and the newest known here.
+# The oldest version of Kubernetes that the chart supports, and the newest known here.
 _KUBERNETES = ("1.30", "1.37")
 
 _Values = Mapping[str, Any]
@@ -89,7 +89,7 @@ def _rendered(values: _Values, chart: Path = _CHART) -> list[dict[str, Any]]:
 
 
 def _one(objects: list[dict[str, Any]], kind: str, suffix: str = "") -> dict[str, Any]:
-    """Return the only object of a kind, and of a name that ends so."""
+    """Return the only object of a kind whose name ends with `suffix`."""
     found = [
         each
         for each in objects
@@ -111,7 +111,7 @@ def _container(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> NodeSettings:
-    """Load what the node of a pod would, its mounted files below `directory`."""
+    """Load the settings as a pod's node would, with its mounted files below `directory`."""
     secret = _one(objects, "Secret")["stringData"]
     for key, text in {"artifacts-key": "the key of the bucket", **secret}.items():
         (directory / key).write_text(text)
@@ -129,7 +129,7 @@ def _settings(objects: list[dict[str, Any]], ordinal: int, directory: Path) -> N
 
 @pytest.mark.parametrize("name", _SETS)
 def test_helm_has_nothing_against_the_chart(name: str) -> None:
-    """Both the fewest required values and all values are accepted."""
+    """Helm's linter accepts both the minimal and the complete values."""
     report = helm.lint(_CHART, dict(_SETS[name]), strict=True)
     told = [each for each in report["messages"] if each["severity"] > 1]
 
@@ -140,7 +140,7 @@ def test_helm_has_nothing_against_the_chart(name: str) -> None:
 @pytest.mark.parametrize("version", _KUBERNETES)
 @pytest.mark.parametrize("name", _SETS)
 def test_kubernetes_knows_every_field_of_every_object(name: str, version: str) -> None:
-    """Its published schemas allow no unknown field; the monitor's schema is not one of its own."""
+    """Its published schemas allow no unknown field; the monitor's schema is Prometheus's."""
     objects = [each for each in _rendered(_SETS[name]) if each["kind"] != "ServiceMonitor"]
     for each in objects:
         kubernetes_validate.validate(each, version, strict=True)
@@ -149,7 +149,7 @@ def test_kubernetes_knows_every_field_of_every_object(name: str, version: str) -
 
 
 def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
-    """Each pod is one of the peers it knows, by the name the headless service gives it."""
+    """Each pod is one of its peers, under the name from the headless service."""
     objects = _rendered(_MOST)
     nodes = [_settings(objects, ordinal, tmp_path) for ordinal in range(5)]
     first = nodes[0]
@@ -171,7 +171,7 @@ def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
 
 
 def test_the_example_of_tokens_has_an_operator(tmp_path: Path) -> None:
-    """The example is the one in the comment of the values, with texts for the tokens."""
+    """The example is the one in the values' comment, with texts filled in for the tokens."""
     comment = re.search(
         r"^  producerAuth: \[\]\n((?:#.*\n)+)", (_CHART / "values.yaml").read_text(), re.MULTILINE
     )
@@ -186,7 +186,7 @@ def test_the_example_of_tokens_has_an_operator(tmp_path: Path) -> None:
 
 
 def test_the_page_installs_and_grows_a_release() -> None:
-    """Its values make the objects of its `helm install`, whose pods its `kubectl exec` names."""
+    """The page's values render for `helm install`, and its `kubectl exec` names real pods."""
     text = (_ROOT / "deploy" / "README.md").read_text()
     (values,) = (block.body for block in blocks(text) if block.language == "yaml")
     (install,) = re.findall(r"^helm install (.*)$", text, re.MULTILINE)
@@ -206,7 +206,7 @@ def test_the_page_installs_and_grows_a_release() -> None:
 
 
 def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None:
-    """The least values make a cluster over plain HTTP, whose nodes are on three machines."""
+    """The minimal values make a cluster over plain HTTP with nodes on three machines."""
     objects = _rendered(_LEAST)
     settings = _settings(objects, 2, tmp_path)
     affinity = _pod(objects)["affinity"]["podAntiAffinity"]
@@ -222,7 +222,7 @@ def test_three_nodes_need_their_secrets_and_nothing_else(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", _SETS)
 def test_every_mounted_file_has_its_volume(name: str) -> None:
-    """The data has one volume per node, which stays when the release is deleted."""
+    """The data has one volume per node, and it stays when the release is deleted."""
     objects = _rendered(_SETS[name])
     spec = _one(objects, "StatefulSet")["spec"]
     (claim,) = spec["volumeClaimTemplates"]
@@ -239,7 +239,7 @@ def test_every_mounted_file_has_its_volume(name: str) -> None:
 
 @pytest.mark.parametrize("name", _SETS)
 def test_a_pod_may_do_as_little_as_can_be(name: str) -> None:
-    """No root, no capability, nothing to write to but its data, no token of the cluster."""
+    """It has no root, no capability, no token of Kubernetes, and writes only to its data."""
     objects = _rendered(_SETS[name])
     pod, own = _pod(objects), _container(objects)["securityContext"]
 
@@ -254,7 +254,7 @@ def test_a_pod_may_do_as_little_as_can_be(name: str) -> None:
 
 
 def test_a_stop_gives_clients_and_node_their_time() -> None:
-    """The kubelet kills no sooner than systemd and the engine do, the pause not counted."""
+    """The kubelet kills no sooner than systemd and the engine do, not counting the pause."""
     objects = _rendered(_LEAST)
     pause_s = _container(objects)["lifecycle"]["preStop"]["sleep"]["seconds"]
     unit = (_ROOT / "deploy" / "systemd" / "codeq-cluster.service").read_text()
@@ -266,7 +266,7 @@ def test_a_stop_gives_clients_and_node_their_time() -> None:
 
 @pytest.mark.parametrize(("name", "scheme"), [("least", "HTTP"), ("most", "HTTPS")])
 def test_kubernetes_asks_what_the_node_answers(name: str, scheme: str) -> None:
-    """Readiness is about its shards, the others about the process."""
+    """The readiness probe asks about shards, the other probes about the process."""
     container = _container(_rendered(_SETS[name]))
     probes = {
         kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")
@@ -281,7 +281,7 @@ def test_kubernetes_asks_what_the_node_answers(name: str, scheme: str) -> None:
 
 
 def test_one_node_is_away_at_a_time() -> None:
-    """Pods start together and are disturbed one by one."""
+    """Pods start together, and are disrupted one by one."""
     objects = _rendered(_LEAST)
     budget = _one(objects, "PodDisruptionBudget")["spec"]
     spec = _one(objects, "StatefulSet")["spec"]
@@ -293,7 +293,7 @@ def test_one_node_is_away_at_a_time() -> None:
 
 @pytest.mark.parametrize("name", _SETS)
 def test_every_selector_finds_the_pods(name: str) -> None:
-    """Services, budget and network policy mean this release's pods and no others."""
+    """Services, budget and network policy select this release's pods and no others."""
     objects = _rendered(_SETS[name])
     spec = _one(objects, "StatefulSet")["spec"]
     wanted = spec["selector"]["matchLabels"]
@@ -307,7 +307,7 @@ def test_every_selector_finds_the_pods(name: str) -> None:
 
 
 def test_the_link_is_open_to_the_nodes_alone() -> None:
-    """The network policy lets clients to the HTTP port and no further."""
+    """The network policy lets clients reach the HTTP port and nothing else."""
     rules = _one(_rendered(_MOST), "NetworkPolicy")["spec"]["ingress"]
     by_port = {rule["ports"][0]["port"]: rule["from"] for rule in rules}
     own = _one(_rendered(_MOST), "StatefulSet")["spec"]["selector"]
@@ -316,7 +316,7 @@ def test_the_link_is_open_to_the_nodes_alone() -> None:
 
 
 def test_prometheus_is_led_to_each_node_once() -> None:
-    """It uses the headless service, and not the one of clients as well."""
+    """The monitor selects the headless service only, not the clients' service too."""
     objects = _rendered(_MOST)
     monitor = _one(objects, "ServiceMonitor")["spec"]
     wanted = monitor["selector"]["matchLabels"].items()
@@ -347,20 +347,20 @@ def test_prometheus_is_led_to_each_node_once() -> None:
         ({"secret": {**_LEAST["secret"], "webhookHmacSecret": ""}}, "webhookHmacSecret"),
         ({**_LEAST, "config": {"webhookHmacSecret": "in-the-open-in-a-map"}}, "webhookHmacSecret"),
         ({"secret": {**_LEAST["secret"], "files": {"CLUSTER_SECRET": "a"}}}, "CLUSTER_SECRET"),
-        # A pod's directory is its own, and what one node stored the others would not find.
+        # A directory belongs to one pod, so the other nodes would not find its files.
         ({**_LEAST, "config": {"artifacts": {"provider": "local"}}}, "provider"),
         ({**_LEAST, "config": {"artifacts.provider": "local"}}, "provider"),
         ({**_LEAST, "config": {"artifacts": {"directory": "/data/a"}}}, "directory"),
     ],
 )
 def test_values_that_make_no_cluster_are_refused(values: _Values, told: str) -> None:
-    """Before anything is made, and the text says which."""
+    """Helm refuses before it makes anything, and names the value."""
     with pytest.raises(helm.HelmValuesError, match=told):
         _rendered(values)
 
 
 def test_an_upgrade_takes_no_member_away(tmp_path: Path) -> None:
-    """Pods go when their nodes have been removed and somebody says so; they come at any time."""
+    """Pods may be added at any time, and go only once an operator confirms their nodes' removal."""
     chart = tmp_path / "chart"
     shutil.copytree(_CHART, chart)
     helpers = chart / "templates" / "_helpers.tpl"
@@ -381,7 +381,7 @@ def test_an_upgrade_takes_no_member_away(tmp_path: Path) -> None:
 
 
 def test_a_changed_configuration_starts_the_pods_again() -> None:
-    """One by one; the nodes read their file at the start alone."""
+    """Nodes read their file only at the start, so the pods restart, one by one."""
 
     def noted(values: _Values) -> dict[str, str]:
         template = _one(_rendered(values), "StatefulSet")["spec"]["template"]
@@ -405,7 +405,7 @@ def test_a_changed_configuration_starts_the_pods_again() -> None:
     ],
 )
 def test_an_install_says_whether_artifacts_are_taken(config: _Values, said: str) -> None:
-    """The output also names the command that finds other problems."""
+    """The notes also name the command that finds other problems."""
     with helm.Chart.load(_CHART) as loaded:
         files = loaded.render({**_LEAST, "config": config}, name="orders", namespace="brokers")
     (notes,) = [text for path, text in files.items() if path.endswith("NOTES.txt")]
@@ -415,7 +415,7 @@ def test_an_install_says_whether_artifacts_are_taken(config: _Values, said: str)
 
 
 def test_every_value_is_bounded_and_described() -> None:
-    """The schema knows the defaults' keys, no others, and each stands below its description."""
+    """The schema has exactly the keys of the defaults, and each has a description."""
     text = (_CHART / "values.yaml").read_text()
     defaults = yaml.safe_load(text)
     jsonschema.Draft7Validator.check_schema(_SCHEMA)
@@ -427,7 +427,7 @@ def test_every_value_is_bounded_and_described() -> None:
     ]
 
     assert {*defaults, "global"} == set(_SCHEMA["properties"])
-    # Sections whose keys say what they are for, and words of Kubernetes' own.
+    # Sections whose keys need no description, and Kubernetes' own words.
     assert {line.split(":")[0] for line in bare} <= {
         *("image", "secret", "service", "storage", "resources", "nodeSelector"),
         *("serviceAccount", "networkPolicy", "serviceMonitor"),

@@ -1,4 +1,4 @@
-"""Prometheus: its own tool takes the rules, and every alert is tried and leads to a page."""
+"""Prometheus: its own tool accepts the rules, and every alert is tested and leads to a page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALERTS = {rule["alert"]: rule for rule in _rules() if "alert" in rule}
 
 
 def test_prometheus_takes_the_configuration_and_the_rules() -> None:
-    """The configuration names the rules, so that all of them are read."""
+    """The configuration includes the rules, so this reads all of them."""
     checked = _promtool("check", "config", _SHIPPED / "prometheus.yml")
 
     assert 0 == checked.returncode, checked.stdout + checked.stderr
@@ -42,14 +42,14 @@ def test_prometheus_takes_the_configuration_and_the_rules() -> None:
 
 
 def test_the_rules_do_what_their_tests_say() -> None:
-    """Alerts fire when they should and not before, with these words."""
+    """Alerts fire when they should, not before, and with the expected text."""
     tested = _promtool("test", "rules", _TESTS)
 
     assert 0 == tested.returncode, tested.stdout + tested.stderr
 
 
 def test_a_rule_that_is_wrong_fails_its_test(tmp_path: Path) -> None:
-    """The test before relies on this: another threshold is found out."""
+    """The previous test relies on this: a wrong threshold makes it fail."""
     (tmp_path / "rules").mkdir()
     for file in _RULE_FILES:
         text = file.read_text().replace("error_ratio5m > 0.01", "error_ratio5m > 0.1")
@@ -66,7 +66,7 @@ def test_a_rule_that_is_wrong_fails_its_test(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", _ALERTS)
 def test_every_alert_is_tried_both_ways(name: str) -> None:
-    """Silent where nothing is wrong, loud where something is."""
+    """One test has it silent in a healthy cluster, and one has it firing."""
     tried = [
         case
         for test in yaml.safe_load(_TESTS.read_text())["tests"]
@@ -90,7 +90,7 @@ def test_every_alert_leads_to_a_page_that_knows_it(name: str) -> None:
 
 
 def test_the_page_says_how_alerts_lead_to_runbooks_kept_elsewhere(tmp_path: Path) -> None:
-    """Its command makes an address of each, and rules that are rules still."""
+    """The page's command turns each name into an address, and the rules stay valid."""
     page = (_ROOT / "deploy" / "README.md").read_text()
     [command] = re.findall(r"^sed -i .*$", page, re.MULTILINE)
     rules = tmp_path / "codeq-cluster.yml"
@@ -110,7 +110,7 @@ def test_the_page_says_how_alerts_lead_to_runbooks_kept_elsewhere(tmp_path: Path
 
 
 def test_the_rules_name_no_metric_that_is_not() -> None:
-    """A misspelt one would be silent for ever."""
+    """A rule with a misspelt metric would be silent for ever."""
     recorded = {rule["record"] for rule in _rules() if "record" in rule}
     named = {
         name

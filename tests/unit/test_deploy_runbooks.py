@@ -1,4 +1,4 @@
-"""The runbooks as pages: none is without a test, and none says what is no longer so."""
+"""Runbooks as pages: each has a test, and none names a command that no longer exists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_page_is_run_by_a_test() -> None:
 
 
 def test_every_command_that_a_page_names_is_there() -> None:
-    """Commands in tables and sentences, which no test runs, exist too."""
+    """Commands in tables and sentences exist too, although no test runs them."""
     named = {
         tuple(words.split())
         for name in _PAGES
@@ -43,7 +43,7 @@ def test_every_command_that_a_page_names_is_there() -> None:
 
 
 def test_every_deployment_has_the_functions_that_runbooks_call() -> None:
-    """The page's own blocks are bash that defines them, as the prelude of the tests does."""
+    """The page's blocks are valid bash and define the same functions as the tests' prelude."""
     page = (DIRECTORY / "README.md").read_text()
     variables, *deployments = (block.body for block in blocks(page) if block.marks == "yours")
     table = set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The unit for systemd: read by systemd's own tools, and in step with the node it runs."""
+"""The systemd unit: read by systemd's own tools, and consistent with the node it runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SHIPPED = _ROOT / "deploy" / "systemd"
 _UNIT = (_SHIPPED / "codeq-cluster.service").read_text()
 
-# On the scale to 10 of `systemd-analyze security`; below 2 it calls a unit OK.
-_EXPOSURE_MAX = "19"  # Tenths.
-_CONNECTIONS_CUT_OFF_S = 2  # The time that the HTTP port gives requests at a stop.
+# `systemd-analyze security` rates from 0 to 10, and calls a unit below 2 OK.
+_EXPOSURE_MAX = "19"  # In tenths.
+_CONNECTIONS_CUT_OFF_S = 2  # The time that the HTTP server gives requests at a stop.
 
 
 def _directives(name: str) -> list[str]:
-    """Return every value a directive of the unit has, in order."""
+    """Return all values of a directive of the unit, in order."""
     return re.findall(rf"^{name}=(.*)$", _UNIT, re.MULTILINE)
 
 
@@ -38,7 +38,7 @@ def _ran(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """Write the unit as it is installed, but with this environment's program."""
+    """Write the unit as it is installed, except for this environment's program."""
     program = Path(sys.executable).parent / "codeq-cluster"
     unit = tmp_path / "codeq-cluster.service"
     unit.write_text(_UNIT.replace("/opt/codeq-cluster/bin/codeq-cluster", str(program)))
@@ -53,7 +53,7 @@ def test_systemd_takes_the_unit_without_a_complaint(installed: Path) -> None:
 
 
 def test_systemd_would_complain_of_a_unit_that_is_wrong(installed: Path) -> None:
-    """The test before relies on this: an unknown directive is reported."""
+    """The previous test relies on this: systemd reports an unknown directive."""
     installed.write_text(installed.read_text().replace("ProtectClock=", "ProtectClocks="))
     verified = _ran("systemd-analyze", "verify", installed)
 
@@ -61,7 +61,7 @@ def test_systemd_would_complain_of_a_unit_that_is_wrong(installed: Path) -> None
 
 
 def test_the_unit_is_confined(installed: Path) -> None:
-    """By the measure of systemd, the service can reach little."""
+    """By systemd's own rating, the service can reach little."""
     judged = _ran(
         *("systemd-analyze", "security", "--offline=true", "--no-pager"),
         f"--threshold={_EXPOSURE_MAX}",
@@ -72,14 +72,14 @@ def test_the_unit_is_confined(installed: Path) -> None:
 
 
 def test_what_needs_a_person_is_not_started_again() -> None:
-    """The codes of a wrong use and of a node that stopped itself; the others are tried again."""
+    """These are the codes of wrong usage and of a node that stopped itself; others restart."""
     assert [f"{int(Exit.USAGE)} {EXIT_UNSAFE}"] == _directives("RestartPreventExitStatus")
     assert ["on-failure"] == _directives("Restart")
     assert _directives("StartLimitBurst")
 
 
 def test_a_planned_stop_has_the_time_it_takes() -> None:
-    """Well beyond what a node gives its requests and its peers."""
+    """The unit allows well more time than a node gives its requests and its peers."""
     (seconds,) = _directives("TimeoutStopSec")
 
     assert int(seconds) >= 5 * (HANDOVER_S + _CONNECTIONS_CUT_OFF_S)
@@ -130,12 +130,12 @@ def test_the_page_installs_what_systemd_needs(tmp_path: Path) -> None:
     here = {
         "systemd-sysusers": f"systemd-sysusers --dry-run --root={tmp_path}",
         "systemd-tmpfiles": f"sed -i -E '{owner}' {rules}; systemd-tmpfiles --root={tmp_path}",
-        # Nothing is started, because a root has no systemd that runs.
+        # Nothing is started, because the test root has no running systemd.
         "systemctl enable --now": f"systemctl --root={tmp_path} enable",
         "-g codeq": f"-g {os.getgid()}",
         " /etc/": f" {tmp_path}/etc/",
     }
-    # Programs and services of this machine are left alone.
+    # These would change programs and services of this machine, so they are left out.
     lines = [line for line in typed if not re.search(r"/opt/|daemon-reload", line)]
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     ran = _ran("bash", "-euo", "pipefail", "-c", _replaced("\n".join(lines), here))
@@ -164,7 +164,7 @@ def _replaced(text: str, by: dict[str, str]) -> str:
 
 
 def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
-    """It starts once its secrets exist, with the data directory that the unit sets."""
+    """The node starts once its secrets exist, with the data directory that the unit sets."""
     text = (_SHIPPED / "node.yaml").read_text()
     for name in ("cluster", "webhook", "producer", "admin", "operator", "worker"):
         (tmp_path / name).write_text(f"{name}-0123456789abcdef")
@@ -177,7 +177,7 @@ def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
     (shared,) = re.findall(r"provider: local, directory: ([^}]+)}", text)
 
     assert Path("/var/lib") / _directives("StateDirectory")[0] == settings.data_dir
-    # All else is read-only for it; where nothing is kept the directories need not be there.
+    # Everything else is read-only for the service; unused directories need not exist.
     assert [f"-{settings.backup.directory} -{shared}"] == _directives("ReadWritePaths")
     assert settings.artifacts.provider is ArtifactProvider.NONE
     assert settings.webhooks.signing is Signing.SIGNED
@@ -187,7 +187,7 @@ def test_a_node_starts_with_the_example(tmp_path: Path) -> None:
 
 
 def _example_variables() -> dict[str, str]:
-    """Return what the example of an environment file sets, that in comments included."""
+    """Return the variables that the example environment file sets, commented ones included."""
     lines = (_SHIPPED / "node.env").read_text().splitlines()
     given = [line.lstrip("#") for line in lines if re.match(r"#?[A-Z_]+=", line)]
     assert given

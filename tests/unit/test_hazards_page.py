@@ -17,7 +17,7 @@ _SHOWN_BY = sorted({code for row in _ROWS for code in re.findall(r"`([^`]+)`", r
 
 
 def test_every_hazard_has_one_row() -> None:
-    """The rows are in order, none twice and none left out."""
+    """The rows are in order, without a repeat or a gap."""
     hazards = [f"H{number}" for number in range(1, 33)]
     hazards.insert(6, "H6b")
     rules = [f"D{number}" for number in range(6, 11)]
@@ -28,12 +28,12 @@ def test_every_hazard_has_one_row() -> None:
 
 @pytest.mark.parametrize("shown_by", _SHOWN_BY)
 def test_what_a_row_names_is_there(shown_by: str) -> None:
-    """A test of a file."""
+    """A row names tests that exist in their files."""
     path, _, name = shown_by.partition("::")
 
     assert name in named_in(path), f"{path} has no test {name}"
 
 
 def test_no_row_is_without_a_test() -> None:
-    """A hazard that nothing shows to be held is not held."""
+    """Without a test, nothing shows that the hazard is averted."""
     assert [] == [row[0] for row in _ROWS if "::" not in row[3]]

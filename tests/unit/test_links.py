@@ -1,4 +1,4 @@
-"""Links: every one in the documentation leads to a file that is there, and to a heading of it."""
+"""Links: each one in the documentation leads to an existing file, and to a heading in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @cache
 def _headings(page: Path) -> frozenset[str]:
-    """Return the anchors that GitHub makes of a page's headings."""
+    """Return the anchors that GitHub derives from a page's headings."""
     text = _FENCED.sub("", page.read_text())
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
@@ -31,7 +31,7 @@ def _headings(page: Path) -> frozenset[str]:
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: str(page.relative_to(_ROOT)))
 def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
-    """Within the repository; addresses elsewhere are not looked at."""
+    """Only links within the repository are checked."""
     astray = []
     for link in _LINK.findall(_FENCED.sub("", page.read_text())):
         if re.match(r"\w+:", link):
@@ -46,7 +46,7 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_the_index_names_every_page() -> None:
-    """But those that one of the pages it names lists."""
+    """Pages in directories below docs/ are named by pages that the index names."""
     index = (_ROOT / "docs" / "README.md").read_text()
     pages = {page.name for page in (_ROOT / "docs").glob("*.md")} - {"README.md"}
 

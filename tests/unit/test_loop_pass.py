@@ -1,4 +1,4 @@
-"""The loop's pass: its order, its bounds, and calls that fail."""
+"""A pass of the loop: its order, its bounds, and calls that fail."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codeq_cluster.loop_pass import LoopPass
 
 
 async def test_a_pass_ends_with_what_its_calls_asked_for() -> None:
-    """Turns of two groups are one write of the log and one frame, without a pass between them."""
+    """The turns of two groups share one write of the log and one frame in one pass."""
     loop = asyncio.get_running_loop()
     shared, order = LoopPass.of(loop), list[str]()
 
@@ -26,7 +26,7 @@ async def test_a_pass_ends_with_what_its_calls_asked_for() -> None:
 
 
 async def test_a_call_that_asks_for_another_waits_a_pass() -> None:
-    """Sockets get their turn in between, so that no group can stop the others."""
+    """Sockets are served in between, so that no group can starve the others."""
     loop = asyncio.get_running_loop()
     shared, order = LoopPass.of(loop), list[str]()
     shared.soon(lambda: shared.soon(partial(order.append, "second")) and None)
@@ -50,7 +50,7 @@ async def test_a_call_that_was_cancelled_is_not_made() -> None:
 
 
 async def test_a_call_that_fails_is_reported_and_the_others_follow() -> None:
-    """One group's bug is the loop's to report, as if each call had been a pass of its own."""
+    """The loop reports one group's error as if each call had a pass of its own."""
     loop = asyncio.get_running_loop()
     shared, order, reported = LoopPass.of(loop), list[str](), list[BaseException]()
     loop.set_exception_handler(lambda _loop, context: reported.append(context["exception"]))

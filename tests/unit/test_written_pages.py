@@ -1,4 +1,4 @@
-"""Written pages: what `make pages` writes is what stands there, and says all there is."""
+"""Written pages: they equal the output of `make pages`, and are complete."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _REFERENCE = _WRITTEN["docs/http.md"]
 
 
 def test_every_written_page_is_the_one_of_its_source() -> None:
-    """`make pages` has been run since routes, examples, lifecycle or measurements changed."""
+    """`make pages` has been run since the last change of its sources."""
     for name, text in _WRITTEN.items():
         assert text == (ROOT / name).read_text(), f"{name}: run `make pages`"
 
 
 def test_the_reference_has_every_route_once() -> None:
-    """The words are those of the route table."""
+    """Each route's text is that of the route table."""
     headed = re.findall(r"^### ([A-Z]+ /\S+)$", _REFERENCE, re.MULTILINE)
 
     assert sorted(headed) == sorted(f"{route.method} {route.path}" for route in ROUTES)
@@ -39,7 +39,7 @@ def test_every_link_within_the_reference_leads_somewhere() -> None:
 
 
 def test_the_diagram_has_every_arrow_of_the_table_and_no_other() -> None:
-    """Each cause stands on it, and each way that is laid out is used."""
+    """Each cause is on the diagram, and each laid-out path is used."""
     words = [element.text for element in ET.fromstring(drawing()).iter() if element.text]
 
     assert {arrow.cause for arrow in ARROWS} <= set(words)
@@ -48,6 +48,6 @@ def test_the_diagram_has_every_arrow_of_the_table_and_no_other() -> None:
 
 
 def test_the_diagram_names_the_states_as_the_api_does() -> None:
-    """The names are those of the status."""
+    """The names are the API's values of `status`."""
     assert _STATUS == {state: place.status for state, place in _PLACES.items()}
     assert set(State) == _PLACES.keys()

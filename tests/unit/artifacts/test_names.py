@@ -1,4 +1,4 @@
-"""Names of artifacts: which are allowed, and the paths they lead to."""
+"""Names of artifacts: the allowed ones, and their paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeq_cluster.artifacts.names import (
     upload_prefix,
 )
 
-# Biased towards names that lead elsewhere.
+# Most examples are names that could lead elsewhere.
 NAMES = st.one_of(
     st.text(max_size=300),
     st.lists(st.sampled_from(["..", ".", "", "a", "!", "%2e%2e", "#1", "é"]), max_size=6).map(
@@ -122,5 +122,5 @@ def test_no_task_has_another_tasks_prefix(tenant: str, task_id: str) -> None:
     ],
 )
 def test_a_content_type_is_a_media_type(text: str, *, expected: bool) -> None:
-    """No other text gets into a header."""
+    """Any other text is kept out of the header."""
     assert expected == is_content_type(text)

@@ -1,4 +1,4 @@
-"""Authenticator: which callers are admitted, and the answers to the others."""
+"""Authenticator: the callers that are admitted, and the answers to the others."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_a_valid_worker_token_gains_nothing_by_being_a_producer_too() -> N
 async def test_half_a_worker_token_is_not_made_whole_by_being_a_producer_too(
     token: StaticToken, text: str
 ) -> None:
-    """It is bound to its claims: it must not gain every command and every scope."""
+    """The token is bound to its claims, and must not gain every command and every scope."""
     both = static(token)
     auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
 
@@ -206,7 +206,7 @@ async def test_half_a_worker_token_is_not_made_whole_by_being_a_producer_too(
 
 
 async def test_a_token_without_a_workers_claims_serves_as_worker_though_both_know_it() -> None:
-    """One issuer for all, as in development; an admin's scope is no claim of a worker."""
+    """As in development, one issuer serves all; an admin's scope is not a claim of a worker."""
     both = static(StaticToken(token="rule", subject="r", scopes=("codeq:admin",)))
     auth = authenticator(producer=(both,), worker=(both,), producer_as_worker=True)
 
@@ -280,7 +280,7 @@ async def test_a_verified_token_is_forgotten_when_it_expires() -> None:
         {"sub": 7},
         {"exp": "soon"},
         {"exp": 1},
-        {"nbf": 2**32},  # The year 2106.
+        {"nbf": 2**32},  # This instant is in the year 2106.
         {"iss": "another"},
         {"aud": "another"},
         {"aud": None},
@@ -323,7 +323,7 @@ def by_keys(issuer: Issuer) -> AuthProviderSettings:
 
 
 async def test_a_token_signed_with_a_published_key_is_accepted(issuer: Issuer) -> None:
-    """It tests the whole way: header, key server, signature."""
+    """The test goes the whole way: header, key server, signature."""
     auth = authenticator(producer=(by_keys(issuer),))
 
     identity = await auth.authenticate(f"Bearer {issuer.token('one', tid='acme')}", Access.PRODUCER)
@@ -344,7 +344,7 @@ async def test_a_token_signed_with_another_key_is_invalid(issuer: Issuer) -> Non
 async def test_a_provider_may_tolerate_more_or_less_of_a_skew_than_the_others(
     issuer: Issuer,
 ) -> None:
-    """Its own skew replaces the general minute, for its tokens only."""
+    """The provider's own skew replaces the general minute for its own tokens."""
     patient = replace(by_keys(issuer), clock_skew_s=300.0)
     strict = replace(by_keys(issuer), clock_skew_s=0.0)
     now_s = int(time.time())
@@ -425,6 +425,6 @@ async def test_a_token_nobody_can_judge_is_not_called_invalid(issuer: Issuer) ->
 def test_a_provider_that_cannot_work_stops_the_start(
     provider: AuthProviderSettings, named: str
 ) -> None:
-    """The text names the key and the value."""
+    """The error names the key and the value."""
     with pytest.raises(ConfigInvalid, match=named):
         authenticator(producer=(provider,))

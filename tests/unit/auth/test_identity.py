@@ -59,7 +59,7 @@ def test_a_malformed_tenant_claim_is_never_rescued_by_the_fallback() -> None:
 
 
 def test_a_token_without_tenant_falls_back_as_configured() -> None:
-    """The subject or the default tenant, which has the empty name."""
+    """The fallback is the subject, or the default tenant with the empty name."""
     by_subject = identify(claims(sub="worker-1"), tenant_fallback="subject")
     by_default = identify(claims(), tenant_fallback="default")
 
@@ -79,12 +79,12 @@ def test_scopes_come_as_a_string_or_as_an_array() -> None:
     [{"scope": "codeq:admin"}, {"role": "ADMIN"}, {"role": "admin"}, {"role": "Admin"}],
 )
 def test_an_admin_is_named_by_scope_or_role(fields: dict[str, object]) -> None:
-    """The role claim in any case, the scope only as written; neither names an operator."""
+    """The role claim matches in any case, the scope only as written; neither names an operator."""
     assert {Role.ADMIN} == identify(claims(**fields), tenant_fallback="default").roles
 
 
 def test_an_operator_is_named_by_its_scope() -> None:
-    """It is no admin of its tenant, unless the token has that scope too."""
+    """An operator is not an admin of its tenant, unless the token has that scope too."""
     operator = identify(claims(scope="codeq:operator"), tenant_fallback="default")
     both = identify(claims(scope="codeq:operator", role="ADMIN"), tenant_fallback="default")
 

@@ -1,4 +1,4 @@
-"""Jwks: published keys, fetched rarely and trusted no longer than allowed."""
+"""JWKS: published keys are fetched rarely and trusted no longer than allowed."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_token_without_key_id_takes_the_only_key(issuer: Issuer) -> None
 
 @pytest.mark.parametrize("kid", [7, ["one"], {"a": 1}])
 async def test_a_key_id_that_is_no_text_names_no_key(issuer: Issuer, kid: object) -> None:
-    """It does not crash the node either."""
+    """Such an id matches no key and does not crash the node."""
     assert await Jwks(issuer.url, ttl_s=300).key(kid) is None
 
 
@@ -205,7 +205,7 @@ async def test_an_answer_that_is_no_key_set_is_none(issuer: Issuer, answer: web.
 
 
 async def test_of_several_keys_without_an_id_none_is_guessed(issuer: Issuer) -> None:
-    """A single one serves tokens without an id; with two it would be ambiguous."""
+    """A single key serves tokens without an id; between two the choice would be a guess."""
     issuer.publish()
     issuer.odd = [_unnamed(issuer)]
     one = await Jwks(issuer.url, ttl_s=300).key(None)

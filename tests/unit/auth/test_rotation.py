@@ -78,7 +78,7 @@ async def test_a_withdrawn_key_opens_nothing_more_after_the_age_limit(issuer: Is
 
 
 async def test_a_new_key_is_good_at_once_beside_the_old_one(issuer: Issuer) -> None:
-    """Both are valid while both are published; an unknown id triggers a fetch."""
+    """Both keys are valid while both are published; an unknown id triggers a fetch."""
     clock = Hours()
     auth = trusting(issuer, clock)
     await auth.authenticate(header(issuer, "old"), Access.PRODUCER)

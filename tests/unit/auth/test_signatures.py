@@ -127,7 +127,7 @@ async def test_a_token_without_a_signature_is_refused(issuer: Issuer, name: str)
 
 @pytest.mark.parametrize("name", ["HS256", "HS384", "HS512", "hs256"])
 async def test_a_published_key_is_no_shared_secret(issuer: Issuer, name: str) -> None:
-    """Every caller knows the public key, in every form that could be taken for a secret."""
+    """Every caller knows the public key, so no form of it may serve as a shared secret."""
     issuer.publish("one", algorithm="RS256")
     auth = trusting(issuer)
     described = issuer.described("one")
@@ -139,7 +139,7 @@ async def test_a_published_key_is_no_shared_secret(issuer: Issuer, name: str) ->
 
 
 async def test_what_is_no_public_key_for_signatures_is_not_taken_for_one(issuer: Issuer) -> None:
-    """Shared secrets, private and weak keys, keys to encrypt with, and garbage."""
+    """Shared secrets, private and weak keys, encryption keys and garbage are all skipped."""
     issuer.publish("one", algorithm="RS256")
     private = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(make_key("ES256")))
     weak = make_key("RS256", bits=1024)
@@ -203,7 +203,7 @@ async def test_a_text_that_is_no_token_is_invalid(issuer: Issuer, text: str) -> 
 
 
 async def test_a_header_nested_beyond_reading_is_invalid(issuer: Issuer) -> None:
-    """It fits a header line, and must cost no more than a refusal."""
+    """Such a header fits a header line, and must cost no more than a refusal."""
     auth = trusting(issuer)
     nested = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 5000 + b"]" * 5000 + b"}").decode()
 
@@ -234,7 +234,7 @@ SECRET = "a secret of more than thirty-two bytes"
 async def test_clocks_may_differ_by_the_skew_and_no_more(
     fields: dict[str, int], *, good: bool
 ) -> None:
-    """A minute each way, for expiry, not-before and issued-at."""
+    """The skew is a minute each way, for expiry, not-before and issued-at."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(
         AuthSettings(producer=(provider,), tenant_fallback="default", clock_skew_seconds=60)
@@ -254,7 +254,7 @@ async def test_clocks_may_differ_by_the_skew_and_no_more(
 @pytest.mark.parametrize("instant", ["Infinity", "1e400", "NaN", "[]", "{}", '"soon"', "null"])
 @pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
 async def test_an_instant_that_is_none_makes_the_token_invalid(claim: str, instant: str) -> None:
-    """It is invalid even if the issuer itself wrote it."""
+    """The token is invalid even if the issuer itself signed that value."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(AuthSettings(producer=(provider,), tenant_fallback="default"))
     fields = {"sub": '"s"', "exp": str(int(time.time()) + 60), claim: instant}
@@ -266,7 +266,7 @@ async def test_an_instant_that_is_none_makes_the_token_invalid(claim: str, insta
 
 @pytest.mark.parametrize("instant", ["1" + "0" * 400, '"4102444800"', "true"])
 async def test_an_expiry_that_is_no_number_of_seconds_makes_the_token_invalid(instant: str) -> None:
-    """A text that reads like a number is invalid too: libraries disagree on its meaning."""
+    """A string of digits is invalid too, because libraries disagree on its meaning."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(AuthSettings(producer=(provider,), tenant_fallback="default"))
     odd = jwt.api_jws.encode(f'{{"sub":"s","exp":{instant}}}'.encode(), SECRET, algorithm="HS256")

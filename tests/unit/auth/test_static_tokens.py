@@ -1,4 +1,4 @@
-"""Static tokens: what a node stores of them, and what a guess reveals."""
+"""Static tokens: a node stores only digests, and a wrong guess reveals nothing."""
 
 from __future__ import annotations
 

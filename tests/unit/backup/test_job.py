@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 
 class Kept(Background):
-    """A background whose work a test can wait for."""
+    """A background that lets a test wait for its work."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tasks: list[asyncio.Task[Any]] = []
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start and keep it."""
+        """Start the work and keep its task."""
         task = super().spawn(work)
         self.tasks.append(task)
         return task
@@ -41,8 +41,8 @@ class Shard:
     """A replica that is up to date, of a group with formats of a level.
 
     Attributes:
-        wrong: Its fault, from the step `wrong_from` on.
-        steps: The calls it got.
+        wrong: The fault it reports from the step `wrong_from` on.
+        steps: The calls it received.
     """
 
     def __init__(self, store: RocksShard, level: int) -> None:
@@ -157,7 +157,7 @@ async def test_a_backup_names_the_newest_formats_in_use(
 
 
 async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> None:
-    """It says why; the next one can be."""
+    """The error has the reason, and the next backup can succeed."""
 
     async def nobody_leads(progress: Progress) -> None:
         raise NoLeader(f"no leader for shard 0, where {progress.id} would be on record")
@@ -186,7 +186,7 @@ async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> N
 async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
     rig: Rig, wrong_from: str, steps: list[str]
 ) -> None:
-    """Before the cuts, while they are made, or while they are read again; older ones stay."""
+    """The fault may show before, during or after the checkpoints; older backups stay."""
     older = await rig.taken(rig.record)
     wrong = rig.shards[1]
     wrong.steps.clear()
@@ -210,7 +210,7 @@ async def test_nothing_is_kept_of_a_replica_that_proves_wrong_by_the_end(
 
 @pytest.mark.parametrize("ahead_ms", [0, 5000])
 async def test_retention_keeps_the_backup_it_comes_with(rig: Rig, ahead_ms: int) -> None:
-    """An older backup may be from a clock that is ahead, or from the same millisecond."""
+    """An older backup may sort later, as its clock was ahead or had the same millisecond."""
     rig.clock.now_ms = NOW_MS + ahead_ms
     before = [await rig.taken(rig.record) for _ in range(5)]
     rig.clock.now_ms = NOW_MS

@@ -8,7 +8,8 @@ from codeq_cluster.codec.keyspace import Family, family
 
 def test_every_family_is_accounted_for() -> None:
     """A new family must be assigned, or a restore would lose it."""
-    itself = {Family.META, Family.OTHER}  # The manifest has the former, the latter is not written.
+    # The manifest has the contents of META, and OTHER is never written.
+    itself = {Family.META, Family.OTHER}
 
     assert set(Family) == set(PRIMARY) | DERIVED | itself
     assert not set(PRIMARY) & DERIVED

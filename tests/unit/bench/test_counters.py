@@ -1,4 +1,4 @@
-"""Counters: what all nodes count becomes a number for each task."""
+"""Counters: the counts of all nodes become a number per task."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ process_open_fds 7.0
 
 
 def test_counters_are_summed_and_entries_counted_once() -> None:
-    """Every replica knows every entry, so the furthest of each shard counts."""
+    """Every replica counts every entry, so only the furthest replica of a shard counts."""
     found = of_metrics(
         [_NODE.format(forwarded=3, committed=7), _NODE.format(forwarded=1, committed=6)]
     )
@@ -36,14 +36,14 @@ def test_counters_are_summed_and_entries_counted_once() -> None:
 
 
 def test_rates_are_differences_and_leave_out_what_hardly_happens() -> None:
-    """The largest comes first; one in a thousand is noise."""
+    """The largest rate comes first; one event in a thousand operations is noise."""
     before, after = {"fsync": 10.0}, {"fsync": 310.0, "frames": 500.0, "elections": 0.1}
 
     assert [("frames", 5.0), ("fsync", 3.0)] == list(per_operation(before, after, 100).items())
 
 
 def test_the_kernel_counts_what_a_process_writes() -> None:
-    """A hundred writes are a hundred calls more, and perhaps some that pytest made."""
+    """A hundred writes add a hundred calls, and pytest may add some."""
     before = of_kernel([os.getpid()])
     with Path(os.devnull).open("wb", buffering=0) as nowhere:
         nowhere.writelines(b"x" for _ in range(100))

@@ -1,4 +1,4 @@
-"""Ledger: layers are differences, shown beside their budgets and beside an earlier run."""
+"""Ledger: layers are differences of rows, shown beside budgets and an earlier run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_layer_whose_base_was_not_measured_has_no_cost() -> None:
 
 
 def test_counts_are_medians_of_the_rounds() -> None:
-    """An event in one round of three did not happen at the median."""
+    """The median of an event that happened in one round of three is 0."""
     counts = {"leader": [{"fsync": 3.0}, {"fsync": 5.0, "frames": 1.0}, {"fsync": 4.0}]}
 
     found = figures([_row("leader")], {"leader": [sample()] * 3}, counts)
@@ -65,7 +65,7 @@ def test_counts_are_medians_of_the_rounds() -> None:
 
 
 def test_a_row_is_shown_beside_its_budget_and_the_run_before() -> None:
-    """One line has the cost, what it may be and what it was."""
+    """One line has the cost, the budget and the earlier cost."""
     now, before = _ledger({"leader": _figures(layer_ms=0.161)}), {"leader": _figures(layer_ms=0.32)}
 
     (line,) = (x for x in render(now, _ledger(before)).splitlines() if x.startswith("leader"))
@@ -75,7 +75,7 @@ def test_a_row_is_shown_beside_its_budget_and_the_run_before() -> None:
 
 
 def test_a_run_of_another_machine_is_said_to_be_one() -> None:
-    """Columns that do not compare come with a warning."""
+    """Columns of different machines come with a warning."""
     ledger = _ledger({"leader": _figures(layer_ms=0.1)})
 
     assert "ANOTHER MACHINE" in render(ledger, _ledger({}, cpu="y"))
@@ -90,7 +90,7 @@ def test_failed_requests_are_shown() -> None:
 
 
 def test_every_row_builds_on_rows_that_exist() -> None:
-    """No layer is the difference to a row that nobody measures."""
+    """No layer is the difference to a row that does not exist."""
     names = {row.name for row in ROWS}
 
     assert all(row.less.keys() <= names for row in ROWS)

@@ -1,4 +1,4 @@
-"""Machine: CPU time is of all threads, and finer than the ticks of /proc."""
+"""Machine: CPU time covers all threads, and is finer than the ticks of /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _burn(seconds: float) -> None:
 
 
 def test_cpu_time_counts_every_thread_and_those_that_have_ended() -> None:
-    """A thread's work is in the figure of its process."""
+    """A process's figure includes the work of its threads."""
     before = cpu_seconds_exact(os.getpid())
     thread = threading.Thread(target=_burn, args=(0.05,))
     thread.start()
@@ -37,7 +37,7 @@ def test_cpu_time_is_finer_than_a_tick() -> None:
 
 
 def test_a_process_that_is_gone_has_no_cpu_time() -> None:
-    """A node that died while it was measured is an error, no zero."""
+    """A node that died during the measurement is an error, not a zero."""
     child = os.fork()
     if child == 0:
         os._exit(0)

@@ -51,7 +51,7 @@ def _cells(text: str, row: str) -> list[str]:
 
 
 def test_a_figure_is_the_median_of_its_rounds_with_their_spread() -> None:
-    """One slow round of three does not change it, and is seen."""
+    """One slow round of three changes the spread and not the median."""
     text = table(_report(_system("ours", (30, 10, 31)), _system("theirs", (50, 50, 50))))
 
     assert ["960 (320 to 992)", "1,600"] == _cells(text, "cycles/s, 32 in flight")
@@ -60,7 +60,7 @@ def test_a_figure_is_the_median_of_its_rounds_with_their_spread() -> None:
 
 
 def test_what_was_not_measured_is_an_empty_cell() -> None:
-    """A load left out with `--only` is no zero."""
+    """A load left out with `--only` is not shown as zero."""
     text = table(_report(_system("ours", (30,))))
 
     assert [""] == _cells(text, "cycles/s, 8 in flight")
@@ -76,7 +76,7 @@ def test_tasks_that_nobody_was_given_are_summed_over_the_kills() -> None:
 
 
 def test_the_table_replaces_what_is_between_the_markers() -> None:
-    """Written twice it is there once, and the text around it stays."""
+    """A second write replaces the first, and the text around the markers stays."""
     document = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 
     once = placed(document, "new")
@@ -87,7 +87,7 @@ def test_the_table_replaces_what_is_between_the_markers() -> None:
 
 @pytest.mark.parametrize("document", ["", f"{BEGIN}\n", f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n"])
 def test_a_document_without_one_pair_of_markers_is_refused(document: str) -> None:
-    """Nothing is written where nobody asked for it."""
+    """Nothing is written into a document that has no place for it."""
     with pytest.raises(ValueError, match="exactly one line"):
         placed(document, "new")
 
@@ -110,7 +110,7 @@ def test_the_drawing_has_a_point_for_each_figure() -> None:
 
 
 def test_a_report_without_cycles_is_drawn_without_points() -> None:
-    """A run of other loads has its names and no lines."""
+    """A run of other loads is drawn with the systems' names and without lines."""
     bare = System(name="ours", syncs="", batch=1)
 
     drawn = ET.fromstring(plot(_report(bare)))
@@ -132,7 +132,7 @@ def test_a_spread_is_median_least_and_most() -> None:
 
 
 def test_syncs_are_summed_over_the_calls_that_sync() -> None:
-    """Head, rule and total of strace's table are no calls."""
+    """Head, rule and total of strace's table do not count as calls."""
     told = "   calls syscall\n-------- -------\n   12 fdatasync\n    3 fsync\n   15 total\n"
 
     assert 15 == calls(told)

@@ -1,4 +1,4 @@
-"""Versus: each round's ratio is of two samples taken one after the other."""
+"""Versus: each round's ratio compares two samples taken one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of the commands' tests: without development cluster, profile or settings."""
+"""Commands' tests run without a development cluster, a profile or settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Move to an empty directory, without this machine's settings; return it."""
+    """Change to an empty directory without this machine's settings; return it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CODEQ_CONFIG_DIR", str(tmp_path / "codeq"))
     for name in (*_VARIABLES, *(key.env for key in KEYS)):

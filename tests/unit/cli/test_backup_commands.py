@@ -1,4 +1,4 @@
-"""Backup commands: output and exit codes of those that need no cluster."""
+"""Backup commands: output and exit codes of the commands that need no cluster."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
 def test_backups_are_listed_with_what_is_wrong(
     backups: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Complete, damaged and incomplete ones are in the table and in the JSON."""
+    """The table and the JSON have complete, damaged and incomplete backups."""
     whole, damaged, cut = sorted(each.name for each in backups.iterdir())
     (backups / damaged / MANIFEST).write_text("{}")
     (backups / cut / MANIFEST).unlink()
@@ -75,7 +75,7 @@ def test_the_newest_complete_one_is_verified_unless_one_is_named(
 def test_an_export_beside_backups_is_not_taken_for_the_newest_one(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It holds one tenant, so restoring it would lose the others."""
+    """An export holds one tenant, so restoring it would lose the others."""
     newest = max(each.name for each in backups.iterdir())
     export = ("backup", "export", "--in", backups, "--tenant", "acme", "--to", backups, "--json")
     made = json.loads(said(capsys, *export)[1])["id"]
@@ -112,7 +112,7 @@ def test_pruning_says_what_it_would_do_before_it_does(
 def test_one_tenant_moves_to_another_cluster(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is exported, and imported into a restore of a backup without it."""
+    """The tenant is exported, and imported into the restore of a backup without it."""
     exports = {name: tmp_path / name for name in ("acme", "zeta")}
     made = {}
     for name, place in exports.items():

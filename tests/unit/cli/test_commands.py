@@ -115,7 +115,7 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_node_with_a_wrong_configuration_does_not_start(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It ends with 1 and one line on standard error."""
+    """The command ends with 1 and one line on standard error."""
     code = main(["node", *arguments])
 
     error = capsys.readouterr().err

@@ -32,7 +32,7 @@ _PAGES = [
 _ACCEPTANCE = "tests/acceptance"
 _DEPLOY = "tests/unit/test_deploy"
 
-# The test that runs the marked blocks of each page, and fails if it leaves one out.
+# For each page, the test that runs its marked blocks and fails if it leaves one out.
 _README = (
     f"{_ACCEPTANCE}/test_readme.py",
     "test_the_readme_and_the_five_minutes_work_as_they_are_written",
@@ -45,7 +45,7 @@ _MARKED = {
     "docs/start.md": _README,
     "docs/clients.md": (_CLIENTS, "test_a_client_in_go_takes_a_task_through_its_life"),
     "docs/http.md": _HTTP,
-    # The beginning of docs/http.md.
+    # These commands are from the beginning of docs/http.md.
     "docs/tools/http-head.md": _HTTP,
     "docs/recipes.md": (
         "tests/integration/docs/test_recipes.py",
@@ -75,7 +75,7 @@ _MOVED_RULES = "test_the_page_says_how_alerts_lead_to_runbooks_kept_elsewhere"
 _HELD = {
     "docs/security.md": {"openssl req -x509": _CERTIFICATES, "for id in n1": _CERTIFICATES},
     "deploy/README.md": {
-        # The image is built by the same two.
+        # The same two tests build the image.
         "python3.11 -m venv /opt/": _IMAGE,
         "/opt/codeq-cluster/bin/pip install .": _IMAGE,
         "install -m 644 deploy/systemd/": _INSTALLED,
@@ -157,7 +157,7 @@ _TARGETS = sorted({line for _, line in _LINES if _TARGET.match(line)})
 
 def _assert_understood(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Assert that the program's own parser accepts the words as a whole or as a group's name."""
-    # The rest of the line belongs to the shell; addresses have a form, names have none.
+    # The rest of the line belongs to the shell; only addresses have a form that can be checked.
     text = re.split(r" [>|\\]", command)[0].replace("URL", "http://127.0.0.1")
     words = shlex.split(re.sub(r"\bN\b", "1", text))
     try:
@@ -191,7 +191,7 @@ def _parse(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched, warnings.catch_warnings():
         patched.setattr(argparse.ArgumentParser, "parse_args", parsed)
         patched.setattr(sys, "argv", [module, *rest])
-        # Another test may have imported the module, which must run as a program all the same.
+        # Another test may have imported the module already, and it must still run as a program.
         warnings.simplefilter("ignore", RuntimeWarning)
         with pytest.raises(_Understood):
             runpy.run_module(module, run_name="__main__")
@@ -209,7 +209,7 @@ def test_what_a_target_of_a_page_runs_is_understood(
 ) -> None:
     """The module's own parser accepts the arguments that `make` passes on."""
     told = subprocess.run(
-        # The tests may run below a `make`, which adds its directory.
+        # If the tests run below a `make`, it adds lines about its directory.
         [*shlex.split(command), "--dry-run", "--no-print-directory"],
         cwd=ROOT,
         capture_output=True,
@@ -256,7 +256,7 @@ def test_every_page_with_marked_blocks_has_a_test_that_runs_them() -> None:
 
 
 def test_every_test_that_holds_a_command_is_there() -> None:
-    """A test that no longer exists covers nothing."""
+    """A listed test that no longer exists would cover nothing."""
     named = {
         _RUNBOOKS,
         *_MARKED.values(),

@@ -46,7 +46,7 @@ def _completed(script: str, *words: str) -> set[str]:
 def test_commands_flags_and_choices_are_completed(
     script: str, words: tuple[str, ...], offered: set[str]
 ) -> None:
-    """They are those of this release."""
+    """Bash completes exactly those of this release."""
     assert offered == _completed(script, *words)
 
 

@@ -83,7 +83,7 @@ def test_keys_of_codeq_are_worth_a_look(tmp_path: Path) -> None:
 def test_a_cluster_that_nobody_may_command_is_found(
     tmp_path: Path, providers: str, level: FindingLevel, text: str
 ) -> None:
-    """If all tokens are in the configuration, this can be judged; an admin is no operator."""
+    """The doctor can tell if all tokens are in the configuration; an admin is no operator."""
     found = _found(tmp_path, auth__producer=providers)["operator"]
 
     assert found.level is level
@@ -162,7 +162,7 @@ async def test_a_healthy_node_ends_with_0(
 async def test_a_wrong_configuration_is_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a finding beside the other checks, and names the key."""
+    """The error is a finding beside the other checks, and names the key."""
     monkeypatch.chdir(tmp_path)
     async with _node(version=__version__, ahead_s=0, code=200) as url:
         code = await _doctor("--url", url, "--set", "durability=never")
@@ -187,7 +187,7 @@ async def test_a_running_node_says_what_it_takes(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It needs neither configuration nor token, and leaves out words of later releases."""
+    """The check needs neither configuration nor token, and ignores words of later releases."""
     monkeypatch.chdir(tmp_path)
     offers = dict(zip(("artifacts", "webhooks"), said, strict=True))
     async with _node(version=__version__, ahead_s=0, code=200, offers=offers) as url:
@@ -225,7 +225,7 @@ async def test_what_a_write_survives_and_who_syncs_the_log_is_told(
 
 
 def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
-    """Both are off until a place and a secret are configured."""
+    """Artifacts and webhooks are off until a place and a secret are configured."""
     off = _found(tmp_path)
     on = _found(
         tmp_path,

@@ -11,7 +11,7 @@ from codeq_cluster.cli.main import _parser
 
 _README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 _TABLE = _README.partition("## Commands")[2].partition("\n## ")[0]
-# Two serve, and print for whoever looks; the last prints a script.
+# The first two run servers and print for a reader; the last prints a script.
 _WITHOUT_JSON = {"dev", "node", "completion"}
 
 

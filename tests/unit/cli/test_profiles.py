@@ -15,7 +15,7 @@ from codeq_cluster.cli.support import profiles
 from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
 from codeq_cluster.errors import ConfigInvalid
 
-# As codeQ's own command writes it; its fields about an issuer have no meaning here.
+# The file as codeQ's own command writes it; its fields about an issuer have no meaning here.
 _CODEQ = """
 currentProfile: work
 profiles:
@@ -31,7 +31,7 @@ profiles:
     baseUrl: http://home:8080,http://home:8081
     workerToken: home-worker
 """
-# For an init without a cluster.
+# The address of an init without a cluster.
 _NOBODY = "http://127.0.0.1:9"
 
 
@@ -150,7 +150,7 @@ def test_a_variable_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 def test_init_makes_a_profile_for_every_other_command(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It becomes the current one, in a file that no other user can read."""
+    """The new profile becomes the current one, in a file that no other user can read."""
     code = main(["init", "--url", _NOBODY, "--token", "mine"])
     told = capsys.readouterr()
     file = elsewhere / "codeq" / "config.yaml"

@@ -1,4 +1,4 @@
-"""Servers that give a test's answers, where a real broker cannot be made to give them."""
+"""Servers with a test's own answers, for cases that a real broker cannot be made to give."""
 
 from __future__ import annotations
 

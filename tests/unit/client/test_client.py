@@ -258,7 +258,7 @@ async def test_a_task_is_explained_and_cancelled(client: Any) -> None:
 
 
 async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
-    """A wait fails as well, since it would never end."""
+    """Waiting for it fails too, because the wait would never end."""
     nobody = "00000000-0000-0000-0000-000000000000"
     for asking in (client.task(nobody), client.wait(nobody)):
         with pytest.raises(Refused) as caught:
@@ -276,7 +276,7 @@ async def test_what_cannot_be_encoded_is_told_before_anything_is_sent(client: An
 
 
 async def test_a_task_of_several_that_cannot_be_taken_now_is_sent_again() -> None:
-    """Its shard has no leader for a moment; the others are not created twice."""
+    """Its shard has no leader for a moment; the other tasks are not created twice."""
     asked: list[list[str]] = []
 
     async def handler(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Connection: its reading of every kind of answer, and the order of nodes it asks."""
+"""Connection: how it reads every kind of answer, and the order in which it asks nodes."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_a_read_goes_on_to_the_next_node_when_one_does_not_answer() -> Non
         return web.json_response(_TASK)
 
     async with serve(silent) as still, serve(answers) as next_one:
-        # Each node has this long to answer, and the next one must not be too slow for it.
+        # Each node has this long to answer, which the next node must keep on a busy machine too.
         options = {"token": "t", "deadline_s": 0, "discover": False}
         async with Client([still, next_one], timeout_s=2.0, **options) as client:
             assert "x" == (await client.task("x")).id

@@ -31,7 +31,7 @@ class Resize:
 
 @dataclass
 class Crop:
-    """Another one with the same JSON."""
+    """Another type with the same JSON."""
 
     width: int
 
@@ -132,7 +132,7 @@ async def test_a_payload_of_another_form_is_tried_again(broker: LocalBroker) -> 
 
 
 async def test_a_function_runs_in_a_thread_and_keeps_the_context(broker: LocalBroker) -> None:
-    """The loop goes on meanwhile."""
+    """The event loop goes on meanwhile."""
     here = threading.get_ident()
     seen: list[object] = []
     variable: ContextVar[str] = ContextVar("variable", default="")

@@ -1,4 +1,4 @@
-"""Worker: its reports about handlers to a broker, and its reactions to a broker in trouble."""
+"""Worker: its reports of handlers' outcomes, and its reactions to a broker in trouble."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Peer:
 
     Attributes:
         tasks: Handed out, one per claim; after them, claims wait until the client leaves.
-        refusals: By verb, answers given before it behaves.
+        refusals: By verb, the answers it gives before it behaves.
         heard: Each verb and body about a task, in order.
     """
 

@@ -96,6 +96,6 @@ def test_a_refusal_says_what_is_wrong(payload: bytes, words: str) -> None:
 
 
 def test_an_entry_is_written_as_the_level_in_use_has_it() -> None:
-    """A level that adds nothing to entries writes the same form as the level before."""
+    """A level that adds nothing to entries writes them in the form of the level before."""
     assert entries.encode(ENTRY, level=LEVEL + 7) == entries.encode(ENTRY, level=LEVEL)
     assert 1 == entries.encode(ENTRY, level=1)[0]

@@ -50,7 +50,7 @@ def test_an_attempt_moves_the_outbox_job_and_keeps_the_body() -> None:
 
 
 def test_a_change_that_keeps_its_instant_keeps_its_row() -> None:
-    """The old value's row is the new one's, and is not deleted."""
+    """Old and new value share the row, so it is not deleted."""
     same = replace(DELIVERY, error="503")
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
 

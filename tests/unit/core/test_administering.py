@@ -79,7 +79,7 @@ def test_a_deleted_topic_leaves_the_queue_to_the_broker() -> None:
 
 
 def test_a_pause_is_its_first_operators() -> None:
-    """A retry gets the same answer, and another operator's pause changes nothing."""
+    """A retry gets the same answer, and a second operator's pause changes nothing."""
     shard = Shard()
 
     assert Changed(1) == shard.ask(PAUSE)

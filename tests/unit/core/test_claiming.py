@@ -83,7 +83,7 @@ def test_no_more_tasks_are_in_progress_than_the_topic_allows() -> None:
 
 
 def test_a_tenant_has_no_more_in_progress_than_its_budget() -> None:
-    """A claim gets the rest of it, then a refusal that names it; a retry gets its own tasks."""
+    """A claim gets the rest of the budget, then a refusal names it; a retry gets its own tasks."""
     shard = _two_queues(LifetimeRules(budgets={"acme": Budget(leased_max=3)}))
     first = shard.claim(commands=(), count=9)
     refused = shard.ask(claim(request="more", commands=()))

@@ -53,7 +53,7 @@ REPLAY = Replay(request="replay-1", tenant="acme", ids=("t.1",), by="ops")
     ],
 )
 def test_every_end_is_told_with_its_result(end: Operation | None) -> None:
-    """Every end counts, also that of a lease; the delivery is due at once."""
+    """Every end counts, even one by an expired lease; the delivery is due at once."""
     shard = _leased(webhook=HOOK)
     if end is None:
         shard.wait(LEASE_MS)
@@ -208,7 +208,7 @@ def test_a_delivery_that_was_not_tried_is_put_off_and_not_counted() -> None:
 def test_a_delivery_that_is_pending_for_too_long_is_dead_tried_or_not(
     told: tuple[Undelivered, ...], attempts: int, error: str
 ) -> None:
-    """It dies not a millisecond sooner, is kept like any dead delivery, and says why."""
+    """The delivery dies not a millisecond sooner, is kept like any dead one, and says why."""
     shard = _told()
     for each in told[:-1]:
         shard.ask(each)
@@ -240,7 +240,7 @@ def test_the_last_attempt_speaks_for_itself_however_late_it_is() -> None:
     "told", [replace(FAILED, deferred_ms=9_999_999), replace(FAILED, wait_ms=9_999_999)]
 )
 def test_a_delivery_is_put_off_to_its_end_at_the_latest(told: Undelivered) -> None:
-    """It is due when it must be given up, even if its target asks for a later retry."""
+    """Then it is due when it must be given up, even if its target asks for a later retry."""
     shard = _told()
     shard.ask(told)
 
@@ -284,7 +284,7 @@ def test_a_replayed_delivery_starts_over_once() -> None:
 
 
 def test_only_the_tenants_own_deliveries_are_acted_on() -> None:
-    """Another tenant's does not exist."""
+    """For a caller, another tenant's delivery does not exist."""
     shard = _undeliverable()
 
     assert Changed(0) == shard.ask(replace(REPLAY, tenant="umbrella"))

@@ -59,7 +59,7 @@ def test_a_ready_task_has_the_first_reason_that_holds(first: int) -> None:
     ],
 )
 def test_a_limit_that_is_not_met_is_no_reason(facts: Facts) -> None:
-    """One below the bound, or without a bound, the next claim gets the task."""
+    """If the count is one below the bound, or there is no bound, the next claim gets the task."""
     assert explain(READY, facts).reason is Reason.NO_CLAIM
 
 

@@ -33,7 +33,7 @@ def test_no_weight_leaves_a_rest(weight: int) -> None:
 
 
 def test_a_queue_that_comes_late_joins_at_the_present_time() -> None:
-    """It gets the next turn, and from then on no more than its share."""
+    """A late queue gets the next turn, and from then on no more than its share."""
     turns = Turns()
     _serve(turns, {"old": 1}, 50)
 

@@ -86,7 +86,7 @@ def test_a_task_comes_as_it_was_and_once() -> None:
 
 
 def test_a_callback_that_was_made_is_not_made_again() -> None:
-    """Its task is there, so a second import brings neither."""
+    """Its task exists here, so a second import brings neither task nor callback."""
     shard = Shard()
     came = ended()
     took(shard, came)

@@ -1,4 +1,4 @@
-"""Lifecycle: the table of arrows has every one that an operation can draw, and no other."""
+"""Lifecycle: the table has exactly the transitions that operations can make."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def drawn(story: Iterable[Operation | int], rules: LifetimeRules) -> set[Arrow |
 
 
 def test_every_arrow_of_the_table_can_be_drawn() -> None:
-    """One arrow needs a nack without back-off, which the broker's own rules never give."""
+    """One transition needs a nack without backoff, which the broker's own rules never give."""
     at_once = LifetimeRules(backoff_base_ms=0, backoff_max_ms=0)
     found = set().union(
         *(drawn(story, RULES) for story in STORIES),

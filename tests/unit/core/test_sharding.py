@@ -45,7 +45,7 @@ def test_tenants_live_on_every_shard_and_the_nameless_one_like_the_others() -> N
 def test_an_id_is_drawn_for_the_shard_that_is_wanted(
     bits: int, shards: int, data: st.DataObject
 ) -> None:
-    """Only its ending changes, so it stays as long and nearly as random; the hash is the same."""
+    """Only the id's ending is chosen, so its length and nearly all its randomness remain."""
     wanted = data.draw(st.integers(0, shards - 1))
     text = f"{bits:032x}"
 

@@ -1,4 +1,4 @@
-"""Bootstrap: which nodes start a cluster, and which joins later."""
+"""Bootstrap: the nodes that start a cluster, and those that join later."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BOOTSTRAP = Membership(members=tuple(standing(node_id).me for node_id in ORDER))
 
 @dataclass(frozen=True)
 class Case:
-    """A node that asks, the answers it gets, and a part of its reason to wait."""
+    """A node that asks, the answers it gets, and part of its reason to wait."""
 
     mine: BootstrapStanding
     others: tuple[BootstrapStanding, ...]
@@ -94,14 +94,14 @@ def test_a_node_that_lost_its_data_came_later(node_id: str) -> None:
 
 
 def test_two_that_lost_their_data_wait_for_the_third() -> None:
-    """It has the data that they lost."""
+    """The third node has the data that they lost."""
     waits = judge(standing("n1", data=99), [standing("n2", data=98)], order=ORDER, level=1)
 
     assert "not all nodes answer" == waits
 
 
 def test_a_node_among_members_that_were_let_in_came_later() -> None:
-    """They know no bootstrap membership, but are members of a cluster."""
+    """The others know no bootstrap membership, but are members of a cluster."""
     told = standing("n3", members=codec.encode(BOOTSTRAP))
 
     assert (
@@ -144,7 +144,7 @@ class Node:
         )
 
     def on_bootstrap(self, membership: Membership) -> None:
-        """Write it down, unless the disk refuses."""
+        """Store the membership, unless the disk refuses."""
         if self.disk_fails:
             self.disk_fails -= 1
             raise StorageFailed("no space left")
@@ -158,7 +158,7 @@ class Node:
         assert timeout_s > 0
         self.asked += 1
         if self.asked > 6 and self.mine.me.id == "n3":
-            # They have lost their data, and bootstrap a new cluster.
+            # The peers have lost their data, and bootstrap a new cluster.
             self.others = {"n1": standing("n1", 91), "n2": standing("n2", 92)}
             begun = tuple(each.me for each in (*self.others.values(), self.mine))
             self.others["n1"] = standing(
@@ -227,7 +227,7 @@ async def test_a_node_that_knows_nobody_alive_learns_its_cluster_from_callers() 
 
 @pytest.mark.usefixtures("at_once")
 async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
-    """It waits to join itself; the configuration decides who bootstraps."""
+    """The caller waits to join too; the configuration decides which nodes bootstrap."""
     node = Node(
         standing("n1"),
         {"n2": standing("n2"), "n3": standing("n3"), "n8": standing("n8", 8)},

@@ -1,4 +1,4 @@
-"""Joining: the membership after each change, and the reasons against one."""
+"""Plans: the membership after each change, and the reasons to refuse one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_node_on_other_data_waits_for_a_majority_of_the_others() -> None:
 
 
 def test_a_node_whose_other_self_lives_is_refused() -> None:
-    """It may retry: the other process may end."""
+    """The refusal allows a retry, because the other process may end."""
     refused = refusal(joining_node(data=22), lives=(("n2", 2),))
 
     assert ("node-lives", True) == (refused.code, refused.retryable)
@@ -84,7 +84,7 @@ def test_a_node_whose_other_self_lives_is_refused() -> None:
 
 
 def test_the_only_voter_cannot_come_back_without_its_data() -> None:
-    """No other node has them."""
+    """No other node has its data."""
     alone = Membership(members=(Member(id="n2", data=2),))
 
     assert "last-voter" == refusal(joining_node(data=22), alone).code
@@ -99,7 +99,7 @@ def test_nobody_comes_in_unexpected() -> None:
 
 
 def test_an_expected_node_comes_in_on_the_data_it_has() -> None:
-    """It joins as a learner, whatever its data."""
+    """The node joins as a learner, whatever its data."""
     expecting = after(Expect(id="n4", link="h4:1", http="http://h4"))
     assert Member(id="n4", data=0, voter=False, link="h4:1", http="http://h4") == expecting.of("n4")
 
@@ -117,7 +117,7 @@ def test_a_member_is_not_expected_again() -> None:
 
 
 def test_a_release_that_is_too_old_is_refused() -> None:
-    """It could not read the other nodes' formats."""
+    """Such a release could not read the other nodes' formats."""
     newer = Membership(members=THREE.members, level=2)
 
     assert "level-too-low" == refusal(joining_node(level=1), newer).code
@@ -144,7 +144,7 @@ def test_a_node_goes_when_a_majority_of_the_others_answers() -> None:
 
 
 def test_a_learner_may_always_go() -> None:
-    """No majority needs it."""
+    """No majority needs a learner."""
     expecting = after(Expect(id="n4", link="h4:1", http="http://h4"))
 
     assert THREE == after(Dismiss(id="n4"), expecting, away="n1 n2 n3")

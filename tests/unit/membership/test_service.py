@@ -1,4 +1,4 @@
-"""Members: a leader's answers to requested changes."""
+"""Membership service: a leader's answers to requested changes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_change_that_may_yet_come_to_nothing_is_not_done() -> None:
 
 @pytest.mark.parametrize(("data", "code"), [(2, ""), (22, "no-majority")])
 async def test_a_node_on_other_data_answers_for_nobody(data: int, code: str) -> None:
-    """It is connected, but does not count."""
+    """The node is connected, but does not count towards a majority."""
     asked = members(Group(), Link({"n2": data, "n3": 3}))
 
     effect = await asked.change(0, Dismiss(id="n3"), timeout_s=5, dry=True)

@@ -78,7 +78,7 @@ async def test_an_outage_that_is_over_is_no_reason_for_the_next() -> None:
 
 
 def test_a_suspect_replica_is_wrong_until_a_majority_agrees_with_it() -> None:
-    """Two that differ cannot tell which of them is right."""
+    """Two replicas that differ cannot tell which of them is right."""
     cluster = settled()
     propose(cluster, 3)
     for node_id in "ABC":

@@ -1,4 +1,4 @@
-"""Outages: when a node's replicas step back from their disk, and when they return."""
+"""Outages: replicas step back from a failing disk, and return to a healthy one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BROKEN = StorageFailed("writing: IO error: While fsync: Input/output error")
 
 
 class Store:
-    """A replica's disk that refuses to be opened as often as the test says."""
+    """A replica's store that fails to open as often as the test asks."""
 
     def __init__(self, story: list[str], name: str) -> None:
         self.refuse: BaseException | None = None
@@ -42,7 +42,7 @@ class Store:
 
 
 class Stage:
-    """Two replicas on a disk with as much room as the test says."""
+    """Two replicas on a disk with as much room as the test asks."""
 
     def __init__(self, *, min_free_bytes: int = 256 * MIB) -> None:
         self.story: list[str] = []
@@ -99,7 +99,7 @@ async def test_with_enough_room_nothing_happens() -> None:
     assert [] == await stage.later()
     assert 1000 * MIB == stage.outages.free_bytes
     assert 4000 * MIB == stage.outages.size_bytes
-    # The counter exists from the start, so that the first one shows as an increase.
+    # The counter exists from the start, so that the first event shows as an increase.
     assert {0: 0, 1: 0} == dict(stage.outages.reseeded)
 
 
@@ -175,7 +175,7 @@ async def test_a_disk_that_stays_broken_is_given_up() -> None:
 
 
 async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
-    """Opening it is not enough; it must also work."""
+    """It is not enough that the disk opens; it must also work."""
     stage = Stage()
     for _ in range(9):
         stage.outages.failed(0, BROKEN)
@@ -209,7 +209,7 @@ async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
 async def test_damage_found_while_stores_are_reopened_is_not_forgotten(
     met_by: int, *, refused: bool
 ) -> None:
-    """While the previous or its own store is reopened: it stays out, and the reason is given."""
+    """Its replica stays out with that reason, whichever store is being reopened."""
     stage = Stage()
     stage.free = 0
     await stage.later()
@@ -227,7 +227,7 @@ async def test_damage_found_while_stores_are_reopened_is_not_forgotten(
 
 
 async def test_a_disk_that_fails_while_it_is_probed_is_tried_once_more() -> None:
-    """The new verdict replaces the one being retried; the other shard goes out with it again."""
+    """The new failure replaces the one being retried, and takes the other shard out again."""
     stage = Stage()
     stage.free = 0
     await stage.later()
@@ -293,7 +293,7 @@ async def test_a_state_that_differs_is_fetched_again() -> None:
 
 
 async def test_a_state_that_differs_on_a_full_disk_is_withdrawn_too() -> None:
-    """It acknowledges entries of the log, and has no room for them."""
+    """Otherwise the replica would acknowledge log entries that it has no room for."""
     stage = Stage()
     stage.outages.diverged(1, 77)
     stage.free = 0
@@ -305,7 +305,7 @@ async def test_a_state_that_differs_on_a_full_disk_is_withdrawn_too() -> None:
 
 
 async def test_a_state_that_differs_again_and_again_is_given_up() -> None:
-    """Three times in ten minutes it is replaced; the fourth time an operator must look."""
+    """Its state is replaced three times in ten minutes; then an operator must look."""
     stage = Stage()
     for _ in range(3):
         assert stage.outages.diverged(0, 77)

@@ -1,4 +1,4 @@
-"""Node leaving: the nodes that a leaving node asks to lead in its place."""
+"""Drain: the nodes that a leaving node asks to lead in its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT_LOG = RaftSettings(keep_entries=20, log_entries_max=512, entries_in_flight
 
 
 class Leaders:
-    """Reports no change of leaders, so that no try ends before the simulated pause does."""
+    """Reports no change of leaders, so that no attempt ends before its simulated pause."""
 
     leader = None
 
@@ -47,7 +47,7 @@ async def leave(cluster: SimCluster) -> float:
 
 
 async def test_the_heir_is_asked_when_it_can_lead() -> None:
-    """Shards have next leaders in turn: the first's is the next voter, whatever others hold."""
+    """Shards get their next leaders in turn: the first shard gets the next voter."""
     cluster = settled()
 
     took_s = await leave(cluster)
@@ -57,7 +57,7 @@ async def test_the_heir_is_asked_when_it_can_lead() -> None:
 
 
 async def test_an_heir_that_fetches_a_snapshot_is_passed_over() -> None:
-    """It is connected but could not lead for long; writes do not wait for it."""
+    """That heir is connected but could not lead for long, and writes must not wait for it."""
     cluster = settled(settings=SHORT_LOG)
     cluster.cut("B", "AC")
     for batch in range(8):
@@ -87,7 +87,7 @@ async def test_an_heir_that_has_gone_silent_is_passed_over() -> None:
 
 
 async def test_who_was_asked_in_vain_is_not_asked_again() -> None:
-    """It had answered moments before; the second try asks the peer with most of the log."""
+    """The peer had answered moments before; the second try asks the peer with most of the log."""
     cluster = settled()
     cluster.nodes["B"].group.pause(lambda _error: None)
     cluster.propose(b"what B lacks")
@@ -115,7 +115,7 @@ async def test_peers_out_of_reach_for_a_moment_are_asked_until_one_leads() -> No
 async def test_a_node_whose_peers_never_take_over_asks_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a cluster whose time stands still, every try is in vain."""
+    """Time stands still in this cluster, so every try is in vain."""
     monkeypatch.setattr(drain, "HANDOVER_S", 0.05)
     cluster = settled()
     leaving = Drain(node_id="A", groups=[cluster.nodes["A"].group], replicas=[Leaders()])

@@ -1,4 +1,4 @@
-"""Recovery: the last node with the data becomes a cluster of one, from any state."""
+"""Recovery: the last node with the data becomes a cluster of one node, from any state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(path: Path) -> DataDirectory:
 
 
 def members_of(directory: DataDirectory) -> Membership:
-    """Return the members of the group, by the log on disk; the log counts as new afterwards."""
+    """Return the group's members by the log on disk, loaded and flushed as at a start."""
     settings = StoreSettings()
     store = RocksShard(directory.shard_path(0), settings=settings, cache=new_cache(settings))
     try:
@@ -51,7 +51,7 @@ def recover(path: Path) -> None:
 
 
 def test_what_is_left_is_one_member(path: Path) -> None:
-    """Repeating it changes nothing."""
+    """A repetition changes nothing."""
     for _ in range(2):
         recover(path)
 
@@ -111,7 +111,7 @@ def test_a_snapshot_that_was_coming_in_does_not_undo_it(path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["CURRENT", "*"])
 def test_looking_at_a_damaged_shard_makes_nothing_in_its_place(path: Path, lost: str) -> None:
-    """The remains may be the last copy there is."""
+    """The remains may be the last copy of the data."""
     for file in (path / "shard-0").glob(lost):
         file.unlink()
     left = {each.name for each in (path / "shard-0").iterdir()}

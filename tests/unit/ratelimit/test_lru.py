@@ -6,7 +6,7 @@ from codeq_cluster.ratelimit.lru import LruTable
 
 
 def test_an_entry_is_made_once_and_found_again() -> None:
-    """While it is remembered."""
+    """The same entry is returned for as long as it is remembered."""
     table = LruTable[str, list[int]](idle=lambda entry: not entry, entries_max=10)
     table.of("a", list).append(1)
 
@@ -14,7 +14,7 @@ def test_an_entry_is_made_once_and_found_again() -> None:
 
 
 def test_idle_entries_go_when_others_come() -> None:
-    """No more of them stay than of used ones, however many keys pass through."""
+    """Idle entries are at most as many as used ones, however many keys pass through."""
     table = LruTable[int, list[int]](idle=lambda entry: not entry, entries_max=1_000)
     for key in range(20):
         table.of(key, list).append(1)

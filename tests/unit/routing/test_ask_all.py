@@ -1,4 +1,4 @@
-"""Gathering facts that only each node has."""
+"""Ask all: facts that each node only knows of itself are gathered."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_node_that_is_away_is_left_out() -> None:
 async def test_a_node_that_is_silent_is_waited_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The view refreshes soon."""
+    """The view is refreshed soon, so one answer may be missing."""
     monkeypatch.setattr(ask_all, "WAIT_S", 0.01)
     link = cluster("n1", "n2", "n3")
     link.silent.add("n2")
@@ -90,7 +90,7 @@ async def test_a_node_that_is_silent_is_waited_for_a_moment(
 
 
 async def test_a_node_of_another_release_is_left_out() -> None:
-    """It does not know the question, or answers in another form."""
+    """Such a node does not know the question, or answers in another form."""
     link = cluster("n1", "n2", "n3")
 
     async def another(question: str) -> list[str]:

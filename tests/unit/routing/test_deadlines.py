@@ -16,7 +16,7 @@ def a_loop() -> tuple[SimClock, SimLoop, Deadlines]:
 
 
 def test_a_wait_ends_at_its_deadline() -> None:
-    """It ends no earlier than that, and at most one sweep later."""
+    """The wait ends no earlier, and at most one sweep later."""
     clock, loop, deadlines = a_loop()
     wait: asyncio.Future[str] = loop.create_future()
     deadlines.watch(wait, loop.time() + 1.0)
@@ -42,7 +42,7 @@ def test_a_wait_that_has_ended_is_left_alone() -> None:
 
 
 def test_a_loop_without_waits_has_no_timer() -> None:
-    """The timer is gone after the last wait as well."""
+    """The timer is also gone after the last wait."""
     clock, loop, deadlines = a_loop()
     wait: asyncio.Future[str] = loop.create_future()
     deadlines.watch(wait, loop.time() + 1.0)

@@ -1,4 +1,4 @@
-"""Leader hints: which peer a node asks about a shard it hears nothing of itself."""
+"""Leader hints: the peer to ask about a shard whose leader the node does not hear."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_without_a_word_the_next_is_asked() -> None:
 
 
 def test_nobody_was_asked_and_nothing_is_learned() -> None:
-    """There was no peer."""
+    """There was no peer to ask."""
     hints = LeaderHints(list)
 
     hints.astray(0, None, NotLeader("n3"))

@@ -1,4 +1,4 @@
-"""Answers over the link: each is of the type that its question names."""
+"""Answers over the link: each has the type that its question names."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Peer:
 
 
 async def asked(answer: Answer) -> Explained:
-    """Return what a caller gets who asks for an explanation."""
+    """Return the answer to a caller that asks for an explanation."""
     engines: list[Any] = [Follower()]
     router = Router(
         node_id="n1", engines=engines, calls=Peer(answer), on_answered=lambda method, seconds: None
@@ -51,11 +51,11 @@ async def asked(answer: Answer) -> Explained:
 
 
 async def test_a_question_brings_the_type_of_its_answer() -> None:
-    """No caller has to look at what it got."""
+    """No caller has to check the type of its answer."""
     assert Explained(None) == await asked(Explained(None))
 
 
 async def test_the_answer_to_another_question_is_not_passed_on() -> None:
-    """A leader that mixes its answers up is a bug, and no caller goes by it."""
+    """A leader that mixes up its answers has a bug, and no caller may use such an answer."""
     with pytest.raises(AssertionError, match="answered with something else"):
         await asked(Settled())

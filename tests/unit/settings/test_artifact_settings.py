@@ -41,7 +41,7 @@ def test_artifacts_have_no_place_unless_one_is_given() -> None:
 
 
 def test_a_directory_is_given() -> None:
-    """Provider and path are enough."""
+    """A provider and a path are enough."""
     found = loaded({"ARTIFACTS_PROVIDER": "local", "ARTIFACTS_DIRECTORY": "/srv/a"})
 
     assert (

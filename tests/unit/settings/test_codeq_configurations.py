@@ -31,7 +31,7 @@ _LEAST: Mapping[str, str] = {"PERSISTENCE_PATH": "data", **_TOKENS}
 
 
 def _says(loaded: Loaded) -> dict[str, str]:
-    """Return the remark on each key that is not used as it is."""
+    """Return the remark on each key that is not used unchanged."""
     said = {remark.name: remark.says for remark in loaded.remarks}
     assert len(loaded.remarks) == len(said)
     return said
@@ -149,7 +149,7 @@ def test_a_file_of_the_chart_loads_where_its_data_is_said_to_be() -> None:
 
 
 def test_the_environments_of_a_raft_cluster_load() -> None:
-    """They need only the cluster's secret in addition, and are the same on every node."""
+    """Only the cluster's secret is added, the same on every node."""
     loaded = {
         name: load(environment={**variables, **configurations.CLUSTER_SECRET})
         for name, variables in configurations.raft_environments().items()
@@ -179,7 +179,7 @@ def test_the_environments_of_a_raft_cluster_load() -> None:
 
 
 def test_a_cluster_without_a_secret_is_told_to_have_one() -> None:
-    """CodeQ's link admits every node."""
+    """CodeQ's own link admits every node, so its configurations have no secret."""
     refused = _refusal(configurations.raft_environments()["left"])
 
     assert (
@@ -189,7 +189,7 @@ def test_a_cluster_without_a_secret_is_told_to_have_one() -> None:
 
 
 def test_the_forms_of_its_raft_variables_are_understood() -> None:
-    """Its heartbeat is a follower's timeout: beside its election time it cannot be a pause."""
+    """CodeQ's heartbeat is a follower's timeout, so it is not taken for an interval."""
     environment = {
         "RAFT_ENABLED": "true",
         "RAFT_SELF_ID": "node-2",
@@ -315,7 +315,7 @@ def test_a_key_in_two_places_is_named_once(tmp_path: Path) -> None:
 
 
 def test_variables_without_a_key_are_named_as_they_are() -> None:
-    """Those of codeQ's libraries."""
+    """These are variables of codeQ's libraries."""
     variables = ("KVROCKS_PASSWORD", "GIN_MODE", "CODEQ_PPROF", "CODEQ_PPROF_ADDR")
 
     assert set(variables) == _remarks(dict.fromkeys(variables, "1")).keys()
@@ -430,7 +430,7 @@ def test_tracing_that_is_switched_off_is_off() -> None:
     ],
 )
 def test_a_collector_of_codeq_is_spoken_to_by_grpc(theirs: dict[str, str], endpoint: str) -> None:
-    """Over TLS by default, and only if tracing is on."""
+    """The connection uses TLS by default, and exists only if tracing is on."""
     on = {"TRACING_ENABLED": "true"}
     ours = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://ours.example:4318"}
 
@@ -450,7 +450,7 @@ def test_a_collector_of_codeq_is_spoken_to_by_grpc(theirs: dict[str, str], endpo
 
 
 def test_a_collector_of_codeq_that_is_no_address_is_refused_by_its_own_name() -> None:
-    """Like any other invalid value."""
+    """The error is like that for any other invalid value."""
     refusal = _refusal({"TRACING_ENABLED": "true", "TRACING_OTLP_ENDPOINT": "user:word@host"})
 
     assert "TRACING_OTLP_ENDPOINT" in refusal

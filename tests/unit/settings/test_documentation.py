@@ -28,14 +28,14 @@ _NO_LIBRARIES = {*sys.stdlib_module_names, "codeq_cluster", "_typeshed"}
 
 
 def test_the_documentation_has_every_key_as_it_is() -> None:
-    """Name, variable, default, bounds and meaning of each key stand in docs/configuration.md."""
+    """docs/configuration.md has name, variable, default, bounds and meaning of each key."""
     missing = [row for row in map(row, KEYS) if row not in _CONFIGURATION]
 
     assert not missing, "docs/configuration.md lacks:\n" + "\n".join(missing)
 
 
 def test_the_documentation_has_no_key_that_is_not() -> None:
-    """A row without a key is left over."""
+    """A row whose key no longer exists is a leftover."""
     rows = re.findall(r"^\| `[^|]*\| `[A-Z0-9_]+`.*$", _CONFIGURATION, re.MULTILINE)
 
     assert len(rows) == len(KEYS)
@@ -115,7 +115,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def test_every_hard_package_has_its_design() -> None:
-    """Those whose rules no single module shows."""
+    """A package is hard if no single module shows its rules."""
     packages = [design.parent.name for design in _DESIGNS]
 
     assert ["broker", "membership", "raft", "snapshots", "storage", "wire"] == packages
@@ -123,7 +123,7 @@ def test_every_hard_package_has_its_design() -> None:
 
 @pytest.mark.parametrize("design", _DESIGNS, ids=lambda design: design.parent.name)
 def test_a_design_names_the_modules_of_its_package(design: Path) -> None:
-    """Each module exactly once, so that a reader can find its content."""
+    """Each module appears exactly once, so that a reader can find its content."""
     package = design.parent
     table = design.read_text().partition("## Modules")[2].partition("\n## ")[0]
     named = [
@@ -141,7 +141,7 @@ def test_a_design_names_the_modules_of_its_package(design: Path) -> None:
 
 @pytest.mark.parametrize("design", _DESIGNS, ids=lambda design: design.parent.name)
 def test_a_design_names_tests_that_are_there(design: Path) -> None:
-    """A rule with a test that is gone would be held by nothing."""
+    """A rule whose test is gone would be held by nothing."""
     text = design.read_text()
     named = set(re.findall(r"`(test_\w+)`", text))
     scenarios = set(re.findall(r"`(scenarios/\w+\.txt)`", text))
@@ -161,7 +161,7 @@ def _tests() -> frozenset[str]:
 
 
 def test_the_documentation_names_every_target_of_make() -> None:
-    """`make` alone lists the targets, each with its one line."""
+    """`make` without a target lists all of them, one line each."""
     text = (_ROOT / "Makefile").read_text()
     phony = re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE)[0].split()
 

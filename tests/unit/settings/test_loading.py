@@ -245,7 +245,7 @@ def test_peers_come_in_the_same_order_on_every_node() -> None:
 
 
 def test_a_node_without_peers_is_a_cluster_of_one() -> None:
-    """It needs no secret, and its link still has a random one."""
+    """Such a node needs no secret, and its link gets a random one."""
     one, other = _load().settings, _load().settings
 
     assert [one.node_id] == [peer.id for peer in one.peers]
@@ -254,7 +254,7 @@ def test_a_node_without_peers_is_a_cluster_of_one() -> None:
 
 
 def test_a_node_that_is_to_meet_others_begins_no_cluster_of_its_own() -> None:
-    """A secret is for peers; they must be named, or declared to be none."""
+    """A secret implies peers, so they must be named, or declared to be none."""
     assert "raft.peers" in _refusal({"CLUSTER_SECRET": _SECRET})
     assert "raft.peers" in _refusal({"RAFT_SELF_ID": "n4", "CLUSTER_SECRET": _SECRET})
 
@@ -521,7 +521,7 @@ budgets:
 
 
 def test_a_file_has_rate_limits_as_in_the_reference_and_by_tenant(tmp_path: Path) -> None:
-    """Two numbers a scope; a tenant's own replace the general ones."""
+    """A scope has two numbers; a tenant's own replace the general ones."""
     file = _file(
         tmp_path,
         """

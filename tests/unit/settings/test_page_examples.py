@@ -34,7 +34,7 @@ _CONFIGURATIONS = _of("yaml")
 
 @pytest.mark.parametrize("name", _CONFIGURATIONS)
 def test_a_configuration_of_a_page_loads(name: str, tmp_path: Path) -> None:
-    """As part of the whole one of operations.md, with its secrets present."""
+    """A fragment loads as part of the complete one of operations.md, with its secrets present."""
     whole = yaml.safe_load(_CONFIGURATIONS[_WHOLE].body)
     part = yaml.safe_load(_CONFIGURATIONS[name].body)
     for secret in ("cluster", "webhook", "producer", "jwt"):
@@ -47,7 +47,7 @@ def test_a_configuration_of_a_page_loads(name: str, tmp_path: Path) -> None:
 
 
 def test_the_certificates_of_the_page_are_taken_by_the_nodes_they_are_for(tmp_path: Path) -> None:
-    """They are made by the same commands that a reader copies."""
+    """The certificates are made by the same commands that a reader copies."""
     subprocess.run(
         ["bash", "-euo", "pipefail", "-c", _MAKING],
         cwd=tmp_path,

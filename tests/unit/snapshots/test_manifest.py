@@ -34,7 +34,7 @@ def said(*files: tuple[object, object]) -> object:
 
 @given(MANIFESTS)
 def test_a_manifest_arrives_as_it_left(manifest: SnapshotManifest) -> None:
-    """It travels as the plain values that the link carries."""
+    """A manifest travels as the plain values that the link carries."""
     assert manifest == manifests.decode(manifests.encode(manifest))
 
 

@@ -15,7 +15,7 @@ from codeq_cluster.testing.sim_database import SimDatabase
 from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
 
 ALL = (b"", b"\xff")
-# A write that takes longer than this never completes.
+# A write that has not completed by then never will.
 PATIENCE_S = 1.0
 
 
@@ -98,7 +98,7 @@ class SimNode:
         self.clock.run_until(self.clock.now + seconds)
 
     def begin(self, shard: int, *rows: Row) -> Callable[[], list[BaseException | None]]:
-        """Begin a write; the returned call gives its outcome, [] while there is none."""
+        """Begin a write; the returned function gives its outcome, [] while there is none."""
         told: list[BaseException | None] = []
         self.shard(shard).log.write(rows, [], told.append)
         return lambda: told

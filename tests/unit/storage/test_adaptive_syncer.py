@@ -36,7 +36,7 @@ class Way:
         done(None)
 
     def stop(self, within_s: float) -> bool:
-        """Take that time too; fail when the bound is shorter."""
+        """Take that time to stop; fail if the bound is shorter."""
         self.stopped_within = within_s
         self.clock.now += self.took_s
         return self.took_s <= within_s

@@ -23,7 +23,7 @@ sys.stdin.read()
 
 
 def test_what_was_noted_is_there_after_a_kill(tmp_path: Path) -> None:
-    """The numbers need no sync for that, and none is made."""
+    """The numbers survive a kill without a sync, and none is made."""
     path = tmp_path / "applied"
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(path)],

@@ -47,7 +47,7 @@ def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
         node.lose_power()
         node.start()
 
-        # The failed write may be there or not, but its state no longer changes.
+        # The failed write may be in the log or not, but that no longer changes.
         assert {**shown, b"log/2": b"c"} == node.rows(0)
 
 
@@ -93,7 +93,7 @@ def test_failures_in_a_row_lose_nothing_that_was_acknowledged_between_and_after(
 
 
 def test_a_shard_is_reopened_while_another_is_written() -> None:
-    """The job under way has no write of the reopened shard."""
+    """The job in progress has no write of the reopened shard."""
     node = SimNode()
     node.start()
     assert node.write(0, (b"log/0", b"a")) is None

@@ -133,7 +133,7 @@ def test_rows_that_come_and_go_are_spilled_as_if_each_had_been_written(
 
 
 def test_a_row_that_came_and_went_is_not_spilled() -> None:
-    """The database has none to delete; a record may be there, and is deleted."""
+    """The database has no such row to delete; a record may be there, and is deleted."""
     buffer = RowBuffer(lambda key: key == b"index")
     buffer.update({b"index": b"", b"record": b"1"}, net=True)
     buffer.update({b"index": None, b"record": None}, net=True)

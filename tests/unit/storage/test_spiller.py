@@ -46,7 +46,7 @@ def test_rows_reach_the_database_soon_and_unasked() -> None:
 
 
 def test_shards_are_spilled_in_turn() -> None:
-    """The loop writes one part of the shards at a time, so that a request waits for less."""
+    """The loop spills a few shards at a time, so that a request waits less."""
     node = started()
     node.begin(0, ROW)
     node.begin(1, ROW)
@@ -75,7 +75,7 @@ def test_log_and_state_are_spilled_as_of_one_moment() -> None:
 
 
 def test_a_stalled_database_is_tried_again_and_the_log_goes_on() -> None:
-    """Acknowledgements need only the write-ahead log."""
+    """An acknowledgement needs only the write-ahead log, not the database."""
     node = started()
     node.databases[0].stalled = True
     for row in rows(3):
@@ -173,7 +173,7 @@ def big(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def test_segments_are_deleted_when_every_database_has_them_on_disk() -> None:
-    """No segment goes before each database has synced; after that a crash loses nothing."""
+    """No segment goes before every database has synced; after that a crash loses nothing."""
     node = started(segment_bytes=1)
     segments = node.disks[0].segments
     node.databases[1].stalled = True

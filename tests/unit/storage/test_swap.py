@@ -1,4 +1,4 @@
-"""The exchange of directories: a power cut leaves one of the two, complete."""
+"""Swaps of directories: a power cut leaves one of the two, complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from codeq_cluster.storage.swap import exchange, incoming_path, settle
 OLD = {"CURRENT": b"old", "000004.sst": b"a", "000005.log": b""}
 NEW = {"CURRENT": b"new", "000009.sst": b"bb"}
 
-# Every call with which the exchange touches the file system.
+# All calls with which a swap touches the file system.
 CALLS = ("open", "fsync", "rename", "unlink", "rmdir")
 
 
@@ -130,7 +130,7 @@ def test_a_power_cut_at_any_call_leaves_one_of_the_two_whole(
                 break
         outcomes.append(content(path) == NEW)
 
-    # The old directory up to one call, the new one from then on.
+    # Up to one call the old directory remains, and from then on the new one.
     assert sorted(outcomes) == outcomes
     assert {False, True} == set(outcomes)
 
@@ -138,7 +138,7 @@ def test_a_power_cut_at_any_call_leaves_one_of_the_two_whole(
 def test_each_step_is_durable_before_the_next_relies_on_it(
     tmp_path: Path, machine: Machine
 ) -> None:
-    """Files come before the marker, the marker before a rename, its removal after the renames."""
+    """Files come before the marker, renames after it, and its removal after the renames."""
     path = prepared(tmp_path / "data")
     incoming, parent = incoming_path(path), path.parent
     with machine.power_for(None):

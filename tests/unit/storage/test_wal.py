@@ -94,7 +94,7 @@ def test_a_write_of_a_shard_that_is_not_there_is_refused() -> None:
     ],
 )
 def test_a_lost_segment_is_refused(lost: int, text: str) -> None:
-    """Any segment but the last is missed; nothing says that another one followed the last."""
+    """The loss of any segment but the last is noticed; nothing tells that the last one existed."""
     disk = Disk().segments
     filled(disk)
     disk.delete(disk.names()[lost])
@@ -110,7 +110,7 @@ def test_a_log_without_any_segment_is_refused() -> None:
 
 
 def test_a_torn_end_is_refused_where_another_segment_follows() -> None:
-    """The next segment says how much of the one before it was on disk."""
+    """The next segment records how much of the previous one was on disk."""
     disk = Disk().segments
     filled(disk)
     disk.tear(disk.names()[1], keep=0.7)
@@ -130,7 +130,7 @@ def test_a_torn_header_is_refused() -> None:
 
 
 def test_a_segment_under_anothers_name_is_refused() -> None:
-    """Files that were mixed up are no log."""
+    """Files whose names were swapped do not make a log."""
     disk = Disk().segments
     filled(disk)
     content = disk.read(disk.names()[2])
@@ -156,7 +156,7 @@ def test_a_job_that_failed_may_be_there_and_is_followed_by_others() -> None:
         assert not wal.has_room(0)
         disk.full = False
     assert 4 == job(wal, write(0, b"4"))
-    # The failed jobs are not completely on disk, as the power cut shows.
+    # The power cut shows that the failed jobs are not completely on disk.
     disk.segments.crash(Random(4))
 
     found = recovered(disk.segments, 0)

@@ -1,4 +1,4 @@
-"""The history behind the charts."""
+"""History: the counts behind the charts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Story:
 
 
 async def test_what_happens_in_a_slot_is_counted_for_queue_tenant_and_cluster() -> None:
-    """Each flow and each slot separately."""
+    """Each flow and each slot is counted separately."""
     story = Story()
     story.history.count("acme", "resize", Flow.CREATED)
     story.history.count("acme", "resize", Flow.CREATED)
@@ -78,7 +78,7 @@ async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
 
 
 async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> None:
-    """After the last one it has, and without the current one."""
+    """It gets the slots after its last one, without the current one."""
     story = Story()
     for number in range(4):
         for _ in range(number):
@@ -173,7 +173,7 @@ async def test_what_flowed_between_two_slots_is_summed_up_by_queue() -> None:
 
 
 async def test_queues_whose_dead_letters_grow_are_named() -> None:
-    """Each with its increase since the history began; requeued dead letters do not count."""
+    """Each comes with its increase since the history began, without requeued dead letters."""
     story = Story()
     story.shards = [{("a", "acme"): Counters(dead=5), ("b", "acme"): Counters(dead=5)}]
     await story.pass_by()
@@ -199,7 +199,7 @@ async def test_queues_beyond_the_bound_count_for_their_tenant() -> None:
 
 
 async def test_tenants_beyond_the_bound_count_for_the_cluster() -> None:
-    """The same for tenants."""
+    """Memory does not grow with the number of tenants either."""
     story = Story()
     for number in range(TENANTS_MAX + 10):
         story.history.count(f"t{number}", "resize", Flow.CREATED)

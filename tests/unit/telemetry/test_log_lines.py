@@ -1,4 +1,4 @@
-"""Logs: an event and its fields, one JSON object a line."""
+"""Logs: each line is one JSON object with an event and its fields."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def record(**fields: object) -> logging.LogRecord:
 
 
 def test_a_line_is_an_event_and_its_fields() -> None:
-    """Types are kept."""
+    """Fields keep their types."""
     assert {
         "ts": "1970-01-01T00:00:01.500Z",
         "level": "info",

@@ -70,7 +70,7 @@ def test_levels_are_read_when_they_are_scraped() -> None:
 
 
 def test_two_nodes_of_one_process_count_apart() -> None:
-    """Each has its own registry, with the process's own metrics."""
+    """Each node has its own registry, which also has the process's metrics."""
     one, other = Metrics(), Metrics()
     one.rate_limited("producer", "create_task")
 

@@ -1,4 +1,4 @@
-"""Accounting: each violation, planted, is found, and a clean run is left alone."""
+"""Accounting: each planted violation is found, and a clean run has none."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_failure_of_a_surviving_node_is_a_failed_request() -> None:
 
 
 def test_the_time_to_repair_counts_only_creates_asked_after_the_fault() -> None:
-    """An answer under way when the fault struck proves nothing."""
+    """An answer already under way when the fault struck proves no repair."""
     under_way = replace(CREATE, started_s=0.9, ended_s=1.05)
     elsewhere = replace(CREATE, started_s=1.1, ended_s=1.15, shard=0)
     first = replace(CREATE, started_s=1.2, ended_s=1.75)
@@ -146,7 +146,7 @@ def test_the_time_to_repair_counts_only_creates_asked_after_the_fault() -> None:
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
-    """The summary of 1..100 is its 51st, 91st, 100th and last value; an empty set is all zero."""
+    """For 1 to 100 they are the 51st, 91st, 100th and last value; for an empty set all are zero."""
     summary = Percentiles.of([float(n) for n in range(100, 0, -1)])
 
     assert Percentiles(count=100, p50=51.0, p90=91.0, p99=100.0, max=100.0) == summary

@@ -1,4 +1,4 @@
-"""HTTP client: answers are read in whatever pieces they arrive, and every end has its name."""
+"""HTTP client: answers are read in any pieces, and each kind of failure has its own error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def serving(serve: Serve) -> AsyncIterator[str]:
     ],
 )
 def test_an_answer_is_read_once_it_is_whole(received: bytes, status: int, body: bytes) -> None:
-    """Status and body come out of the last byte, and nothing of any part before it."""
+    """The last byte yields status and body; no part before it yields anything."""
     parts = [parse(received[:end]) for end in range(len(received))]
     answer = parse(received)
 
@@ -57,7 +57,7 @@ def test_an_answer_is_read_once_it_is_whole(received: bytes, status: int, body: 
 
 
 def test_an_answer_to_head_has_no_body_to_wait_for() -> None:
-    """It tells the length of a body that does not come; headers are found by lower-case names."""
+    """The length is that of a body that does not come; headers have lower-case names."""
     head = _WITH_LENGTH.partition(b'{"id')[0]
     answer = parse(head, bodiless=True)
 
@@ -67,13 +67,13 @@ def test_an_answer_to_head_has_no_body_to_wait_for() -> None:
 
 
 def test_what_is_no_http_is_refused() -> None:
-    """A status that is no number is an error, no answer."""
+    """A status that is not a number is an error and no answer."""
     with pytest.raises(ValueError, match="invalid literal"):
         parse(b"SSH-2.0-OpenSSH\r\n\r\n")
 
 
 def test_a_request_says_how_long_its_body_is() -> None:
-    """Head and body make one request with host, token and length."""
+    """The request has host, token and length in its head, then the body."""
     whole = request_bytes("POST", "http://127.0.0.1:80", "/tasks", token="t", body=b"{}")
 
     assert whole.startswith(b"POST /tasks HTTP/1.1\r\nHost: 127.0.0.1:80\r\n")
@@ -83,7 +83,7 @@ def test_a_request_says_how_long_its_body_is() -> None:
 
 
 async def test_a_connection_serves_one_request_after_the_other() -> None:
-    """It is used again until the server says that it closes it."""
+    """The connection is used again until the server announces its close."""
     connections = 0
 
     async def twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +101,7 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
 
 
 async def test_nothing_was_sent_where_nobody_listens() -> None:
-    """A connection that is refused is told apart from one that breaks."""
+    """A refused connection has another error than one that breaks."""
 
     async def nobody(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         """Never called."""
@@ -117,7 +117,7 @@ async def test_nothing_was_sent_where_nobody_listens() -> None:
     "said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", b"SSH\r\n\r\n"]
 )
 async def test_an_answer_that_is_cut_short_is_no_answer(said: bytes) -> None:
-    """Nobody knows what was done when the connection ends before the answer does."""
+    """If the connection ends before the answer does, the outcome is unknown."""
 
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -129,7 +129,7 @@ async def test_an_answer_that_is_cut_short_is_no_answer(said: bytes) -> None:
 
 
 async def test_an_answer_that_does_not_come_is_given_up() -> None:
-    """The request ends as late, and its connection is not used again."""
+    """The request ends with a timeout, and its connection is not used again."""
     closed = asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:

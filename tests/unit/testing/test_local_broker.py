@@ -1,4 +1,4 @@
-"""Local broker: a week passes in a moment, and all happens that would have."""
+"""Local broker: a week passes in a moment, with everything that would happen in it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LADDER = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Run one broker for tests that leave it as they found it; each has commands of its own."""
+    """Run one broker for tests that leave it unchanged; each test has its own commands."""
     settings = {"backoffMaxSeconds": _WEEK_S}
     with LocalBroker(tmp_path_factory.mktemp("broker"), settings=settings) as running:
         yield running
 
 
 def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:
-    """Each attempt comes when it is due, and a worker takes it then; the last one succeeds."""
+    """A worker gets each attempt when it is due; the last one succeeds."""
     attempts: list[tuple[int, timedelta]] = []
     worker = broker.worker()
 
@@ -62,12 +62,12 @@ def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:
     for (_, at), pause in zip(attempts, [timedelta(), *_LADDER], strict=True):
         due += pause
         assert timedelta() <= at - due < timedelta(minutes=1)
-    # About 0.2 s on a machine that is not busy with others.
+    # This takes about 0.2 s on an idle machine.
     assert took_s < 5
 
 
 def test_a_handler_in_a_thread_is_waited_for_as_well(tmp_path: Path) -> None:
-    """It may take longer than the broker stays quiet without known workers."""
+    """The handler may take longer than the broker would wait without known workers."""
     settings = {"backoffMaxSeconds": _WEEK_S}
     with LocalBroker(tmp_path, settings=settings, patience_s=20) as broker:
         _work_in_threads(broker)
@@ -91,7 +91,7 @@ def _work_in_threads(broker: LocalBroker) -> None:
 
 
 def test_a_delayed_task_is_ready_when_it_is_due_and_not_before(broker: LocalBroker) -> None:
-    """Nobody has to work for time to pass."""
+    """Time passes without any worker."""
     with broker.sync_client() as client:
         task = client.create("delayed", 1, delay=timedelta(days=3))
         broker.advance(days=2, hours=23, minutes=59)
@@ -137,7 +137,7 @@ def test_a_task_that_nobody_wants_dies_in_time(broker: LocalBroker) -> None:
 
 
 async def test_a_callback_that_is_refused_is_repeated(broker: LocalBroker) -> None:
-    """Its pauses pass like any others."""
+    """The pauses between attempts pass like any other time."""
     heard: list[dict[str, Any]] = []
 
     async def receive(request: web.Request) -> web.Response:
@@ -161,7 +161,7 @@ async def test_a_callback_that_is_refused_is_repeated(broker: LocalBroker) -> No
 
 
 def test_a_handler_that_takes_its_time_does_not_stop_the_clock(broker: LocalBroker) -> None:
-    """It lives through the jump, its lease ends in it, and the task is delivered again."""
+    """The handler survives the jump; its lease ends, and the task is delivered again."""
     worker = broker.worker(lease_s=60, grace_s=0)
     seen: list[int] = []
 
@@ -182,7 +182,7 @@ def test_a_handler_that_takes_its_time_does_not_stop_the_clock(broker: LocalBrok
 
 
 async def test_time_is_not_moved_where_workers_could_not_run(broker: LocalBroker) -> None:
-    """A coroutine that waited for a worker of its own loop would wait for ever."""
+    """Otherwise a coroutine could wait for ever for a worker on its own loop."""
     with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
         broker.advance(days=1)
     with pytest.raises(RuntimeError, match=r"asyncio\.to_thread"):
@@ -197,7 +197,7 @@ def test_time_does_not_stand_still_or_run_backwards(broker: LocalBroker, seconds
 
 
 def test_a_worker_that_cannot_go_on_fails_its_test(broker: LocalBroker) -> None:
-    """Its error comes out of the block it works in."""
+    """The worker's error is raised from the block in which it runs."""
     worker = Worker([broker.url], token="nobody's")
     worker.task("refused")(lambda task: task)
     with pytest.raises(Refused, match="invalid token"), broker.working(worker):
@@ -205,7 +205,7 @@ def test_a_worker_that_cannot_go_on_fails_its_test(broker: LocalBroker) -> None:
 
 
 def test_a_broker_is_there_again_on_its_files(tmp_path: Path) -> None:
-    """Acknowledged tasks are kept, as by any node."""
+    """Acknowledged tasks are kept, as on any node."""
     with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
         task = client.create("kept", {"n": 1})
     with LocalBroker(tmp_path) as broker, broker.sync_client() as client:
@@ -213,13 +213,13 @@ def test_a_broker_is_there_again_on_its_files(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_told_at_once(tmp_path: Path) -> None:
-    """The error is that of a starting node."""
+    """The error is the one that a starting node gives."""
     with pytest.raises(ConfigInvalid, match="backoffMaxSecond"):
         LocalBroker(tmp_path, settings={"backoffMaxSecond": 1})
 
 
 def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """Where it is entered, in the test's own thread."""
+    """The error is raised on entering the block, in the test's own thread."""
     (tmp_path / "data").write_text("no directory")
     with pytest.raises((OSError, CodeqError)), LocalBroker(tmp_path):
         raise AssertionError

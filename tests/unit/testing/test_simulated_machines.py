@@ -1,4 +1,4 @@
-"""The base of the simulated brokers: loops that die and freeze, disks that refuse."""
+"""Simulated machines: loops that die and freeze, and disks that refuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _started(clock: SimClock, told: list[str], name: str) -> SimLoop:
 
 
 def test_processes_share_one_clock() -> None:
-    """Each runs on its own loop, all in the order of one virtual time."""
+    """Each process runs on its own loop, all in the order of one virtual time."""
     clock, told = SimClock(), list[str]()
     loops = [_started(clock, told, name) for name in "ab"]
     clock.run_until(clock.now + 1.5)
@@ -38,7 +38,7 @@ def test_processes_share_one_clock() -> None:
 
 
 def test_a_killed_process_runs_nothing_any_more_and_leaves_nothing() -> None:
-    """Its coroutines end when it is cleared away, without a word to the living."""
+    """Its coroutines end when it is cleared away, without an effect on other processes."""
     clock, told = SimClock(), list[str]()
     loop = _started(clock, told, "a")
     clock.run_until(clock.now + 0.5)
@@ -52,7 +52,7 @@ def test_a_killed_process_runs_nothing_any_more_and_leaves_nothing() -> None:
 
 
 def test_a_frozen_process_does_it_all_later_and_in_order() -> None:
-    """Due calls and calls from outside wait for it."""
+    """Due calls, and calls from outside, wait until it continues."""
     clock, told = SimClock(), list[str]()
     loop = new_loop(clock)
     loop.call_later(1, told.append, "first")
@@ -66,7 +66,7 @@ def test_a_frozen_process_does_it_all_later_and_in_order() -> None:
 
 
 def test_what_one_process_does_to_another_leaves_it_where_it_was() -> None:
-    """A call into another process, from within a coroutine, comes back to this one's loop."""
+    """A coroutine that calls into another process returns to its own loop."""
     clock, told = SimClock(), list[str]()
     here, there = new_loop(clock), new_loop(clock)
 
@@ -82,7 +82,7 @@ def test_what_one_process_does_to_another_leaves_it_where_it_was() -> None:
 
 
 def test_no_later_sync_makes_up_for_a_write_that_was_refused() -> None:
-    """Writes that a full disk refused exist after a power cut only if nothing was lost at all."""
+    """After a power cut, writes that a full disk refused exist only if nothing else was lost."""
     disk = SimDisk()
     disk.write([(b"a", b"1")], sync=True)
     disk.full = True
@@ -96,7 +96,7 @@ def test_no_later_sync_makes_up_for_a_write_that_was_refused() -> None:
 
 
 def test_a_power_cut_undoes_deletions_that_were_not_synced() -> None:
-    """A row that was deleted and not synced may be back; one that was synced is not."""
+    """After a power cut a row may be back if its deletion was not synced, and only then."""
     kept = set()
     for seed in range(20):
         disk = SimDisk()

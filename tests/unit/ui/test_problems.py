@@ -49,7 +49,7 @@ def test_a_queue_that_is_worked_on_is_no_problem() -> None:
 
 
 def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
-    """Workers of other queues do not count, nor those that have not polled for a minute."""
+    """Workers of other queues, and those that have not polled for a minute, do not count."""
     rows = [row("a", ready=1200, oldest_s=61)]
     expected = [
         Problem(
@@ -128,7 +128,7 @@ def test_many_of_a_kind_are_summed_up() -> None:
 
 
 def test_a_node_that_is_not_ready_or_not_connected_is_reported() -> None:
-    """The text is that of the readiness check."""
+    """The problem has the text of the readiness check."""
     standing = Standing(
         node="n1",
         nodes=[

@@ -1,4 +1,4 @@
-"""The throttle of log-ins."""
+"""Throttle: wrong log-ins are slowed down per address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One shard's engine, as the broker's tests have it."""
+"""Fixtures of the broker's tests: one shard's engine."""
 
 from tests.unit.broker.conftest import shard
 

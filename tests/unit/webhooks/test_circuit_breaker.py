@@ -17,7 +17,7 @@ class Clock:
         self.now_s = 1000.0
 
     def __call__(self) -> float:
-        """Return what the clock shows."""
+        """Return the instant."""
         return self.now_s
 
 
@@ -69,7 +69,7 @@ def test_after_the_cool_down_one_request_probes_and_the_others_wait() -> None:
 
 
 def test_each_failed_probe_doubles_the_cool_down_up_to_its_cap() -> None:
-    """A success resets it."""
+    """A success resets the cool-down."""
     clock = Clock()
     breaker = _breaker(clock)
     _fail(breaker, 3)
@@ -87,7 +87,7 @@ def test_each_failed_probe_doubles_the_cool_down_up_to_its_cap() -> None:
 
 
 def test_a_failure_of_a_request_from_before_does_not_lengthen_the_cool_down() -> None:
-    """Requests in progress when a circuit opens are no news."""
+    """Requests already in progress when a circuit opens say nothing new."""
     clock = Clock()
     breaker = _breaker(clock)
     _fail(breaker, 3)
@@ -113,7 +113,7 @@ def test_a_probe_that_says_nothing_leaves_its_place_to_another() -> None:
 
 
 def test_of_too_many_hosts_the_one_heard_of_longest_ago_is_forgotten() -> None:
-    """Users who name hosts cannot fill the memory."""
+    """Tenants choose the hosts, so memory must be bounded."""
     breaker = _breaker(Clock(), hosts_max=2)
     _fail(breaker, 3, "a")
     _fail(breaker, 2, "b")
@@ -138,7 +138,7 @@ def test_of_too_many_hosts_the_one_heard_of_longest_ago_is_forgotten() -> None:
 def test_whatever_happens_a_host_is_tried_again_within_the_cap(
     events: list[tuple[str, str, float]],
 ) -> None:
-    """Memory stays within its bound as well."""
+    """Whatever happens, memory stays within its bound too."""
     clock = Clock()
     breaker = _breaker(clock, hosts_max=3)
     for name, host, passes_s in events:

@@ -1,4 +1,4 @@
-"""Host limits: places are counted, for each host and in all."""
+"""Host limits: places are counted per host and in total."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from codeq_cluster.webhooks.host_limits import HostLimits
 
 
 def test_a_full_host_leaves_places_to_others() -> None:
-    """It leaves them until all are taken."""
+    """Other hosts can be called until all places are taken."""
     places = HostLimits(per_host=2, total=3)
     taken = [places.take(host) for host in ("a", "a", "a", "b", "b")]
 

@@ -1,4 +1,4 @@
-"""Items of a kind that a newer version has written, while a cluster is upgraded node by node."""
+"""Newer kinds: items written by a newer version while a cluster is upgraded node by node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _apply(shard: Shard, rows: dict[bytes, bytes | None]) -> None:
 
 
 async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> None:
-    """It stores and deletes the rows unchanged, and continues."""
+    """The node stores and deletes the rows unchanged, and continues."""
     world, shard = World(), older.shard
     catalogue = Catalogue([shard.store.state])
     catalogue.follow(lambda: shard.engine.replica)
@@ -62,7 +62,7 @@ async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> No
 
 
 async def test_an_older_leader_runs_the_jobs_it_knows(older: Setting) -> None:
-    """One of an unknown kind is due earlier, and waits for a newer leader."""
+    """A job of an unknown kind is due earlier, and waits for a newer leader."""
     _apply(older.shard, dict(_ROWS))
     older.shard.log.lead()
     await older.end("a")
@@ -74,7 +74,7 @@ async def test_an_older_leader_runs_the_jobs_it_knows(older: Setting) -> None:
 
 
 async def test_an_older_leader_ends_the_items_it_knows(older: Setting) -> None:
-    """One of an unknown kind has expired earlier, and waits for a newer leader."""
+    """An item of an unknown kind has expired earlier, and waits for a newer leader."""
     shard = older.shard
     _apply(shard, dict(_ROWS))
     shard.log.lead()

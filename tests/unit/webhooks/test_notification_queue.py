@@ -31,7 +31,7 @@ class World:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def room(self, url: str) -> int:
-        """Return the room of the URL's server."""
+        """Return the free places of the URL's server."""
         return self.room_of.get(server_of(url), 4)
 
     async def post(
@@ -99,7 +99,7 @@ async def ended(background: Background) -> None:
 
 
 async def test_each_letter_is_tried_once_and_counted() -> None:
-    """It counts as sent or as failed."""
+    """Each notification counts as sent or as failed."""
     world, background = World(), Background()
     box = opened(world, background)
     box.put(world.notification("a"))
@@ -114,7 +114,7 @@ async def test_each_letter_is_tried_once_and_counted() -> None:
 
 
 async def test_a_letter_waits_for_room_and_others_pass_it() -> None:
-    """A second one of its key is not queued; the first is sent once there is room."""
+    """A second notification with its key is not queued; the first is sent once there is room."""
     world, background = World(room_of={"slow": 0}), Background()
     box = opened(world, background)
     box.put(world.notification("s", "slow"))
@@ -130,7 +130,7 @@ async def test_a_letter_waits_for_room_and_others_pass_it() -> None:
 
 
 async def test_nothing_to_tell_any_more_and_no_calls_left_are_not_sent() -> None:
-    """The first is not counted; the second is counted as dropped."""
+    """An outdated one is not counted; one beyond the tenant's rate counts as dropped."""
     world, background = World(), Background()
     box = opened(world, background)
     box.put(world.notification("empty", body=None))

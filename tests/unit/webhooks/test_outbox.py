@@ -1,4 +1,4 @@
-"""Outbox jobs: the leader's work outside the log, with a test in place of the outside world."""
+"""Outbox jobs: the leader's work outside the log, with a test as the outside world."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class World:
 
     Attributes:
         begun: Ids, in order.
-        room: By server; unlimited for a missing one.
-        held: Ids whose runs wait for `let_go`.
+        room: Free places by server; unlimited for a server that is not in it.
+        held: Ids of jobs whose runs wait for `let_go`.
         answer: Returns the outcome of a run.
     """
 
@@ -193,7 +193,7 @@ async def test_what_is_not_committed_does_not_run(setting: Setting) -> None:
     log.held = True
     lost = setting.background.spawn(setting.end("lost"))
     while not log.taken:
-        await asyncio.sleep(0)  # Until it is decided.
+        await asyncio.sleep(0)  # Wait until the end is decided.
         log.take()
     setting.outbox_jobs.look_soon()
     await asyncio.sleep(0)
@@ -212,7 +212,7 @@ async def test_what_is_not_committed_does_not_run(setting: Setting) -> None:
 async def test_a_delivery_in_progress_is_not_started_twice_though_it_is_due_again(
     setting: Setting,
 ) -> None:
-    """An operator or a deferral may change its instant meanwhile; it runs again afterwards."""
+    """An operator or a deferral may change its due time meanwhile; it runs again afterwards."""
     world = setting.world
     world.held = {"a.1"}
     world.answer = lambda each: None if world.begun.count("a.1") == 1 else done(each)
@@ -268,7 +268,7 @@ async def test_a_server_without_room_holds_up_its_own_alone(setting: Setting) ->
 
 
 async def test_only_so_many_run_at_once(setting: Setting) -> None:
-    """The next begins when one ends."""
+    """The next job begins when one ends."""
     world = setting.world
     ids = [f"t{n:03d}" for n in range(RUNNING_MAX + 1)]
     world.held = {f"{each}.1" for each in ids}
@@ -282,7 +282,7 @@ async def test_only_so_many_run_at_once(setting: Setting) -> None:
 
 
 async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setting) -> None:
-    """Another server's delivery is then in sight; a deferral is no attempt and costs one row."""
+    """Then another server's delivery is in sight; a deferral costs one row and no attempt."""
     world, state = setting.world, setting.shard.store.state
     world.room["silent"] = 0
     ids = [f"s{n:04d}" for n in range(IN_SIGHT + 10)]
@@ -359,7 +359,7 @@ async def test_a_leader_that_returns_goes_on(setting: Setting) -> None:
 
 
 async def test_a_run_that_fails_is_repeated_and_does_not_spin(setting: Setting) -> None:
-    """It does not keep other jobs from running either."""
+    """Its failure does not keep other jobs from running either."""
     world = setting.world
 
     def answer(each: Delivery) -> Operation:
@@ -392,7 +392,7 @@ async def test_a_clock_set_back_delays_nothing(setting: Setting) -> None:
 
 
 async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
-    """A planned look does not start one either."""
+    """A look that was already planned does not begin one either."""
     world = setting.world
     world.room["swift"] = 0
     await setting.end("a")
@@ -412,7 +412,7 @@ async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
 
 
 async def test_what_found_no_room_is_looked_at_again_by_itself(setting: Setting) -> None:
-    """It does not wait for the next due job, however late that is."""
+    """The look does not wait for the next due job, however late that is."""
     world = setting.world
     world.room["swift"] = 0
     await setting.end("a", "far")
@@ -499,7 +499,7 @@ class LiveClock(TestClock):
 
 
 async def test_the_timer_is_set_for_whatever_is_due_next() -> None:
-    """The due instant may precede the timer's present one; each job sets the timer again."""
+    """The due time may precede that of the current timer; each job sets the timer again."""
     setting = setting_over(MemoryShard(), LiveClock())
     setting.shard.log.lead()
     world = setting.world

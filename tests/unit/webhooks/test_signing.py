@@ -27,7 +27,7 @@ def test_the_signature_is_that_of_another_implementation(secret: str, expected: 
 
 @given(st.text(min_size=1), st.integers(0, 2**40), st.binary())
 def test_a_receiver_computes_the_same(secret: str, unix_s: int, body: bytes) -> None:
-    """It uses only the headers and the body."""
+    """The receiver needs only the headers and the body."""
     signed = headers(secret, previous="", unix_s=unix_s, body=body)
 
     text = signed["X-CodeQ-Timestamp"].encode() + b"." + body

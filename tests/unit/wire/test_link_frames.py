@@ -142,7 +142,7 @@ def test_a_frame_of_the_largest_size_passes() -> None:
 
 
 def test_a_stranger_can_say_no_more_than_a_greeting() -> None:
-    """Before the key is known, a frame has at most 4 KiB."""
+    """Before the key is agreed, a frame has at most 4 KiB."""
     largest = b"g" * GREETING_BYTES_MAX
 
     assert ([largest], None) == read(FrameReader(), [plain_frame(largest)])

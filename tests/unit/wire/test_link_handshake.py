@@ -127,7 +127,7 @@ def test_two_releases_speak_the_newest_version_that_both_know(
 def test_releases_too_far_apart_learn_what_each_of_them_speaks(
     dials: tuple[int, int], accepts: tuple[int, int]
 ) -> None:
-    """Both sides learn it, whichever dials."""
+    """Both sides learn it, whichever side dials."""
     dialler = dialling(identity("n1", versions=dials))
     acceptor = accepting(identity("n2", versions=accepts))
     with pytest.raises(HandshakeRefusedError) as here:

@@ -72,7 +72,7 @@ BODIES = [
 BUNDLES = [bundle(ITEMS), *(bundle([item]) for item in ITEMS)]
 ENTRY = entries.encode(entries.Entry(1, 2, 3, 4, {b"key": b"value", b"gone": None}), level=LEVEL)
 
-# A few bytes that stand for many, or for more than any memory holds.
+# Short messages that announce sizes far beyond their bytes, or beyond any memory.
 BOMBS = {
     "a list of four thousand million": b"\x9a\xff\xff\xff\xff",
     "a list of 2**64 - 1": b"\x9b" + b"\xff" * 8,
@@ -137,7 +137,7 @@ def damaged(draw: st.DrawFn, wholes: list[bytes]) -> bytes:
 
 @given(body=damaged(BODIES))
 def test_a_damaged_message_is_refused_or_is_another_message(body: bytes) -> None:
-    """The same holds for the fields that a Raft group would get."""
+    """The fields of a Raft message are parsed by its group, so that parser is tried too."""
     with suppress(FrameRefusedError):
         read_on(parse_lone(body))
 

@@ -57,7 +57,7 @@ def alone(item: list[object]) -> Message:
 
 
 def bundled(item: list[object]) -> Message:
-    """Return the message that later versions read from it."""
+    """Return the message that later versions of the link read from an item."""
     [message] = parse_bundle(bundle([item]))
     return message
 

@@ -1,4 +1,4 @@
-"""Access log: a line where it is wanted, and few about strangers."""
+"""Access log: a line per request at the configured level, and few lines about strangers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "codeq_cluster.api.http.access_log"
 
 
 def answer(log: AccessLog) -> None:
-    """Tell of one request."""
+    """Log one request."""
     log.answered("r", method="GET", route="/x/{id}", status=200, seconds=0.5, tenant="acme")
 
 
@@ -29,7 +29,7 @@ def answer(log: AccessLog) -> None:
 def test_a_request_leaves_a_line_at_the_severity_asked_for(
     severity: str, level: int, told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The level of the log decides as for any other line."""
+    """The log's level applies as to any other line."""
     with caplog.at_level(level, NAME):
         answer(AccessLog(severity))
 
@@ -39,7 +39,7 @@ def test_a_request_leaves_a_line_at_the_severity_asked_for(
 def test_of_many_refusals_few_are_told_and_the_others_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A stranger cannot fill the disk; the next stretch says how many it left out."""
+    """A stranger cannot fill the disk; the next period's first line counts the suppressed ones."""
     now_s = 0.0
     log = AccessLog("debug", monotonic=lambda: now_s)
 

@@ -1,4 +1,4 @@
-"""Errors: each is told with the status, words and hints that a client acts on."""
+"""Errors: each is answered with the status, text and hints that a client acts on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_envelope_has_four_keys() -> None:
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown(), LinkLost(), StorageFailed(), CodeqError()])
 def test_a_write_whose_fate_is_not_known_is_never_called_failed(failure: CodeqError) -> None:
-    """It is not called unapplied either."""
+    """The answer does not call it unapplied either."""
     error = from_failure(failure)
 
     assert (503, "outcome unknown", "outcome-unknown") == (error.status, error.text, error.code)
@@ -55,7 +55,7 @@ def test_a_shard_without_leader_says_that_nothing_was_applied(failure: CodeqErro
 
 
 def test_an_overloaded_broker_says_when_to_come_again() -> None:
-    """Its own estimate goes out."""
+    """The answer has the broker's own estimate."""
     error = from_failure(Overloaded("queue", retry_after_s=3))
 
     assert 503 == error.status
@@ -63,7 +63,7 @@ def test_an_overloaded_broker_says_when_to_come_again() -> None:
 
 
 def test_an_exceeded_limit_is_named_with_when_to_come_again() -> None:
-    """Header and body have the wait in whole seconds, at least one."""
+    """Header and body give the wait in whole seconds, at least one."""
     error = from_failure(LimitExceeded(scope="producer", operation="create_task", retry_after_s=0))
 
     assert 429 == error.status
@@ -95,7 +95,7 @@ def test_an_exceeded_limit_is_named_with_when_to_come_again() -> None:
 def test_every_refusal_of_the_broker_has_its_answer(
     rejection: Rejection, status: int, text: str
 ) -> None:
-    """The word stays the code."""
+    """The refusal's name is the answer's code."""
     error = from_rejection(Rejected(rejection), not_found="task not found")
 
     assert (status, text, rejection.value) == (error.status, error.text, error.code)
@@ -113,13 +113,13 @@ def test_a_priority_outside_the_tiers_is_told_which_there_are() -> None:
 
 
 def test_no_refusal_lacks_an_answer() -> None:
-    """A new one fails here before it fails a client."""
+    """A new refusal without an answer fails here before it fails a client."""
     assert all(from_rejection(Rejected(each)).status >= 400 for each in Rejection)
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_caller_not_let_in_is_told_the_authenticators_words(status: int) -> None:
-    """Nothing is added."""
+    """The answer adds nothing to them."""
     error = from_access(AccessRefused(status, "words"))
 
     assert (status, "words") == (error.status, error.text)

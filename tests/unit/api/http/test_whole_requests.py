@@ -1,4 +1,4 @@
-"""Whole requests: each is read as the library would read it, or left to the library."""
+"""Whole requests: the fast parser reads each as the library would, or leaves it to the library."""
 
 from __future__ import annotations
 
@@ -104,17 +104,17 @@ def request(
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Give the library's parser the loop it asks for."""
+    """Give the library's parser the event loop that it requires."""
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
 
 
 def by_the_library(data: bytes, loop: asyncio.AbstractEventLoop) -> Read | None:
-    """Return the only request in `data` if its connection stays as it is, by the library."""
+    """Return the only request in `data` by the library's parser, if the connection stays open."""
     protocol = BaseProtocol(loop)
     parser = HttpRequestParser(protocol, loop, 2**16, max_headers=128, auto_decompress=False)
-    protocol._parser = parser  # Where its own protocols put it.
+    protocol._parser = parser  # As the library's own protocols do.
     try:
         messages, upgraded, rest = parser.feed_data(data)
     except HttpProcessingError:
@@ -154,7 +154,7 @@ _usual = st.builds(
 
 @st.composite
 def _damaged(draw: st.DrawFn) -> bytes:
-    """Return a usual request with a few bytes put in, taken out or replaced."""
+    """Return a usual request with a few bytes inserted, removed or replaced."""
     data = bytearray(draw(_usual))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(data)))
@@ -169,7 +169,7 @@ def _damaged(draw: st.DrawFn) -> bytes:
 def test_what_is_read_here_is_what_the_library_would_read(
     data: bytes, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Path, headers and body; and it would keep the connection, too."""
+    """Path, headers and body agree, and the library would keep the connection too."""
     found = routes().read(data)
     if found is not None:
         _, whole = found
@@ -180,7 +180,7 @@ def test_what_is_read_here_is_what_the_library_would_read(
 
 @pytest.mark.parametrize("pattern", [each.path for each in ROUTES if each.whole])
 def test_every_route_that_takes_whole_requests_is_found(pattern: str) -> None:
-    """The path is matched with the route's pattern, with an id in its place."""
+    """The path matches the route's pattern, with an id in place of the parameter."""
     found = routes().read(request(pattern.removeprefix(BASE).replace("{id}", _ID)))
 
     assert found is not None
@@ -213,13 +213,13 @@ def test_every_route_that_takes_whole_requests_is_found(pattern: str) -> None:
     ],
 )
 def test_what_is_no_usual_request_is_left_to_the_library(data: bytes) -> None:
-    """It knows what to make of it, and has the limits for it."""
+    """The library knows how to answer it, and enforces the limits."""
     assert routes().read(request()) is not None
     assert routes().read(data) is None
 
 
 def test_a_body_of_the_greatest_size_is_read_here() -> None:
-    """The bound is the one that the library's way refuses beyond."""
+    """The bound is the same as in the library's parser."""
     found = routes(body_bytes_max=2).read(request(body=b"{}"))
 
     assert found is not None

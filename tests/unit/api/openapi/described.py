@@ -1,4 +1,4 @@
-"""The document as a test reads it: what a body or an answer must look like."""
+"""Described: a test's view of the document, for the form of bodies and answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON = "application/json"
 class Described:
     """One OpenAPI document.
 
-    Schemas are closed: a field that the document does not name is a fault.
+    Schemas are closed: a field that is not in the document is a fault.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ class Described:
                 yield path, method.upper(), operation
 
     def answer(self, method: str, path: str, status: int) -> dict[str, Any]:
-        """Return what is said of an answer.
+        """Return the description of an answer.
 
         Raises:
             KeyError: Nothing is.
@@ -41,6 +41,6 @@ class Described:
         return found
 
     def faults(self, schema: Mapping[str, Any], value: object) -> list[str]:
-        """Say in what a value differs from a schema of the document."""
+        """Return the differences of a value from a schema of the document."""
         validator = Draft202012Validator({**schema, "components": self._components})
         return [error.message for error in validator.iter_errors(value)]

@@ -1,4 +1,4 @@
-"""The page of the document, drawn by a real JavaScript engine onto as much of a page as it uses."""
+"""The page of the document, drawn by a real JavaScript engine onto a minimal browser page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from codeq_cluster.api.openapi.document import encoded
 from codeq_cluster.api.routes import openapi
 from codeq_cluster.settings import NodeSettings, PeerAddress
 
-# The interface of a browser. Texts and attributes are kept, nothing is laid out.
+# The part of a browser's interface that the page uses. It keeps texts and attributes, and lays
+# nothing out.
 _BROWSER = """
 class Node {
   constructor(tag) { this.tag = tag; this.children = []; this.attributes = {}; }
@@ -76,7 +77,7 @@ def spec() -> dict[str, Any]:
 
 @cache
 def drawn() -> dict[str, Any]:
-    """Run the page's script and return what it has drawn."""
+    """Run the page's script and return its drawing."""
     page = Path(str(openapi.__file__)).parents[1] / "web" / "docs.html"
     [script] = re.findall("<script>(.*?)</script>", page.read_text(), re.DOTALL)
     engine = MiniRacer()
@@ -86,13 +87,13 @@ def drawn() -> dict[str, Any]:
 
 
 def operation(path: str, method: str) -> dict[str, Any]:
-    """Return what the document says of a route."""
+    """Return the document's description of a route."""
     found: dict[str, Any] = spec()["paths"][path][method]
     return found
 
 
 def test_the_whole_document_is_drawn() -> None:
-    """Each route once beside the page and once on it, and nothing stands for what was missing."""
+    """Each route appears once beside the page and once on it, and no text is `undefined`."""
     ids = {
         operation["operationId"]
         for methods in spec()["paths"].values()
@@ -108,7 +109,7 @@ def test_the_whole_document_is_drawn() -> None:
 
 @pytest.mark.parametrize(("path", "method"), _OPERATIONS)
 def test_a_route_is_shown_with_a_command_that_asks_it(path: str, method: str) -> None:
-    """Its method, its path, a token where one is needed, and its body where it takes one."""
+    """The command has method and path, and a token and a body where the route takes them."""
     described = operation(path, method)
     shown = drawn()["routes"][described["operationId"]]
     command = shown["curl"]

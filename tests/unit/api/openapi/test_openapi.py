@@ -1,4 +1,4 @@
-"""OpenAPI: the document says what the routes and the bodies' types say, and nothing else."""
+"""OpenAPI: the document agrees with the routes and the types of bodies, and has nothing else."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ REFUSALS = {"ApiError": 2, "not_applied": 2, "bad_request": 1}
 
 
 def test_the_document_is_valid_openapi_3_1() -> None:
-    """Programs that read OpenAPI can read this one."""
+    """Programs that read OpenAPI can read this document."""
     OpenAPIV31SpecValidator(DOCUMENT).validate()
 
     assert "3.1.0" == DOCUMENT["openapi"]
@@ -83,7 +83,7 @@ def test_the_document_is_valid_openapi_3_1() -> None:
 @pytest.mark.parametrize(("body", "field"), [("TaskBody", "payload"), ("ResultBody", "result")])
 @pytest.mark.parametrize("value", [{"a": 1}, [], ["x", None], "", "text", 0, 1.5, True, False])
 def test_any_json_is_described_as_taken(body: str, field: str, value: object) -> None:
-    """The schema admits any JSON, and the text says so to readers of the page."""
+    """The schema admits any JSON, and the text tells readers of the page so."""
     schema = DOCUMENT["components"]["schemas"][body]["properties"][field]
     jsonschema.validate(value, {key: schema[key] for key in schema if key != "default"})
 
@@ -91,14 +91,14 @@ def test_any_json_is_described_as_taken(body: str, field: str, value: object) ->
 
 
 def test_every_route_is_described_and_nothing_else() -> None:
-    """The route table is what the document is made from."""
+    """The document is made from the route table."""
     described = {(method, path) for path, method, _ in DESCRIBED.operations()}
 
     assert {(route.method, route.path) for route in ROUTES} == described
 
 
 def test_every_handler_has_its_answers_described_and_nothing_else_has() -> None:
-    """A new route without them fails here."""
+    """A new route without described answers fails here."""
     assert {route.handler for route in ROUTES} == set(operations(SETTINGS))
 
 
@@ -117,7 +117,7 @@ def test_a_body_is_described_by_a_type_that_its_handler_returns() -> None:
 
 
 def test_operations_have_names_and_tags_of_their_own() -> None:
-    """Generated clients call their functions so."""
+    """Generated clients name their functions after the operations."""
     tags = {tag["name"] for tag in DOCUMENT["tags"]}
     found = [operation for _, _, operation in DESCRIBED.operations()]
 
@@ -127,7 +127,7 @@ def test_operations_have_names_and_tags_of_their_own() -> None:
 
 
 def test_every_reference_resolves() -> None:
-    """Every shape is also referred to."""
+    """And every schema is referred to."""
     referred = set(_references(DOCUMENT))
     shapes = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
 
@@ -135,7 +135,7 @@ def test_every_reference_resolves() -> None:
 
 
 def test_a_choice_of_words_says_that_it_is_a_text() -> None:
-    """Generated clients have no type for it else, and one in Go breaks on it."""
+    """Otherwise generated clients have no type for it, and one in Go breaks."""
     parameters = [each for _, _, found in DESCRIBED.operations() for each in found["parameters"]]
     schemas = [
         *(each["schema"] for each in parameters),
@@ -148,7 +148,7 @@ def test_a_choice_of_words_says_that_it_is_a_text() -> None:
 
 
 def test_every_field_of_a_body_is_described_under_the_decoders_name() -> None:
-    """The type that validates a request is the type that is shown."""
+    """The document shows the type that validates the request."""
     for name, body in BODIES.items():
         properties = DOCUMENT["components"]["schemas"][name]["properties"]
 
@@ -157,7 +157,7 @@ def test_every_field_of_a_body_is_described_under_the_decoders_name() -> None:
 
 
 def test_every_type_of_body_is_shown() -> None:
-    """No body is left out."""
+    """The document leaves out no body."""
     declared = {
         name
         for name, value in vars(schemas).items()
@@ -173,7 +173,7 @@ def test_every_type_of_body_is_shown() -> None:
     ids=lambda route: f"{route.method} {route.path}",
 )
 def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Route) -> None:
-    """The example can be sent as it stands, and so can each item in it."""
+    """The example, and each item in it, can be sent unchanged."""
     described = DOCUMENT["paths"][route.path][route.method.lower()]
     body = described["requestBody"]["content"][JSON]
     shape = BODIES[body["schema"]["$ref"].rpartition("/")[2]]
@@ -229,7 +229,7 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
     ],
 )
 def test_what_a_route_refuses_the_document_refuses(shape: str, body: object) -> None:
-    """A program that checks by the document is not told that such a body is fine."""
+    """A client that validates by the document does not accept such a body."""
     assert DESCRIBED.faults({"$ref": f"#/components/schemas/{shape}"}, body) != []
 
 
@@ -249,7 +249,7 @@ def test_a_null_field_is_described_as_absent() -> None:
 
 
 def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_document() -> None:
-    """Unknown fields are ignored, and a program that checks by the document must let them by."""
+    """Unknown fields are ignored, so a client that validates by the document must allow them."""
     closed = [
         name for name in BODIES if "additionalProperties" in DOCUMENT["components"]["schemas"][name]
     ]
@@ -258,7 +258,7 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
 
 
 def test_every_example_of_an_answer_looks_as_its_schema_says() -> None:
-    """Errors too, each under its code."""
+    """Errors have examples too, each under its code."""
     seen = 0
     for _, _, operation in DESCRIBED.operations():
         for response in operation["responses"].values():
@@ -305,7 +305,7 @@ def test_every_refusal_that_a_handler_makes_is_documented_and_no_other() -> None
 
 
 def test_the_access_of_a_route_shows_in_its_security() -> None:
-    """Open routes need none; a worker's route names its scope."""
+    """Open routes need no security; a worker's route names its scope."""
     for route in ROUTES:
         operation = DOCUMENT["paths"][route.path][route.method.lower()]
         scopes = [route.scope] if route.scope else []
@@ -316,7 +316,7 @@ def test_the_access_of_a_route_shows_in_its_security() -> None:
 
 
 def test_the_document_names_the_limits_of_its_node() -> None:
-    """They are configured, so two nodes may differ."""
+    """Limits are configured, so the documents of two nodes may differ."""
     schema = DOCUMENT["components"]["schemas"]["TasksBody"]["properties"]["tasks"]
     refused = DESCRIBED.answer("POST", "/v1/codeq/tasks/batch", 400)["content"][JSON]["examples"]
 
@@ -325,7 +325,7 @@ def test_the_document_names_the_limits_of_its_node() -> None:
 
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
-    """No address of another host is in it, and the policy allows none."""
+    """The page names no other host, and its policy allows none."""
     page = Path(str(openapi.__file__)).parents[1] / "web" / "docs.html"
     text = page.read_text()
 

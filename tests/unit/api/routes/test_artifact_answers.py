@@ -1,4 +1,4 @@
-"""How a request for an artifact is answered: whole, in part, not modified, or not at all."""
+"""Answers to requests for an artifact: whole, in part, not modified, or not satisfiable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def outcome(found: ArtifactAnswer) -> tuple[int, int, int]:
 
 
 def test_the_whole_is_described() -> None:
-    """Type, length and etag come with it, and that ranges may be asked for."""
+    """The answer has type, length and etag, and announces ranges."""
     assert (
         ArtifactAnswer(
             status=200,
@@ -43,7 +43,7 @@ def test_the_whole_is_described() -> None:
 
 
 def test_a_part_is_described() -> None:
-    """The part's own length, and where in the whole it lies."""
+    """The answer has the part's own length and its place in the whole."""
     assert ArtifactAnswer(
         status=206,
         headers={
@@ -86,7 +86,7 @@ def test_a_range_is_answered_with_a_part(header: str, expected: tuple[int, int, 
     "header", ["bytes=10-", "bytes=10-20", "bytes=11-11", "bytes=-0", "bytes=" + "9" * 5000 + "-"]
 )
 def test_a_range_past_the_end_is_not_satisfiable(header: str) -> None:
-    """The answer tells how long the artifact is."""
+    """The answer has the artifact's length."""
     found = asked(Range=header)
 
     assert (416, found.start) == (found.status, found.end)
@@ -113,7 +113,7 @@ def test_a_range_past_the_end_is_not_satisfiable(header: str) -> None:
     ],
 )
 def test_a_range_that_is_not_understood_is_ignored(header: str) -> None:
-    """As RFC 9110 section 14.2 asks, and several parts are served as the whole."""
+    """RFC 9110 section 14.2 requires this; a request for several parts gets the whole."""
     assert WHOLE == outcome(asked(Range=header))
 
 
@@ -121,7 +121,7 @@ def test_a_range_that_is_not_understood_is_ignored(header: str) -> None:
     size=st.integers(0, 50), first=st.integers(0, 60), last=st.one_of(st.none(), st.integers(0, 60))
 )
 def test_a_part_is_what_the_range_names(size: int, first: int, last: int | None) -> None:
-    """The bytes of the answer are those whose positions were asked for."""
+    """The answer's bytes are those at the requested positions."""
     stored = Stored(size=size, etag='"v1"', content_type="a/b")
     found = asked(stored, Range=f"bytes={first}-{'' if last is None else last}")
     wanted = [at for at in range(size) if first <= at <= (size if last is None else last)]
@@ -139,7 +139,7 @@ def test_a_part_is_what_the_range_names(size: int, first: int, last: int | None)
     ("header", "expected"), [("bytes=0-", (416, 0, 0)), ("bytes=-5", (200, 0, 0))]
 )
 def test_an_empty_artifact_has_no_part(header: str, expected: tuple[int, int, int]) -> None:
-    """No byte is there to be named; the last ones of none are the whole."""
+    """There is no byte to name; the last bytes of an empty artifact are the whole."""
     assert expected == outcome(asked(EMPTY, Range=header))
 
 
@@ -167,7 +167,7 @@ def test_what_the_client_has_is_not_sent_again(header: str, status: int) -> None
 
 
 def test_what_the_client_has_goes_before_the_range() -> None:
-    """A client that has the artifact needs no part of it."""
+    """A client that has the whole artifact needs no part of it."""
     assert 304 == asked(If_None_Match='"v1"', Range="bytes=0-1").status
     assert 206 == asked(If_None_Match='"v0"', Range="bytes=0-1").status
 
@@ -206,12 +206,12 @@ def test_another_version_than_demanded_is_not_sent(
 def test_a_part_belongs_to_the_version_the_client_has(
     stored: Stored, header: str, expected: tuple[int, int, int]
 ) -> None:
-    """With If-Range another version comes whole, so that no two versions are glued together."""
+    """With If-Range another version comes whole, so that a client never joins two versions."""
     assert expected == outcome(asked(stored, If_Range=header, Range="bytes=2-4"))
 
 
 def test_a_head_is_answered_as_the_whole_without_it() -> None:
-    """A range means nothing to HEAD, and there is no body."""
+    """HEAD ignores ranges, and its answer has no body."""
     found = asked(method="HEAD", Range="bytes=2-4")
 
     assert (200, 0, 0) == outcome(found)
@@ -220,7 +220,7 @@ def test_a_head_is_answered_as_the_whole_without_it() -> None:
 
 
 def test_a_store_without_etags_serves_all_the_same() -> None:
-    """No etag is sent, and nothing is taken for it."""
+    """The answer has no etag, and conditions match nothing."""
     found = asked(NAMELESS, If_None_Match='""', Range="bytes=2-4")
 
     assert (206, 2, 5) == outcome(found)

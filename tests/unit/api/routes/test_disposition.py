@@ -1,4 +1,4 @@
-"""Disposition: a name in a header is a file's name and nothing else."""
+"""Disposition: a name in the header stays a file name and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codeq_cluster.artifacts.names import is_name
 
 @given(st.text(min_size=1).filter(is_name))
 def test_a_name_cannot_leave_its_place_in_the_header(name: str) -> None:
-    """It is quoted for old clients and encoded for all others."""
+    """The name is quoted for old clients and encoded for all others."""
     pattern = r"""attachment; filename="[^"\\%\x00-\x1f\x7f-]*[^"]*"; filename\*=UTF-8''[\w.~%-]+"""
 
     assert re.fullmatch(pattern, disposition(name), re.ASCII)
@@ -32,5 +32,5 @@ def test_a_name_cannot_leave_its_place_in_the_header(name: str) -> None:
     ],
 )
 def test_the_last_part_of_a_name_is_the_files(name: str, header: str) -> None:
-    """A client would take the rest for a directory."""
+    """A client would treat the rest as a directory."""
     assert header == disposition(name)

@@ -1,4 +1,4 @@
-"""Schemas: what a body may look like, and what it may not."""
+"""Schemas: the bodies that are accepted, and those that are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_field_names_match_in_any_case_and_unknown_ones_are_ignored() -> None:
 
 
 def test_the_last_of_duplicated_fields_wins() -> None:
-    """Both ways of decoding do so."""
+    """The rule holds for equal names and for names that differ in case."""
     exact = task('{"command":"a","command":"b"}')
     folded = task('{"command":"a","Command":"b"}')
 
@@ -119,7 +119,7 @@ def test_depth_is_counted_outside_strings(payload: str, deep: bool) -> None:
     )
 )
 def test_depth_agrees_with_a_walk_of_the_value(value: object) -> None:
-    """Counting brackets is as good as parsing."""
+    """The count of brackets equals the depth of the parsed value."""
     text = msgspec.json.encode(value).decode()
 
     assert walked_depth(value) == reading.depth(text)
@@ -143,7 +143,7 @@ def test_a_number_beyond_64_bits_is_refused(number: int) -> None:
 
 @given(st.binary(max_size=60))
 def test_no_bytes_do_more_than_be_refused(noise: bytes) -> None:
-    """Any bytes give a body or a 400."""
+    """Any bytes end in a body or a 400."""
     text = noise.decode(errors="ignore")
     for schema in (requests.TASK, requests.CLAIM, requests.RESULT, requests.LEASE, requests.TASKS):
         with contextlib.suppress(ApiError):

@@ -45,7 +45,7 @@ TASK = Task(
 
 
 def test_a_task_is_rendered_in_the_contracts_order() -> None:
-    """Every key, with a lease token for the worker that has just claimed it."""
+    """Every key is there, with a lease token for the worker that has just claimed the task."""
     view = encode(task_view(TASK, '{"a": 1}', shards=1, claimed=True)).decode()
 
     assert (
@@ -62,7 +62,7 @@ def test_a_task_is_rendered_in_the_contracts_order() -> None:
 
 
 def test_what_is_empty_is_left_out() -> None:
-    """Six keys are always there, and the attempts, and the shard."""
+    """Only six keys, the attempts and the shard are always there."""
     bare = Task(
         id="t",
         tenant="",
@@ -93,7 +93,7 @@ def test_nobody_but_the_claiming_worker_sees_a_lease_token() -> None:
 
 
 def test_a_task_says_what_time_will_do_to_it() -> None:
-    """When a delayed one is ready, and when a waiting one dies; not what is over."""
+    """It has the instant at which it will be ready or die, and no instant that has passed."""
     timed = replace(TASK, due_ms=3_000, expires_ms=9_000)
     shown = {
         state: json.loads(encode(task_view(replace(timed, state=state), "1", shards=1)))
@@ -110,7 +110,7 @@ def test_a_task_says_what_time_will_do_to_it() -> None:
 
 
 def test_a_result_echoes_the_body_as_it_was_sent() -> None:
-    """An empty object and digits beyond any float are echoed too."""
+    """Even an empty object and digits beyond any float are echoed."""
     body = '{"n":12345678901234567890.10}'
     view = encode(
         result_view(
@@ -143,7 +143,7 @@ def test_a_failed_result_has_no_body() -> None:
 
 
 def test_queue_stats_have_every_key_always() -> None:
-    """Clients read them without asking whether they are there."""
+    """Clients read the keys without checking for their presence."""
     view = queue_view(QueueDepth("c", Counters(1, 2, 3, 4), 5_000), now_ms=7_999)
 
     assert {

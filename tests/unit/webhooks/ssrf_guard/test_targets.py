@@ -61,7 +61,7 @@ def _spellings(address: IPv4Address) -> tuple[str, ...]:
 def test_a_public_address_is_one_the_registries_call_global(
     address: IPv4Address | IPv6Address,
 ) -> None:
-    """No address is public here that is not public there."""
+    """An address that is public here is public there too."""
     judged = address
     if isinstance(address, IPv6Address):
         carried = (
@@ -78,7 +78,7 @@ def test_a_public_address_is_one_the_registries_call_global(
 def test_a_private_ipv4_address_is_refused_however_it_is_spelt_or_carried(
     address: IPv4Address,
 ) -> None:
-    """Decimal, hexadecimal, octal, shortened, full-width, and within IPv6."""
+    """The spellings are decimal, hexadecimal, octal, shortened, full-width, and within IPv6."""
     assert not is_public(str(address))
     for carrier in _carriers(address):
         assert not is_public(str(carrier))
@@ -89,7 +89,7 @@ def test_a_private_ipv4_address_is_refused_however_it_is_spelt_or_carried(
 
 @given(private_v6)
 def test_a_private_ipv6_address_is_refused_however_it_is_spelt(address: IPv6Address) -> None:
-    """Short, long, and with a zone."""
+    """The spellings are short, long, and with a zone."""
     for host in (address.compressed, address.exploded, f"{address}%eth0", f"{address}%25eth0"):
         assert not is_public(host)
         assert isinstance(read(f"http://[{host}]/", allow_private=False), RefusedTarget), host
@@ -97,7 +97,7 @@ def test_a_private_ipv6_address_is_refused_however_it_is_spelt(address: IPv6Addr
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv6_address_is_as_public_as_the_ipv4_address_it_carries(address: IPv4Address) -> None:
-    """Mapped, 6to4 and NAT64 addresses lead to it."""
+    """Mapped, 6to4 and NAT64 addresses lead to the IPv4 address."""
     verdicts = {is_public(str(carrier)) for carrier in _carriers(address)}
 
     assert verdicts == {is_public(str(address))}
@@ -135,7 +135,7 @@ def test_what_the_c_library_takes_for_an_address_is_never_taken_for_a_name(host:
 @example("http://[]@")
 @example("//[]@")
 def test_no_text_makes_reading_fail(text: str) -> None:
-    """It is a target or refused; a target has a host, a port and no user."""
+    """Any text is a target or refused; a target has a host, a port and no user."""
     found = read(text, allow_private=True)
 
     if isinstance(found, Target):
@@ -170,7 +170,7 @@ def test_what_is_no_url_of_a_target_is_refused(url: str, allow_private: bool) ->
     "name", ["localhost", "LOCALHOST", "localhost.", "a.b.localhost", "l\uff4fcalhost"]
 )
 def test_names_of_this_machine_are_refused_unless_private_targets_are_allowed(name: str) -> None:
-    """They need no name server, so none is asked."""
+    """No name server is asked about them."""
     url = f"http://{name}:8080/"
 
     assert isinstance(read(url, allow_private=False), RefusedTarget)
@@ -219,12 +219,12 @@ def _answering(*addresses: str) -> Targets:
 async def test_a_name_is_allowed_when_one_of_its_addresses_is(
     addresses: tuple[str, ...], allowed: bool
 ) -> None:
-    """The others are never connected to."""
+    """No connection is made to the other addresses."""
     assert await _answering(*addresses).allows("https://hooks.example/x") is allowed
 
 
 async def test_a_name_that_does_not_resolve_is_let_through() -> None:
-    """It may exist tomorrow, and it is checked again then."""
+    """The name may exist tomorrow, and it is checked again before each call."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, name)
@@ -250,7 +250,7 @@ async def test_a_name_that_does_not_resolve_in_time_is_let_through() -> None:
 
 
 async def test_no_name_server_is_asked_about_what_is_decided_without() -> None:
-    """Addresses, malformed URLs, and every URL if private targets are allowed."""
+    """These are addresses, malformed URLs and, if private targets are allowed, all URLs."""
 
     async def lookup(name: str) -> Sequence[str]:
         raise AssertionError(name)
