@@ -1,4 +1,4 @@
-"""A web application of a test on loopback."""
+"""Serving: a test's web application on loopback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 @asynccontextmanager
 async def served(app: web.Application) -> AsyncIterator[str]:
-    """Serve an application until the end of the block; yields its base URL."""
+    """Serve an application until the end of the block; yield its base URL."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:

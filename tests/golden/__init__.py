@@ -1,1 +1,1 @@
-"""Formats on disk and in the log stay readable: bytes written down once and compared."""
+"""Formats on disk and in the log stay readable: they are compared with stored bytes."""

@@ -27,7 +27,7 @@ TASKS = 8
 
 @pytest.fixture
 def place(tmp_path: Path) -> BackupDirectory:
-    """Return where the kept backup is."""
+    """Return the place of the stored backup."""
     if os.environ.get("GOLDEN_REWRITE"):
         shutil.rmtree(KEPT, ignore_errors=True)
         world = World(2, seed=8)
@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> BackupDirectory:
 
 
 def test_an_earlier_backup_is_read_and_restored(place: BackupDirectory, tmp_path: Path) -> None:
-    """Every byte and record of it, onto fewer shards."""
+    """Every byte and record is read, and restored onto fewer shards."""
     manifest = chosen(place)
     verify(place, manifest)
     source = RestoreSource(place=place, manifest=manifest)
@@ -49,7 +49,7 @@ def test_an_earlier_backup_is_read_and_restored(place: BackupDirectory, tmp_path
 
 
 def test_the_format_is_written_as_it_was(place: BackupDirectory) -> None:
-    """The manifest byte for byte; of the rows all but what deflate makes of them."""
+    """The manifest is equal byte for byte; the rows are equal before compression."""
     manifest = chosen(place)
     [stored] = [each for each in (KEPT / manifest.id).iterdir() if each.suffix == ".json"]
 
@@ -59,5 +59,5 @@ def test_the_format_is_written_as_it_was(place: BackupDirectory) -> None:
         [(head, again)] = [(piece[:4], piece) for piece in list(encoded(rows))[1:-1]]
         before = (KEPT / manifest.id / part.file).read_bytes()
         assert before.startswith(b"CODEQBK1")
-        assert again[4:8] == before[12:16]  # How many bytes the rows are.
+        assert again[4:8] == before[12:16]  # The size of the uncompressed rows.
         assert len(again) - 24 == int.from_bytes(head)

@@ -1,7 +1,7 @@
 """Formats that two releases share, beside entries and records, against the file beside this one.
 
-Who is a member, the rows of a log, a link's greetings, a snapshot's manifest, a directory's file.
-As for the other formats here: a difference means that two releases no longer understand each other.
+These are memberships, the rows of a log, a link's greetings, a snapshot's manifest and a
+directory's identity file. A difference means that two releases no longer understand each other.
 
     GOLDEN_REWRITE=1 pytest tests/golden
 """
@@ -77,7 +77,7 @@ def test_bytes_are_what_they_were() -> None:
 
 
 def test_what_was_written_down_reads_back() -> None:
-    """The golden bytes decode to the values they were made of; a log goes on from its rows."""
+    """The golden bytes decode to the original values, and a log continues from its rows."""
     rows = (line.split("\t") for line in (HERE / "cluster.txt").read_text().splitlines())
     golden = {name: bytes.fromhex(value) for name, value in rows}
     disk = SimDisk()
@@ -103,7 +103,7 @@ def test_what_was_written_down_reads_back() -> None:
 
 
 def test_a_manifest_of_before_there_were_levels_is_of_the_first() -> None:
-    """It ends one field sooner."""
+    """A manifest from before levels existed has one field less."""
     said = manifest.encode(MANIFEST)
     assert isinstance(said, list)
 
@@ -112,7 +112,7 @@ def test_a_manifest_of_before_there_were_levels_is_of_the_first() -> None:
 
 @pytest.mark.parametrize("later", [[], ["what a later release adds"]], ids=["now", "later"])
 def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> None:
-    """Its greetings written out, as a program that knows nothing of this one would say them."""
+    """Its greetings are literal bytes, as a program without this code would send them."""
     me = LinkIdentity(node_id="n1", cluster_id="c", incarnation=7, secret=b"s")
     dialling = Dialling(me, "n2", session=3)
     greeting = ["codeq-link", 1, 1, "c", "n1", "n2", b"n" * 32, 7, 3, "10.0.0.1:7000", *later]
@@ -140,7 +140,7 @@ def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> No
 
 
 def test_a_directory_of_the_first_release_is_opened(tmp_path: Path) -> None:
-    """Its file as it was before there were levels and bootstrap memberships."""
+    """The directory's file is as it was before levels and bootstrap memberships existed."""
     with open_directory(tmp_path / "d", cluster_id="c", node_id="n1", shards=1):
         pass
     file = tmp_path / "d" / "node.json"

@@ -1,4 +1,4 @@
-"""Bytes of the store and of the log against the files beside this one.
+"""Bytes of the store and of the log, compared with the files beside this one.
 
 A file has one line per value: its name, a tab, its bytes. A difference means that nodes of two
 versions no longer understand each other's data: that must be decided, not discovered. To rewrite
@@ -272,7 +272,7 @@ FAMILIES = {"keys": _key_lines, "records": _record_lines, "entries": _entry_line
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bytes_are_what_they_were(family: str) -> None:
-    """Data written by an earlier version means the same to this one."""
+    """Data that an earlier version wrote means the same to this one."""
     lines = FAMILIES[family]()
     text = "".join(f"{name}\t{value.hex(' ', -4)}\n" for name, value in lines.items())
     path = HERE / f"{family}.txt"
@@ -283,7 +283,7 @@ def test_bytes_are_what_they_were(family: str) -> None:
 
 
 def test_records_written_down_read_back() -> None:
-    """The golden bytes decode to the values they were made of."""
+    """The golden bytes decode to the original values."""
     golden = _golden("records")
 
     assert MINIMAL == records.decode_task(golden["minimal task"])
@@ -295,7 +295,7 @@ def test_records_written_down_read_back() -> None:
 
 
 def test_every_kind_of_item_is_written_down() -> None:
-    """A new kind is not forgotten here."""
+    """A new kind of item must be added to the golden file."""
     assert set(ItemKind) == {KIND_OF[type(item)] for item in ITEMS.values()}
 
 

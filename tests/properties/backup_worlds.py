@@ -1,4 +1,4 @@
-"""Worlds: clusters of several shards after any history, as rows and on disk."""
+"""Worlds: clusters of several shards after a random history, as rows and on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks: what must be true of every decision, whatever the operation."""
+"""Checks: conditions that hold for every decision, whatever the operation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_arrows(operation: Operation, decision: Decision) -> None:
 def check_deliveries(decision: Decision) -> None:
     """Check that each end of a task with a webhook, and nothing else, makes one delivery.
 
-    A requeue that is taken back is no end.
+    Taking a requeue back does not count as an end.
     """
     told = {
         change.after.task_id: change.body
@@ -155,7 +155,7 @@ def explained(view: DictView, task: Task, rules: LifetimeRules, *, ahead: int) -
 
 
 def _claimed(view: DictView, task: Task, rules: LifetimeRules) -> list[str]:
-    """Return the tasks a claim of the task's queue would get now, without making it."""
+    """Return the tasks that a claim of the task's queue would get now, without claiming."""
     claim = Claim(
         request="a look",
         tenant=task.tenant,

@@ -72,7 +72,7 @@ PLACES = {
 }
 QUEUES = ("render", "scan")
 
-# Nothing remembers the first call of these, so the second call's answer proves nothing.
+# No state remembers the first call of these operations, so a repeat proves nothing.
 FORGOTTEN = (DeleteTopic, ResumeQueue, Unsubscribe, Delivered, Undelivered, Swept)
 
 tenants = st.sampled_from(["acme"] * 6 + ["", model_task.TIGHT])
@@ -89,7 +89,7 @@ class Caller:
     Attributes:
         index: Selects the task; among leased ones if `sane` and there are any.
         sane: The worker is the holder, if there is one.
-        token_age: How much older the sent token is than the task's; None for no token.
+        token_age: By how much the sent token is older than the task's; None for no token.
     """
 
     index: int
@@ -108,20 +108,21 @@ callers = st.builds(
 
 
 class Machine(RuleBasedStateMachine):
-    """The common part of all rules, and the invariants after each."""
+    """The base of all rules, and the invariants checked after each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.view = DictView()
         self.model = Model()
-        self.rows: Rows = {}  # After every decision.
-        self.batched_rows: Rows = {}  # After every batch of decisions.
+        self.rows: Rows = {}  # Rows as written after every decision.
+        self.batched_rows: Rows = {}  # Rows as written after every batch of decisions.
         self.batch: list[Change] = []
         self.names = count()
         self.last_request = ""
         self.asked: list[Operation] = []
         self.tokens: dict[str, int] = {}
-        self.stored: set[tuple[str, str, str]] = set()  # Artifacts: tenant, task id, upload.
+        # Stored artifacts as (tenant, task id, upload).
+        self.stored: set[tuple[str, str, str]] = set()
 
     @initialize(draw=st.floats(0, 1, exclude_max=True))
     def draw_jitter(self, draw: float) -> None:
@@ -130,7 +131,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_model_has_the_same_tasks(self) -> None:
-        """Every task is where the model has it."""
+        """Every task has the state and place that the model gives it."""
         seen = {
             task.id: (
                 PLACES[task.state],
@@ -253,7 +254,7 @@ class Machine(RuleBasedStateMachine):
         assert tuple(lapsed) == self.view.lapsed(len(ends))
 
     def ask(self, operation: Operation) -> None:
-        """Ask both and compare; then repeat the operation in the core at once."""
+        """Ask core and model and compare; then immediately repeat the operation in the core."""
         decision = decide(self.view, operation, RULES)
         checks.check_changes(decision)
         checks.check_arrows(operation, decision)

@@ -1,7 +1,6 @@
-"""A second, plain implementation of the lifecycle: one mutable item a task, tuples as answers.
+"""Model: a second, plain implementation of the lifecycle with mutable tasks and tuple answers.
 
-It shares no code with the core but the operations. Where the two disagree, one of them has the
-semantics wrong.
+It shares only the operations with the core. Where the two disagree, one of them is wrong.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Model:
         )
 
     def why(self, item: Item) -> str:
-        """Return the reason why the task is where it is: the first that holds."""
+        """Return the first reason that holds for the task's state."""
         now_ms, tenant, queue = self.now_ms, item.tenant, item.queue
         most = self.beside.says(tenant, queue, "max_consumers")
         waiting = item.place in ("ready", "delayed")
@@ -124,7 +123,7 @@ class Model:
         return next(reason for reason, it_does in holds.items() if it_does)
 
     def ahead(self, item: Item) -> int:
-        """Return how many ready tasks of its queue go before a ready task."""
+        """Return how many ready tasks of its queue precede a ready task."""
         return sum(
             (-other.priority, other.order) < (-item.priority, item.order)
             for other in self._ready(item.tenant, item.queue)
@@ -148,7 +147,7 @@ class Model:
                     return "created", item.id, True
                 return "rejected", "idempotency-conflict"
         tiers = self.beside.tiers(asked.tenant, asked.command.lower())
-        # A tier of ten matches nine, as in a request.
+        # A tier of ten means nine, because requests are clamped the same way.
         if tiers and asked.priority not in tiers and not (asked.priority == 9 and 10 in tiers):
             return "rejected", "invalid-priority", ", ".join(str(tier) for tier in tiers)
         if asked.tenant == TIGHT:

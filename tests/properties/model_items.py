@@ -1,4 +1,4 @@
-"""The items of the model: a dictionary for each kind, each item its fields by name."""
+"""The items of the model: a dictionary for each kind, with each item's fields by name."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Items:
     """The items of one shard, by tenant and id.
 
     Attributes:
-        now_ms: Set by the caller that lets time pass.
+        now_ms: The clock; the caller sets it to let time pass.
         bodies: The result that each delivery reports.
     """
 
@@ -67,7 +67,7 @@ class Items:
 
     @property
     def kinds(self) -> dict[str, dict[Name, Fields]]:
-        """Return every kind by its word in the keys."""
+        """Return every kind by its name in the keys."""
         return {
             "audit": self.audits,
             "hook": self.deliveries,
@@ -78,7 +78,7 @@ class Items:
         }
 
     def says(self, tenant: str, queue: str, field: str) -> int:
-        """Return a number of the queue's topic; 0 without a topic."""
+        """Return a numeric field of the queue's topic; 0 without a topic."""
         return int(self.topics.get((tenant, queue), {}).get(field, 0))
 
     def tiers(self, tenant: str, queue: str) -> tuple[int, ...]:

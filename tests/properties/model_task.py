@@ -25,7 +25,7 @@ ENDED = ("done", "failed", "dead")
 
 @dataclass(frozen=True)
 class Death:
-    """How a dead letter had died."""
+    """The circumstances of a dead letter's death."""
 
     at_ms: int
     attempts: int
@@ -43,13 +43,13 @@ class Item:
     max_attempts: int
     key: str
     payload: str
-    asked: str  # The payload it was created with.
+    asked: str  # The payload of its create.
     webhook: str
     created_ms: int
     place: str
     expires_ms: int
     died_ms: int = 0
-    timer_ms: int = 0  # When the delay, the lease or the retention ends.
+    timer_ms: int = 0  # The end of the delay, the lease or the retention.
     order: int = 0
     attempts: int = 0
     token: int = 0
@@ -62,7 +62,7 @@ class Item:
     error: str = ""
     dead_queue: str = ""
     ended_by: str = ""
-    revival: str = ""  # The request that revived it last, until a delivery has ended since.
+    revival: str = ""  # The last request that revived it; cleared once a later delivery has ended.
     death: Death | None = None  # The death from which it was revived.
     uploads: list[str] = field(default_factory=list)
 

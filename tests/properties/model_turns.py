@@ -18,7 +18,7 @@ class Turns:
         return min(queues, key=self._next)
 
     def took(self, queue: str, weight: int) -> None:
-        """Give the queue its turn now, which costs 1/weight."""
+        """Give the queue its turn; it costs 1/weight."""
         self._now = self._next(queue)
         self._begins[queue] = self._now + Fraction(1, weight)
 

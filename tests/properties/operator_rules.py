@@ -93,7 +93,7 @@ class Operators(Machine):
     @precondition(lambda self: self.view.tasks)
     @rule(some=some, stranger=st.sampled_from([False, False, True]))
     def requeue(self, some: list[int], stranger: bool) -> None:
-        """Revive dead letters, and try it with other tasks."""
+        """Revive dead letters, and try the same with other tasks."""
         ids, tenant = self._meant(some, prefer=State.DEAD)
         tenant = "stranger" if stranger else tenant
         self.ask(Requeue(request=self.request(), tenant=tenant, ids=ids, by="op"))
@@ -101,7 +101,7 @@ class Operators(Machine):
     @precondition(lambda self: self.view.tasks)
     @rule(some=some, part=st.integers(0, 1))
     def requeue_in_parts(self, some: list[int], part: int) -> None:
-        """Revive dead letters by several requests that can be taken back together."""
+        """Revive dead letters in several requests that can be taken back together."""
         ids, tenant = self._meant(some, prefer=State.DEAD)
         self.requeues.append(self.request())
         request = f"{self.requeues[-1]}.{part}"
@@ -140,7 +140,7 @@ class Operators(Machine):
     @precondition(lambda self: self.view.tasks)
     @rule(some=some, queue=commands, stranger=st.sampled_from([False, False, True]))
     def purge(self, some: list[int], queue: str, stranger: bool) -> None:
-        """Cancel waiting tasks of a queue, and try it with others."""
+        """Cancel waiting tasks of a queue, and try the same with others."""
         ids, tenant = self._meant(some, prefer=State.READY)
         tenant = "stranger" if stranger else tenant
         self.ask(
@@ -155,7 +155,7 @@ class Operators(Machine):
         state=st.sampled_from([State.DEAD, State.DONE, State.FAILED]),
     )
     def delete(self, some: list[int], dead_only: bool, stranger: bool, state: State) -> None:
-        """Delete ended tasks, and try it with others; one of the ids does not exist."""
+        """Delete ended tasks, and try the same with others; one of the ids does not exist."""
         ids, tenant = self._meant(some, prefer=state)
         tenant = "stranger" if stranger else tenant
         ids = (*ids, "task-nobody")
@@ -165,7 +165,7 @@ class Operators(Machine):
     @precondition(lambda self: self.items_of(ItemKind.DELIVERY))
     @rule(some=some)
     def replay(self, some: list[int]) -> None:
-        """Revive dead deliveries, or try it with others; one may be named twice."""
+        """Revive dead deliveries, or try the same with others; one may be named twice."""
         every = [item for item in self.items_of(ItemKind.DELIVERY) if isinstance(item, Delivery)]
         deliveries = [item for item in every if item.died_ms] or every
         chosen = [deliveries[index % len(deliveries)] for index in some]

@@ -18,7 +18,8 @@ from codeq_cluster.core.operations import (
 from tests.properties.machine import Machine, indexes, tenants, workers
 from tests.properties.model_items import DELIVERY_AGE_MAX_MS, DELIVERY_ATTEMPTS_MAX
 
-skews = st.sampled_from([0, 0, 0, 0, -1, 1])  # The reported attempt, relative to the right one.
+# The number of the reported attempt, relative to the right one.
+skews = st.sampled_from([0, 0, 0, 0, -1, 1])
 subscriptions = st.sampled_from(["sub-1", "sub-2"])
 
 

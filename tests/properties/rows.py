@@ -1,4 +1,4 @@
-"""Rows: a store in a dictionary, and its right content computed from tasks and items alone."""
+"""Rows: a store in a dictionary, and the content it must have, from tasks and items alone."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def compared(shards: list[Rows]) -> dict[bytes, bytes | Counter[str]]:
 
 
 def test_no_row_is_forgotten_and_none_is_new(tmp_path: Path) -> None:
-    """On any divisor of the old number of shards, rows and counters are the same."""
+    """Restored to any divisor of the old number of shards, rows and counters are the same."""
 
     @examples
     @given(seeds, lengths, st.sampled_from([(1, 1), (2, 2), (4, 2), (4, 1), (6, 3), (3, 3)]))
@@ -93,7 +93,7 @@ def test_no_row_is_forgotten_and_none_is_new(tmp_path: Path) -> None:
 
 
 def test_more_shards_keep_every_task_and_every_key_that_can_be(tmp_path: Path) -> None:
-    """On other numbers, keys that would be apart from their tasks are refused or left out."""
+    """Restored to other numbers, keys that would lose their tasks are refused or left out."""
 
     @examples
     @given(seeds, lengths, st.sampled_from([(1, 2), (2, 3), (4, 3), (2, 5)]))
@@ -193,7 +193,7 @@ def test_a_node_takes_what_was_restored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tenant", TENANTS)
 def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, tenant: str) -> None:
-    """Together with the other exports it makes the whole again, in another cluster."""
+    """All exports together make up the whole again, in another cluster."""
     world = World(4, seed=11)
     world.live(150)
     place = BackupDirectory(tmp_path / "backups")

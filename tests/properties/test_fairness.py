@@ -1,4 +1,4 @@
-"""The published bound on turns: how long a queue waits for others, whatever arrives."""
+"""Fairness: the published bound on a queue's wait for others, whatever arrives."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ weights = st.lists(
 
 @dataclass(frozen=True)
 class Step:
-    """Some tasks arrive, then somebody claims.
+    """Some tasks arrive, then a worker claims.
 
     Attributes:
         arrivals: Indexes of the queues, one for each task.
         most: Maximum number of tasks of the claim.
-        named: The claim names its queues, in reverse; otherwise it takes from all.
+        named: Whether the claim names its queues, in reverse; otherwise it takes from all.
     """
 
     arrivals: list[int]
@@ -54,7 +54,7 @@ steps = st.lists(
 
 @dataclass
 class Shard:
-    """Queues with weights, and how often the others were served since the last turn of each."""
+    """Queues with weights; for each, how often the others were served since its last turn."""
 
     weights: dict[str, int]
     view: DictView = field(default_factory=DictView)
@@ -88,7 +88,8 @@ class Shard:
         )
         waiting = Counter(task.command for task in self.view.tasks.values() if task.seq)
         for queue in waiting:
-            self.since.setdefault(queue, Counter())  # It has joined, and waits from now on.
+            # The queue has joined, and its wait begins now.
+            self.since.setdefault(queue, Counter())
         outcome = self._ask(claim)
         assert isinstance(outcome, Claimed)
         for task in outcome.tasks:
@@ -103,7 +104,8 @@ class Shard:
             if other == queue:
                 continue
             if waiting[other] < 1:
-                self.since.pop(other, None)  # The bound is for queues that keep having work.
+                # The bound holds only for queues that always have work.
+                self.since.pop(other, None)
             elif other in self.since:
                 self.since[other][queue] += 1
 
@@ -171,7 +173,7 @@ def test_a_heavy_queue_is_served_in_proportion() -> None:
 
 
 def test_a_queue_that_was_idle_saves_up_no_turns() -> None:
-    """It joins at the time of the queues being served, and does not shut them out."""
+    """Such a queue joins at the time of the queues being served, and does not shut them out."""
     shard = Shard({"a": 1, "b": 1})
     shard.arrive("a", 30)
     for _ in range(20):

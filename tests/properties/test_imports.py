@@ -1,4 +1,4 @@
-"""Imports: everything comes, is counted exactly, and comes only once."""
+"""Imports: everything arrives, is counted exactly, and arrives only once."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Target(World):
         self.kept: list[Rows] = []
 
     def settle(self) -> None:
-        """Begin to keep the rows."""
+        """Start to record the rows."""
         self.kept = [recomputed(view) for view in self.views]
 
     def decide(self, shard: int, operation: Operation) -> Decision:
-        """Let a shard decide, and keep the rows that it writes."""
+        """Let a shard decide, and record the rows that it writes."""
         decision = decide(self.views[shard], operation, RULES)
         rows = self.kept[shard]
         write(rows, mutations(decision.changes, counters_in(rows)))
@@ -196,7 +196,7 @@ def test_what_came_lives_on_as_if_it_had_been_made_here(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_tells_what_would_be_and_changes_nothing(tmp_path: Path) -> None:
-    """Its answer is that of the import that follows."""
+    """The dry run's answer equals that of the import that follows."""
     source, target = World(4, seed=3), Target(2, seed=4)
     source.live(120)
     target.live(40)

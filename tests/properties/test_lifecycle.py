@@ -22,7 +22,7 @@ class Lifecycle(Work):
     @precondition(lambda self: self.asked)
     @rule(index=indexes)
     def send_again(self, index: int) -> None:
-        """Repeat an old request: it is remembered, not performed again."""
+        """Repeat an old request, which must be remembered and not performed again."""
         operation = self.asked[index % len(self.asked)]
         if isinstance(operation, Claim):
             operation = replace(operation, retry=True)
@@ -38,7 +38,7 @@ class Lifecycle(Work):
 
 
 class Everything(Lifecycle, Operators, Errands):
-    """Tasks, and everything that is stored beside them."""
+    """Tasks and everything that is stored beside them."""
 
 
 TestLifecycle = Lifecycle.TestCase

@@ -126,7 +126,7 @@ def test_a_serve_looks_at_few_of_many_queues() -> None:
 
 
 def test_queues_that_come_and_go_take_no_more_room_than_those_there_are() -> None:
-    """New names, whose places never come up, leave nothing behind."""
+    """New queue names whose turn never comes leave nothing behind."""
     table = Table()
     table.step("arrives", "first", 9)
     tracemalloc.start()

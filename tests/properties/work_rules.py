@@ -1,4 +1,4 @@
-"""Work: what producers and workers ask, and what time does."""
+"""Work: the requests of producers and workers, and the passing of time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Work(Machine):
         ttl_ms: int,
         webhook: str,
     ) -> None:
-        """Create a few tasks alike; with a key, the second is a replay."""
+        """Create a few equal tasks; with a key, the second create is a replay."""
         for _ in range(many):
             operation = Create(
                 id=f"task-{next(self.names)}",
@@ -111,7 +111,7 @@ class Work(Machine):
         kept: set[str],
         end: str,
     ) -> None:
-        """Live a whole life in one step, so that histories get to what comes after it."""
+        """Take a task through its whole life in one step, so that histories get beyond it."""
         self.create(
             many=1,
             tenant=tenant,
@@ -158,7 +158,7 @@ class Work(Machine):
     @precondition(lambda self: self.view.tasks)
     @rule(caller=callers, undelivered=st.booleans())
     def abandon(self, caller: Caller, undelivered: bool) -> None:
-        """Give a task back, or the claim of it."""
+        """Abandon a task, or undo its claim."""
         task, worker, token = self.meet(caller)
         self.ask(
             Abandon(
@@ -178,7 +178,7 @@ class Work(Machine):
         reason=st.sampled_from(["", "busy"]),
     )
     def nack(self, caller: Caller, delay_ms: int, reason: str) -> None:
-        """Give a task back for later."""
+        """Nack a task."""
         task, worker, token = self.meet(caller)
         self.ask(
             Nack(
@@ -240,7 +240,7 @@ class Work(Machine):
         leases_too=st.booleans(),
     )
     def let_time_pass(self, passed_ms: int, most: int, leases_too: bool) -> None:
-        """Move the clock, and let it act on some of what is due."""
+        """Move the clock, and let time act on some of the due tasks and items."""
         self.view.now_ms += passed_ms
         self.model.pass_ms(passed_ms)
         self.ask(Advance(count=most, leases_too=leases_too))

@@ -16,7 +16,7 @@ from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
 from tests.contracts.artifacts.s3_server import S3Server, bucket_at, running
 
 MIB = 2**20
-# Generous: a test that needs a timeout sets a short one itself.
+# Generous bounds: a test that needs a timeout sets a short one itself.
 TIMEOUT_MS = 60_000
 
 
@@ -34,7 +34,7 @@ class Place:
     """A store, and another way to see its content.
 
     Attributes:
-        left: Lists all files, half-written ones too, as the disk or the server has them.
+        left: Lists all files on the disk or the server, half-written ones included.
     """
 
     store: ArtifactStore
@@ -107,7 +107,7 @@ async def chunked(content: bytes, *, size: int = MIB) -> AsyncIterator[bytes]:
 
 
 class Interrupted(Exception):
-    """The failure of a test's source."""
+    """The error that a test's source raises."""
 
 
 async def failing(count: int) -> AsyncIterator[bytes]:

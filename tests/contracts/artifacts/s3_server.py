@@ -82,7 +82,7 @@ class S3Server:
         self.process.wait(_END_S)
 
     def close(self) -> None:
-        """End the server, if it still runs, and the client; its data is no longer needed."""
+        """End the server, if it still runs, and the client; drop the data."""
         self._client.close()
         self.kill()
 
@@ -105,7 +105,7 @@ def running(directory: Path) -> Iterator[S3Server]:
             *("-master.volumeSizeLimitMB=64", "-volume.max=20"),
             f"-filer.localSocket={directory / 'filer.sock'}",
             f"-s3.localSocket={directory / 's3.sock'}",
-            "-master.telemetry=false",  # Otherwise it would report to its makers.
+            "-master.telemetry=false",  # Otherwise the server would send telemetry to its makers.
             *(f"-{name}={port}" for name, port in ports.items()),
         ],
         stdout=subprocess.DEVNULL,
@@ -132,7 +132,7 @@ def running(directory: Path) -> Iterator[S3Server]:
         reader.join()
         assert process.stderr is not None
         process.stderr.close()
-        # The server cannot choose these places, and a killed one leaves them behind.
+        # The server's paths for these files are fixed, and a killed server leaves them behind.
         for name, port in ports.items():
             Path(f"/tmp/seaweedfs-{name.partition('.')[0]}-grpc-{port}.sock").unlink(
                 missing_ok=True

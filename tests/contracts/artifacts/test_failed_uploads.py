@@ -15,7 +15,7 @@ from tests.contracts.artifacts.conftest import MIB, Interrupted, Place, chunked,
 
 PATH = artifact_path("acme", "t1", "u1", "report.txt")
 BYTES_MAX = 64 * MIB
-# Within the first part, and after parts were sent.
+# The failure comes within the first part, or after parts were sent.
 COUNTS = [1, 20]
 
 
@@ -51,7 +51,7 @@ async def test_a_source_that_fails_leaves_nothing(place: Place, count: int) -> N
 
 
 async def test_a_source_that_fails_like_a_store_is_not_taken_for_one(place: Place) -> None:
-    """The class of an error does not decide whose error it is."""
+    """An error of the source passes through even if its class is one that stores raise."""
 
     async def source() -> AsyncIterator[bytes]:
         yield b"begin"

@@ -20,7 +20,7 @@ PATH = artifact_path("acme", "t1", "u1", "report.txt")
 
 
 async def test_an_object_is_one_for_other_clients_too(s3_place: Place, s3_server: S3Server) -> None:
-    """Key, prefix and content type are as documented."""
+    """Other clients find it under the documented key and prefix, with its content type."""
     for content in (b"small", bytes(9 * MIB)):
         await s3_place.store.put(
             PATH, chunked(content), content_type="text/csv", bytes_max=len(content)

@@ -72,7 +72,7 @@ async def test_a_range_of_bytes_is_read(
 
 
 async def test_a_range_may_lie_across_parts(place: Place) -> None:
-    """The parts of the upload do not show."""
+    """The boundaries between uploaded parts make no difference."""
     content = os.urandom(20 * MIB)
     await put(place.store, PATH, content)
 
@@ -134,7 +134,7 @@ async def test_a_reader_may_leave_early(place: Place) -> None:
     ],
 )
 async def test_a_name_may_be_anything_a_worker_would_choose(place: Place, name: str) -> None:
-    """The name neither changes where the content is nor fails in the store."""
+    """No name fails in the store or leads to another place."""
     path = artifact_path("acme", "t1", "u1", name)
     await put(place.store, path, name.encode())
 
@@ -173,7 +173,7 @@ async def test_deleting_again_is_harmless(place: Place) -> None:
 
 
 async def test_a_check_leaves_nothing(place: Place) -> None:
-    """It deletes its test object."""
+    """The check deletes its test object."""
     await place.store.check()
 
     assert not place.left()

@@ -36,7 +36,7 @@ def _file(place: BackupDirectory, name: str) -> Path:
 
 @pytest.mark.parametrize("name", [MANIFEST, part_file(0), part_file(1)])
 def test_no_byte_changes_unnoticed(place: BackupDirectory, name: str) -> None:
-    """Every byte of every file, with one bit flipped and with all of them."""
+    """The test flips one bit and then all bits of every byte of every file."""
     backup = chosen(place).id
     file = _file(place, name)
     whole = file.read_bytes()
@@ -55,7 +55,7 @@ def test_no_byte_changes_unnoticed(place: BackupDirectory, name: str) -> None:
 
 @pytest.mark.parametrize("name", [MANIFEST, part_file(0)])
 def test_no_byte_is_missing_or_added_unnoticed(place: BackupDirectory, name: str) -> None:
-    """A file cut anywhere, and one with extra bytes at its end."""
+    """The test cuts each file anywhere, and appends bytes to its end."""
     backup = chosen(place).id
     file = _file(place, name)
     whole = file.read_bytes()
@@ -89,7 +89,7 @@ def test_a_file_that_is_gone_is_told(place: BackupDirectory) -> None:
 
 
 def test_a_damaged_backup_makes_no_node(place: BackupDirectory, tmp_path: Path) -> None:
-    """A directory filled before the damage was found cannot be used by a node."""
+    """No node can use the directory that was filled before the damage was found."""
     manifest = chosen(place)
     file = _file(place, part_file(1))
     file.write_bytes(file.read_bytes()[:-1])
@@ -103,7 +103,7 @@ def test_a_damaged_backup_makes_no_node(place: BackupDirectory, tmp_path: Path) 
 
 
 def test_chunks_keep_rows_of_any_size(tmp_path: Path) -> None:
-    """Empty ones, many in one chunk, and one as large as many chunks."""
+    """The test has empty rows, many rows in one chunk, and a row as large as many chunks."""
     rows = [(b"k", b""), *((b"%d" % n, bytes(n)) for n in range(3000)), (b"z", bytes(5 * 2**20))]
     stream = b"".join(encoded(rows))
 

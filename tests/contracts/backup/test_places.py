@@ -59,7 +59,7 @@ def test_what_is_read_is_written_as_it_comes(place: BackupTarget, count: int) ->
 
 @pytest.mark.parametrize("count", [0, 1, 40])
 def test_what_fails_in_the_middle_is_not_there(place: BackupTarget, count: int) -> None:
-    """The error is the source's own, and neither a file nor a part of one is left."""
+    """The source's own error is raised, and neither a file nor a part of one remains."""
     backup = new_id(NOW_MS)
     with pytest.raises(Interrupted):
         place.write(backup, "shard-0000.rows", failing(count))
@@ -89,7 +89,7 @@ def test_what_is_no_backup_is_left_alone(place: BackupTarget) -> None:
 
 
 def test_a_whole_backup_goes_there_and_comes_back(place: BackupTarget, tmp_path: Path) -> None:
-    """It is taken, verified and restored with either kind of target."""
+    """A backup is taken, verified and restored with either kind of target."""
     world = World(3, seed=5)
     world.live(60)
     manifest = back_up(world, place, tmp_path)
@@ -105,7 +105,7 @@ def test_a_whole_backup_goes_there_and_comes_back(place: BackupTarget, tmp_path:
 def test_retention_keeps_the_newest_and_what_may_be_under_way(
     place: BackupTarget, tmp_path: Path
 ) -> None:
-    """Older complete ones are deleted, and incomplete ones that no node can still be writing."""
+    """It deletes older complete backups, and incomplete ones that no node can still be writing."""
     world = World(1, seed=2)
     kept = [back_up(world, place, tmp_path / str(n)).id for n in range(3)]
     old, young = new_id(NOW_MS - 2 * DAY_MS), new_id(NOW_MS - DAY_MS // 2)
@@ -117,7 +117,7 @@ def test_retention_keeps_the_newest_and_what_may_be_under_way(
 
 
 def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None:
-    """A refused connection, and a missing bucket."""
+    """A refused connection and a missing bucket each raise the error."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         nobody = bucket_of(f"http://127.0.0.1:{probe.getsockname()[1]}", timeout_ms=500)
@@ -128,13 +128,13 @@ def test_a_bucket_that_is_away_or_missing_is_an_error(s3_server: object) -> None
             place.backups()
         with pytest.raises(BackupFailed, match=r"backups in s3://"):
             list(place.read(new_id(NOW_MS), MANIFEST))
-    # The source is not read any further, however much more it would yield.
+    # The source is not read further, however much more it would yield.
     with pytest.raises(BackupFailed, match=r"backups in s3://.*writing"):
         nobody.write(new_id(NOW_MS), "shard-0000.rows", repeat(bytes(MIB)))
 
 
 def test_a_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """It contains payloads."""
+    """Backups contain payloads, so no other user may read the directory."""
     place = BackupDirectory(tmp_path / "backups")
     backup = new_id(NOW_MS)
     place.write(backup, MANIFEST, iter((b"x",)))

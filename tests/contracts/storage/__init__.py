@@ -1,1 +1,1 @@
-"""The promises of every store, whatever it keeps its bytes in."""
+"""The promises of every store, whatever medium it uses."""

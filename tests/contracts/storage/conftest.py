@@ -1,4 +1,4 @@
-"""The stores under test: RocksDB alone, memory alone, and shards over RocksDB and simulated disks.
+"""The stores under test: RocksDB, memory, and shards over RocksDB and simulated disks.
 
 A shard is tested with its rows in memory and with its rows spilled.
 """
@@ -17,9 +17,9 @@ from codeq_cluster.storage.segments import Row
 from codeq_cluster.testing.memory_store import MemoryShard
 from tests.unit.storage.sim_node import SimNode
 
-# Small, so that tests reach the disk's files and not only the memtable.
+# A small memtable, so that tests reach the files on disk.
 SETTINGS = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**16)
-# Times after which the write-ahead log has a write, and the spiller has spilled it.
+# After the first time the write-ahead log has a write; after the second the spiller has spilled it.
 _WRITTEN_S, _SPILLED_S = 0.01, 1.0
 
 
@@ -82,7 +82,7 @@ class Store(Protocol):
 
 
 class _WaitedLog:
-    """A shard's log that waits for its writes; a write without a sync is a `forget`."""
+    """A shard's log that waits for its writes; a write without a sync becomes a `forget`."""
 
     def __init__(self, node: SimNode, then_s: float) -> None:
         self._node = node

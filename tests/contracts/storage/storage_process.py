@@ -1,7 +1,7 @@
-"""A node's storage on real files; run as a program, it writes until it is killed.
+"""A program with a node's storage on real files; it writes until it is killed.
 
-Arguments: the data directory, the number of shards, and who syncs (`store.sync`). For each durable
-row it prints the shard and the number of the row, in one write.
+Arguments: the data directory, the number of shards, and the value of `store.sync`. For each durable
+    row it prints the shard and the number of the row, in one write.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def _work(storage: NodeStorage, shard: int) -> None:
     while True:
         await write(storage, shard, row_of(number))
         os.write(1, b"%d %d\n" % (shard, number))
-        # As after a start, the state may be behind the log.
+        # The state may be behind the log, as after any start.
         for index in range(here.state.applied_index + 1, number + 1):
             assert here.log.get(row_of(index)[0]) is not None, f"entry {index} is gone"
             here.state.commit({b"last": b"%d" % index}, index=index, digest=bytes(DIGEST_BYTES))

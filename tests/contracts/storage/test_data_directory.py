@@ -52,7 +52,7 @@ def test_every_shard_has_a_place_from_the_start(tmp_path: Path) -> None:
 def test_another_nodes_directory_is_refused_by_both_values(
     tmp_path: Path, change: dict[str, object], text: str
 ) -> None:
-    """The error says what it was made for, and the refusal changes nothing."""
+    """The error names the owner it was made for, and the refusal changes nothing."""
     opened(tmp_path / "d").close()
     before = (tmp_path / "d" / "node.json").read_bytes()
     with pytest.raises(DataDirectoryRefused, match=text):
@@ -92,7 +92,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_data_without_its_identity_is_refused(tmp_path: Path) -> None:
-    """A node does not take over the shards of an unknown one."""
+    """A node must not take over the shards of an unknown one."""
     with opened(tmp_path / "d") as directory:
         (directory.shard_path(1) / "CURRENT").touch()
     (tmp_path / "d" / "node.json").unlink()
@@ -112,7 +112,7 @@ def test_a_first_use_that_crashed_is_taken_up(tmp_path: Path) -> None:
 
 
 def test_data_set_aside_leaves_a_directory_of_another_identity(tmp_path: Path) -> None:
-    """Nothing is deleted, peers see new data, and a second time gets a name of its own."""
+    """Nothing is deleted, peers see new data, and a second move aside gets its own name."""
     path = tmp_path / "d"
     with opened(path) as directory:
         before = directory.incarnation >> 32
@@ -160,7 +160,7 @@ def test_a_directory_in_use_is_not_set_aside(tmp_path: Path) -> None:
 
 
 def test_a_lost_shard_is_not_recreated(tmp_path: Path) -> None:
-    """A log that has forgotten its vote must not vote again."""
+    """A node whose log has lost its vote must not vote again."""
     with opened(tmp_path / "d") as directory:
         directory.shard_path(1).rmdir()
 
@@ -169,7 +169,7 @@ def test_a_lost_shard_is_not_recreated(tmp_path: Path) -> None:
 
 
 def test_databases_are_made_once(tmp_path: Path) -> None:
-    """A start that ended too early leaves them to the next one, and no later start makes them."""
+    """A start that ended too early leaves them to the next; no later start creates any."""
     with opened(tmp_path / "d") as directory:
         assert not directory.made
     with opened(tmp_path / "d") as directory:

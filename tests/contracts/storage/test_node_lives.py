@@ -1,4 +1,4 @@
-"""Lives of a node's storage on real files: killed, stopped, and started from the rest."""
+"""Lives of a node's storage on real files: killed, stopped, and started from what remains."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def killed(path: Path, *, after: int, sync: LogSync) -> dict[int, int]:
             acknowledged[shard] = number
             if count == after:
                 program.kill()
-        # Lines printed before the kill count too.
+        # Lines that were printed before the kill count, even if they are read after it.
     assert -signal.SIGKILL == program.returncode
     return acknowledged
 
@@ -100,7 +100,7 @@ async def test_a_planned_stop_leaves_what_an_older_release_reads(tmp_path: Path)
 async def test_a_stop_while_a_sync_is_under_way_is_a_planned_one(
     tmp_path: Path, sync: LogSync
 ) -> None:
-    """Acknowledged rows are there; nobody hears of the write under way."""
+    """Acknowledged rows are there; the write in progress gets no report."""
     path = tmp_path / "data"
     told: list[BaseException | None] = []
     async with storage_of(path, shards=2, planned=True, sync=sync) as storage:
@@ -145,7 +145,7 @@ async def test_a_stop_does_not_wait_for_ever_for_a_disk(
 
 
 async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path) -> None:
-    """The release before left format 1, and no directory for the log."""
+    """An earlier release leaves format 1 and no directory for the log."""
     path = tmp_path / "data"
     await filled(path, planned=True)
     for file in (path / "wal").iterdir():
@@ -160,7 +160,7 @@ async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path
 
 @pytest.mark.parametrize("left", [1, 2])
 async def test_a_planned_stop_that_was_cut_off_is_no_loss(tmp_path: Path, left: int) -> None:
-    """The log counts until the format is recorded; later, left-over segments do not."""
+    """The log counts until the format is recorded; after that, left-over segments do not."""
     path = tmp_path / "data"
     await filled(path, planned=False)
     kept = {file: file.read_bytes() for file in (path / "wal").glob("segment-*")}

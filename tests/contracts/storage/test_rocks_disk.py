@@ -76,10 +76,10 @@ class Watched:
 
 
 def test_a_write_never_syncs_itself(tmp_path: Path) -> None:
-    """Only the call that lets other threads run waits for the disk, after the rows are written.
+    """The disk is waited for after the write, in a call that lets other threads run.
 
     rocksdict holds the interpreter's lock during a write. With the sync in the write, a disk that
-    took 1.5 s stopped the node's loop for as long, at every entry.
+    takes 1.5 s would stop the node's loop for that long at every entry.
     """
     shard = open_rocks(tmp_path / "shard-0")
     watched = Watched(shard.log._db)
@@ -132,7 +132,7 @@ def test_a_synced_log_write_carries_the_state_before_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_a_torn_tail_loses_its_own_write_only(tmp_path: Path, cut: int) -> None:
-    """A half-written last record leaves no trace."""
+    """Only the half-written last record is lost."""
     die_while_open(tmp_path / "s", FILL)
     wal = write_ahead_log(tmp_path / "s")
     os.truncate(wal, wal.stat().st_size - cut)
@@ -241,8 +241,8 @@ def filled_up(shard: RocksShard) -> int:
 def test_reopening_survives_a_full_disk(tmp_path: Path, leave_bytes: int) -> None:
     """Every acknowledged write is there; until the reopening each write fails, even with room.
 
-    The log or a flush may hit the end of the disk; after a failed flush RocksDB would let writes
-    wait.
+    Either the log or a flush may hit the end of the disk; after a failed flush RocksDB would make
+    writes wait.
     """
     with small_disk(tmp_path / "disk", size_mib=16, pid=os.getpid) as disk:
         path = disk.path / "s"

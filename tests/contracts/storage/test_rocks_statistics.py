@@ -17,8 +17,8 @@ from codeq_cluster.storage.rocks_statistics import (
 
 from .conftest import open_rocks
 
-ROWS = 2000  # Of 300 bytes: several of the small memtables.
-# RocksDB keeps one level beyond those it fills, so the sixth is the highest it may use.
+ROWS = 2000  # So many rows of 300 bytes fill several of the small memtables.
+# RocksDB keeps one level in reserve, so the sixth is the highest that it may fill.
 BOTTOM = 6
 
 
@@ -73,7 +73,7 @@ def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -
 
 
 def test_write_amplification_is_what_a_level_wrote_for_what_came_in(shard: RocksShard) -> None:
-    """A flush writes each byte once; a compaction drops overwritten rows."""
+    """A flush writes each byte once; a compaction writes fewer, as it drops overwritten rows."""
     first, last = _level(shard, 0), _level(shard, BOTTOM)
 
     assert 1.0 == first.write_amplification

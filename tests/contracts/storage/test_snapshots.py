@@ -339,7 +339,7 @@ def test_a_start_deletes_the_snapshots_of_an_earlier_life(leader: Side) -> None:
 
 
 def test_no_place_to_receive_is_told_as_the_disks_failure(follower: Side) -> None:
-    """An obstacle in the directory's place must not end the fetching for good."""
+    """Something else in the directory's place must not end the fetching for good."""
     incoming_path(follower.path).write_bytes(b"in the way")
 
     with pytest.raises(StorageFailed, match="receiving a snapshot"):
@@ -349,7 +349,7 @@ def test_no_place_to_receive_is_told_as_the_disks_failure(follower: Side) -> Non
 def test_what_is_being_fetched_outlives_a_disk_that_refused_a_write(
     leader: Side, follower: Side
 ) -> None:
-    """The store is reopened meanwhile, as after any refused write."""
+    """The store is reopened during the fetch, as after any refused write."""
     manifest, incoming = carried(leader, follower)
     follower.shard.reopen()
     incoming.verify()

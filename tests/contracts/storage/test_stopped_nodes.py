@@ -43,7 +43,7 @@ def test_what_is_no_shard_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
-    """Entries follow it, also in the node that opens it next."""
+    """Entries can follow that entry, even in the node that opens the directory next."""
     shard = open_rocks(tmp_path / "shard-0")
     shard.state.fill({b"a": b"1"})
     assert 1 == shard.state.applied_index
@@ -58,7 +58,7 @@ def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_a_nodes_from_the_end_on(tmp_path: Path) -> None:
-    """Nodes refuse an interrupted directory, and so does a second attempt."""
+    """Before its end, nodes refuse the directory, and so does a second attempt."""
     path = tmp_path / "data"
 
     def make(*, crash: bool) -> None:

@@ -8,7 +8,7 @@ from .conftest import Store as Shard
 from .conftest import WaitedShard
 
 DIGEST = bytes(range(16))
-# After every key of these tests; stores keep rows of their own behind it.
+# This key is after every key of these tests; stores keep rows of their own behind it.
 END = b"o"
 
 
@@ -51,7 +51,7 @@ def test_entries_are_committed_one_after_another(shard: Shard, index: int) -> No
 
 
 def test_deleting_what_is_not_there_is_harmless(shard: Shard) -> None:
-    """A mutation names the result, so it may find the row missing."""
+    """A mutation states the result, so the row it deletes may be missing already."""
     shard.state.commit({b"a": None}, index=2, digest=DIGEST)
 
     assert shard.state.get(b"a") is None
@@ -134,7 +134,7 @@ def test_closing_twice_is_harmless(shard: Shard) -> None:
 
 
 def test_a_page_skips_no_stored_row_for_a_newer_one_behind_it() -> None:
-    """A full page of the database, partly deleted in memory, ends before a later row there."""
+    """If memory deletes rows of a full page from the database, the page ends before newer rows."""
     shard = WaitedShard(None, spilled=False)
     there = rows(b"a", b"b", b"c", b"d", b"e")
     shard.state.commit(dict(there), index=2, digest=DIGEST)

@@ -17,8 +17,8 @@ from codeq_cluster.testing.memory_store import MemoryShard
 
 from .conftest import WaitedShard, open_rocks
 
-# Few and short keys, so that calls meet each other's keys and their prefixes.
-# They sort after the row in which RocksDB's state keeps its index, and before the log's own.
+# Keys are few and short, so that calls hit the same keys and their prefixes. They sort after the
+# row in which RocksDB's state keeps its index, and before the log's own row.
 keys = st.sampled_from(
     [
         b"k",
@@ -36,7 +36,7 @@ values = st.binary(max_size=40)
 
 
 class Twins(RuleBasedStateMachine):
-    """Drives all three with the same calls, reopens the one on disk, and spills the shard."""
+    """Drives all three stores with the same calls, reopens RocksDB, and spills the shard."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule(start=keys, end=keys, limit=st.integers(0, 4), bytes_max=st.integers(1, 60))
     def look(self, start: bytes, end: bytes, limit: int, bytes_max: int) -> None:
-        """Compare every way of reading."""
+        """Compare the answers of every kind of read."""
         rocks, memory = self.rocks, self.memory
         assert memory.state.scan(start, end, limit) == rocks.state.scan(start, end, limit)
         assert memory.state.get_many([start, end]) == rocks.state.get_many([start, end])
@@ -108,7 +108,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """Restart the one on disk."""
+        """Restart the store on disk."""
         self.rocks.close()
         self.rocks = open_rocks(self._path)
 

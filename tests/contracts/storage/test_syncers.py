@@ -95,7 +95,7 @@ async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[W
 
 
 async def test_a_sync_is_reported_once_and_never_synchronously(way: Way) -> None:
-    """Sync after sync, the caller continues before the report."""
+    """At every sync, the caller continues before the report."""
     for n in range(5):
         told = Told()
         way.file.write(10 * n, b"x" * 10)
@@ -134,7 +134,7 @@ async def test_nobody_is_told_after_a_stop(way: Way) -> None:
 
 
 async def test_a_thread_that_hangs_is_waited_for_as_long_as_was_said() -> None:
-    """Afterwards a file may still be in use, and queued work never begins."""
+    """After that time a file may still be in use, and queued work never begins."""
     disk = DiskThread(asyncio.get_running_loop())
     hangs, goes_on = threading.Event(), threading.Event()
     done: list[object] = []
@@ -176,7 +176,7 @@ async def test_what_the_kernel_refuses_the_thread_does_from_then_on(
     refusing: Callable[[pytest.MonkeyPatch, Path], OpenSegment],
     code: int | None,
 ) -> None:
-    """The disk decides each sync's outcome; the log says once who syncs."""
+    """The disk decides each sync's outcome; one line of the log reports the change."""
     caplog.set_level(logging.INFO)
     disk = DiskThread(asyncio.get_running_loop())
     syncer = KernelSyncer(asyncio.get_running_loop(), otherwise=ThreadSyncer(disk))
