@@ -76,7 +76,7 @@ def test_bytes_are_what_they_were() -> None:
     assert text == path.read_text()
 
 
-def test_what_was_written_down_reads_back() -> None:
+def test_stored_bytes_read_back() -> None:
     """The golden bytes decode to the original values, and a log continues from its rows."""
     rows = (line.split("\t") for line in (HERE / "cluster.txt").read_text().splitlines())
     golden = {name: bytes.fromhex(value) for name, value in rows}

@@ -230,7 +230,7 @@ def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, t
         restore(both, Wanted(cluster_id="new", shards=4), into=tmp_path / "both", node_id="a")
 
 
-def test_what_a_later_version_wrote_is_kept_and_not_guessed(tmp_path: Path) -> None:
+def test_rows_of_a_later_version_are_kept_and_not_interpreted(tmp_path: Path) -> None:
     """An older node's backup during an upgrade is complete; its release cannot restore it."""
     world = NewerWorld(2, seed=1)
     world.live(20)

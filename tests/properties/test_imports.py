@@ -164,7 +164,7 @@ def test_every_count_is_exact_and_a_second_time_changes_nothing(tmp_path: Path) 
     check()
 
 
-def test_what_came_lives_on_as_if_it_had_been_made_here(tmp_path: Path) -> None:
+def test_imported_tasks_behave_like_local_ones(tmp_path: Path) -> None:
     """Delays end, leases expire and ended tasks are deleted, at their original times."""
 
     @examples

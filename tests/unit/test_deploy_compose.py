@@ -223,7 +223,7 @@ def test_what_watches_the_nodes_is_there_when_it_is_asked_for() -> None:
     assert (mounts[directory] / file).is_file()
 
 
-def test_what_watches_the_nodes_finds_them_and_each_other() -> None:
+def test_prometheus_and_grafana_find_the_nodes_and_each_other() -> None:
     """Prometheus scrapes every node; Grafana queries Prometheus and finds the dashboards."""
     services = _services(_ROOT / "docker-compose.yml")
     nodes = [name for name, service in services.items() if "profiles" not in service]

@@ -71,7 +71,7 @@ def test_the_unit_is_confined(installed: Path) -> None:
     assert 0 == judged.returncode, judged.stdout
 
 
-def test_what_needs_a_person_is_not_started_again() -> None:
+def test_an_exit_that_needs_a_person_causes_no_restart() -> None:
     """These are the codes of wrong usage and of a node that stopped itself; others restart."""
     assert [f"{int(Exit.USAGE)} {EXIT_UNSAFE}"] == _directives("RestartPreventExitStatus")
     assert ["on-failure"] == _directives("Restart")

@@ -285,7 +285,7 @@ async def test_a_backup_is_taken_and_on_record(browser: Chromium, cluster: Local
         assert "the operator" in await window.text()
 
 
-async def test_who_changed_a_queue_is_on_record_as_text(
+async def test_the_operator_who_changed_a_queue_is_on_record_as_text(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """An admin's name is text whatever it contains; a cluster's operator sees no record of it."""

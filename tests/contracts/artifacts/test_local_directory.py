@@ -16,7 +16,7 @@ from tests.contracts.artifacts.conftest import Place, chunked
 PATH = artifact_path("acme", "t1", "u1", "report.txt")
 
 
-async def test_what_a_crash_left_goes_with_the_task(local_place: Place) -> None:
+async def test_the_remains_of_a_crash_are_deleted_with_the_task(local_place: Place) -> None:
     """A half-written file is no artifact, and is deleted with its task's."""
     await local_place.store.put(PATH, chunked(b"x"), content_type="a/b", bytes_max=1)
     root = local_place.settings.directory

@@ -29,7 +29,7 @@ async def read(store: ArtifactStore, path: str, *, start: int = 0, end: int | No
 
 
 @pytest.mark.parametrize("size", [0, 1, 8 * MIB - 1, 8 * MIB, 8 * MIB + 1, 32 * MIB])
-async def test_what_is_put_is_what_is_got(place: Place, size: int) -> None:
+async def test_a_stored_artifact_is_read_back_unchanged(place: Place, size: int) -> None:
     """Content, size, content type and etag are the same, also at the boundary of a part."""
     content = os.urandom(size)
     stored = await put(place.store, PATH, content, "image/png")

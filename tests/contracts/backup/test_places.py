@@ -36,7 +36,7 @@ def failing(count: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
-def test_what_is_written_is_read_back(place: BackupTarget, count: int) -> None:
+def test_a_written_file_is_read_back(place: BackupTarget, count: int) -> None:
     """A file is the same after one request or many parts, and an empty one is too."""
     backup = new_id(NOW_MS)
     pieces = [bytes([n]) * MIB for n in range(count)]
@@ -47,7 +47,7 @@ def test_what_is_written_is_read_back(place: BackupTarget, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 40])
-def test_what_is_read_is_written_as_it_comes(place: BackupTarget, count: int) -> None:
+def test_a_file_is_written_while_it_is_read(place: BackupTarget, count: int) -> None:
     """Copying within one place works, as in an export within one bucket."""
     first, second = new_id(NOW_MS), new_id(NOW_MS + 1)
     pieces = [bytes([n]) * MIB for n in range(count)]
@@ -58,7 +58,7 @@ def test_what_is_read_is_written_as_it_comes(place: BackupTarget, count: int) ->
 
 
 @pytest.mark.parametrize("count", [0, 1, 40])
-def test_what_fails_in_the_middle_is_not_there(place: BackupTarget, count: int) -> None:
+def test_a_write_that_fails_in_the_middle_leaves_nothing(place: BackupTarget, count: int) -> None:
     """The source's own error is raised, and neither a file nor a part of one remains."""
     backup = new_id(NOW_MS)
     with pytest.raises(Interrupted):
@@ -81,7 +81,7 @@ def test_a_backup_is_deleted_whole_and_alone(place: BackupTarget) -> None:
     assert {second: frozenset({MANIFEST, "shard-0000.rows"})} == place.backups()
 
 
-def test_what_is_no_backup_is_left_alone(place: BackupTarget) -> None:
+def test_a_directory_without_a_backup_is_left_alone(place: BackupTarget) -> None:
     """Other files of the target are not listed."""
     place.write("notes", "readme", iter((b"x",)))
 

@@ -157,7 +157,7 @@ def test_damage_in_the_middle_of_the_log_is_not_skipped(tmp_path: Path) -> None:
     assert "in use" not in str(refused.value)
 
 
-def test_damage_in_a_table_is_told_whoever_reads(tmp_path: Path) -> None:
+def test_damage_in_a_table_is_reported_by_any_read(tmp_path: Path) -> None:
     """The read fails as damage, and the owner of the shard is notified."""
     shard = filled(tmp_path / "s")
     shard.log.write([(b"9%d" % n, os.urandom(5000)) for n in range(10, 20)], sync=True)

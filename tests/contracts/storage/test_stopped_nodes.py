@@ -34,7 +34,7 @@ def test_rows_that_are_in_the_write_ahead_log_alone_are_read(tmp_path: Path) -> 
     shard.close()
 
 
-def test_what_is_no_shard_cannot_be_read(tmp_path: Path) -> None:
+def test_a_directory_without_a_shard_cannot_be_read(tmp_path: Path) -> None:
     """An empty directory is refused, and so is a missing one."""
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "none"):

@@ -14,7 +14,7 @@ from tests.integration.cli.terminal import run
 
 
 @pytest.mark.parametrize("batch", ["1", "10"])
-def test_what_is_created_is_completed_and_counted(
+def test_every_created_task_is_completed_and_counted(
     batch: str, broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The broker's own counters agree with the command's figures."""

@@ -35,7 +35,7 @@ def _tasks(broker: LocalBroker) -> None:
     asyncio.run(seen())
 
 
-def test_what_is_there_is_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_clusters_state_is_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a terminal the screen is printed once."""
     code = main(["top"])
 

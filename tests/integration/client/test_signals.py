@@ -94,7 +94,7 @@ def _read(broker: LocalBroker, task: TaskRecord) -> TaskRecord:
 
 @pytest.mark.parametrize("command", ["coroutine", "thread"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_what_runs_is_finished(
+async def test_a_running_task_is_finished(
     broker: LocalBroker, tmp_path: Path, number: signal.Signals, command: str
 ) -> None:
     """Nothing more is claimed, the result is reported, and the exit code is 0."""
@@ -118,7 +118,7 @@ async def test_what_runs_is_finished(
 
 
 @pytest.mark.parametrize("command", ["coroutine", "thread"])
-async def test_what_takes_too_long_is_given_back(
+async def test_a_task_that_takes_too_long_is_given_back(
     broker: LocalBroker, tmp_path: Path, command: str
 ) -> None:
     """The task is ready before its lease ends, and a busy thread does not delay the exit."""

@@ -189,7 +189,7 @@ async def test_a_result_with_an_artifact_that_cannot_be_taken_stores_nothing(
     assert 200 == (await node.finish(task)).status
 
 
-async def test_what_the_result_itself_lacks_is_told_before_anything_is_stored(
+async def test_an_incomplete_result_is_refused_before_anything_is_stored(
     node: Keeping,
 ) -> None:
     """A result without its required fields is refused before its artifacts are stored."""

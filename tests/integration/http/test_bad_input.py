@@ -107,7 +107,9 @@ def may(route: str) -> str:
         b'\xef\xbb\xbf{"command":"c","payload":1}',
     ],
 )
-async def test_what_is_no_json_object_is_refused(node: Client, route: str, body: bytes) -> None:
+async def test_a_body_that_is_not_a_json_object_is_refused(
+    node: Client, route: str, body: bytes
+) -> None:
     """The answer is the route's own text, for any bytes."""
     answer = await node.post(route, body, token=may(route))
 
@@ -600,7 +602,7 @@ async def test_an_unknown_path_or_method_gets_the_usual_envelope(
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-async def test_what_is_no_http_gets_a_400_and_loses_its_connection(
+async def test_bytes_that_are_not_http_get_a_400_and_lose_their_connection(
     node: Client, raw: bytes
 ) -> None:
     """The answer has the usual envelope."""

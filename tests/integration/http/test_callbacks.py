@@ -194,7 +194,7 @@ async def test_a_redirect_is_a_failure_and_leads_nowhere(node: Client) -> None:
     assert "status 307: redirects are not followed" == pending["error"]
 
 
-async def test_what_a_requeued_task_had_ended_with_is_still_told(node: Client) -> None:
+async def test_the_former_end_of_a_requeued_task_is_still_delivered(node: Client) -> None:
     """Each ending has its own delivery, with the result of that time."""
     broken = True
 

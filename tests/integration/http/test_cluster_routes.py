@@ -184,7 +184,7 @@ async def test_leadership_is_transferred_whichever_node_is_asked(
     assert await three["n2"].create("after")
 
 
-async def test_leadership_goes_to_whoever_is_ready_when_nobody_is_named(
+async def test_without_a_named_target_leadership_goes_to_a_ready_node(
     three: dict[str, Client],
 ) -> None:
     """The leadership goes to another node, and every node learns of it."""

@@ -67,7 +67,7 @@ async def test_a_page_ends_where_its_payloads_would_be_too_much(node: Client) ->
     assert made[::-1] == [each["id"] for page in found for each in page["tasks"]]
 
 
-async def test_what_they_died_of_is_counted(node: Client) -> None:
+async def test_causes_of_death_are_counted(node: Client) -> None:
     """The most frequent cause comes first."""
     for error in ("a", "b", "b"):
         await died(node, "dl-groups", error)
@@ -272,7 +272,7 @@ async def test_an_unknown_dead_letter_is_not_found(node: Client, task_id: str) -
 
 
 @pytest.mark.parametrize("command", ["a%2Fb", "a%20b", "%00", "x" * 129])
-async def test_what_is_no_command_has_no_dead_letters(node: Client, command: str) -> None:
+async def test_an_invalid_command_has_no_dead_letters(node: Client, command: str) -> None:
     """Every route of the queue refuses it."""
     path = f"admin/queues/{command}/dlq"
     answers = [

@@ -89,7 +89,7 @@ async def post(
     return await node.post(f"admin/import?backup={BACKUP}&tenant={tenant}{query}", body)
 
 
-async def test_what_came_is_served(node: Client) -> None:
+async def test_imported_tasks_are_served(node: Client) -> None:
     """Imported tasks are read, claimed, counted, replayed and audited like local ones."""
     first, keyed, done = arrived("moved"), arrived("moved", key="moved/1"), completed("moved")
     made = await node.create("moved", priority=5)
@@ -169,7 +169,7 @@ async def test_a_dry_run_says_what_would_be(node: Client) -> None:
     assert (1, True, 404) == (answer.json["imported"], answer.json["dryRun"], read.status)
 
 
-async def test_what_no_cluster_can_have_is_refused_whole(node: Client) -> None:
+async def test_an_impossible_task_refuses_the_whole_import(node: Client) -> None:
     """One invalid task refuses its whole request, with the reason."""
     good = arrived("refused")
     task = good.task
@@ -193,7 +193,7 @@ async def test_what_no_cluster_can_have_is_refused_whole(node: Client) -> None:
     assert 404 == (await node.get(f"tasks/{task.id}")).status
 
 
-async def test_what_is_asked_must_be_meant(node: Client) -> None:
+async def test_an_import_must_state_backup_tenant_and_flags(node: Client) -> None:
     """Backup, tenant and flags must be given, and the number of tasks is bounded."""
     task = arrived("meant")
     other = await post(node, task, tenant="zeta")

@@ -38,7 +38,7 @@ def told(answer: Answer) -> tuple[int, object]:
     return answer.status, answer.json.get("code", answer.json.get("status"))
 
 
-async def test_what_is_beyond_a_limit_of_a_task_is_refused(node_with: Running) -> None:
+async def test_a_task_beyond_a_limit_is_refused(node_with: Running) -> None:
     """A value at the limit is accepted."""
     padding = 4096 - len('{"command": "c", "payload": ""}')
     async with node_with(**LOW) as node:
@@ -61,7 +61,7 @@ async def test_what_is_beyond_a_limit_of_a_task_is_refused(node_with: Running) -
             assert (413 if code == "body-too-large" else 400, code) == told(refused), beyond
 
 
-async def test_what_is_beyond_a_limit_of_a_result_or_lease_is_refused(node_with: Running) -> None:
+async def test_a_result_or_lease_beyond_its_limit_is_refused(node_with: Running) -> None:
     """The worker keeps the task and may send a smaller result."""
     async with node_with(**LOW) as node:
         for at, beyond, code in (

@@ -74,7 +74,7 @@ async def test_a_session_is_kept_where_no_script_and_no_other_site_can_use_it(
         (7, 400, "invalid body"),
     ],
 )
-async def test_who_has_no_business_on_the_page_gets_no_session(
+async def test_a_token_without_a_role_of_the_page_gets_no_session(
     client: Client, token: object, status: int, said: str
 ) -> None:
     """The refusal names the missing scope."""
@@ -105,7 +105,7 @@ async def test_a_write_needs_the_sessions_own_token(client: Client) -> None:
     assert 200 == (await mine.write("POST", "/queues/forged/resume")).status
 
 
-async def test_what_another_site_makes_a_browser_send_is_refused(client: Client) -> None:
+async def test_requests_that_another_site_triggers_are_refused(client: Client) -> None:
     """Reads and the log-in are refused as well, whatever cookie is sent."""
     session = await logged_in(client, "admin")
     read = await session.get("/now?view=queues", **FOREIGN)
@@ -163,7 +163,7 @@ async def test_logging_out_has_the_browser_forget(client: Client) -> None:
     assert re.match(r'\w+=(""|);.*Max-Age=0', answer.headers["set-cookie"])
 
 
-async def test_who_tries_tokens_has_to_wait(tmp_path: Path) -> None:
+async def test_an_address_that_tries_tokens_has_to_wait(tmp_path: Path) -> None:
     """During the wait even the right token is refused; otherwise the wait would reveal it."""
     async with serving(settings_in(tmp_path)) as client:
         wrong = [(await try_to_log_in(client, f"guess {n}")).status for n in range(3)]

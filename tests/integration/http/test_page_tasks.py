@@ -114,7 +114,7 @@ async def test_tasks_are_found_by_a_part_of_their_error_their_age_and_their_work
     assert 400 == (await world.viewer.get("/tasks?createdFrom=yesterday")).status
 
 
-async def test_what_is_rare_is_found_page_by_page(world: World) -> None:
+async def test_a_rare_match_is_found_page_by_page(world: World) -> None:
     """A match is found however many other tasks come before it."""
     tasks = [{"command": "rare", "payload": n} for n in range(100)]
     for _ in range(3):
@@ -220,7 +220,7 @@ async def test_a_purge_cancels_as_many_as_were_confirmed(world: World) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"limit": 0}, {"limit": 10_001}, {"limit": "all"}, []])
-async def test_a_purge_without_a_number_is_none(world: World, body: object) -> None:
+async def test_a_purge_without_a_number_is_refused(world: World, body: object) -> None:
     """A purge without its number of tasks is refused."""
     await created(world, "kept")
     refused = await world.admin.write("POST", "/queues/kept/purge", body)

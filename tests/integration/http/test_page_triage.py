@@ -133,7 +133,7 @@ async def test_dead_letters_are_deleted_by_kind_or_by_name(world: World) -> None
     assert {"b": 1} == await world.kinds("deleted")
 
 
-async def test_what_is_done_is_on_record(world: World) -> None:
+async def test_actions_on_dead_letters_are_audited(world: World) -> None:
     """Requeues, their undoing and changed payloads are recorded."""
     ids = await world.die("record", "a", "b")
     done = await world.act("record", "requeue", ids=ids[:1])

@@ -78,7 +78,7 @@ async def test_paused_queues_are_listed_also_when_they_are_empty(node: Client) -
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 @pytest.mark.parametrize("command", ["a%2Fb", "a%20b", "%00", "x" * 129])
-async def test_what_is_no_command_is_not_paused(node: Client, verb: str, command: str) -> None:
+async def test_an_invalid_command_is_not_paused(node: Client, verb: str, command: str) -> None:
     """An invalid command has no queue."""
     answer = await node.post(f"admin/queues/{command}/{verb}")
 

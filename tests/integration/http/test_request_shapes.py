@@ -82,7 +82,9 @@ async def test_a_body_whose_end_is_in_doubt_hides_no_request(node: Client, head:
         CHUNKED + b"2;\n{}\r\n0\r\n\r\n",
     ],
 )
-async def test_what_is_no_request_is_told_in_the_envelope(node: Client, raw: bytes) -> None:
+async def test_bytes_that_are_not_a_request_get_the_usual_envelope(
+    node: Client, raw: bytes
+) -> None:
     """The node draws a request id, because there is no request that could have one."""
     reader, writer = await node.connect()
     writer.write(raw)

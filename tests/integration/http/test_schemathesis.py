@@ -248,7 +248,9 @@ def test_operations_on_what_exists_answer_as_described(case: Case, served: Serve
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 @pytest.mark.parametrize("token", ["", "unheard-of", "producer", "worker", "admin", "operator"])
-def test_who_may_not_call_is_told_so_as_described(served: Served, route: Route, token: str) -> None:
+def test_a_forbidden_caller_is_refused_as_described(
+    served: Served, route: Route, token: str
+) -> None:
     """A missing token, a wrong one and those of other callers are refused as described."""
     case = schema[route.path][route.method].Case(
         path_parameters=dict.fromkeys(re.findall(r"{(\w+)}", route.path), "x"),

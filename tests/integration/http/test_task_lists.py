@@ -286,7 +286,7 @@ async def test_any_token_of_the_tenant_may_ask_why(node: Client) -> None:
 
 
 @pytest.mark.parametrize("task_id", [ID, "x" * 3000, "a%2Fb", "..", "%00", "%F0%9F%92%A9"])
-async def test_what_is_no_task_is_not_explained(node: Client, task_id: str) -> None:
+async def test_an_unknown_task_is_not_explained(node: Client, task_id: str) -> None:
     """An unknown task is not found."""
     answer = await node.get(f"tasks/{task_id}/explain")
 

@@ -25,7 +25,7 @@ async def nodes(tmp_path: Path) -> AsyncIterator[Nodes]:
         yield running
 
 
-async def test_a_node_without_its_data_that_knows_only_of_nodes_that_are_gone_is_found(
+async def test_a_node_without_data_whose_known_peers_are_gone_is_found(
     nodes: Nodes,
 ) -> None:
     """The members know its address; its `/readyz` names the nodes it waits for."""
@@ -134,7 +134,7 @@ async def test_a_node_with_another_secret_says_what_to_compare(nodes: Nodes) -> 
     assert len(member) == len(joining_node) == 1
 
 
-async def test_what_a_majority_waits_for_is_fetched_at_no_pace(nodes: Nodes) -> None:
+async def test_a_snapshot_that_a_majority_waits_for_is_fetched_without_a_pace(nodes: Nodes) -> None:
     """A node was away for longer than the log; then one of the other two is lost."""
     slow = replace(nodes.settings["n1"].raft, log_bytes_max=2**17, snapshot_bytes_per_s=2**16)
     for name in NAMES:

@@ -232,7 +232,7 @@ async def test_a_broken_certificate_leaves_the_one_before_in_use(
         assert 0 == await metric(served.node, stale)
 
 
-async def test_who_stalls_in_the_handshake_loses_its_connection(tmp_path: Path) -> None:
+async def test_a_client_that_stalls_in_the_handshake_loses_its_connection(tmp_path: Path) -> None:
     """The part of the handshake that came does not matter."""
     # Longer than the good clients' handshakes take on a busy machine.
     async with serving(tmp_path, header_timeout_ms=3000) as served:

@@ -51,7 +51,7 @@ async def test_a_topic_is_made_kept_and_changed(node: Client) -> None:
     assert (200, changed.json) == (read.status, read.json)
 
 
-async def test_what_a_topic_does_not_name_is_the_brokers(node: Client) -> None:
+async def test_fields_that_a_topic_omits_have_the_brokers_defaults(node: Client) -> None:
     """Null counts as absent, and a second version does not keep fields of the first."""
     await put(node, "tp-absent", FULL)
     changed = await put(node, "tp-absent", {"maxAttempts": None, "MAXCONSUMERS": 2})
@@ -103,7 +103,7 @@ async def test_tiers_govern_the_creates_of_their_queue(node: Client) -> None:
     assert [None, text, None, text] == [each.get("error") for each in results]
 
 
-async def test_a_topic_is_deleted_only_by_who_says_so(node: Client) -> None:
+async def test_a_deletion_of_a_topic_must_be_explicit(node: Client) -> None:
     """A deletion must be explicit, and can be repeated."""
     await put(node, "tp-delete", {})
     unsaid = await delete(node, "admin/topics/tp-delete")
@@ -222,7 +222,7 @@ async def test_a_body_that_is_no_policy_is_refused(node: Client, body: bytes) ->
 
 
 @pytest.mark.parametrize("name", ["a%2Fb", "a%20b", "%00", "x" * 129, "%F0%9F%92%A9"])
-async def test_what_is_no_command_has_no_topic(node: Client, name: str) -> None:
+async def test_an_invalid_command_has_no_topic(node: Client, name: str) -> None:
     """Every route of topics refuses it."""
     answers = [
         await put(node, name, {}),

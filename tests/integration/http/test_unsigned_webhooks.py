@@ -61,7 +61,7 @@ async def test_a_subscription_is_refused(bare: Client) -> None:
     assert (400, TEXT) == (renewed.status, renewed.error)
 
 
-async def test_what_was_accepted_before_is_held_back_and_signed_later(tmp_path: Path) -> None:
+async def test_callbacks_accepted_before_are_held_back_and_signed_later(tmp_path: Path) -> None:
     """Nothing is sent unsigned: it waits for a secret, within the age limit of callbacks."""
     async with listening() as target:
         async with running(tmp_path, LimitSettings(), SIGNED) as node:

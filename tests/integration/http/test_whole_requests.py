@@ -103,7 +103,7 @@ async def test_a_cycle_on_one_connection(node: Client) -> None:
 
 
 @pytest.mark.parametrize("asked", [1, 20], ids=["one", "more than is kept in memory"])
-async def test_what_comes_during_an_answer_is_answered_after_it(asked: int) -> None:
+async def test_requests_that_arrive_during_an_answer_are_answered_after_it(asked: int) -> None:
     """Requests are answered in order, and beyond a bound they are not read meanwhile."""
     async with _serving() as (server, served):
         reader, writer = await _connected(server, served)

@@ -26,7 +26,7 @@ print(levels.LEVEL, VERSIONS[1], *(each.hex() for each in written))
 """
 
 
-def test_it_writes_its_own_entries_from_its_own_level_on(tmp_path: Path) -> None:
+def test_the_next_release_writes_its_own_entries_from_its_level_on(tmp_path: Path) -> None:
     """Below its level it writes this release's bytes; above, this release refuses the version."""
     ours = entries.encode(ENTRY, level=THIS_LEVEL)
     where = next_release(tmp_path)

@@ -230,7 +230,7 @@ async def test_nobody_listening_is_a_failure() -> None:
     "said",
     [b"", b"SSH-2.0-x\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, b"HTTP/1.1 999999 \r\n\r\n"],
 )
-async def test_what_is_no_http_is_a_failure(said: bytes) -> None:
+async def test_an_answer_that_is_not_http_is_a_failure(said: bytes) -> None:
     """Any other bytes, or none, are a failure."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -435,7 +435,7 @@ async def test_a_name_is_resolved_by_the_system() -> None:
     assert f"localhost:{target.port}" == target.heard[0].headers["Host"]
 
 
-async def test_what_is_no_url_is_refused_without_a_request() -> None:
+async def test_an_invalid_url_is_refused_without_a_request() -> None:
     """A delivery to it can never succeed."""
     async with sending() as sender:
         sent = await sender.post("ftp://hooks.example/", BODY, delivery="d1")
@@ -462,7 +462,7 @@ async def test_proxies_and_cookies_play_no_part(monkeypatch: pytest.MonkeyPatch)
     assert [False, False] == ["Cookie" in heard.headers for heard in target.heard]
 
 
-def test_it_works_on_the_event_loop_that_nodes_use() -> None:
+def test_the_sender_works_on_the_event_loop_of_nodes() -> None:
     """The sender's own sockets are connected by uvloop as by asyncio."""
 
     async def story() -> tuple[Sent, Sent, Listener]:

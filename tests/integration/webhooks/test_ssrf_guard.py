@@ -162,7 +162,7 @@ async def test_names_are_resolved_by_the_system_each_in_a_thread() -> None:
 
 
 @pytest.mark.parametrize("name", ["a..b", "a" * 64 + ".example", "\udc80"])
-async def test_what_is_no_name_does_not_resolve(name: str) -> None:
+async def test_an_invalid_host_name_does_not_resolve(name: str) -> None:
     """A failed look-up frees its place too."""
     names = DnsResolver(threads_max=1)
     for _ in range(3):

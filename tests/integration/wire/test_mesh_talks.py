@@ -97,7 +97,7 @@ async def test_calls_are_answered_both_ways(nodes: Nodes) -> None:
         (Overloaded("the queue", retry_after_s=4), Overloaded),
     ],
 )
-async def test_what_the_handler_raises_is_raised_at_the_caller(
+async def test_a_handlers_exception_is_raised_at_the_caller(
     nodes: Nodes, raised: CodeqError, kind: type[CodeqError]
 ) -> None:
     """Refusals keep their kind and their fields."""
@@ -200,7 +200,7 @@ async def test_nothing_is_sent_to_a_peer_that_is_not_there(nodes: Nodes) -> None
         await one.running.call("n2", "m", None, timeout_s=1)
 
 
-async def test_what_is_too_large_or_too_late_is_certainly_not_sent(nodes: Nodes) -> None:
+async def test_a_call_that_is_too_large_or_too_late_is_certainly_not_sent(nodes: Nodes) -> None:
     """A bound that is reached before sending leaves the connection as it is."""
     one, two = await nodes.started("n1", "n2")
     oversize = b"x" * SETTINGS.frame_bytes_max
@@ -359,7 +359,7 @@ async def test_a_stopped_mesh_leaves_nothing(nodes: Nodes) -> None:
     assert asyncio.all_tasks() <= before
 
 
-async def test_what_was_queued_before_a_stop_still_leaves(nodes: Nodes) -> None:
+async def test_messages_queued_before_a_stop_are_still_sent(nodes: Nodes) -> None:
     """Messages of a node that hands over its leaderships and stops arrive."""
     one, two = await nodes.started("n1", "n2")
     for number in range(100):

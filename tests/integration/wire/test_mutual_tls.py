@@ -140,7 +140,7 @@ def test_the_link_is_secured_on_the_loop_of_production(issue: Issue) -> None:
     uvloop.run(story())
 
 
-async def test_who_another_authority_signed_stays_out(nodes: Nodes, issue: Issue) -> None:
+async def test_a_node_signed_by_another_authority_is_refused(nodes: Nodes, issue: Issue) -> None:
     """The right name and the right secret do not help; both sides count the reason."""
     one, two = nodes.make("n1", "n2")
     one.certificates = loaded(issue("n1"), "n1")
@@ -190,7 +190,9 @@ async def test_a_node_with_a_name_that_is_not_its_own_stays_out(
     assert set() == two.callers
 
 
-async def test_who_dials_with_a_foreign_name_is_refused_for_it(nodes: Nodes, issue: Issue) -> None:
+async def test_a_dialling_node_with_a_foreign_name_is_refused_for_it(
+    nodes: Nodes, issue: Issue
+) -> None:
     """The accepting side checks by itself, whatever the other side checks."""
     (two,) = nodes.make("n2")
     two.peers = {"n1": f"127.0.0.1:{two.port}", "n3": f"127.0.0.1:{two.port}"}
@@ -244,7 +246,7 @@ async def test_who_shows_no_certificate_stays_out(nodes: Nodes, issue: Issue) ->
     sink.transport.abort()
 
 
-async def test_who_speaks_an_older_tls_stays_out(nodes: Nodes, issue: Issue) -> None:
+async def test_a_node_with_an_older_tls_is_refused(nodes: Nodes, issue: Issue) -> None:
     """Both ends are this project's code, so no version below 1.3 is needed."""
     (two,) = nodes.make("n2")
     two.certificates = loaded(issue("n2"), "n2")
@@ -274,7 +276,9 @@ async def test_a_plain_node_and_a_secured_one_do_not_join(
     assert "tls" in {getattr(record, "reason", "") for record in caplog.records}
 
 
-async def test_who_stalls_in_the_tls_handshake_makes_room(nodes: Nodes, issue: Issue) -> None:
+async def test_a_connection_stalled_in_the_tls_handshake_makes_room(
+    nodes: Nodes, issue: Issue
+) -> None:
     """Silent connections are bounded in number and in time, as without TLS."""
     one, two = nodes.make("n1", "n2")
     secured(issue, one, two)

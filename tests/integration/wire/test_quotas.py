@@ -187,7 +187,7 @@ async def test_a_flood_of_refused_requests_costs_the_owner_nothing(nodes: Nodes)
     assert await made[1].take()
 
 
-async def test_a_refusal_of_many_is_none_of_few(nodes: Nodes) -> None:
+async def test_a_refusal_of_many_does_not_refuse_a_few(nodes: Nodes) -> None:
     """After a refusal, a smaller request is still asked for."""
     made = await limited(nodes, Clock(), LOW)
     assert await made[1].take(20)

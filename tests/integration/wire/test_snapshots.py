@@ -491,7 +491,7 @@ async def test_a_leader_just_elected_serves_what_it_has(pair: tuple[Member, Memb
     assert [100] == follower.replica.installed
 
 
-async def test_who_knows_no_leader_asks_nobody(pair: tuple[Member, Member]) -> None:
+async def test_a_node_that_knows_no_leader_fetches_nothing(pair: tuple[Member, Member]) -> None:
     """A node that does not need the offered snapshot fetches none of it."""
     _, follower = pair
     follower.replica.leader = None
@@ -830,7 +830,7 @@ async def test_a_snapshot_is_not_read_on_when_its_shard_is_out_for_want_of_room(
     assert [] == follower.replica.installed
 
 
-async def test_what_nobody_reads_is_deleted(
+async def test_an_unread_snapshot_is_deleted(
     pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot takes disk space while it exists."""
@@ -906,7 +906,7 @@ async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
     await asyncio.gather(watch, return_exceptions=True)
 
 
-async def test_who_asks_again_keeps_it(
+async def test_a_repeated_request_keeps_a_snapshot(
     pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot that is offered again counts as read."""

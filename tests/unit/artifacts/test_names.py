@@ -51,7 +51,7 @@ def path(name: str) -> str:
         "x" * 256,
     ],
 )
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_an_invalid_artifact_name_is_refused(name: str) -> None:
     """Neither the check nor the path accepts it."""
     assert not is_name(name)
     with pytest.raises(ValueError, match="no name of an artifact"):

@@ -33,7 +33,7 @@ async def issuer() -> AsyncIterator[Issuer]:
         yield running
 
 
-async def test_a_known_key_costs_one_fetch_whoever_asks(issuer: Issuer) -> None:
+async def test_a_known_key_costs_one_fetch_for_all_callers(issuer: Issuer) -> None:
     """Callers that arrive together share the first fetch."""
     keys = Jwks(issuer.url, ttl_s=300)
 
@@ -193,7 +193,9 @@ async def test_an_issuer_that_does_not_answer_is_given_up(issuer: Issuer) -> Non
         web.Response(body=b"\xff\xfe"),
     ],
 )
-async def test_an_answer_that_is_no_key_set_is_none(issuer: Issuer, answer: web.Response) -> None:
+async def test_an_answer_without_a_key_set_loads_no_keys(
+    issuer: Issuer, answer: web.Response
+) -> None:
     """Too large, compressed, redirected or broken: no keys are loaded, and the node goes on."""
     issuer.answer = answer
     keys = Jwks(issuer.url, ttl_s=300)

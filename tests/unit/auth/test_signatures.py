@@ -138,7 +138,7 @@ async def test_a_published_key_is_no_shared_secret(issuer: Issuer, name: str) ->
         )
 
 
-async def test_what_is_no_public_key_for_signatures_is_not_taken_for_one(issuer: Issuer) -> None:
+async def test_only_public_keys_for_signatures_are_loaded(issuer: Issuer) -> None:
     """Shared secrets, private and weak keys, encryption keys and garbage are all skipped."""
     issuer.publish("one", algorithm="RS256")
     private = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(make_key("ES256")))
@@ -210,7 +210,7 @@ async def test_a_header_nested_beyond_reading_is_invalid(issuer: Issuer) -> None
     assert "no JWT" in await reason(auth, f"{nested.rstrip('=')}.e30.AA")
 
 
-async def test_what_a_stranger_wrote_is_cut_in_the_reason(issuer: Issuer) -> None:
+async def test_a_strangers_text_is_cut_in_the_reason(issuer: Issuer) -> None:
     """The log must not repeat a stranger's text at length."""
     auth = trusting(issuer)
 
@@ -253,7 +253,7 @@ async def test_clocks_may_differ_by_the_skew_and_no_more(
 
 @pytest.mark.parametrize("instant", ["Infinity", "1e400", "NaN", "[]", "{}", '"soon"', "null"])
 @pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
-async def test_an_instant_that_is_none_makes_the_token_invalid(claim: str, instant: str) -> None:
+async def test_an_invalid_instant_makes_the_token_invalid(claim: str, instant: str) -> None:
     """The token is invalid even if the issuer itself signed that value."""
     provider = AuthProviderSettings(kind="hs256", secret=SECRET)
     auth = Authenticator(AuthSettings(producer=(provider,), tenant_fallback="default"))

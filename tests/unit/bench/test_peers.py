@@ -59,7 +59,7 @@ def test_a_figure_is_the_median_of_its_rounds_with_their_spread() -> None:
     assert "commit `0123456789`;" in text
 
 
-def test_what_was_not_measured_is_an_empty_cell() -> None:
+def test_an_unmeasured_load_is_an_empty_cell() -> None:
     """A load left out with `--only` is not shown as zero."""
     text = table(_report(_system("ours", (30,))))
 

@@ -30,7 +30,9 @@ async def test_work_that_ends_by_a_fault_is_an_error(caplog: pytest.LogCaptureFi
     await background.stop()
 
 
-async def test_what_is_for_whoever_waits_is_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_that_reaches_its_caller_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """An operating error goes to the caller, and an end with the node is no error."""
     background = Background()
 

@@ -43,7 +43,7 @@ def forwarder(shard: Shard, calls: Earlier) -> Router:
     return shards_of(shard, calls=calls)
 
 
-async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> None:
+async def test_a_method_unknown_to_the_leader_is_not_retried(shard: Shard) -> None:
     """A retry would not help, and the caller learns that nothing was done."""
     calls = Earlier()
     with pytest.raises(MethodUnknown) as refused:
@@ -57,7 +57,7 @@ async def test_what_a_leader_does_not_know_is_not_asked_again(shard: Shard) -> N
     assert "not-applied" == told.headers["X-Outcome"]
 
 
-async def test_what_may_have_been_done_before_is_not_said_to_be_undone(shard: Shard) -> None:
+async def test_an_operation_with_a_lost_attempt_is_not_reported_as_not_done(shard: Shard) -> None:
     """An earlier attempt was lost, and may have reached a leader that knew the method."""
     calls = Earlier(breaks=1)
     with pytest.raises(OutcomeUnknown):

@@ -138,7 +138,7 @@ def test_one_tenant_moves_to_another_cluster(
     assert len(tasks) == done["tasks"]
 
 
-def test_a_tenant_of_whom_there_is_nothing_is_a_mistake(
+def test_a_tenant_without_any_data_is_an_error(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An unknown tenant gives neither an export nor a data directory."""
@@ -154,7 +154,7 @@ def test_a_tenant_of_whom_there_is_nothing_is_a_mistake(
     assert (1, True) == (code, "is no data directory" in error)
 
 
-def test_what_has_no_worker_is_shown_without(
+def test_a_task_without_a_worker_is_shown_with_an_empty_cell(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each row of a stopped node's tasks has as many cells as there are columns."""
@@ -216,7 +216,7 @@ def test_a_restore_refuses_what_does_not_fit(
     assert 2 == said(capsys, "backup", "ls", "--in", "s3://")[0]
 
 
-def test_what_is_inspected_must_be_a_data_directory(
+def test_inspect_accepts_only_a_data_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A missing directory, or another one, is refused and not created."""

@@ -70,9 +70,7 @@ def test_an_unknown_flag_is_told_with_the_usage_of_its_command(
 @pytest.mark.parametrize(
     "url", ["foo", "http://", "ftp://h", "http://h:99999", "http://[::1", "http://u:turnip@h:1"]
 )
-def test_what_is_no_base_url_of_a_node_is_a_wrong_use(
-    url: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_base_url_is_wrong_usage(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error comes before any request and does not repeat a password."""
     with pytest.raises(SystemExit) as ended:
         main(["task", "get", "t", "--url", url])

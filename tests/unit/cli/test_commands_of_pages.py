@@ -204,7 +204,7 @@ def test_a_command_of_a_page_is_understood(command: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("command", _TARGETS)
-def test_what_a_target_of_a_page_runs_is_understood(
+def test_a_program_accepts_the_arguments_of_a_pages_make_target(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The module's own parser accepts the arguments that `make` passes on."""

@@ -83,7 +83,7 @@ def test_a_damaged_identity_is_refused(tmp_path: Path, text: str) -> None:
     assert text == (tmp_path / "dev.json").read_text()
 
 
-def test_what_runs_is_published_and_retracted(tmp_path: Path) -> None:
+def test_a_running_cluster_is_published_and_retracted(tmp_path: Path) -> None:
     """cluster.json has each node's process, URL and data, and is removed with the cluster."""
     one, two = plan(tmp_path, nodes=2, port_base=9000)
 

@@ -207,7 +207,7 @@ async def test_a_running_node_says_what_it_takes(
         (("os", "none"), ("warn", "os: an answered write can be lost in a power cut")),
     ],
 )
-async def test_what_a_write_survives_and_who_syncs_the_log_is_told(
+async def test_the_doctor_names_the_durability_and_the_syncer_of_a_node(
     said: tuple[str, str],
     finding: tuple[str, str],
     tmp_path: Path,
@@ -224,7 +224,9 @@ async def test_what_a_write_survives_and_who_syncs_the_log_is_told(
     assert finding == (rows["durability"]["level"], rows["durability"]["text"])
 
 
-def test_what_a_node_will_take_is_told_before_it_starts(tmp_path: Path) -> None:
+def test_the_doctor_says_before_the_start_whether_artifacts_and_webhooks_work(
+    tmp_path: Path,
+) -> None:
     """Artifacts and webhooks are off until a place and a secret are configured."""
     off = _found(tmp_path)
     on = _found(

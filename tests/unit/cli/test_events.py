@@ -67,7 +67,7 @@ def test_a_problem_that_follows_another_is_told_and_the_other_is_over() -> None:
     assert [("wrong", f"{now} (bad)"), ("over", before)] == _told(events)
 
 
-def test_what_is_wrong_at_first_is_told() -> None:
+def test_problems_at_the_first_look_are_reported() -> None:
     """The first look reports all problems that exist."""
     assert [("wrong", "a (bad)"), ("wrong", "b (bad)")] == _told([*begun(_look("a", "b"), at=_AT)])
 

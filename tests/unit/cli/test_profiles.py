@@ -129,7 +129,7 @@ def test_a_profile_that_is_not_there_says_how_to_make_it() -> None:
 @pytest.mark.parametrize(
     "text", ["profiles: 1", "- a", "profiles: {a: 1}", "{", "profiles: {a: {baseUrl: 1}}"]
 )
-def test_a_file_that_is_none_is_named(file: Path, text: str) -> None:
+def test_an_unreadable_file_of_profiles_is_named(file: Path, text: str) -> None:
     """Otherwise the command would ask the wrong cluster."""
     file.write_text(text)
 

@@ -114,7 +114,7 @@ async def test_too_much_output_is_refused(tmp_path: Path) -> None:
         await _run(tmp_path, "exec yes")
 
 
-async def test_what_a_program_leaves_behind_is_ended(tmp_path: Path) -> None:
+async def test_children_that_a_program_leaves_behind_are_ended(tmp_path: Path) -> None:
     """A child that holds the pipes does not delay the worker and is ended."""
     said = await _run(tmp_path, "sleep 1000 & echo $!")
     await until(partial(_gone, said), what="the child's end")

@@ -75,7 +75,7 @@ def _first_shard(lines: list[str]) -> list[str]:
 @pytest.mark.parametrize("shards", [1, 64])
 @pytest.mark.parametrize("queues", [0, 3, 16])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (132, 50), (80, 18)])
-def test_whatever_there_is_fits(
+def test_any_state_fits_the_screen(
     problems: int, shards: int, queues: int, width: int, height: int
 ) -> None:
     """Neither the lines nor their number exceed the screen."""
@@ -94,7 +94,7 @@ def test_numbers_are_whole_at_80_columns() -> None:
     assert ["12,345", "12", "34", "5", "2h", "1,234.5", "999.9", "0.1"] == row.split()[1:]
 
 
-def test_what_is_left_out_is_counted() -> None:
+def test_omitted_lines_are_counted() -> None:
     """The reader sees that the screen does not show everything."""
     lines = _drawn(_look(problems=30, shards=64, queues=16))
     problems = sum("is not connected" in line for line in lines)

@@ -267,7 +267,9 @@ async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
         assert "not-found" == caught.value.code
 
 
-async def test_what_cannot_be_encoded_is_told_before_anything_is_sent(client: Any) -> None:
+async def test_a_payload_that_cannot_be_encoded_is_an_error_before_anything_is_sent(
+    client: Any,
+) -> None:
     """None of the other tasks is created either."""
     with pytest.raises(TypeError):
         await client.create_many([NewTask("c", 1), NewTask("c", object())])

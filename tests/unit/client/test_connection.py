@@ -53,7 +53,7 @@ async def test_an_error_keeps_its_status_text_and_code() -> None:
     assert ["/v1/codeq/tasks/a%2Fb"] == paths
 
 
-async def test_what_keeps_a_node_from_being_ready_is_in_the_error() -> None:
+async def test_the_error_says_why_a_node_is_not_ready() -> None:
     """The error names what is missing."""
 
     async def handler(_: web.Request) -> web.Response:
@@ -66,7 +66,7 @@ async def test_what_keeps_a_node_from_being_ready_is_in_the_error() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 404])
-async def test_a_server_that_is_none_of_ours_is_told(status: int) -> None:
+async def test_a_server_that_is_not_a_broker_is_reported(status: int) -> None:
     """A page of another server does not count as an answer."""
 
     async def handler(_: web.Request) -> web.Response:
@@ -117,7 +117,7 @@ async def test_a_request_is_repeated_until_its_deadline(closed_url: str) -> None
     assert 0.1 < time.monotonic() - begun < 5
 
 
-async def test_what_does_harm_twice_is_not_repeated() -> None:
+async def test_a_request_that_is_not_idempotent_is_not_repeated() -> None:
     """A cancel with a lost answer may have taken effect; the caller gets an unknown outcome."""
     calls = 0
 
@@ -135,7 +135,7 @@ async def test_what_does_harm_twice_is_not_repeated() -> None:
     assert ("outcome-unknown", 0, 1) == (caught.value.code, caught.value.status, calls)
 
 
-async def test_what_does_harm_twice_is_repeated_when_nothing_was_done() -> None:
+async def test_a_request_that_is_not_idempotent_is_repeated_if_nothing_was_done() -> None:
     """The broker's refusal says that nothing was done."""
     answers = [_busy(X_Outcome="not-applied"), web.json_response({"status": "cancelled"})]
 

@@ -149,7 +149,7 @@ async def test_a_function_runs_in_a_thread_and_keeps_the_context(broker: LocalBr
 
 
 @pytest.mark.parametrize("raised", [StopIteration("odd"), ValueError("odd")])
-async def test_what_a_thread_raises_gives_the_task_back(
+async def test_an_exception_in_a_thread_gives_the_task_back(
     broker: LocalBroker, raised: Exception
 ) -> None:
     """StopIteration, which a future refuses, is raised like any other exception."""

@@ -148,7 +148,7 @@ async def test_a_result_is_never_null(result: object, sent: object) -> None:
         (ValueError("odd"), "nack", {"reason": "ValueError: odd"}, None),
     ],
 )
-async def test_what_a_handler_raises_decides_the_end(
+async def test_a_handlers_exception_decides_the_end(
     caplog: pytest.LogCaptureFixture,
     raised: Exception,
     verb: str,

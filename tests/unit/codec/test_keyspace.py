@@ -180,7 +180,7 @@ def test_one_priority_of_a_queue_can_be_named() -> None:
 
 
 @given(prefix=st.binary(min_size=1).filter(lambda prefix: prefix.strip(b"\xff")), tail=st.binary())
-def test_a_prefix_range_holds_exactly_what_begins_with_it(prefix: bytes, tail: bytes) -> None:
+def test_a_prefix_range_holds_exactly_the_keys_with_that_prefix(prefix: bytes, tail: bytes) -> None:
     """The end is the first key that no longer begins with the prefix."""
     start, end = keyspace.prefix_range(prefix)
 
@@ -299,7 +299,7 @@ def _task(state: State, *, seq: int = 0, due_ms: int = 0, expires_ms: int = 0) -
     )
 
 
-def test_what_is_followed_is_results_counters_items_and_jobs() -> None:
+def test_followers_get_results_counters_items_and_jobs() -> None:
     """No other row of an entry is followed; deletions are."""
     task, item = _task(State.READY, seq=1), keyspace.ITEM_PREFIX + b"topic/acme/q"
     rows: dict[bytes, bytes | None] = dict.fromkeys(keyspace.index_keys(task), b"")

@@ -59,7 +59,7 @@ def test_what_is_written_is_read(members: list[Member], level: int, past: list[i
     ],
     ids=["nothing", "version", "cut short", "more", "twice", "nameless", "too many", "recoveries"],
 )
-def test_what_no_group_can_be_is_refused(payload: bytes) -> None:
+def test_an_impossible_membership_is_refused(payload: bytes) -> None:
     """Damaged payloads, other versions and impossible groups are refused."""
     with pytest.raises(ValueError, match=r".+"):
         decode(payload)

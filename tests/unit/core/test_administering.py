@@ -142,7 +142,7 @@ def test_a_requeue_sent_again_revives_nothing_that_died_since() -> None:
 
 
 @pytest.mark.parametrize("ids", [("missing",), ("alive",), ("foreign",), ()])
-def test_what_is_no_dead_letter_of_the_tenant_is_not_revived(ids: tuple[str, ...]) -> None:
+def test_only_the_tenants_own_dead_letters_are_revived(ids: tuple[str, ...]) -> None:
     """Nothing changes, and no record is left."""
     shard = _dead()
     shard.create("alive")

@@ -313,7 +313,7 @@ def test_a_task_has_only_so_many_sets_of_artifacts() -> None:
     assert UPLOADS_MAX - 1 == len(shard.swept())
 
 
-def test_what_a_result_does_not_refer_to_is_swept_at_the_end_and_the_rest_with_the_task() -> None:
+def test_uploads_outside_the_result_are_swept_at_the_end_and_the_rest_with_the_task() -> None:
     """Each set is swept once, after the delay in which a late upload may still arrive."""
     shard = _leased()
     for upload in ("u1", "u2", "u3"):
@@ -344,7 +344,7 @@ def test_artifacts_wait_for_the_next_attempt() -> None:
     assert [] == shard.swept()
 
 
-def test_what_was_staged_before_a_death_is_not_there_for_a_revived_task() -> None:
+def test_a_revived_task_cannot_use_artifacts_staged_before_its_death() -> None:
     """A late result that refers to them is refused, and so is their announcement."""
     shard = _dead()
     assert [("t", "u1")] == shard.swept()

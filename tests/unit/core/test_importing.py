@@ -106,7 +106,7 @@ def test_a_task_that_comes_keeps_a_priority_outside_the_tiers() -> None:
     assert 7 == shard.task().priority
 
 
-def test_whose_it_was_does_not_matter() -> None:
+def test_the_former_tenant_of_a_task_does_not_matter() -> None:
     """Everything becomes the importing tenant's."""
     shard = Shard()
     came = ended()
@@ -130,7 +130,7 @@ def test_a_lease_goes_on_with_its_token() -> None:
     assert here.task().state is State.READY
 
 
-def test_who_waited_longer_goes_first() -> None:
+def test_an_imported_task_that_waited_longer_goes_first() -> None:
     """A task keeps its place in the order, and never gets a later one."""
     there, here = Shard(), Shard()
     for task_id in ("a", "b"):
@@ -145,7 +145,7 @@ def test_who_waited_longer_goes_first() -> None:
     assert ["a", "b", "c", "d", "e"] == here.claim(count=5)
 
 
-def test_what_was_to_be_deleted_does_not_come() -> None:
+def test_an_expired_task_is_not_imported() -> None:
     """An expired task is ignored without a trace."""
     shard = Shard()
     came = ended()
@@ -274,7 +274,7 @@ def test_a_dry_run_changes_nothing() -> None:
         {"has_result": True},
     ],
 )
-def test_what_no_cluster_can_have_is_told_apart(fields: dict[str, object]) -> None:
+def test_an_impossible_task_is_recognised(fields: dict[str, object]) -> None:
     """A hand-made task would be where no timer and no claim ever finds it."""
     came = made()
 
@@ -282,7 +282,7 @@ def test_what_no_cluster_can_have_is_told_apart(fields: dict[str, object]) -> No
     assert fault(replace(came, task=replace(came.task, **fields))) != ""
 
 
-def test_what_ended_needs_its_result_and_its_own_callbacks() -> None:
+def test_an_ended_task_needs_its_result_and_its_own_callbacks() -> None:
     """A dead letter also needs the queue that keeps it."""
     came = ended()
     [(delivery, body)] = came.deliveries

@@ -45,7 +45,7 @@ def test_a_patch_does_what_the_rfc_says(
     assert by_the_rfc(target, patch) == json.loads(made)
 
 
-def test_what_is_not_named_keeps_every_digit() -> None:
+def test_members_outside_the_patch_keep_every_digit() -> None:
     """The patch's own numbers keep theirs too."""
     payload = '{"id": 12345678901234567890, "price": 1.10, "deep": {"n": 1e400, "gone": 1}}'
 

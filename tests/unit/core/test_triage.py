@@ -140,7 +140,7 @@ def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
     ] == [shard.ask(REBURY), shard.ask(replace(REBURY, request="back-2"))]
 
 
-def test_what_somebody_has_claimed_is_not_taken_back() -> None:
+def test_a_task_claimed_since_is_not_taken_back() -> None:
     """Tasks of another requeue or another tenant are left alone too."""
     shard = dead()
     shard.ask(REQUEUE)
@@ -194,7 +194,7 @@ def recorded(shard: Shard) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_what_is_on_record_names_the_operator() -> None:
+def test_audit_records_name_the_operator() -> None:
     """The name is the subject of the token."""
     shard = dead()
     shard.ask(REQUEUE)

@@ -200,7 +200,7 @@ async def test_a_node_that_came_later_hears_of_all_members() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_node_that_came_later_begins_with_those_who_lost_their_data_too() -> None:
+async def test_a_later_node_bootstraps_with_nodes_that_lost_their_data_too() -> None:
     """No node has any data left."""
     told = standing("n1", bootstrap=codec.encode(BOOTSTRAP))
     node = Node(standing("n3", 93), {"n1": told})
@@ -240,7 +240,7 @@ async def test_a_caller_that_knows_no_cluster_is_no_part_of_a_new_one() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_node_that_waits_says_for_whom_and_what_to_do() -> None:
+async def test_a_waiting_node_names_the_nodes_it_waits_for_and_the_remedy() -> None:
     """The reason is shown until it no longer has to wait."""
     node = Node(standing("n1"), {"n2": standing("n2")})
     bootstrap = node.bootstrap()

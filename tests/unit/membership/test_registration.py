@@ -123,7 +123,7 @@ async def test_a_node_on_record_as_it_is_says_nothing() -> None:
     assert [] == cluster.asked
 
 
-async def test_a_node_without_a_log_asks_by_way_of_whoever_is_there() -> None:
+async def test_a_node_without_a_log_asks_through_any_reachable_peer() -> None:
     """One after another, for every shard."""
     cluster = Cluster([Group(Membership()), Group(Membership())], [LOST, LOST], away={"n1"})
 

@@ -319,7 +319,7 @@ async def test_a_state_that_differs_again_and_again_is_given_up() -> None:
     assert [] == await stage.later()
 
 
-async def test_what_is_no_failure_of_the_disk_is_fatal() -> None:
+async def test_an_error_other_than_a_disk_failure_is_fatal() -> None:
     """No replica continues after a broken invariant."""
     stage = Stage()
     unsafe = SafetyViolated("two leaders in one term")

@@ -50,7 +50,7 @@ def recover(path: Path) -> None:
         node.recover()
 
 
-def test_what_is_left_is_one_member(path: Path) -> None:
+def test_recovery_leaves_one_member(path: Path) -> None:
     """A repetition changes nothing."""
     for _ in range(2):
         recover(path)
@@ -84,7 +84,7 @@ def test_looking_changes_nothing(path: Path) -> None:
     assert [Stand(shard=0, applied=1, last=2, voters=("n1",))] == stands(path)
 
 
-def test_what_is_looked_at_is_what_a_start_would_go_on_with(path: Path) -> None:
+def test_the_state_shown_is_the_one_a_start_would_continue_with(path: Path) -> None:
     """A crash may have interrupted the swap for a snapshot at any of its steps."""
     shard = path / "shard-0"
     shard.rename(path / "shard-0.incoming")

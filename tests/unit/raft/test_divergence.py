@@ -32,7 +32,7 @@ def test_two_of_three_outvote_the_third() -> None:
     assert ("B",) == divergence.differing
 
 
-def test_what_differed_first_is_what_is_asked_about() -> None:
+def test_the_first_difference_is_compared() -> None:
     """A voter that stays wrong is compared at its first difference, not at each new entry."""
     divergence = Divergence(voting(3), shard=0)
     divergence.heard("B", 9, same=False)

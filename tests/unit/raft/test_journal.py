@@ -54,7 +54,7 @@ def test_a_fresh_log_starts_with_the_librarys_first_entry() -> None:
     assert (1, 1, (NO_OP, 1, 0)) == (journal.first, journal.last, journal[0])
 
 
-def test_what_was_flushed_is_there_after_a_restart() -> None:
+def test_flushed_entries_are_there_after_a_restart() -> None:
     """Entries, term and vote come back unchanged."""
     disk = SimDisk()
     filled(disk, 20, term=3)
@@ -324,7 +324,7 @@ def test_forgetting_costs_what_is_forgotten(applied_behind: int) -> None:
     entries_max=st.integers(1, 50),
     upto=st.integers(1, 50),
 )
-def test_what_stays_is_within_the_bounds(
+def test_the_entries_that_stay_are_within_the_bounds(
     sizes: list[int], bytes_max: int, entries_max: int, upto: int
 ) -> None:
     """No more entries go than needed, none beyond the limit, and never the last one."""

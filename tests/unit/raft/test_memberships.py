@@ -85,7 +85,7 @@ def test_a_snapshot_carries_who_formed_the_group_at_its_end() -> None:
     assert (6, named(2)) == journal(fresh, applied=7).memberships.newest
 
 
-def test_a_log_that_does_not_say_goes_by_whoever_founds() -> None:
+def test_a_log_without_a_membership_takes_that_of_the_bootstrap() -> None:
     """A restored log, or that of a joining node, takes the members of the bootstrap."""
     disk = SimDisk()
     waiting = Journal(disk, cache_bytes_max=2**16)

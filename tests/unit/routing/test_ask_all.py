@@ -105,7 +105,7 @@ async def test_a_node_of_another_release_is_left_out() -> None:
 @pytest.mark.parametrize(
     "body", [["unheard", 1], [], "load", ["load"], ["load", 1], {"load": 1}, None]
 )
-async def test_what_is_no_question_is_unknown(body: object) -> None:
+async def test_an_unknown_question_is_an_error(body: object) -> None:
     """The peer gets an error and nothing is done."""
     with pytest.raises(MethodUnknown):
         await cluster("n1").nodes["n1"].serve("n2", "gather", body, 1.0)

@@ -6,7 +6,7 @@ from codeq_cluster.errors import LinkLost, NotLeader
 from codeq_cluster.routing.leader_hints import LeaderHints
 
 
-def test_who_is_named_is_asked_until_it_is_gone() -> None:
+def test_a_hinted_peer_is_asked_until_it_is_gone() -> None:
     """Each shard has its own hint; afterwards any connected peer is asked."""
     peers = ["n3", "n1"]
     hints = LeaderHints(lambda: peers)

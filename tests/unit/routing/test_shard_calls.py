@@ -46,7 +46,7 @@ HEARTBEAT = ["heartbeat", "id", "tenant", "worker", 1000, 7]
     ],
     ids=["method", "operation", "question", "form"],
 )
-async def test_what_a_later_release_asks_is_refused_as_such(method: str, body: object) -> None:
+async def test_a_later_releases_operation_is_refused_as_unknown(method: str, body: object) -> None:
     """The rest of its batch is refused with it; the caller learns at once that nothing was done."""
     replica = Replica()
 
@@ -56,7 +56,7 @@ async def test_what_a_later_release_asks_is_refused_as_such(method: str, body: o
     assert [] == replica.asked
 
 
-async def test_what_a_later_release_appends_may_be_ignored() -> None:
+async def test_a_later_releases_appended_fields_may_be_ignored() -> None:
     """The operation keeps its meaning, so only optional fields may be appended."""
     replica = Replica()
 

@@ -64,7 +64,7 @@ def test_a_directory_or_a_bucket_is_given() -> None:
         ({"BACKUP_KEEP": "0"}, "allowed is a whole number, 1 to 10000"),
     ],
 )
-def test_what_does_not_fit_stops_the_start(environment: dict[str, str], line: str) -> None:
+def test_an_unsuitable_place_stops_the_start(environment: dict[str, str], line: str) -> None:
     """One line names the key."""
     with pytest.raises(ConfigInvalid, match=line):
         loaded({name: value for name, value in environment.items() if value})

@@ -271,7 +271,9 @@ def test_the_store_of_a_node_may_be_named_or_not(tmp_path: Path) -> None:
         ("identityServiceUrl: issuer\n", "identityServiceUrl=issuer"),
     ],
 )
-def test_what_cannot_be_obeyed_is_refused(tmp_path: Path, text: str, named: str) -> None:
+def test_settings_that_cannot_be_followed_are_refused(
+    tmp_path: Path, text: str, named: str
+) -> None:
     """Nodes that each have a part, or bootstrap alone despite peers, would lose data."""
     file = tmp_path / "codeq.yaml"
     file.write_text(text)

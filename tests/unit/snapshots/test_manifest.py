@@ -77,7 +77,7 @@ def test_a_name_that_is_taken_stays_in_its_directory(name: str) -> None:
         [("a",)],
     ],
 )
-def test_what_no_snapshot_has_is_refused(files: list[tuple[object, object]]) -> None:
+def test_an_impossible_manifest_is_refused(files: list[tuple[object, object]]) -> None:
     """Names that lead elsewhere, repeat or are missing, and negative sizes, are refused."""
     with pytest.raises(ValueError, match=r".+"):
         manifests.decode(said(*files))

@@ -22,7 +22,7 @@ sys.stdin.read()
 """
 
 
-def test_what_was_noted_is_there_after_a_kill(tmp_path: Path) -> None:
+def test_noted_numbers_are_there_after_a_kill(tmp_path: Path) -> None:
     """The numbers survive a kill without a sync, and none is made."""
     path = tmp_path / "applied"
     with subprocess.Popen(

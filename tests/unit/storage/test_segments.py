@@ -79,7 +79,7 @@ def test_a_frame_that_a_crash_has_torn_is_cut() -> None:
     assert spread(JOBS) == spread(jobs_of(whole))
 
 
-def test_a_header_that_a_crash_has_torn_is_none() -> None:
+def test_a_segment_with_a_torn_header_does_not_exist() -> None:
     """A segment with a header torn at any byte does not exist."""
     header = content([])
     for end in range(len(header)):

@@ -183,7 +183,7 @@ def test_a_segment_that_took_half_a_job_takes_no_more() -> None:
     assert [b"1", b"3"] == [key for _, _, key in recovered(disk.segments, 0)]
 
 
-def test_what_a_shard_has_in_the_log_is_read_while_the_log_is_written() -> None:
+def test_a_shards_writes_are_read_while_the_log_is_written() -> None:
     """Only writes after the given job are returned, and only of that shard."""
     disk = Disk().segments
     wal = filled(disk)

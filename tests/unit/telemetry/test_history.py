@@ -42,7 +42,7 @@ class Story:
         return self.history.slots(tenant, queue, step_s=step_s, since=0, until=NEVER)
 
 
-async def test_what_happens_in_a_slot_is_counted_for_queue_tenant_and_cluster() -> None:
+async def test_events_in_a_slot_are_counted_for_queue_tenant_and_cluster() -> None:
     """Each flow and each slot is counted separately."""
     story = Story()
     story.history.count("acme", "resize", Flow.CREATED)
@@ -151,7 +151,7 @@ async def test_rates_cover_queues_with_any_flow_in_a_minute() -> None:
     assert {} == story.history.rates("acme")
 
 
-async def test_what_flowed_between_two_slots_is_summed_up_by_queue() -> None:
+async def test_flows_between_two_slots_are_summed_by_queue() -> None:
     """Earlier events and the current slot are not in it, and quiet queues are left out."""
     story = Story()
     for flow in (Flow.CREATED, Flow.STARTED, Flow.COMPLETED):
@@ -235,7 +235,7 @@ async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
         (FIRST + 2, [1, 1, 1], [10, 20, 31]),
     ],
 )
-def test_what_nodes_have_counted_is_added_up_slot_by_slot(
+def test_nodes_counts_are_added_up_slot_by_slot(
     first: int, counted: list[int], expected: list[int]
 ) -> None:
     """A node that started later, or is a slot ahead, counts in the slots of the asking one."""

@@ -90,7 +90,7 @@ def test_requests_are_timed_by_route_method_and_status() -> None:
     ] == lines(metrics, "codeq_http_request_seconds_count")
 
 
-def test_what_one_look_yields_is_looked_at_once() -> None:
+def test_metrics_of_one_source_share_one_look() -> None:
     """Several metrics of one source share its answer, each under its own labels."""
     metrics = Metrics()
     looks = 0
@@ -126,7 +126,7 @@ def test_outcomes_that_are_known_begin_at_nothing() -> None:
     ] == lines(Metrics(), "codeq_artifact_sweeps_total")
 
 
-def test_what_is_counted_of_a_shard_begins_at_nothing() -> None:
+def test_a_shards_counters_begin_at_zero() -> None:
     """A rate needs a value from before the first event."""
     metrics = Metrics()
     metrics.shard_opened(3)

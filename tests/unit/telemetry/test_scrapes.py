@@ -65,7 +65,7 @@ async def test_after_a_text_that_took_long_the_node_does_something_else() -> Non
     assert 2 == counted.made
 
 
-async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
+async def test_a_caller_that_gives_up_cancels_no_other() -> None:
     """A client that vanishes cancels only its own request."""
     counted = Counted()
     scrapes = Scrapes(counted.text, clock=counted.now_s)
@@ -77,7 +77,7 @@ async def test_who_gives_up_waiting_takes_it_from_nobody_else() -> None:
         await gone
 
 
-async def test_a_failure_is_told_to_who_asked_and_the_next_is_tried_again() -> None:
+async def test_a_failure_reaches_its_callers_and_the_next_text_is_tried_again() -> None:
     """A source that fails once must not silence the metrics for ever."""
     counted = Counted()
 

@@ -24,7 +24,7 @@ async def spans() -> AsyncIterator[Spans]:
 @pytest.mark.parametrize(
     "state", ["turnip", "k=turnip\udcff", "k=" + "turnip" * 1000, "k=turnip,k=turnip"]
 )
-async def test_a_trace_state_that_is_none_is_not_repeated_in_the_log(
+async def test_an_invalid_trace_state_is_not_repeated_in_the_log(
     spans: Spans, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     """The span is made before the token is verified: the text may be any stranger's."""

@@ -66,7 +66,7 @@ def test_an_answer_to_head_has_no_body_to_wait_for() -> None:
     assert {"content-type": "application/json", "content-length": "9"} == answer.headers
 
 
-def test_what_is_no_http_is_refused() -> None:
+def test_an_answer_that_is_not_http_is_refused() -> None:
     """A status that is not a number is an error and no answer."""
     with pytest.raises(ValueError, match="invalid literal"):
         parse(b"SSH-2.0-OpenSSH\r\n\r\n")

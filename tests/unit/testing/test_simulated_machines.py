@@ -65,7 +65,7 @@ def test_a_frozen_process_does_it_all_later_and_in_order() -> None:
     assert ([], ["first", "second"]) == (before, told)
 
 
-def test_what_one_process_does_to_another_leaves_it_where_it_was() -> None:
+def test_a_call_into_another_process_returns_to_its_own_loop() -> None:
     """A coroutine that calls into another process returns to its own loop."""
     clock, told = SimClock(), list[str]()
     here, there = new_loop(clock), new_loop(clock)

@@ -7,7 +7,7 @@ from codeq_cluster.ui.seal import Seal
 HERE = Seal("the secret of a cluster", cluster_id="a")
 
 
-def test_what_one_node_seals_another_opens() -> None:
+def test_a_seal_of_one_node_is_opened_by_another() -> None:
     """Both derive their keys from the cluster's secret."""
     sealed = HERE.close(b"token")
 
@@ -27,7 +27,7 @@ def test_nobody_without_the_secret_opens_or_makes_a_seal() -> None:
     assert [None, None, None] == [HERE.open(stranger.close(b"token")) for stranger in strangers]
 
 
-def test_an_altered_seal_is_none() -> None:
+def test_an_altered_seal_is_refused() -> None:
     """A seal with changed, missing or added bytes is refused, and so is any other text."""
     sealed = HERE.close(b"token")
     altered = [

@@ -20,7 +20,7 @@ def test_a_full_host_leaves_places_to_others() -> None:
 
 
 @given(st.lists(st.sampled_from("abc")), st.integers(1, 3), st.integers(3, 6))
-def test_what_is_given_back_can_be_taken_again(hosts: list[str], per_host: int, total: int) -> None:
+def test_a_released_place_can_be_taken_again(hosts: list[str], per_host: int, total: int) -> None:
     """No place is lost or added."""
     places = HostLimits(per_host=per_host, total=total)
     taken = [host for host in hosts if places.take(host)]

@@ -200,7 +200,7 @@ def test_a_member_that_leaves_a_hash_party_moves_only_its_own_queues() -> None:
     assert all(after[queue] == who for queue, who in before.items() if who != "s4")
 
 
-def test_a_group_goes_on_after_the_one_that_heard_last_whoever_comes_and_goes() -> None:
+def test_a_group_continues_after_its_last_notified_member() -> None:
     """If all members must wait, the one whose wait ends first is picked."""
     members = [subscription(name, Mode.GROUP, "g") for name in ("a", "b", "c")]
     audience = Subscribers()

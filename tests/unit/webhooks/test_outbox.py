@@ -411,7 +411,7 @@ async def test_nothing_begins_after_the_stop(setting: Setting) -> None:
     await other.stop()
 
 
-async def test_what_found_no_room_is_looked_at_again_by_itself(setting: Setting) -> None:
+async def test_a_job_without_room_is_tried_again_without_an_event(setting: Setting) -> None:
     """The look does not wait for the next due job, however late that is."""
     world = setting.world
     world.room["swift"] = 0
@@ -426,7 +426,7 @@ async def test_what_found_no_room_is_looked_at_again_by_itself(setting: Setting)
     assert "far.1" == [each.id for each in setting.pending()][-1]
 
 
-async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> None:
+async def test_a_delivery_that_is_too_old_is_given_up_without_room(setting: Setting) -> None:
     """One entry ends all that are in sight, without an attempt; those behind them then run."""
     world, clock = setting.world, setting.shard.clock
     world.room["dead"] = 0
@@ -456,7 +456,7 @@ async def test_what_is_too_old_is_given_up_without_room(setting: Setting) -> Non
     assert len(ids) + 1 == sum(batches)
 
 
-async def test_what_is_put_off_is_given_up_when_it_is_too_old_and_no_sooner(
+async def test_a_deferred_delivery_is_given_up_when_it_is_too_old_and_no_sooner(
     setting: Setting,
 ) -> None:
     """It is given up even if its next attempt was planned later."""
@@ -475,7 +475,7 @@ async def test_what_is_put_off_is_given_up_when_it_is_too_old_and_no_sooner(
     assert ["b.1"] == world.begun
 
 
-async def test_what_is_under_way_when_it_is_too_old_ends_as_it_ends(setting: Setting) -> None:
+async def test_a_running_delivery_that_gets_too_old_keeps_its_own_outcome(setting: Setting) -> None:
     """A target that accepts at the last moment has accepted."""
     world, clock = setting.world, setting.shard.clock
     world.held = {"a.1"}

@@ -94,7 +94,7 @@ def test_no_greeting_holds_the_secret_or_a_key() -> None:
         (dialling(peer="n3"), HandshakeRefusal.MISDIRECTED),
     ],
 )
-def test_who_does_not_belong_here_gets_no_challenge(
+def test_a_greeting_from_elsewhere_gets_no_challenge(
     dialler: Dialling, reason: HandshakeRefusal
 ) -> None:
     """A greeting that names the wrong cluster or node ends the handshake."""
@@ -163,7 +163,7 @@ def test_a_version_that_was_not_offered_is_no_answer() -> None:
             dialling(identity("n1", versions=(1, 1))).receive(challenge)
 
 
-def test_what_a_later_hello_adds_is_proved_and_passed_over() -> None:
+def test_unknown_fields_of_a_later_hello_are_proved_and_ignored() -> None:
     """A release that offers this version may add fields; the proof covers them."""
     dialler, acceptor = dialling(), accepting()
     dialler._hello = cbor2.dumps([*cbor2.loads(dialler.hello()), "more"])

@@ -108,7 +108,7 @@ READERS: list[tuple[Callable[[bytes], object], type[Exception]]] = [
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 @pytest.mark.parametrize(("read", "refusal"), READERS)
-def test_what_announces_more_than_it_sends_is_refused_and_not_made_room_for(
+def test_an_exaggerated_size_is_refused_without_reserving_memory(
     read: Callable[[bytes], object], refusal: type[Exception], bomb: bytes
 ) -> None:
     """No size and no depth is believed before the bytes are there."""
@@ -264,7 +264,7 @@ def test_damaged_and_reordered_greetings_open_no_session(data: st.DataObject) ->
             assert isinstance(dialler.receive(greeting), bytes)
 
 
-def test_what_is_damaged_above_is_whole_before() -> None:
+def test_the_examples_above_are_valid_before_the_damage() -> None:
     """Every message and the entry are valid before the damage, so the damage alone is refused."""
     for body, item in zip(BODIES, ITEMS, strict=True):
         for message in (parse_lone(body), *parse_bundle(bundle([item]))):

@@ -143,7 +143,7 @@ def test_an_error_arrives_as_itself(raised: CodeqError, kind: type[CodeqError], 
         [4, 1, ["no-leader"], "", 1],
     ],
 )
-def test_what_breaks_the_schema_is_refused(value: object) -> None:
+def test_a_message_outside_the_schema_is_refused(value: object) -> None:
     """Every field has one type and one range."""
     with pytest.raises(FrameRefusedError, match=BadFrame.SCHEMA):
         parse_lone(cbor2.dumps(value))
@@ -211,7 +211,7 @@ def test_refusals_are_counted_all_and_logged_once(caplog: pytest.LogCaptureFixtu
     assert 2 == len(caplog.records)
 
 
-def test_what_was_logged_is_remembered_within_a_bound() -> None:
+def test_logged_refusals_are_remembered_within_a_bound() -> None:
     """Many addresses push the oldest out."""
     tally = LinkTally()
     for number in range(3000):

@@ -166,7 +166,7 @@ def _damaged(draw: st.DrawFn) -> bytes:
 @given(data=st.one_of(_usual, _damaged(), _heads))
 @example(data=request())
 @example(data=request(f"/tasks/{_ID}/result"))
-def test_what_is_read_here_is_what_the_library_would_read(
+def test_the_fast_parser_reads_requests_as_the_library_would(
     data: bytes, loop: asyncio.AbstractEventLoop
 ) -> None:
     """Path, headers and body agree, and the library would keep the connection too."""

@@ -228,7 +228,7 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
         ("RenewalBody", {"ttlSeconds": -1}),
     ],
 )
-def test_what_a_route_refuses_the_document_refuses(shape: str, body: object) -> None:
+def test_a_body_that_a_route_refuses_does_not_fit_the_document(shape: str, body: object) -> None:
     """A client that validates by the document does not accept such a body."""
     assert DESCRIBED.faults({"$ref": f"#/components/schemas/{shape}"}, body) != []
 

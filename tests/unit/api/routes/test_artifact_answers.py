@@ -156,7 +156,7 @@ def test_an_empty_artifact_has_no_part(header: str, expected: tuple[int, int, in
         ("", 200),
     ],
 )
-def test_what_the_client_has_is_not_sent_again(header: str, status: int) -> None:
+def test_a_version_the_client_has_is_not_sent_again(header: str, status: int) -> None:
     """Etags are compared weakly, and the answer has the etag and no body."""
     for method in ("GET", "HEAD"):
         found = asked(method=method, If_None_Match=header)
@@ -166,7 +166,7 @@ def test_what_the_client_has_is_not_sent_again(header: str, status: int) -> None
     assert 304 != status or outcome(asked(If_None_Match=header)) == (304, 0, 0)
 
 
-def test_what_the_client_has_goes_before_the_range() -> None:
+def test_a_version_the_client_has_precedes_the_range() -> None:
     """A client that has the whole artifact needs no part of it."""
     assert 304 == asked(If_None_Match='"v1"', Range="bytes=0-1").status
     assert 206 == asked(If_None_Match='"v0"', Range="bytes=0-1").status

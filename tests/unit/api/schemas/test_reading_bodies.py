@@ -80,7 +80,7 @@ def test_the_last_of_duplicated_fields_wins() -> None:
         "[" * 1_000_000,
     ],
 )
-def test_what_is_no_such_body_is_refused_in_the_routes_words(text: str) -> None:
+def test_an_invalid_body_is_refused_in_the_routes_words(text: str) -> None:
     """Wrong types, too much depth and broken JSON get the same answer."""
     with pytest.raises(ApiError) as refused:
         requests.TASK.decode(text, error="the route's text")

@@ -61,7 +61,7 @@ def test_a_task_is_rendered_in_the_contracts_order() -> None:
     ) == view
 
 
-def test_what_is_empty_is_left_out() -> None:
+def test_empty_fields_are_left_out() -> None:
     """Only six keys, the attempts and the shard are always there."""
     bare = Task(
         id="t",

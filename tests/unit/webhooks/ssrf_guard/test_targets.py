@@ -116,7 +116,7 @@ def test_a_public_address_is_a_target(address: str) -> None:
 
 
 @given(st.text("0123456789abcdefxABCDEFX.", min_size=1, max_size=16))
-def test_what_the_c_library_takes_for_an_address_is_never_taken_for_a_name(host: str) -> None:
+def test_an_address_of_the_c_library_never_passes_for_a_name(host: str) -> None:
     """The system's resolver would turn the name into an address without a check."""
     try:
         packed = socket.inet_aton(host)
@@ -161,7 +161,7 @@ def test_no_text_makes_reading_fail(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("allow_private", [True, False])
-def test_what_is_no_url_of_a_target_is_refused(url: str, allow_private: bool) -> None:
+def test_an_invalid_target_url_is_refused(url: str, allow_private: bool) -> None:
     """It is refused whether private targets are allowed or not."""
     assert isinstance(read(url, allow_private=allow_private), RefusedTarget)
 
