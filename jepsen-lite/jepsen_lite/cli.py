@@ -13,7 +13,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields, replace
 from functools import partial
@@ -175,27 +175,53 @@ def _run(given: argparse.Namespace) -> int:
 def _soak(given: argparse.Namespace) -> int:
     first = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     kinds = _there(given.nemeses or SOAK_MIX, given)
-    deadline = time.monotonic() + given.hours * 3600
-    worst = Exit.VALID
-    for seed in itertools.count(first):
-        if time.monotonic() > deadline:
-            break
-        rng = random.Random(f"{seed}/soak")
-        workload = given.workload or rng.choice(list(WORKLOADS))
-        fit = [kind for kind in kinds if has_effect(kind, WORKLOADS[workload])]
-        nemeses = kinds if given.nemeses else tuple(rng.sample(fit, rng.randint(1, 4)))
-        how = _once(_options(given, workload, nemeses, seed))
-        worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
-    return worst
+    deadline_s = time.monotonic() + given.hours * 3600
+
+    def drawn() -> Iterator[Options]:
+        for seed in itertools.count(first):
+            if time.monotonic() > deadline_s:
+                return
+            rng = random.Random(f"{seed}/soak")
+            workload = given.workload or rng.choice(list(WORKLOADS))
+            fit = [kind for kind in kinds if has_effect(kind, WORKLOADS[workload])]
+            nemeses = kinds if given.nemeses else tuple(rng.sample(fit, rng.randint(1, 4)))
+            yield _options(given, workload, nemeses, seed)
+
+    return worst_of(drawn(), _once)
 
 
 def _matrix(given: argparse.Namespace) -> int:
-    worst = Exit.VALID
     kinds = _there(given.nemeses or [name for name in KINDS if name != "idle"], given)
-    for workload, kind in itertools.product(WORKLOADS, kinds):
-        if not has_effect(kind, WORKLOADS[workload]):
-            continue
-        how = _once(_options(given, workload, (kind,), given.seed))
+    return worst_of(
+        (
+            _options(given, workload, (kind,), given.seed)
+            for workload, kind in itertools.product(WORKLOADS, kinds)
+            if has_effect(kind, WORKLOADS[workload])
+        ),
+        _once,
+    )
+
+
+def worst_of(runs: Iterable[Options], run_once: Callable[[Options], Exit]) -> Exit:
+    """Run one after another and return the worst exit.
+
+    A run that the harness fails in has no verdict, and the next one follows; two in a row mean that
+    none would have one.
+
+    Raises:
+        Exception: The harness failed in two runs in a row.
+    """
+    worst = Exit.VALID
+    failed_before = False
+    for options in runs:
+        try:
+            how = run_once(options)
+            failed_before = False
+        except Exception:
+            if failed_before:
+                raise
+            logging.getLogger(__name__).exception("the harness failed; the next run follows")
+            how, failed_before = Exit.BROKEN, True
         worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
     return worst
 

@@ -95,6 +95,7 @@ class Nemesis(ABC):
         needs_load: It only has an effect on a log that grows fast.
         needs_webhooks: It only has an effect on a workload with webhooks.
         lasts_s: The average duration of one fault, with the calm after it.
+        may_be_last: Whether one fault can leave no target for another.
         settings: Nodes' settings without which it has no effect; a workload's own override them.
     """
 
@@ -105,6 +106,7 @@ class Nemesis(ABC):
     needs_load: ClassVar[bool] = False
     needs_webhooks: ClassVar[bool] = False
     lasts_s: ClassVar[float] = 14.0
+    may_be_last: ClassVar[bool] = False
     settings: ClassVar[Mapping[str, object]] = {}
 
     def __init__(self, db: Db, links: Links) -> None:
@@ -611,6 +613,7 @@ class Corrupt(Nemesis):
     name = "corrupt"
     target = "process"
     moves_leaders = True
+    may_be_last = True
 
     def __init__(self, db: Db, links: Links) -> None:
         super().__init__(db, links)

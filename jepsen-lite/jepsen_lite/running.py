@@ -108,7 +108,9 @@ def demands(options: Options) -> Demands:
     for kind in map(KINDS.__getitem__, options.nemeses):
         round_s[kind.target] = round_s.get(kind.target, 0) + kind.lasts_s
     faults = {
-        name: max(1, int(options.seconds / round_s[KINDS[name].target] / 2))
+        name: 1
+        if KINDS[name].may_be_last
+        else max(1, int(options.seconds / round_s[KINDS[name].target] / 2))
         for name in options.nemeses
     }
     moves = any(KINDS[name].moves_leaders for name in options.nemeses)

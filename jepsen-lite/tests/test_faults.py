@@ -104,17 +104,7 @@ def test_the_design_s_twelve_workloads_are_there() -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_demands_what_there_is(name: str) -> None:
     """The guarantees and kinds of operations it demands exist, at least one of each."""
-    options = Options(
-        workload=name,
-        nemeses=DEFAULT_MIX,
-        nodes=3,
-        shards=2,
-        seconds=120,
-        rate=0,
-        seed=1,
-        source=".",
-    )
-    asked = demands(options)
+    asked = demands(_options(*DEFAULT_MIX, workload=name))
 
     assert set(asked.proves) <= set(PROMISES)
     assert set(asked.ok) <= set(F)
@@ -122,3 +112,24 @@ def test_a_workload_demands_what_there_is(name: str) -> None:
     assert set(asked.faults) == set(DEFAULT_MIX) <= set(KINDS)
     assert all(least > 0 for least in asked.faults.values())
     assert asked.leader_changes
+
+
+def _options(*nemeses: str, workload: str = "lifecycle", seconds: float = 120) -> Options:
+    return Options(
+        workload=workload,
+        nemeses=nemeses,
+        nodes=3,
+        shards=2,
+        seconds=seconds,
+        rate=0,
+        seed=1,
+        source=".",
+    )
+
+
+def test_a_long_run_demands_one_corruption_since_the_node_may_stay_out() -> None:
+    """A node that refuses to serve its damaged data leaves no minority to damage again."""
+    asked = demands(_options("corrupt", "partition", seconds=600))
+
+    assert 1 == asked.faults["corrupt"]
+    assert asked.faults["partition"] > 10

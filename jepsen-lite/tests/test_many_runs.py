@@ -1,0 +1,60 @@
+"""Many runs: a soak and a matrix play every run, and exit with the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from jepsen_lite.checker.judging import Exit
+from jepsen_lite.cli import worst_of
+from jepsen_lite.running import Options
+
+
+def _runs(*seeds: int) -> Iterator[Options]:
+    for seed in seeds:
+        yield Options(
+            workload="order",
+            nemeses=("kill",),
+            nodes=3,
+            shards=1,
+            seconds=60,
+            rate=0,
+            seed=seed,
+            source=".",
+        )
+
+
+def test_a_soak_goes_on_after_a_run_in_which_the_harness_failed() -> None:
+    """The other runs have their verdicts, and the exit says that one has none."""
+    seen: list[int] = []
+
+    def run_once(options: Options) -> Exit:
+        seen.append(options.seed)
+        if 2 == options.seed:
+            raise AssertionError("a fault of the harness")
+        return Exit.VALID
+
+    how = worst_of(_runs(1, 2, 3), run_once)
+
+    assert [1, 2, 3] == seen
+    assert Exit.BROKEN is how
+
+
+def test_a_soak_ends_when_the_harness_fails_twice_in_a_row() -> None:
+    """No run would have a verdict."""
+
+    def run_once(options: Options) -> Exit:
+        raise AssertionError(f"seed {options.seed}")
+
+    with pytest.raises(AssertionError, match="seed 2"):
+        worst_of(_runs(1, 2, 3), run_once)
+
+
+def test_a_violation_is_the_exit_of_a_soak_whatever_else_its_runs_were() -> None:
+    """It is worse than a run without a verdict, before it or after it."""
+    hows = {1: Exit.UNKNOWN, 2: Exit.VIOLATION, 3: Exit.VALID, 4: Exit.UNKNOWN}
+
+    how = worst_of(_runs(*hows), lambda options: hows[options.seed])
+
+    assert Exit.VIOLATION is how
