@@ -79,7 +79,7 @@ async def create(url: str, path: Path, *, deadline_ms: int = 1000) -> tuple[Reco
     return recorder, process
 
 
-async def test_an_answer_is_recorded_with_what_it_told(tmp_path: Path) -> None:
+async def test_an_answer_is_recorded_with_its_contents(tmp_path: Path) -> None:
     """The task's id and shard come from the body, and the process keeps its name."""
 
     async def accept(request: web.Request) -> web.Response:

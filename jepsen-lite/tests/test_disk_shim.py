@@ -96,7 +96,7 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Written]
         yield found
 
 
-def test_a_power_cut_takes_what_was_not_synced(written: Written) -> None:
+def test_a_power_cut_takes_only_unsynced_lines(written: Written) -> None:
     """A power cut takes only unsynced lines, and the shim saw every sync."""
     before = written.disk.syncs
     assert 0 == written.sync("two")[0]

@@ -80,7 +80,7 @@ def test_links_of_loopback_cannot_be_cut_whatever_the_machine_has() -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_machine_without_a_compiler_runs_what_needs_none(
+def test_a_machine_without_a_compiler_runs_without_shims(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Nodes run without the shim, and the kinds left out are printed."""

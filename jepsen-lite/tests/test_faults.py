@@ -102,7 +102,7 @@ def test_the_design_s_twelve_workloads_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_demands_what_there_is(name: str) -> None:
+def test_a_workload_demands_only_known_guarantees_and_kinds(name: str) -> None:
     """The guarantees and kinds of operations it demands exist, at least one of each."""
     asked = demands(_options(*DEFAULT_MIX, workload=name))
 

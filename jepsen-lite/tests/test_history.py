@@ -83,7 +83,7 @@ def test_a_process_does_one_thing_at_a_time(events: tuple[tuple[str, F, Type], .
         History(told)
 
 
-def test_calm_is_what_no_fault_touches() -> None:
+def test_calm_is_the_time_without_any_fault() -> None:
     """Overlapping faults make one gap in the calm."""
     story = Story()
     story.fault("kill", (1, 3), ("n1",))
@@ -96,7 +96,7 @@ def test_calm_is_what_no_fault_touches() -> None:
     assert told.calm_since(SECOND // 2, 2 * SECOND) is None
 
 
-def test_a_fault_that_nobody_ends_leaves_no_calm() -> None:
+def test_a_fault_without_an_end_leaves_no_calm() -> None:
     """Everything after the start of an endless fault is excused."""
     story = Story()
     story.fault("kill", (1, 3))

@@ -66,7 +66,7 @@ def test_a_tree_is_the_product_s_alone(repository: Path) -> None:
     assert first.tree == beside.tree != after.tree
 
 
-def test_files_that_no_commit_has_are_told(repository: Path) -> None:
+def test_uncommitted_files_are_marked(repository: Path) -> None:
     """A state with uncommitted files cannot be found again, so nothing is resumed from it."""
     [mutant] = mutants(["M03"])
     before = checkout_of(repository)
@@ -133,7 +133,7 @@ def _noticed_on(mutant: Mutant) -> set[str]:
     return {line.tree for line in lines if mutant.breaks in line.violated} - {""}
 
 
-def test_every_line_since_there_are_trees_names_its_own() -> None:
+def test_every_line_names_its_tree() -> None:
     """Every tree is forty digits, or is marked as a state without a commit."""
     lines = read()
     first = next(n for n, line in enumerate(lines) if line.tree)

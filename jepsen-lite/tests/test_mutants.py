@@ -41,7 +41,7 @@ def test_only_a_copy_is_broken() -> None:
     assert "decide.py" == changed.name
 
 
-def test_a_mutant_nobody_knows_is_refused() -> None:
+def test_an_unknown_mutant_is_refused() -> None:
     """The refusal lists the known names."""
     with pytest.raises(ValueError, match="no mutant M99; there are M01"):
         mutants(["M99"])

@@ -46,7 +46,7 @@ def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
     return directory
 
 
-def test_a_page_shows_what_is_broken(tmp_path: Path) -> None:
+def test_a_page_shows_the_broken_guarantee(tmp_path: Path) -> None:
     """The page has the verdict, the broken guarantee with its events, and how to repeat the run."""
     page = write(recorded(tmp_path, flaw=Flaw.LOSES)).read_text()
 

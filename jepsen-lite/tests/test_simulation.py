@@ -38,7 +38,7 @@ def test_no_seed_breaks_a_promise(reports: list[Report]) -> None:
     assert {} == {each.seed: each.broken for each in reports if each.broken}
 
 
-def test_the_seeds_together_judge_what_they_claim_to(reports: list[Report]) -> None:
+def test_the_seeds_together_judge_every_listed_promise(reports: list[Report]) -> None:
     """Each of these promises was judged by at least one seed; an unjudged one proves nothing."""
     judged = {
         verdict.guarantee for each in reports for verdict in each.verdicts if verdict.valid is True
@@ -95,7 +95,7 @@ def test_a_mutant_is_noticed() -> None:
     assert mutant.breaks in found.violated
 
 
-def test_a_mutant_of_what_is_left_out_is_refused() -> None:
+def test_a_mutant_of_parts_that_are_not_simulated_is_refused() -> None:
     """A simulation cannot show such a mutant, so finding nothing would prove nothing."""
     [mutant] = mutants(["M02"])
 

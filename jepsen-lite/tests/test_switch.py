@@ -117,7 +117,7 @@ def test_packets_are_lost_or_doubled_by_the_given_share(cable: Cable) -> None:
     assert [b"b", b"b"] == cable.received(2)
 
 
-def test_packets_to_nobody_are_dropped(cable: Cable) -> None:
+def test_packets_without_a_receiver_are_dropped(cable: Cable) -> None:
     """A packet to a node that does not exist does no harm."""
     cable.send(1, 9, b"a")
 

@@ -111,7 +111,7 @@ def test_a_starved_machine_is_no_slow_broker(slow: bool, expected: Exit) -> None
     assert judge(story.history(), DEMANDS).exit is expected
 
 
-def test_a_violation_outweighs_what_a_run_lacks() -> None:
+def test_a_violation_outweighs_unmet_demands() -> None:
     """A lost task is a violation even in a run that is too short to count."""
     judgement = judge(run(lost=True, kills=0).history(), DEMANDS)
 

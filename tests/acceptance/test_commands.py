@@ -133,7 +133,7 @@ async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -
     assert 0 == code
 
 
-async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
+async def test_a_taken_port_is_reported_in_one_line(tmp_path: Path) -> None:
     """The command ends with 1 and names the port."""
     base = free_port_base(3)
     port = base + 1
@@ -144,7 +144,7 @@ async def test_a_taken_port_is_said_in_one_line(tmp_path: Path) -> None:
     assert str(port) in lines[0]
 
 
-async def test_a_foreign_directory_is_said_in_one_line(tmp_path: Path) -> None:
+async def test_a_foreign_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     """The command ends with 1 and leaves the foreign files untouched."""
     precious = tmp_path / "thesis.txt"
     precious.write_text("finished at last")

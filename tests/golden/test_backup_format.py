@@ -48,7 +48,7 @@ def test_an_earlier_backup_is_read_and_restored(place: BackupDirectory, tmp_path
     assert (1, 2) == (manifest.format_version, manifest.shards)
 
 
-def test_the_format_is_written_as_it_was(place: BackupDirectory) -> None:
+def test_the_written_format_has_not_changed(place: BackupDirectory) -> None:
     """The manifest is equal byte for byte; the rows are equal before compression."""
     manifest = chosen(place)
     [stored] = [each for each in (KEPT / manifest.id).iterdir() if each.suffix == ".json"]

@@ -133,7 +133,7 @@ def test_more_shards_keep_every_task_and_every_key_that_can_be(tmp_path: Path) -
     check()
 
 
-def test_every_node_gets_the_same_and_none_what_another_command_makes(tmp_path: Path) -> None:
+def test_every_node_gets_the_same_data_and_each_command_makes_other_data(tmp_path: Path) -> None:
     """Rows, index, term and digest do not depend on the node; the digest depends on the cluster."""
     world = World(4, seed=7)
     world.live(60)
@@ -162,7 +162,7 @@ def test_every_node_gets_the_same_and_none_what_another_command_makes(tmp_path: 
     assert {digest for _, digest, _ in forgetful[1]}.isdisjoint(d for _, d, _ in first[1])
 
 
-def test_a_node_takes_what_was_restored(tmp_path: Path) -> None:
+def test_a_node_starts_from_a_restored_directory(tmp_path: Path) -> None:
     """The directory has an identity, and each log loads at the state's own entry."""
     world = World(2, seed=1)
     world.live(20)

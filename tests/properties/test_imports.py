@@ -195,7 +195,7 @@ def test_imported_tasks_behave_like_local_ones(tmp_path: Path) -> None:
     check()
 
 
-def test_a_dry_run_tells_what_would_be_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_predicts_the_import_and_changes_nothing(tmp_path: Path) -> None:
     """The dry run's answer equals that of the import that follows."""
     source, target = World(4, seed=3), Target(2, seed=4)
     source.live(120)

@@ -125,7 +125,7 @@ def test_a_serve_looks_at_few_of_many_queues() -> None:
     assert looks <= 3 * 3 * count
 
 
-def test_queues_that_come_and_go_take_no_more_room_than_those_there_are() -> None:
+def test_queues_that_come_and_go_leave_nothing_behind() -> None:
     """New queue names whose turn never comes leave nothing behind."""
     table = Table()
     table.step("arrives", "first", 9)

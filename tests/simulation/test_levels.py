@@ -61,7 +61,7 @@ def test_one_node_of_an_earlier_release_holds_newer_formats_back() -> None:
     assert LEVEL == cluster.members().level
 
 
-def test_a_leader_never_lowers_the_level_nor_goes_beyond_what_is_known() -> None:
+def test_a_leader_never_lowers_the_level_or_exceeds_the_known_ones() -> None:
     """The leader enforces this for any request, from any node."""
     cluster = upgraded()
     cluster.run_until(lambda: cluster.use(NEXT))

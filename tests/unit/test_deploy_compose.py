@@ -146,7 +146,7 @@ def test_each_node_starts_with_what_its_container_gets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _NODES)
-def test_no_two_nodes_share_what_is_their_own(name: str) -> None:
+def test_no_two_nodes_share_volumes_ports_or_certificates(name: str) -> None:
     """These are volumes, ports and, if used, certificates."""
     services = _services(_SHIPPED / f"{name}.yml")
     ports = {port.split(":")[0] for each in services.values() for port in each["ports"]}

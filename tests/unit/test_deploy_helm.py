@@ -148,7 +148,7 @@ def test_kubernetes_knows_every_field_of_every_object(name: str, version: str) -
     assert len(objects) >= 6
 
 
-def test_a_node_starts_with_what_its_pod_gets(tmp_path: Path) -> None:
+def test_a_node_starts_with_its_pods_configuration(tmp_path: Path) -> None:
     """Each pod is one of its peers, under the name from the headless service."""
     objects = _rendered(_MOST)
     nodes = [_settings(objects, ordinal, tmp_path) for ordinal in range(5)]
@@ -265,7 +265,7 @@ def test_a_stop_gives_clients_and_node_their_time() -> None:
 
 
 @pytest.mark.parametrize(("name", "scheme"), [("least", "HTTP"), ("most", "HTTPS")])
-def test_kubernetes_asks_what_the_node_answers(name: str, scheme: str) -> None:
+def test_kubernetes_probes_the_nodes_own_routes(name: str, scheme: str) -> None:
     """The readiness probe asks about shards, the other probes about the process."""
     container = _container(_rendered(_SETS[name]))
     probes = {

@@ -8,7 +8,7 @@ from functools import partial
 from codeq_cluster.loop_pass import LoopPass
 
 
-async def test_a_pass_ends_with_what_its_calls_asked_for() -> None:
+async def test_a_pass_ends_with_the_work_its_calls_requested() -> None:
     """The turns of two groups share one write of the log and one frame in one pass."""
     loop = asyncio.get_running_loop()
     shared, order = LoopPass.of(loop), list[str]()

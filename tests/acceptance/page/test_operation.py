@@ -131,9 +131,7 @@ async def test_a_readers_place_in_the_problems_is_kept(
     assert await kept.evaluate("(link) => link === document.activeElement")
 
 
-async def test_workers_are_shown_with_what_they_hold(
-    admin: Window, client: RecordingClient
-) -> None:
+async def test_workers_are_shown_with_their_tasks(admin: Window, client: RecordingClient) -> None:
     """Their names are shown as text whatever they contain, and lead to their tasks."""
     created = await client.created("n1", "producer", "workers.held")
     claimed = await client.claimed("n2", HOSTILE_WORKER, ["workers.held"])

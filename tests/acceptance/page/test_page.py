@@ -199,7 +199,7 @@ async def test_a_result_and_its_task_are_opened_by_the_id(
     assert ["Created", "Completed"] == timeline
 
 
-async def test_a_viewer_sees_a_task_without_what_it_carries(
+async def test_a_viewer_sees_a_task_without_payload_and_result(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:
     """There is no button that would change the task."""

@@ -80,7 +80,7 @@ async def test_one_byte_too_many_leaves_nothing(place: Place, count: int) -> Non
 
 
 @pytest.mark.parametrize("count", COUNTS)
-async def test_a_failed_put_keeps_what_was_there(place: Place, count: int) -> None:
+async def test_a_failed_put_keeps_the_former_artifact(place: Place, count: int) -> None:
     """An artifact is replaced completely or not at all."""
     before = await place.store.put(PATH, chunked(b"old"), content_type="a/b", bytes_max=3)
     left = place.left()

@@ -97,7 +97,7 @@ async def test_a_server_that_is_silent_is_given_up(s3_place: Place) -> None:
         await store.close()
 
 
-async def test_a_server_that_dies_fails_what_is_under_way(tmp_path: Path) -> None:
+async def test_a_server_that_dies_fails_transfers_in_progress(tmp_path: Path) -> None:
     """An upload and a download in progress end with an error, not with half an artifact."""
     with running(tmp_path / "data") as server:
         store = open_store(s3_settings(server, prefix="a"))

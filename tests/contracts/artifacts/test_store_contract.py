@@ -79,7 +79,7 @@ async def test_a_range_may_lie_across_parts(place: Place) -> None:
     assert content[7 * MIB : 17 * MIB] == await read(place.store, PATH, start=7 * MIB, end=17 * MIB)
 
 
-async def test_a_put_replaces_what_was_there(place: Place) -> None:
+async def test_a_put_replaces_the_former_artifact(place: Place) -> None:
     """Content, type and etag are those of the last put."""
     first = await put(place.store, PATH, b"first", "text/plain")
     second = await put(place.store, PATH, b"second!", "text/html")

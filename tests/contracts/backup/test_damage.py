@@ -79,7 +79,7 @@ def test_files_of_two_backups_are_not_taken_for_one(tmp_path: Path) -> None:
         list(rows_of(place, first, first.parts[0]))
 
 
-def test_a_file_that_is_gone_is_told(place: BackupDirectory) -> None:
+def test_a_missing_file_is_reported(place: BackupDirectory) -> None:
     """The error names it."""
     manifest = chosen(place)
     _file(place, part_file(1)).unlink()

@@ -102,7 +102,7 @@ def test_a_whole_backup_goes_there_and_comes_back(place: BackupTarget, tmp_path:
     assert compared(world.rows()) == compared(restored_rows(into, 3))
 
 
-def test_retention_keeps_the_newest_and_what_may_be_under_way(
+def test_retention_keeps_the_newest_and_those_possibly_in_progress(
     place: BackupTarget, tmp_path: Path
 ) -> None:
     """It deletes older complete backups, and incomplete ones that no node can still be writing."""

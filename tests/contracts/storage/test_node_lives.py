@@ -84,7 +84,7 @@ async def filled(path: Path, *, planned: bool) -> None:
         await write(storage, 0, row_of(2))
 
 
-async def test_a_planned_stop_leaves_what_an_older_release_reads(tmp_path: Path) -> None:
+async def test_a_planned_stop_leaves_data_that_an_older_release_reads(tmp_path: Path) -> None:
     """The directory has format 1, no write-ahead log, and every row in the databases."""
     path = tmp_path / "data"
     await filled(path, planned=True)

@@ -72,7 +72,7 @@ def test_read_amplification_is_the_runs_a_lookup_may_search(shard: RocksShard) -
     assert 1 == _level(shard, BOTTOM).read_amplification
 
 
-def test_write_amplification_is_what_a_level_wrote_for_what_came_in(shard: RocksShard) -> None:
+def test_write_amplification_is_written_bytes_per_incoming_byte(shard: RocksShard) -> None:
     """A flush writes each byte once; a compaction writes fewer, as it drops overwritten rows."""
     first, last = _level(shard, 0), _level(shard, BOTTOM)
 
@@ -138,7 +138,7 @@ def test_the_counts_begin_again_with_an_opening(shard: RocksShard) -> None:
     assert _level(shard, BOTTOM).files
 
 
-def test_stalls_are_told_by_kind() -> None:
+def test_stalls_are_counted_by_kind() -> None:
     """RocksDB counts a stall whether the write waited or was refused."""
     text = (
         "Write Stall (count): l0-file-count-limit-delays: 2, l0-file-count-limit-stops: 1, "

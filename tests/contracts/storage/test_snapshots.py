@@ -277,7 +277,7 @@ def test_another_shards_manifest_is_refused(follower: Side) -> None:
         follower.snapshots.begin(msgspec.structs.replace(SMALL, shard=1))
 
 
-def test_there_are_no_other_places_to_read(leader: Side) -> None:
+def test_only_places_in_the_manifest_can_be_read(leader: Side) -> None:
     """A file or an offset outside the manifest is refused."""
     manifest = leader.snapshots.take()
     last = len(manifest.files) - 1
@@ -338,7 +338,7 @@ def test_a_start_deletes_the_snapshots_of_an_earlier_life(leader: Side) -> None:
     assert not (leader.root / "snapshots").exists()
 
 
-def test_no_place_to_receive_is_told_as_the_disks_failure(follower: Side) -> None:
+def test_no_place_to_receive_counts_as_a_failure_of_the_disk(follower: Side) -> None:
     """Something else in the directory's place must not end the fetching for good."""
     incoming_path(follower.path).write_bytes(b"in the way")
 

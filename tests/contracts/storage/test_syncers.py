@@ -121,7 +121,7 @@ async def test_the_next_sync_may_be_requested_where_one_is_reported(way: Way) ->
     assert ([None], [None]) == (first.outcomes, second.outcomes)
 
 
-async def test_nobody_is_told_after_a_stop(way: Way) -> None:
+async def test_no_sync_is_reported_after_a_stop(way: Way) -> None:
     """The sync under way has ended when the stop returns, so the file may be closed."""
     told = Told()
     way.syncer.sync(way.file, told.done)

@@ -44,7 +44,7 @@ def test_a_table_says_how_it_was_measured(capsys: pytest.CaptureFixture[str]) ->
     assert "1 in flight, 1 a create, 128 bytes each; durability: os" in said.err
 
 
-def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, str]) -> None:
+def test_ctrl_c_cancels_waiting_tasks(broker: LocalBroker, variables: Mapping[str, str]) -> None:
     """No worker would ever claim these tasks."""
     with broker.sync_operator() as operator:
         operator.pause("held")
@@ -61,7 +61,7 @@ def test_ctrl_c_cancels_what_waits(broker: LocalBroker, variables: Mapping[str, 
     assert 0 == queue["ready"]
 
 
-def test_a_worker_s_token_that_is_refused_is_told_in_one_line(
+def test_a_refused_worker_s_token_is_reported_in_one_line(
     broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Any request may be refused first; creates in flight leave no task behind."""

@@ -24,7 +24,7 @@ def test_an_id_can_be_copied_from_a_narrow_terminal(
     assert f"event {made.command}" in shown
 
 
-def test_a_wrong_use_is_told_in_whole_words(variables: Mapping[str, str]) -> None:
+def test_a_usage_error_breaks_lines_between_words(variables: Mapping[str, str]) -> None:
     """The line with the verbs is wider than the terminal, and is broken between words."""
     with run("queue", "destroy", environment=variables) as terminal:
         code, shown = terminal.ended()

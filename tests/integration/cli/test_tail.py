@@ -22,7 +22,7 @@ async def _die(broker: LocalBroker, command: str) -> str:
     return made.id
 
 
-async def test_changes_and_dead_letters_are_told_until_ctrl_c(
+async def test_changes_and_dead_letters_are_printed_until_ctrl_c(
     broker: LocalBroker, variables: Mapping[str, str]
 ) -> None:
     """The exit code is a shell's code for an interrupted process."""

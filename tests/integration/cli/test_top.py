@@ -73,7 +73,7 @@ def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), ("xq", 0)], ids=str
 )
-def test_the_terminal_is_as_it_was_whatever_ends_it(
+def test_the_terminal_is_restored_after_any_end(
     how: signal.Signals | str, code: int, variables: Mapping[str, str]
 ) -> None:
     """The earlier screen and the echo return, and keys typed meanwhile do not reach the shell."""

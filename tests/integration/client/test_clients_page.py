@@ -72,7 +72,7 @@ async def test_producers_get_what_the_worker_returns(broker: LocalBroker, worker
     assert 0 == working.returncode, said.decode()
 
 
-async def test_the_worker_of_the_page_fails_and_shouts_as_it_says(broker: LocalBroker) -> None:
+async def test_the_worker_of_the_page_runs_both_handlers(broker: LocalBroker) -> None:
     """One handler is a plain function; the other fails a greeting without a name."""
     working = await _started(broker, PROGRAMS["worker"])
     try:

@@ -114,7 +114,7 @@ async def test_every_route_that_is_served_has_a_row(world: World) -> None:
 
 
 @pytest.mark.parametrize("route", STATUSES)
-async def test_a_route_serves_those_it_is_for_and_nobody_else(world: World, route: str) -> None:
+async def test_a_route_serves_only_its_callers(world: World, route: str) -> None:
     """Each caller in turn asks the route for something that exists."""
     expected = [int(status) for status in STATUSES[route].replace("|", "").split()]
     told = {}

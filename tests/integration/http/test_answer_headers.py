@@ -60,7 +60,7 @@ async def test_every_kind_of_answer_is_guarded(node: Client) -> None:
         assert "python" not in str(answer.headers).lower(), kind
 
 
-async def test_a_connection_too_many_is_told_so_like_any_other(node_with: Running) -> None:
+async def test_a_connection_beyond_the_bound_gets_the_usual_headers(node_with: Running) -> None:
     """The refusal precedes any request, so the node draws the request id."""
     async with node_with(connections_max=1) as node:
         writer = await taking_the_place(node)

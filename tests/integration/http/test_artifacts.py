@@ -216,7 +216,7 @@ async def test_a_path_leads_nowhere_else(node: Keeping, path: str) -> None:
     assert [] == node.kept()
 
 
-async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
+async def test_only_the_holder_of_the_lease_may_store(node: Keeping) -> None:
     """An upload without the lease is refused before a byte is stored."""
     task = await node.leased()
     another = str(task["leaseToken"] + 1)
@@ -246,7 +246,7 @@ async def test_only_who_holds_the_lease_may_store(node: Keeping) -> None:
     )
 
 
-async def test_a_result_that_names_an_upload_nobody_made_is_refused(node: Keeping) -> None:
+async def test_a_result_that_names_a_missing_upload_is_refused(node: Keeping) -> None:
     """Otherwise the result would name an artifact that does not exist."""
     task = await node.leased()
     url = f"/v1/codeq/tasks/{task['id']}/artifacts/{'0' * 16}/a"

@@ -66,7 +66,7 @@ async def test_uploads_that_no_result_names_go_at_the_tasks_end(node: Keeping, e
     await eventually(lambda: swept(node))
 
 
-async def test_a_later_holder_may_name_what_an_earlier_one_has_uploaded(node: Keeping) -> None:
+async def test_a_later_holder_may_name_an_earlier_ones_uploads(node: Keeping) -> None:
     """Uploads belong to the task until it ends, whichever worker made them."""
     task = await node.leased()
     sent = (await node.put(task, "first", b"1")).json
@@ -79,7 +79,7 @@ async def test_a_later_holder_may_name_what_an_earlier_one_has_uploaded(node: Ke
     assert b"1" == (await node.client.get(str(sent["url"]))).body
 
 
-async def test_a_revived_task_does_not_keep_what_its_death_gave_up(node: Keeping) -> None:
+async def test_a_revived_task_cannot_use_uploads_that_its_death_released(node: Keeping) -> None:
     """A result may not name an artifact that is being swept."""
     task = await node.leased(maxAttempts=1)
     sent = (await node.put(task, "first", b"1")).json
@@ -124,7 +124,9 @@ async def test_a_client_that_goes_away_in_an_upload_leaves_nothing(node: Keeping
     assert 200 == (await node.finish(task, inline("a", b"x"))).status
 
 
-async def test_a_client_that_stalls_in_an_upload_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_client_that_stalls_in_an_upload_gets_an_error_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
     """A stalled upload times out like any other body."""
     limits = replace(LIMITS, body_timeout_ms=200)
     root = tmp_path / "artifacts"
@@ -236,7 +238,7 @@ async def test_artifacts_go_with_their_task(tmp_path: Path) -> None:
         assert 404 == gone.status
 
 
-async def test_a_node_without_a_provider_keeps_what_is_to_be_deleted_for_one_with(
+async def test_a_node_without_a_provider_leaves_deletions_to_one_with(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The node logs the deletions once; they wait for a node that can make them."""

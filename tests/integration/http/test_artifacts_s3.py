@@ -87,7 +87,7 @@ async def test_an_upload_whose_task_ends_is_refused_and_gone(node: Keeping) -> N
     assert [] == await asyncio.to_thread(node.kept)
 
 
-async def test_a_server_that_is_gone_is_told_and_the_task_can_be_finished(tmp_path: Path) -> None:
+async def test_a_missing_server_is_reported_and_the_task_can_be_finished(tmp_path: Path) -> None:
     """Stored artifacts are reported as unreachable, not as missing."""
     with running(tmp_path / "s3") as server:
         async with keeping_in(server, tmp_path) as node:

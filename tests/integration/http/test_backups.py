@@ -66,7 +66,7 @@ async def test_a_node_without_a_place_takes_none(node: Client) -> None:
     assert [(409, "no-backup-place")] * 3 == [(each.status, each.json["code"]) for each in answers]
 
 
-async def test_a_backup_holds_what_was_acknowledged(client: Client, tmp_path: Path) -> None:
+async def test_a_backup_holds_every_acknowledged_task(client: Client, tmp_path: Path) -> None:
     """The backup holds every task acknowledged before it, and is listed, verified and recorded."""
     ids = {await client.create(idempotencyKey=f"k{n}") for n in range(20)}
     done = await taken(client)

@@ -537,7 +537,7 @@ async def test_a_query_that_says_nothing_sensible_is_refused(
         ("narrow", RESULT, 403, "missing scope"),
     ],
 )
-async def test_a_caller_without_the_right_is_told_before_its_body_is_read(
+async def test_a_forbidden_caller_is_refused_before_its_body_is_read(
     node: Client, token: str, path: str, status: int, text: str
 ) -> None:
     """The answer is about access although the body is invalid, because it is not read."""

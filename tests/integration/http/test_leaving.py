@@ -73,7 +73,7 @@ async def test_a_request_that_the_kernel_holds_is_no_idle_connection() -> None:
     assert b"" == rest
 
 
-async def test_a_connection_that_nobody_has_taken_in_yet_is_served() -> None:
+async def test_a_connection_in_the_kernels_backlog_is_served() -> None:
     """The kernel has accepted the connection, so its client may have sent a request."""
     async with _serving() as server:
         # The loop does not run between these lines, so the server cannot have seen the connection.

@@ -166,7 +166,7 @@ async def first_done(asked: list[asyncio.Future[Answer]]) -> Answer:
 @pytest.mark.parametrize(
     "limits", [{"operations_queued_max": 2}, {"operations_queued_bytes_max": 4000}]
 )
-async def test_writers_beyond_what_may_queue_are_told_to_come_back(
+async def test_writers_beyond_the_bound_of_the_queue_are_told_to_retry(
     node_with: Running, limits: dict[str, int]
 ) -> None:
     """The queue is bounded by number and bytes; only the refused writes were not done."""

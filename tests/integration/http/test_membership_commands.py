@@ -37,7 +37,7 @@ async def test_a_node_that_does_not_come_is_waited_for_and_named(
     assert "n9 is no member: there is nothing to do" in capsys.readouterr().err
 
 
-async def test_nobody_is_put_in_the_place_of_a_node_that_is_not_there(
+async def test_a_node_that_does_not_exist_is_not_replaced(
     node_with: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither a misspelt id nor a dry run starts anything."""

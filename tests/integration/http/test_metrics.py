@@ -131,7 +131,7 @@ async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path
     assert {"ready", "delayed", "in_progress", "dlq"} == places
 
 
-async def test_a_scrape_shows_what_is_there_now(node: Client) -> None:
+async def test_a_scrape_shows_the_current_state(node: Client) -> None:
     """Claimed tasks count as in progress and ended ones as ended; labels are in lower case."""
     task_id = await node.create("Measured-Now")
     await node.claim("Measured-Now")

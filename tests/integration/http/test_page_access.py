@@ -163,7 +163,7 @@ async def test_no_write_is_taken_without_the_sessions_own_token(world: World, ro
 
 
 @pytest.mark.parametrize("path", ["/tasks", "/tasks/t/cancel"])
-async def test_an_admin_who_is_no_producer_does_no_more_than_by_the_api(
+async def test_an_admin_without_a_producers_rights_does_no_more_than_by_the_api(
     world: World, path: str
 ) -> None:
     """The write is refused, and the session goes on."""

@@ -88,7 +88,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         yield World(client, await logged_in(client, "admin"))
 
 
-async def test_a_stream_tells_what_changes(world: World) -> None:
+async def test_a_stream_sends_every_change(world: World) -> None:
     """A new task in a queue sends the queue again, without a request."""
     stream = await opened(world.admin, "view=queue&queue=streamed")
     before = await stream.first("view")

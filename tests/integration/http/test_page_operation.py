@@ -100,7 +100,7 @@ async def dead(world: World, command: str, role: str = "admin") -> list[dict[str
     return [each for each in page["deliveries"] if each["command"] == command]
 
 
-async def test_a_worker_is_shown_with_what_it_asks_for_and_holds(world: World) -> None:
+async def test_a_worker_is_shown_with_its_commands_and_tasks(world: World) -> None:
     """Other tenants do not see it."""
     await created(world, "held")
     await world.client.claim("held")
@@ -150,7 +150,7 @@ async def test_a_viewer_sees_no_more_of_a_target_than_its_host(world: World) -> 
     assert not [url for url in urls["viewer"] if "key" in url or "hook" in url]
 
 
-async def test_deliveries_are_asked_for_by_a_status_that_there_is(world: World) -> None:
+async def test_deliveries_are_listed_only_by_a_known_status(world: World) -> None:
     """An unknown status is refused with a list of the known ones."""
     refused = await world.roles["viewer"].get("/deliveries?status=lost")
 
@@ -195,7 +195,7 @@ async def test_the_cluster_is_shown_to_operators_as_each_node_tells_of_itself(
     assert shown["backups"] is True
 
 
-async def test_a_leadership_goes_to_a_node_that_there_is(world: World) -> None:
+async def test_a_leadership_goes_only_to_a_known_node(world: World) -> None:
     """An unknown node or shard is refused."""
     nowhere = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 0, "to": "n9"})
     nothing = await world.wrote("operator", "POST", "/cluster/transfer", {"shard": 2})

@@ -157,7 +157,7 @@ async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) ->
     assert (await world.look(task_id))["task"]["webhook"].endswith("?token=x")
 
 
-async def test_nothing_of_what_tasks_carry_is_told_to_a_viewer(world: World) -> None:
+async def test_a_viewer_sees_no_payload_and_no_result(world: World) -> None:
     """No route shows a viewer payloads or results; an admin gets every digit."""
     task_id = await ended(world, "carried", "COMPLETED")
     paths = [

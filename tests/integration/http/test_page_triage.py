@@ -73,7 +73,7 @@ async def test_errors_are_told_apart_by_their_kind(world: World) -> None:
     assert [] == (await world.stranger.get("/queues/kinds/dlq/kinds")).json["kinds"]
 
 
-async def test_a_preview_says_what_would_be_and_does_nothing(world: World) -> None:
+async def test_a_preview_predicts_the_effect_and_changes_nothing(world: World) -> None:
     """The preview has the number of each kind, and the first payload with the patch applied."""
     await world.die("preview", TIMEOUT.format(1), TIMEOUT.format(2), "other")
     told = await world.act("preview", "preview", kind=KIND, patch={"n": None, "m": [1]})

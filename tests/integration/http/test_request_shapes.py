@@ -204,7 +204,9 @@ async def test_a_trace_state_that_is_no_text_of_a_header_is_left_out(
 
 
 @pytest.mark.parametrize("second", [b"Bearer other", b"Bearer acme", b"", b"Basic x"])
-async def test_a_caller_who_names_itself_twice_is_refused(node: Client, second: bytes) -> None:
+async def test_a_caller_with_two_authorization_headers_is_refused(
+    node: Client, second: bytes
+) -> None:
     """A proxy before the node may have checked the other of the two headers."""
     once = b"GET /v1/codeq/admin/queues HTTP/1.1\r\nHost: node\r\nConnection: close\r\n"
     once += b"Authorization: Bearer acme\r\n"

@@ -235,7 +235,7 @@ def test_every_operation_answers_as_described(case: Case, served: Served) -> Non
 
 
 @schema.include(path_regex=r"/(tasks|subscriptions|dlq)/\{id\}").parametrize()
-def test_operations_on_what_exists_answer_as_described(case: Case, served: Served) -> None:
+def test_operations_on_existing_objects_answer_as_described(case: Case, served: Served) -> None:
     """Random ids match nothing, so these requests go to tasks and subscriptions that exist."""
     where = case.meta.components.get(ParameterLocation.PATH)
     if where is not None and where.mode.is_negative:

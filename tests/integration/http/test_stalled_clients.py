@@ -97,7 +97,7 @@ async def test_a_head_in_pieces_is_fine_while_it_comes_in_time(node_with: Runnin
         assert 200 == answer.status
 
 
-async def test_a_client_that_stalls_in_a_body_is_told_and_loses_its_connection(
+async def test_a_client_that_stalls_in_a_body_gets_an_error_and_loses_its_connection(
     node_with: Running,
 ) -> None:
     """Other clients are served while it stalls."""
@@ -177,7 +177,7 @@ async def not_reading(node_with: Running, *, sips: bool) -> None:
         assert 200 == (await node.get("/readyz")).status
 
 
-async def test_a_flood_of_requests_whose_answers_nobody_reads_is_cut_off(
+async def test_a_flood_of_requests_with_unread_answers_is_cut_off(
     node_with: Running,
 ) -> None:
     """The node stops reading and then closes the connection; others are served meanwhile."""

@@ -146,7 +146,7 @@ async def test_a_cleanup_without_a_word_deletes_nothing_before_its_time(
     assert 200 == (await cleaner.get(f"tasks/{task_id}")).status
 
 
-async def test_a_cleanup_deletes_what_ended_before_and_leaves_the_rest(node: Client) -> None:
+async def test_a_cleanup_deletes_tasks_that_ended_before_and_leaves_the_rest(node: Client) -> None:
     """Living tasks, dead letters and tasks that ended later stay."""
     cleaner = Client(node.port, "cleaned")
     expected = await _one_of_each(cleaner, "cleanup")
@@ -198,7 +198,7 @@ async def test_a_cleanup_asked_for_wrongly_is_refused(
     assert (400, text) == (answer.status, answer.error)
 
 
-async def test_a_cleanup_of_what_is_older_than_the_epoch_finds_nothing(node: Client) -> None:
+async def test_a_cleanup_before_the_epoch_finds_nothing(node: Client) -> None:
     """No task is that old."""
     answer = await node.post("admin/tasks/cleanup", {"before": "1901-01-01T00:00:00Z"})
 
@@ -206,7 +206,9 @@ async def test_a_cleanup_of_what_is_older_than_the_epoch_finds_nothing(node: Cli
     assert "1901-01-01T00:00:00.000Z" == answer.json["before"]
 
 
-async def test_a_cleanup_without_a_word_spares_what_is_kept_for_longer(tmp_path: Path) -> None:
+async def test_a_cleanup_without_arguments_spares_tasks_that_are_kept_longer(
+    tmp_path: Path,
+) -> None:
     """A topic's retention or an idempotency key may keep a task for longer than the broker does."""
     settings = replace(
         single(tmp_path / "node", LimitSettings()),

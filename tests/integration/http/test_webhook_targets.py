@@ -49,7 +49,7 @@ async def test_a_name_that_does_not_resolve_is_taken(strict: Client) -> None:
     assert "https://hooks.invalid/done" == answer.json["webhook"]
 
 
-async def test_a_private_target_is_told_after_the_faults_before_it(strict: Client) -> None:
+async def test_a_private_target_is_refused_after_earlier_faults(strict: Client) -> None:
     """Its refusal precedes the faults that only this broker checks."""
     task = {"command": "c", "payload": {}, "webhook": "http://10.0.0.1/", "ttlSeconds": -1}
 

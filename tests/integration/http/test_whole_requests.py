@@ -168,7 +168,7 @@ async def test_a_server_that_leaves_closes_the_connection_with_the_answer() -> N
     assert ("close", b"first", b"") == (answer.headers["connection"], answer.body, rest)
 
 
-async def test_a_server_that_stops_cuts_off_who_is_still_being_answered() -> None:
+async def test_a_server_that_stops_cuts_off_requests_in_progress() -> None:
     """The request is cancelled, and the connection closed."""
     async with _serving() as (server, served):
         reader, writer = await _connected(server, served)

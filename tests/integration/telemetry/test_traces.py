@@ -242,7 +242,7 @@ async def test_a_webhook_continues_the_trace_of_its_task(collector: Collector) -
     assert "a secret" not in str(seen)
 
 
-async def test_each_attempt_at_a_callback_is_a_span_and_tells_what_became_of_it(
+async def test_each_attempt_at_a_callback_is_a_span_with_its_outcome(
     cluster: LocalCluster, collector: Collector, client: RecordingClient
 ) -> None:
     """The receiver gets each attempt's own context; a refused attempt is no success."""
@@ -302,7 +302,7 @@ async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> N
     assert "http.response.status_code" not in only.attributes
 
 
-async def test_outside_of_a_request_nothing_is_told(collector: Collector) -> None:
+async def test_work_outside_of_requests_makes_no_spans(collector: Collector) -> None:
     """The node's own work starts no traces."""
     spans = Spans(TracingSettings(otlp_endpoint=collector.url), node_id="n9")
 
@@ -330,7 +330,7 @@ async def test_a_peer_that_carries_nothing_sound_causes_nothing(
     assert forwarded is None
 
 
-async def test_a_collector_that_does_not_answer_disturbs_nobody(
+async def test_a_collector_that_does_not_answer_disturbs_no_task(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Tasks work as usual, and the node's own stop does not wait for it."""
@@ -388,7 +388,7 @@ async def test_a_node_sends_its_spans_by_grpc(
     assert "of ours" == collector.headers["x-key"]
 
 
-async def test_a_grpc_collector_that_is_away_disturbs_nobody(
+async def test_a_grpc_collector_that_is_away_disturbs_no_task(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A stop waits for it no longer than its bound, and one line reports it."""
@@ -443,7 +443,7 @@ async def test_a_node_without_a_collector_never_loads_the_library(tmp_path: Path
     ("protocol", "library", "other"),
     [(OtlpProtocol.HTTP, "requests", "grpc"), (OtlpProtocol.GRPC, "grpc", "requests")],
 )
-async def test_a_node_loads_what_its_collector_speaks_and_no_more(
+async def test_a_node_loads_only_its_collectors_protocol(
     protocol: OtlpProtocol, library: str, other: str
 ) -> None:
     """Each protocol has its own network libraries."""

@@ -57,7 +57,7 @@ async def dialled(
 
 
 @pytest.mark.parametrize("direction", [("a", "b"), ("b", "a")])
-async def test_a_blocked_direction_holds_what_is_said_until_it_is_healed(
+async def test_a_blocked_direction_holds_its_bytes_until_it_is_healed(
     direction: tuple[str, str],
 ) -> None:
     """Neither the request nor the answer passes, and nothing is lost."""

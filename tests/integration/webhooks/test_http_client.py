@@ -23,7 +23,7 @@ BODY = b'{"taskId":"t1"}'
 SECRET, PREVIOUS = "the-secret-of-now-0123", "the-secret-of-before-0"
 
 
-async def test_a_body_arrives_as_it_was_given_and_signed() -> None:
+async def test_a_body_arrives_unchanged_and_signed() -> None:
     """It has its delivery id and trace, and no headers that the library would add."""
     settings = WebhookSettings(allow_private=True, hmac_secret=SECRET)
     async with listening() as target, sending(settings) as sender:
@@ -215,7 +215,7 @@ async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
         assert 4 == sender.room(target.url)
 
 
-async def test_nobody_listening_is_a_failure() -> None:
+async def test_a_refused_connection_is_a_failure() -> None:
     """The error says so."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

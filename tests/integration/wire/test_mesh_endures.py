@@ -65,7 +65,7 @@ async def test_who_is_no_peer_stays_out(
     assert set() == two.callers
 
 
-async def test_a_node_that_knows_nobody_learns_who_its_peers_are_from_their_calls(
+async def test_a_node_that_knows_no_peer_learns_its_peers_from_their_calls(
     nodes: Nodes,
 ) -> None:
     """A caller that proves itself is a peer from then on, if the mesh's owner agrees."""

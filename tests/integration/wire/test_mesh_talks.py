@@ -385,7 +385,7 @@ async def test_a_wrong_configuration_is_refused_before_the_start(
         await one.start()
 
 
-async def test_a_node_is_told_who_does_not_know_it(nodes: Nodes) -> None:
+async def test_a_node_learns_which_peers_do_not_know_it(nodes: Nodes) -> None:
     """A forgotten node learns so when it dials, until it is known again."""
     one, two = await nodes.started("n1", "n2")
     assert not two.running.denied_as(HandshakeRefusal.STRANGER)
@@ -413,7 +413,7 @@ async def test_two_that_have_both_moved_find_each_other_where_they_are_on_record
     await joined(one, two)
 
 
-async def test_a_peer_that_is_forgotten_is_said_to_be_lost(nodes: Nodes) -> None:
+async def test_a_forgotten_peer_is_reported_as_lost(nodes: Nodes) -> None:
     """A loss that was noticed but not reported yet is reported before the next dial."""
     one, two = await nodes.started("n1", "n2")
     two.running.know({})

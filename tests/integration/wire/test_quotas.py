@@ -359,7 +359,7 @@ async def test_a_malformed_question_is_refused(nodes: Nodes, body: object) -> No
     assert await made[0].take(30)
 
 
-async def test_a_node_configured_otherwise_is_told_to_wait(nodes: Nodes) -> None:
+async def test_a_node_with_other_limits_is_told_to_wait(nodes: Nodes) -> None:
     """More than a full bucket holds is never granted, and the request takes no token."""
     made = await limited(nodes, Clock(), LOW)
     assert made[0].quotas is not None
@@ -371,7 +371,7 @@ async def test_a_node_configured_otherwise_is_told_to_wait(nodes: Nodes) -> None
     assert await made[0].take(30)
 
 
-async def test_a_request_that_went_away_while_it_asked_holds_nobody_up(nodes: Nodes) -> None:
+async def test_a_cancelled_request_holds_up_no_other(nodes: Nodes) -> None:
     """The next request asks in its place."""
     made = await limited(nodes, Clock(), LOW)
     made[0].silent = True

@@ -75,7 +75,9 @@ WORKER = static(
         ("Bearer \udcff", "invalid token"),
     ],
 )
-async def test_a_header_that_names_no_caller_is_told_why(header: str | None, text: str) -> None:
+async def test_a_header_without_a_caller_is_refused_with_the_reason(
+    header: str | None, text: str
+) -> None:
     """Clients compare the text."""
     auth = authenticator(producer=(PRODUCER,))
 
@@ -153,7 +155,7 @@ async def test_an_operator_alone_has_no_tenants_data(access: Access) -> None:
         StaticToken(token="both", subject="b", scopes=("codeq:operator",), event_types=("a",)),
     ],
 )
-async def test_an_operator_who_is_an_admin_or_a_worker_too_keeps_what_that_gives(
+async def test_an_operator_keeps_its_rights_as_admin_or_worker(
     token: StaticToken,
 ) -> None:
     """One more scope takes no right away."""
@@ -216,7 +218,7 @@ async def test_a_token_without_a_workers_claims_serves_as_worker_though_both_kno
     assert WORKER_SCOPES | {"codeq:admin"} == identity.scopes
 
 
-async def test_a_refused_stranger_is_told_what_a_worker_is_told() -> None:
+async def test_a_refused_stranger_gets_a_workers_error() -> None:
     """The fallback to producers does not change the text."""
     auth = authenticator(producer=(PRODUCER,), worker=(WORKER,), producer_as_worker=True)
 
@@ -398,7 +400,7 @@ async def test_a_public_key_never_serves_as_a_shared_secret(issuer: Issuer) -> N
     assert (401, "invalid token") == await refusal(auth, f"Bearer {forged}", Access.PRODUCER)
 
 
-async def test_a_token_nobody_can_judge_is_not_called_invalid(issuer: Issuer) -> None:
+async def test_a_token_that_cannot_be_judged_is_not_called_invalid(issuer: Issuer) -> None:
     """An unreachable issuer proves nothing; another provider's approval still counts."""
     issuer.broken = True
     alone = authenticator(producer=(by_keys(issuer),))

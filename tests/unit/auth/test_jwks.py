@@ -107,7 +107,7 @@ async def test_a_key_id_that_is_no_text_names_no_key(issuer: Issuer, kid: object
     assert await Jwks(issuer.url, ttl_s=300).key(kid) is None
 
 
-async def test_the_keys_are_fetched_before_anybody_asks(issuer: Issuer) -> None:
+async def test_the_keys_are_fetched_before_the_first_caller(issuer: Issuer) -> None:
     """The refresher saves the first caller the wait."""
     keys = Jwks(issuer.url, ttl_s=300)
     await keys.start()
@@ -122,7 +122,7 @@ async def test_the_keys_are_fetched_before_anybody_asks(issuer: Issuer) -> None:
     assert 1 == issuer.fetches
 
 
-async def test_a_failing_issuer_keeps_nobody_waiting_who_has_a_known_key(issuer: Issuer) -> None:
+async def test_a_failing_issuer_delays_no_caller_with_a_known_key(issuer: Issuer) -> None:
     """After one failure the old keys are used at once; the refresher makes the next attempt."""
     clock = Hours()
     keys = Jwks(issuer.url, ttl_s=300, interval_s=10, clock=clock)

@@ -35,7 +35,7 @@ def test_counters_are_summed_and_entries_counted_once() -> None:
     assert Counter({"forward": 4.0, "task_created": 10.0, "entries": 17.0}) == found
 
 
-def test_rates_are_differences_and_leave_out_what_hardly_happens() -> None:
+def test_rates_are_differences_without_rare_events() -> None:
     """The largest rate comes first; one event in a thousand operations is noise."""
     before, after = {"fsync": 10.0}, {"fsync": 310.0, "frames": 500.0, "elections": 0.1}
 

@@ -33,7 +33,7 @@ def _figures(*, layer_ms: float, failed: dict[str, int] | None = None) -> Figure
     )
 
 
-def test_a_layer_costs_what_its_row_takes_more_than_the_rows_below() -> None:
+def test_a_layers_cost_is_the_excess_of_its_row_over_those_below() -> None:
     """Medians of the rounds are subtracted with their shares."""
     rows = [_row("leader"), _row("followers"), _row("shards", leader=1 / 3, followers=2 / 3)]
     rounds = {
@@ -74,7 +74,7 @@ def test_a_row_is_shown_beside_its_budget_and_the_run_before() -> None:
     assert ["0.161", "0.080", "0.320", "0.161", "0.320"] == columns[:5]
 
 
-def test_a_run_of_another_machine_is_said_to_be_one() -> None:
+def test_a_run_of_another_machine_is_marked() -> None:
     """Columns of different machines come with a warning."""
     ledger = _ledger({"leader": _figures(layer_ms=0.1)})
 

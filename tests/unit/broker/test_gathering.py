@@ -19,7 +19,7 @@ async def test_an_entry_waits_for_as_many_as_were_answered() -> None:
     gathering.stop()
 
 
-async def test_an_entry_that_carries_enough_waits_for_nobody() -> None:
+async def test_an_entry_that_carries_enough_does_not_wait() -> None:
     """Its cost is already shared by many operations, for instance those of one caller's batch."""
     gathering = GroupCommit(_nobody, wait_s_max=60)
     gathering.begin(answered=3 * GATHERED_MAX, waiting=0, took_s=60)

@@ -44,7 +44,7 @@ def test_other_urls_lead_nowhere_here(url: str) -> None:
     assert links.target(url, "t") is None
 
 
-def test_the_uploads_of_a_result_are_told_once_each_and_of_its_own_task() -> None:
+def test_a_results_uploads_are_listed_once_and_only_of_its_own_task() -> None:
     """Other artifacts belong to no upload."""
     own = [links.link("", "t", UPLOAD, name) for name in ("a", "b")]
     other = links.link("", "u", UPLOAD, "a")

@@ -157,7 +157,7 @@ async def _claimed(shard: Shard, request: str, *, count: int = 1) -> list[str]:
     return [task.command for task in outcome.tasks]
 
 
-async def test_a_claim_of_any_command_looks_at_as_many_queues_as_it_takes_from() -> None:
+async def test_a_claim_of_any_command_looks_at_few_queues() -> None:
     """A look and a claim ask for the policy of only a few queues, however many have work."""
     asked = {}
     for queues in (10, 2000):

@@ -36,7 +36,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, s
     return code, captured.out, captured.err
 
 
-def test_backups_are_listed_with_what_is_wrong(
+def test_backups_are_listed_with_their_damage(
     backups: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table and the JSON have complete, damaged and incomplete backups."""
@@ -169,7 +169,7 @@ def test_a_task_without_a_worker_is_shown_with_an_empty_cell(
 
 
 @pytest.mark.parametrize(("arguments"), [("--tasks",), ("--tasks", "--json"), ()])
-def test_output_that_nobody_reads_ends_a_command_and_says_so(
+def test_unread_output_ends_a_command_with_an_error(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     """Tables, JSON and short output fail alike; with closed streams the command still runs."""
@@ -188,7 +188,7 @@ def test_output_that_nobody_reads_ends_a_command_and_says_so(
     assert (0, b"") == (closed.returncode, closed.stderr)
 
 
-def test_a_restore_refuses_what_does_not_fit(
+def test_a_restore_refuses_unsuitable_shards_directories_and_backups(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An incompatible or odd number of shards, a used directory and missing backups are refused."""

@@ -159,7 +159,7 @@ def test_every_key_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(key.name in output and key.env in output for key in KEYS)
 
 
-def test_a_status_of_nobody_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_status_without_any_node_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     """An unreachable node is a row of the table, not a stack trace."""
     url = _nobody()
 

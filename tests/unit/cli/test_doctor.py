@@ -180,7 +180,7 @@ async def test_a_wrong_configuration_is_a_line(
         (("tape", "sealed"), []),
     ],
 )
-async def test_a_running_node_says_what_it_takes(
+async def test_a_running_node_reports_whether_it_accepts_artifacts_and_webhooks(
     said: tuple[str, str],
     levels: list[FindingLevel],
     tmp_path: Path,
@@ -289,7 +289,7 @@ async def test_a_node_that_its_environment_configures_is_looked_at(
         (-61, FindingLevel.FAIL),
     ],
 )
-def test_clocks_that_differ_are_told(ahead_s: float, level: FindingLevel) -> None:
+def test_clocks_that_differ_are_reported(ahead_s: float, level: FindingLevel) -> None:
     """A lease's grace tolerates two seconds; a minute is a failure."""
     assert clock("http://n1", ahead_s).level is level
 
@@ -317,7 +317,7 @@ def test_a_new_directory_is_fine(tmp_path: Path) -> None:
     assert "free" in found["disk"].text
 
 
-def test_a_directory_of_another_node_is_told(tmp_path: Path) -> None:
+def test_a_directory_of_another_node_is_reported(tmp_path: Path) -> None:
     """The doctor finds it before the node refuses to start."""
     (tmp_path / "data").mkdir()
     file = tmp_path / "data" / "node.json"

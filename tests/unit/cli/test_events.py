@@ -59,7 +59,7 @@ def test_a_problem_that_grows_is_the_same_problem() -> None:
     assert [] == [*between(_look("a is behind: 7 tasks"), _look("a is behind: 9"), at=_AT)]
 
 
-def test_a_problem_that_follows_another_is_told_and_the_other_is_over() -> None:
+def test_a_problem_that_follows_another_is_reported_and_the_other_is_over() -> None:
     """Two problems with similar texts are told apart by their ids."""
     before, now = "Node n2 is not connected with n1", "Node n3 is not connected with n1"
     events = [*between(_look(before), _look(now), at=_AT)]
@@ -85,7 +85,7 @@ def test_a_node_that_cannot_show_everything_says_of_nothing_that_it_is_over() ->
         (None, "n1", "shard 0 is led by n1, term 7; nobody before"),
     ],
 )
-def test_a_shard_that_another_node_leads_is_told(
+def test_a_change_of_a_shards_leader_is_reported(
     before: str | None, now: str | None, text: str
 ) -> None:
     """A shard without a leader is reported too."""

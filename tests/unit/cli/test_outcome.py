@@ -23,7 +23,7 @@ def test_every_code_with_advice_is_one_that_the_api_gives() -> None:
     assert [] == unknown
 
 
-def test_nobody_there_names_the_command_that_starts_one(
+def test_an_unreachable_cluster_names_the_command_that_starts_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The error also names the flag for another cluster."""
@@ -68,7 +68,7 @@ def test_a_shard_without_a_leader_names_the_command_that_shows_the_nodes(
     assert "codeq-cluster cluster status" in capsys.readouterr().err
 
 
-def test_a_refusal_that_is_only_a_code_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_that_is_only_a_code_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     """The line adds what to do next."""
     code = report(Refused("already-terminal", status=409, code="already-terminal"))
 

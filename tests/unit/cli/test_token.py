@@ -61,7 +61,7 @@ async def test_an_operator_s_token_opens_the_cluster_s_routes(
     assert {Role.ADMIN, Role.OPERATOR} == both.roles
 
 
-def test_claims_are_told_beside_the_token(capsys: pytest.CaptureFixture[str]) -> None:
+def test_claims_are_printed_beside_the_token(capsys: pytest.CaptureFixture[str]) -> None:
     """The JSON has both; further claims are JSON or text."""
     words = ("--json", "--claim", "role=ADMIN", "--claim", "level=3", "--ttl", "60")
     assert 0 == main(["token", "--subject", "a", *words])

@@ -98,7 +98,7 @@ def test_no_call_is_missing_from_the_sync_face(face: tuple[type, type]) -> None:
     assert set() == {name for name in calls if not callable(getattr(other, name, None))}
 
 
-async def test_a_task_is_created_as_it_was_asked(client: Any) -> None:
+async def test_a_task_is_created_with_every_argument(client: Any) -> None:
     """Each argument sets its field of the API."""
     made = await client.create(
         "asked", {"n": 1}, priority=7, max_attempts=3, delay=timedelta(hours=1), ttl=86_400
@@ -186,7 +186,7 @@ async def test_a_task_not_created_can_be_created_again(client: Any) -> None:
     assert first.id == again.id
 
 
-async def test_a_token_that_may_not_create_is_told_once(broker: LocalBroker) -> None:
+async def test_a_token_that_may_not_create_fails_the_whole_call(broker: LocalBroker) -> None:
     """No task was created, so the whole call is refused."""
     async with Client([broker.url], token="nobody's") as client:
         with pytest.raises(Refused, match="invalid token") as caught:
@@ -257,7 +257,7 @@ async def test_a_task_is_explained_and_cancelled(client: Any) -> None:
     assert "already-terminal" == caught.value.code
 
 
-async def test_a_task_that_nobody_has_is_not_found(client: Any) -> None:
+async def test_an_unknown_task_is_not_found(client: Any) -> None:
     """Waiting for it fails too, because the wait would never end."""
     nobody = "00000000-0000-0000-0000-000000000000"
     for asking in (client.task(nobody), client.wait(nobody)):

@@ -172,7 +172,7 @@ async def test_an_exception_in_a_thread_gives_the_task_back(
         (KeyError("cat"), Ending.FAILED, "there is no such picture: KeyError: 'cat'", None),
     ],
 )
-async def test_an_exception_means_what_was_said_of_its_type(
+async def test_an_exception_has_the_meaning_of_its_nearest_type(
     broker: LocalBroker, raised: Exception, ending: Ending, note: str, delay: int | None
 ) -> None:
     """The nearest type in the exception's class hierarchy decides."""

@@ -197,7 +197,7 @@ def test_only_ended_tasks_are_deleted(end: str, dead_only: bool, gone: bool) -> 
     assert ([(action, "t", "")] if gone else []) == _recorded(shard)
 
 
-def test_a_delete_sent_again_counts_what_is_gone() -> None:
+def test_a_repeated_delete_counts_the_same_tasks() -> None:
     """The retry gets the same answer, and another tenant's task stays."""
     shard = _dead()
     shard.create("foreign", tenant="umbrella", ttl_ms=1)

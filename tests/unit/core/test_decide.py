@@ -157,7 +157,7 @@ def test_queues_ignore_case_and_tasks_keep_it() -> None:
     assert "Render" == shard.task().command
 
 
-def test_a_claim_sent_again_gets_what_it_got() -> None:
+def test_a_repeated_claim_gets_the_same_tasks() -> None:
     """A lost answer leaves no leased task unknown to its worker."""
     shard = Shard()
     for task_id in "abc":
@@ -201,7 +201,7 @@ def test_a_claim_hands_out_no_more_than_fits_an_answer() -> None:
     assert 0 == shard.task("c").attempts
 
 
-def test_a_claim_counts_what_the_tasks_themselves_take_in_an_answer() -> None:
+def test_a_claim_counts_the_size_of_its_tasks_in_the_answer() -> None:
     """A history of long errors counts like a payload, at four bytes per character."""
     shard = Shard(LifetimeRules(backoff_base_ms=0))
     small = '"' + "x" * (CLAIM_PAYLOAD_BYTES_MAX // 20) + '"'

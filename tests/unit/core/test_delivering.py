@@ -156,7 +156,7 @@ def test_waits_double_up_to_a_cap_and_then_the_delivery_is_dead() -> None:
     assert Changed(0) == shard.ask(replace(FAILED, attempt=5))
 
 
-def test_a_dead_delivery_is_deleted_at_its_end_with_what_it_tells() -> None:
+def test_a_dead_delivery_is_deleted_at_its_end_with_its_body() -> None:
     """Time acts on it as on a dead letter."""
     shard = _undeliverable()
     shard.ask(Delete(request="d", tenant="acme", ids=("t",), by="ops"))

@@ -70,7 +70,7 @@ def recorded(shard: Shard) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_a_task_comes_as_it_was_and_once() -> None:
+def test_a_task_is_imported_unchanged_and_once() -> None:
     """Result and callback come too; a second import finds them and leaves no record."""
     shard = Shard()
     came = ended()
@@ -204,7 +204,7 @@ def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
     ("budget", "limit"),
     [(Budget(waiting_max=2), "readyTasks"), (Budget(bytes_max=5), "storedBytes")],
 )
-def test_a_budget_holds_for_what_comes(budget: Budget, limit: str) -> None:
+def test_a_budget_holds_for_imported_tasks(budget: Budget, limit: str) -> None:
     """The rest waits for the next import; existing tasks cost nothing."""
     shard = Shard(LifetimeRules(budgets={"acme": budget}))
     came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(4)]

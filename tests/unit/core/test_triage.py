@@ -120,7 +120,7 @@ def test_only_the_dead_letter_that_was_seen_is_revised() -> None:
     assert [Changed(1), Changed(1), Changed(0)] == done
 
 
-def test_a_requeue_taken_back_leaves_everything_as_it_was() -> None:
+def test_a_requeue_taken_back_restores_everything() -> None:
     """Death, place and attempts are the same; only the audit record shows the undo."""
     shard = dead(webhook="http://sink.example/")
     before, told = shard.task(), shard.items(ItemKind.DELIVERY)

@@ -46,7 +46,7 @@ def test_the_first_of_them_begins_when_all_are_there() -> None:
     assert BOOTSTRAP == judge(standing("n1"), others, order=ORDER, level=1)
 
 
-def test_a_new_cluster_uses_what_all_its_releases_know() -> None:
+def test_a_new_cluster_uses_formats_that_all_its_releases_know() -> None:
     """The oldest release decides."""
     old = standing("n2", me=Member(id="n2", data=2, level=1))
     new = [standing(node_id, me=Member(id=node_id, data=1, level=4)) for node_id in ("n1", "n3")]
@@ -76,7 +76,7 @@ def test_nobody_begins_before_it_is_sure(case: Case) -> None:
     assert case.waits in waits
 
 
-def test_a_first_node_takes_over_what_another_one_has_written_down() -> None:
+def test_a_first_node_adopts_a_membership_that_another_one_stored() -> None:
     """Any node may report it, and any other node may be away."""
     told = standing("n3", bootstrap=codec.encode(BOOTSTRAP))
 

@@ -113,7 +113,7 @@ def on_record(cluster: Cluster) -> bool:
     )
 
 
-async def test_a_node_on_record_as_it_is_says_nothing() -> None:
+async def test_a_node_on_record_as_it_is_does_not_register() -> None:
     """It asks no other node."""
     known = LOST.with_member(ME)
     cluster = Cluster([Group(known), Group(known)], [known, known])
@@ -152,7 +152,7 @@ async def test_a_node_that_moved_away_from_its_leader_asks_by_way_of_another() -
     assert [("n3", 0)] == cluster.asked
 
 
-async def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """The refusal is logged once, however often the node asks."""
     nobody = Membership(members=(Member(id="n1", data=1),))
     cluster = Cluster([Group(Membership())], [nobody])

@@ -97,7 +97,7 @@ async def test_a_change_that_may_yet_come_to_nothing_is_not_done() -> None:
 
 
 @pytest.mark.parametrize(("data", "code"), [(2, ""), (22, "no-majority")])
-async def test_a_node_on_other_data_answers_for_nobody(data: int, code: str) -> None:
+async def test_a_node_on_other_data_does_not_count(data: int, code: str) -> None:
     """The node is connected, but does not count towards a majority."""
     asked = members(Group(), Link({"n2": data, "n3": 3}))
 

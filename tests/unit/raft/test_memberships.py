@@ -113,7 +113,7 @@ def test_a_damaged_membership_refuses_to_start(change: object) -> None:
         journal(disk)
 
 
-def test_an_entry_that_names_nobody_is_no_entry() -> None:
+def test_an_entry_without_members_is_refused() -> None:
     """An entry without members never gets into the log."""
     made = journal(SimDisk())
 

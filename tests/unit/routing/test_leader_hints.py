@@ -33,7 +33,7 @@ def test_without_a_word_the_next_is_asked() -> None:
     assert "n3" == hints.of(0)
 
 
-def test_nobody_was_asked_and_nothing_is_learned() -> None:
+def test_without_a_peer_nothing_is_learned() -> None:
     """There was no peer to ask."""
     hints = LeaderHints(list)
 

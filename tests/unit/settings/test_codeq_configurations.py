@@ -133,7 +133,7 @@ def test_a_file_with_every_key_of_a_server_loads() -> None:
     } == _says(loaded)
 
 
-def test_a_file_of_the_chart_loads_where_its_data_is_said_to_be() -> None:
+def test_a_file_of_the_chart_loads_with_its_data_directory() -> None:
     """Its empty keys count as not set, and it trusts the identity service by its URL."""
     audience = {"PERSISTENCE_PATH": "data", "IDENTITY_AUDIENCE": "codeq"}
 
@@ -178,7 +178,7 @@ def test_the_environments_of_a_raft_cluster_load() -> None:
         }
 
 
-def test_a_cluster_without_a_secret_is_told_to_have_one() -> None:
+def test_a_cluster_without_a_secret_is_asked_for_one() -> None:
     """CodeQ's own link admits every node, so its configurations have no secret."""
     refused = _refusal(configurations.raft_environments()["left"])
 
@@ -216,7 +216,7 @@ def test_the_forms_of_its_raft_variables_are_understood() -> None:
     assert "raft.electionMS=600" in _refusal({**environment, "RAFT_HEARTBEAT_MS": "601"})
 
 
-def test_a_node_alone_listens_where_it_is_told_and_is_reached_on_loopback() -> None:
+def test_a_single_node_listens_as_configured_and_is_reached_on_loopback() -> None:
     """An address without a host is no address for a client."""
     settings = _settings({"RAFT_BIND_ADDR": ":7000", "RAFT_ENABLED": "false"})
 
@@ -362,7 +362,7 @@ def test_an_issuer_of_workers_has_codeqs_audience_by_default() -> None:
     assert ("i", "codeq-worker") == (provider.issuer, provider.audience)
 
 
-def test_an_identity_service_gives_what_is_not_given_otherwise() -> None:
+def test_an_identity_service_gives_only_missing_values() -> None:
     """A separate URL for the keys decides, and the service is only the issuer."""
     service = {
         "PERSISTENCE_PATH": "data",

@@ -30,7 +30,7 @@ def test_a_shard_that_wrote_nothing_for_long_opens_after_any_number_of_starts(
     assert {b"log/%d" % n: b"b" for n in range(5)} == node.rows(1)
 
 
-def test_a_full_disk_fails_writes_and_what_was_acknowledged_stays() -> None:
+def test_a_full_disk_fails_writes_and_acknowledged_ones_stay() -> None:
     """The shard that got the error is reopened, and continues from the log."""
     for seed in range(10):
         node = SimNode(shards=1, seed=seed)
@@ -133,7 +133,7 @@ def test_a_snapshot_takes_the_place_of_writes_that_are_in_the_log(*, goes_on: bo
     assert {b"log/0": b"other"} == node.rows(1)
 
 
-def test_a_power_cut_at_any_moment_keeps_what_was_acknowledged() -> None:
+def test_a_power_cut_at_any_moment_keeps_acknowledged_writes() -> None:
     """The cut may come while rows are spilled, segments begun or deleted, or databases synced."""
     for seed in range(40):
         node, random = SimNode(segment_bytes=1, seed=seed), Random(seed)

@@ -200,7 +200,7 @@ def test_a_first_start_has_nothing_to_settle(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_a_disk_that_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusing_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is exchanged when the replacement cannot be made durable."""
     path = prepared(tmp_path / "data")
 

@@ -46,7 +46,7 @@ def test_a_line_is_an_event_and_its_fields() -> None:
     } == line(record(task_id="t", attempt=2, peers=("a", "b"), ready=False, since=None))
 
 
-def test_no_field_takes_the_place_of_what_every_line_has() -> None:
+def test_no_field_replaces_a_lines_own_keys() -> None:
     """A field cannot replace a line's source or level."""
     package = Path(codeq_cluster.__file__).parent
     fields = {

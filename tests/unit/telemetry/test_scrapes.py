@@ -34,7 +34,7 @@ class Counted:
             now_s += took_s
 
 
-async def test_all_who_ask_at_once_are_given_one_text() -> None:
+async def test_concurrent_scrapes_share_one_text() -> None:
     """Many callers cost as much as one."""
     counted = Counted()
     scrapes = Scrapes(counted.text, clock=counted.now_s)
@@ -44,7 +44,7 @@ async def test_all_who_ask_at_once_are_given_one_text() -> None:
     assert [b"1"] * 100 == texts
 
 
-async def test_nobody_is_given_what_was_made_before_asking() -> None:
+async def test_no_scrape_gets_a_text_made_before_it() -> None:
     """Events counted before a scrape are in it."""
     counted = Counted()
     scrapes = Scrapes(counted.text, clock=counted.now_s)

@@ -86,7 +86,7 @@ def test_the_same_result_acknowledged_again_is_no_violation() -> None:
     assert audit([CREATE, CLAIM, unknown, RESULT, RESULT], FINAL).clean
 
 
-def test_a_stored_result_that_nobody_was_acknowledged_for_is_found() -> None:
+def test_a_stored_result_without_an_acknowledgement_is_found() -> None:
     """A result that changed after its acknowledgement counts as finished twice."""
     verdict = audit([CREATE, CLAIM, RESULT], {"t1": FinalTask(status="COMPLETED", content="r9")})
 

@@ -212,7 +212,7 @@ def test_a_broker_is_there_again_on_its_files(tmp_path: Path) -> None:
         assert task == client.task(task.id)
 
 
-def test_a_wrong_setting_is_told_at_once(tmp_path: Path) -> None:
+def test_a_wrong_setting_is_an_error_at_once(tmp_path: Path) -> None:
     """The error is the one that a starting node gives."""
     with pytest.raises(ConfigInvalid, match="backoffMaxSecond"):
         LocalBroker(tmp_path, settings={"backoffMaxSecond": 1})

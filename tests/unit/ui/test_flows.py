@@ -5,7 +5,7 @@ from __future__ import annotations
 from codeq_cluster.ui.views.flows import QUEUES_MAX, FlowRow, QueueFlow, flows_view
 
 
-def test_the_busiest_queues_are_told_and_the_others_summed_up() -> None:
+def test_the_busiest_queues_are_shown_and_the_others_summed_up() -> None:
     """The number of rows is bounded, however many queues there are."""
     few = {f"q{number:03}": [1, 0, 0, 1] for number in range(QUEUES_MAX)}
     told = flows_view(7, {"idler": [1, 0, 0, 0], **few, "busy": [9, 8, 7, 6]})

@@ -48,7 +48,7 @@ def test_a_queue_that_is_worked_on_is_no_problem() -> None:
     assert [] == told([row("a", ready=1, oldest_s=299)], Poll("w", NOW_MS, 0, ("a",)))
 
 
-def test_a_queue_that_nobody_asks_for_is_the_worst() -> None:
+def test_a_queue_without_workers_is_the_worst_problem() -> None:
     """Workers of other queues, and those that have not polled for a minute, do not count."""
     rows = [row("a", ready=1200, oldest_s=61)]
     expected = [

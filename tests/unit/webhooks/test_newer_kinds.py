@@ -43,7 +43,7 @@ def _apply(shard: Shard, rows: dict[bytes, bytes | None]) -> None:
     shard.engine.apply(shard.engine.applied_index + 1, shard.log.term, payload)
 
 
-async def test_an_older_node_applies_what_it_does_not_know(older: Setting) -> None:
+async def test_an_older_node_applies_rows_that_it_does_not_know(older: Setting) -> None:
     """The node stores and deletes the rows unchanged, and continues."""
     world, shard = World(), older.shard
     catalogue = Catalogue([shard.store.state])

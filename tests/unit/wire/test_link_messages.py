@@ -63,7 +63,7 @@ def bundled(item: list[object]) -> Message:
 
 
 @pytest.mark.parametrize("carried", [alone, bundled])
-def test_every_message_is_read_back_as_it_was_written(
+def test_every_message_is_read_back_unchanged(
     carried: Callable[[list[object]], Message],
 ) -> None:
     """The packed part survives the wire unchanged, in both versions."""

@@ -36,7 +36,7 @@ def test_a_request_leaves_a_line_at_the_severity_asked_for(
     assert told == [record.levelname for record in caplog.records]
 
 
-def test_of_many_refusals_few_are_told_and_the_others_counted(
+def test_of_many_refusals_few_are_logged_and_the_others_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A stranger cannot fill the disk; the next period's first line counts the suppressed ones."""

@@ -36,7 +36,7 @@ def test_the_envelope_has_four_keys() -> None:
 
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown(), LinkLost(), StorageFailed(), CodeqError()])
-def test_a_write_whose_fate_is_not_known_is_never_called_failed(failure: CodeqError) -> None:
+def test_a_write_with_an_unknown_outcome_is_never_called_failed(failure: CodeqError) -> None:
     """The answer does not call it unapplied either."""
     error = from_failure(failure)
 
@@ -102,7 +102,7 @@ def test_every_refusal_of_the_broker_has_its_answer(
     assert not error.retryable
 
 
-def test_a_priority_outside_the_tiers_is_told_which_there_are() -> None:
+def test_a_priority_outside_the_tiers_is_refused_with_the_tiers() -> None:
     """The answer also names the priority of a request without one."""
     error = from_rejection(Rejected(Rejection.INVALID_PRIORITY, "1, 3, 5"))
 
@@ -118,7 +118,7 @@ def test_no_refusal_lacks_an_answer() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_caller_not_let_in_is_told_the_authenticators_words(status: int) -> None:
+def test_a_refused_caller_gets_the_authenticators_words(status: int) -> None:
     """The answer adds nothing to them."""
     error = from_access(AccessRefused(status, "words"))
 

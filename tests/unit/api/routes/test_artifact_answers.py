@@ -120,7 +120,7 @@ def test_a_range_that_is_not_understood_is_ignored(header: str) -> None:
 @given(
     size=st.integers(0, 50), first=st.integers(0, 60), last=st.one_of(st.none(), st.integers(0, 60))
 )
-def test_a_part_is_what_the_range_names(size: int, first: int, last: int | None) -> None:
+def test_a_part_has_exactly_the_bytes_of_its_range(size: int, first: int, last: int | None) -> None:
     """The answer's bytes are those at the requested positions."""
     stored = Stored(size=size, etag='"v1"', content_type="a/b")
     found = asked(stored, Range=f"bytes={first}-{'' if last is None else last}")

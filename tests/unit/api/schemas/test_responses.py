@@ -109,7 +109,7 @@ def test_a_task_says_what_time_will_do_to_it() -> None:
     } == {state for state in State if "expiresAt" in shown[state]}
 
 
-def test_a_result_echoes_the_body_as_it_was_sent() -> None:
+def test_a_result_echoes_the_body_unchanged() -> None:
     """Even an empty object and digits beyond any float are echoed."""
     body = '{"n":12345678901234567890.10}'
     view = encode(

@@ -249,7 +249,7 @@ async def test_a_name_that_does_not_resolve_in_time_is_let_through() -> None:
     assert cancelled.is_set()
 
 
-async def test_no_name_server_is_asked_about_what_is_decided_without() -> None:
+async def test_no_name_server_is_asked_without_need() -> None:
     """These are addresses, malformed URLs and, if private targets are allowed, all URLs."""
 
     async def lookup(name: str) -> Sequence[str]:
