@@ -1,4 +1,4 @@
-"""Many runs: a soak and a matrix play every run, and exit with the worst."""
+"""Many runs: a soak and a matrix play every run, and exit with the worst status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _runs(*seeds: int) -> Iterator[Options]:
 
 
 def test_a_soak_goes_on_after_a_run_in_which_the_harness_failed() -> None:
-    """The other runs have their verdicts, and the exit says that one has none."""
+    """The other runs get verdicts, and the exit status says that one has none."""
     seen: list[int] = []
 
     def run_once(options: Options) -> Exit:
@@ -42,7 +42,7 @@ def test_a_soak_goes_on_after_a_run_in_which_the_harness_failed() -> None:
 
 
 def test_a_soak_ends_when_the_harness_fails_twice_in_a_row() -> None:
-    """No run would have a verdict."""
+    """Further runs would have no verdict either."""
 
     def run_once(options: Options) -> Exit:
         raise AssertionError(f"seed {options.seed}")
@@ -52,7 +52,7 @@ def test_a_soak_ends_when_the_harness_fails_twice_in_a_row() -> None:
 
 
 def test_a_violation_is_the_exit_of_a_soak_whatever_else_its_runs_were() -> None:
-    """It is worse than a run without a verdict, before it or after it."""
+    """A violation outweighs a run without a verdict, before it or after it."""
     hows = {1: Exit.UNKNOWN, 2: Exit.VIOLATION, 3: Exit.VALID, 4: Exit.UNKNOWN}
 
     how = worst_of(_runs(*hows), lambda options: hows[options.seed])
