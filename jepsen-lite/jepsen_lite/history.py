@@ -50,8 +50,10 @@ AUTOPSY = "autopsy"
 # The process name of events with the members that nodes report, and the name of the phase with the
 # expected members.
 MEMBERS = "members"
-# Parts of a packet fault's detail: packets were held until its end; clients were struck too.
+# Parts of a packet fault's detail: packets were held until its end; a share was lost; clients were
+# struck too.
 HELD = "held, then all at once"
+LOST = " lost"
 AND_CLIENTS = " and clients"
 
 

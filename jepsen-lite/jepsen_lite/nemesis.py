@@ -17,7 +17,7 @@ from codeq_cluster.testing.waiting import soon
 from jepsen_lite.damage import Damage, damage
 from jepsen_lite.db import START_WITHIN_S, Db, Node, soon_forgotten
 from jepsen_lite.disk import DiskFault
-from jepsen_lite.history import AND_CLIENTS, HELD
+from jepsen_lite.history import AND_CLIENTS, HELD, LOST
 from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
 
@@ -730,7 +730,7 @@ def _described(shape: Shape) -> str:
     said = [
         f"{shape.delay_ms:g} ms late" if shape.delay_ms else "",
         f"up to {shape.jitter_ms:g} ms more" if shape.jitter_ms else "",
-        f"{shape.loss:.0%} lost" if shape.loss else "",
+        f"{shape.loss:.0%}{LOST}" if shape.loss else "",
         f"{shape.dup:.0%} twice" if shape.dup else "",
         HELD if shape.stall else "",
     ]

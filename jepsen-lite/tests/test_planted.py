@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jepsen_lite.checker.judging import PROMISES, verdicts
-from jepsen_lite.history import AND_CLIENTS, HELD, MEMBERS, F, Group, Type
+from jepsen_lite.history import AND_CLIENTS, HELD, LOST, MEMBERS, F, Group, Type
 from jepsen_lite.story import Story
 
 Plot = Callable[[Story, bool], None]
@@ -585,6 +585,14 @@ def an_answer_is_kept_on_its_way(story: Story, broken: bool) -> None:
     detail = HELD if broken else HELD + AND_CLIENTS
     story.fault("packets", (5, 20), ("n1",), detail=detail)
     story.create("a", (4, 20), Type.INFO, deadline_ms=10_000)
+    story.create("b", (30, 31), deadline_ms=10_000)
+
+
+@planted("G22")
+def a_request_is_lost_again_and_again(story: Story, broken: bool) -> None:
+    detail = f"25%{LOST}" if broken else f"25%{LOST}{AND_CLIENTS}"
+    story.fault("packets", (5, 15), ("n1",), detail=detail)
+    story.create("a", (6, 20), Type.INFO, deadline_ms=10_000)
     story.create("b", (30, 31), deadline_ms=10_000)
 
 

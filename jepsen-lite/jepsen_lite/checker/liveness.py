@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged, unknown
-from jepsen_lite.history import AND_CLIENTS, HELD, F
+from jepsen_lite.history import AND_CLIENTS, HELD, LOST, F
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, Fault, History, Op, TaskOps
 
 # The longest time from the end of a lease, or of the last fault, until the task can be claimed.
@@ -160,9 +160,14 @@ def _by_node(faults: Iterable[Fault]) -> dict[str, list[Fault]]:
 
 
 def _silences(fault: Fault) -> bool:
-    """Return whether a fault excuses its nodes from answering, or keeps their answers."""
-    kept = fault.name == "packets" and fault.detail == HELD + AND_CLIENTS
-    return kept or fault.name in _SILENCING
+    """Return whether a fault excuses its nodes from answering, or delays requests and answers.
+
+    TCP sends a lost packet again after 0.2 s, and waits twice as long each further time.
+    """
+    delays = fault.name == "packets" and fault.detail.endswith(
+        (HELD + AND_CLIENTS, LOST + AND_CLIENTS)
+    )
+    return delays or fault.name in _SILENCING
 
 
 def _recoveries(history: History) -> Iterator[tuple[int, int, Op]]:
