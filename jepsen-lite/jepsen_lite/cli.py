@@ -222,8 +222,13 @@ def worst_of(runs: Iterable[Options], run_once: Callable[[Options], Exit]) -> Ex
                 raise
             logging.getLogger(__name__).exception("the harness failed; the next run follows")
             how, failed_before = Exit.BROKEN, True
-        worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
+        worst = _worse(worst, how)
     return worst
+
+
+def _worse(worst: Exit, how: Exit) -> Exit:
+    """Return the exit of both: a violation, else the first that is not valid."""
+    return how if how is Exit.VIOLATION or worst is Exit.VALID else worst
 
 
 def _there(kinds: Sequence[str], given: argparse.Namespace) -> tuple[str, ...]:
@@ -314,8 +319,7 @@ def _check(given: argparse.Namespace) -> int:
     for directory in given.run:
         judgement = check(directory)
         _show(directory, judgement)
-        how = judgement.exit
-        worst = how if how is Exit.VIOLATION or worst is Exit.VALID else worst
+        worst = _worse(worst, judgement.exit)
     return worst
 
 

@@ -103,11 +103,12 @@ class Nemeses:
 
     async def _settle(self, nemeses: Sequence[Nemesis]) -> None:
         for nemesis in nemeses:
-            # Settling restarts nodes and ends changes: no calm before it is over.
-            planned = PlannedFault(nodes=())
-            self._record(nemesis, planned, on=True, out=Out())
+            planned = PlannedFault(nodes=tuple(nemesis.left_to_restart))
+            if planned.nodes:
+                self._record(nemesis, planned, on=True, out=Out())
             remains = await nemesis.settle()
-            self._record(nemesis, planned, on=False, out=Out())
+            if planned.nodes:
+                self._record(nemesis, planned, on=False, out=Out())
             if remains:
                 args = Args(name="unsettled", detail=f"{nemesis.name}: {remains}")
                 self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)

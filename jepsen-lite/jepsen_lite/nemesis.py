@@ -127,6 +127,11 @@ class Nemesis(ABC):
     async def end(self, planned: PlannedFault) -> int:
         """Undo it; return how many targets were struck, or 0 if `begin` has told."""
 
+    @property
+    def left_to_restart(self) -> list[str]:
+        """The nodes that `settle` restarts; that time is part of the fault."""
+        return []
+
     async def settle(self) -> str:
         """Finish what other faults kept unfinished; return the remainder in words, or nothing."""
         return ""
@@ -544,16 +549,19 @@ class _DiskNemesis(Nemesis):
         return 0
 
     async def plan(self, rng: random.Random) -> PlannedFault:
-        """Choose one node, all, or all but one."""
+        """Choose one node, all but one, or all."""
         everywhere = rng.random() < self.everywhere
         self._delay_ms = self.delay_ms(rng, everywhere=everywhere)
         detail = f"{self._delay_ms} ms a sync" if self._delay_ms else ""
         hold_s = rng.uniform(1, 7)
-        names = [await self.one(rng)]
-        if everywhere:
+        one = await self.one(rng)
+        if not everywhere:
+            names = [one]
+        elif rng.random() < _SPARED:
             # A leader with a good disk commits as soon as a follower says that it holds the entry.
-            spared = names if rng.random() < _SPARED else []
-            names = [name for name in self.names if name not in spared]
+            names = [name for name in self.names if name != one]
+        else:
+            names = self.names
         return PlannedFault(nodes=tuple(names), detail=detail, hold_s=hold_s)
 
     async def begin(self, planned: PlannedFault) -> int:
@@ -602,9 +610,14 @@ class DiskError(_DiskNemesis):
     name = "disk-error"
     fault = DiskFault.ERROR
 
+    @property
+    def left_to_restart(self) -> list[str]:
+        """The nodes that wait for an operator to confirm that the disk is good."""
+        return [name for name in self.names if self.db.nodes[name].waits_for_operator]
+
     async def settle(self) -> str:
-        """Restart the nodes that wait for an operator to confirm that the disk is good."""
-        waiting = [name for name in self.names if self.db.nodes[name].waits_for_operator]
+        """Restart the nodes that wait, as the operator would."""
+        waiting = self.left_to_restart
         for name in waiting:
             await self.db.end(name)
         await self.back(waiting)

@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from codeq_cluster.core.sharding import shard_of
 from jepsen_lite.checker.judging import PROMISES
@@ -102,9 +103,9 @@ def test_the_design_s_twelve_workloads_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_workload_demands_only_known_guarantees_and_kinds(name: str) -> None:
+def test_a_workload_demands_only_known_guarantees_and_kinds(name: str, options: Options) -> None:
     """The guarantees and kinds of operations it demands exist, at least one of each."""
-    asked = demands(_options(*DEFAULT_MIX, workload=name))
+    asked = demands(replace(options, workload=name, nemeses=DEFAULT_MIX))
 
     assert set(asked.proves) <= set(PROMISES)
     assert set(asked.ok) <= set(F)
@@ -114,22 +115,9 @@ def test_a_workload_demands_only_known_guarantees_and_kinds(name: str) -> None:
     assert asked.leader_changes
 
 
-def _options(*nemeses: str, workload: str = "lifecycle", seconds: float = 120) -> Options:
-    return Options(
-        workload=workload,
-        nemeses=nemeses,
-        nodes=3,
-        shards=2,
-        seconds=seconds,
-        rate=0,
-        seed=1,
-        source=".",
-    )
-
-
-def test_a_long_run_demands_one_corruption_since_the_node_may_stay_out() -> None:
+def test_a_long_run_demands_one_corruption_since_the_node_may_stay_out(options: Options) -> None:
     """A node that refuses to serve its damaged data leaves no minority to damage again."""
-    asked = demands(_options("corrupt", "partition", seconds=600))
+    asked = demands(replace(options, nemeses=("corrupt", "partition"), seconds=600))
 
     assert 1 == asked.faults["corrupt"]
     assert asked.faults["partition"] > 10

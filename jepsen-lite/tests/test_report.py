@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from jepsen_lite.checker.validity import Demands
 from jepsen_lite.cli import main
@@ -18,18 +19,9 @@ from jepsen_lite.running import Options, Run, check, command_of
 from jepsen_lite.simulated import Flaw, history
 
 
-def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
+def recorded(directory: Path, options: Options, *, flaw: Flaw | None) -> Path:
     """Write a run of a simulated broker into a directory, with the files of a real one."""
-    options = Options(
-        workload="lifecycle",
-        nemeses=("kill",),
-        nodes=1,
-        shards=2,
-        seconds=30,
-        rate=0,
-        seed=3,
-        source=".",
-    )
+    options = replace(options, nodes=1, seconds=30, seed=3)
     about = Run(
         options=options,
         begun="2026-01-01T00:00:00+00:00",
@@ -46,9 +38,9 @@ def recorded(directory: Path, *, flaw: Flaw | None) -> Path:
     return directory
 
 
-def test_a_page_shows_the_broken_guarantee(tmp_path: Path) -> None:
+def test_a_page_shows_the_broken_guarantee(tmp_path: Path, options: Options) -> None:
     """The page has the verdict, the broken guarantee with its events, and how to repeat the run."""
-    page = write(recorded(tmp_path, flaw=Flaw.LOSES)).read_text()
+    page = write(recorded(tmp_path, options, flaw=Flaw.LOSES)).read_text()
 
     assert '<h2 id="G1">G1 broken' in page
     assert "was acknowledged and is gone" in page
@@ -57,9 +49,9 @@ def test_a_page_shows_the_broken_guarantee(tmp_path: Path) -> None:
     assert page.count("<svg") >= 5
 
 
-def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
+def test_a_page_needs_nothing_else(tmp_path: Path, options: Options) -> None:
     """The page fetches no script, style, image or font."""
-    page = write(recorded(tmp_path, flaw=None)).read_text()
+    page = write(recorded(tmp_path, options, flaw=None)).read_text()
 
     assert not re.search(r"<script|<link|<img|@import|url\(|src=", page)
     assert not re.search(r'href="[^#]', page)
@@ -67,10 +59,10 @@ def test_a_page_needs_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_judged_again_gets_the_same_verdicts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, options: Options, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`check` writes the verdicts down and ends with their exit status."""
-    status = main(["check", str(recorded(tmp_path, flaw=Flaw.LOSES))])
+    status = main(["check", str(recorded(tmp_path, options, flaw=Flaw.LOSES))])
     written = json.loads((tmp_path / "results.json").read_text())
 
     assert 1 == status
@@ -79,9 +71,9 @@ def test_a_run_that_is_judged_again_gets_the_same_verdicts(
     assert "was acknowledged and is gone" in capsys.readouterr().out
 
 
-def test_the_ledger_has_a_line_a_run(tmp_path: Path) -> None:
+def test_the_ledger_has_a_line_a_run(tmp_path: Path, options: Options) -> None:
     """Each line has the seed, the verdict and the state of the product."""
-    directory = recorded(tmp_path, flaw=Flaw.LOSES)
+    directory = recorded(tmp_path, options, flaw=Flaw.LOSES)
     for _ in range(2):
         enter(line_of(directory, check(directory)), tmp_path / "ledger.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
