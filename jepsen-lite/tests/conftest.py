@@ -9,7 +9,7 @@ from jepsen_lite.running import Options
 
 @pytest.fixture
 def options() -> Options:
-    """Return the options of a common run; `msgspec.structs.replace` makes another one of them."""
+    """Return the options of a common run; `msgspec.structs.replace` varies them."""
     return Options(
         workload="lifecycle",
         nemeses=("kill",),
