@@ -6,7 +6,7 @@ RUN python3 -m venv /opt/codeq-cluster \
 WORKDIR /src
 # Dependencies before code: a change of code alone does not install them again.
 COPY pyproject.toml ./
-RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['server'], sep='\n')" \
       > /tmp/pins.txt \
  && /opt/codeq-cluster/bin/pip install --quiet --use-pep517 --no-build-isolation -r /tmp/pins.txt
 COPY codeq_cluster ./codeq_cluster

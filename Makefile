@@ -40,7 +40,7 @@ explore: $(VENV)/installed-dev  ## the properties, by other examples every time
 	$(BIN)/pytest --hypothesis-profile=explore -n $(WORKERS) tests/properties tests/unit tests/contracts jepsen-lite/tests $(ARGS)
 
 simulate: $(VENV)/installed-dev  ## the log, then the whole broker, through seeded faults (SEED=7, SEEDS=100)
-	$(BIN)/python -m codeq_cluster.testing.simulator --seed $(SEED) --seeds $(SEEDS) $(ARGS)
+	$(BIN)/python -m tests.simulator --seed $(SEED) --seeds $(SEEDS) $(ARGS)
 	$(BIN)/python -m jepsen_lite sim --seed $(SEED) --seeds $(SEEDS) $(ARGS)
 
 jepsen: $(VENV)/installed-dev  ## five minutes of real nodes under faults; root for partitions (ARGS='--seed 7')
@@ -86,7 +86,7 @@ $(VENV)/made:
 # The stamps depend on the pins: a changed pyproject.toml installs anew, nothing else does.
 $(VENV)/installed: $(VENV)/made pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(SETUPTOOLS)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --use-pep517 --no-build-isolation -e '.[server]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed jepsen-lite/pyproject.toml

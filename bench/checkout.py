@@ -12,9 +12,9 @@ from bench.machine import prefer
 from bench.processes import stop, wait_until
 from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.http import fetch
-from codeq_cluster.testing.ports import free_port_base
-from codeq_cluster.testing.servers import Server
+from tests.harness.http import fetch
+from tests.harness.ports import free_port_base
+from tests.harness.servers import Server
 
 
 class Checkout:

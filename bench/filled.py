@@ -22,13 +22,16 @@ from bench.queue_length import engine_on
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core.operations import Create
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.raft.journal import rows_after_snapshot
+from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import new_directory, open_directory
-from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
-from codeq_cluster.testing.harness import NodeProcess
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from codeq_cluster.storage.stored_shard import StoredShard
+from tests.fakes.spilled_shard import SpilledShard
+from tests.harness.node_process import NodeProcess
 
 COMMAND = "work"
 _CLUSTER = "acceptance"  # The cluster id of `LocalCluster`.
@@ -129,15 +132,15 @@ def _fill_shard(path: Path, shard: int, shards: int, tasks: int, payload_bytes: 
     return _counted(path)
 
 
-def _opened(path: Path) -> RocksShard:
+def _opened(path: Path) -> SpilledShard:
     settings = StoreSettings()
-    return RocksShard(path, settings=settings, cache=new_cache(settings))
+    return SpilledShard(RocksShard(path, settings=settings, cache=new_cache(settings)))
 
 
 async def _create(
-    store: RocksShard, shard: int, shards: int, tasks: int, payload_bytes: int
+    store: SpilledShard, shard: int, shards: int, tasks: int, payload_bytes: int
 ) -> None:
-    engine, log = engine_on(store, shard=shard, shards=shards)
+    engine, log = engine_on(store.state, shard=shard, shards=shards)
     log.lead()
     batch: list[Create] = []
     batch_max = max(1, min(_BATCH_MAX, _BATCH_BYTES // payload_bytes))

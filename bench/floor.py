@@ -14,7 +14,7 @@ from aiohttp import web
 from bench.processes import listens, stop, wait_until
 from codeq_cluster.settings import environment
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.testing.servers import Server
+from tests.harness.servers import Server
 
 _ROOT = Path(__file__).parent.parent
 

@@ -18,7 +18,7 @@ from bench.job import Job, Sample
 from bench.lanes import Lane, Tally, sweep
 from bench.machine import busy_seconds, cpu_seconds_exact
 from bench.work import BrokerWork
-from codeq_cluster.testing.accounting import Percentiles
+from tests.harness.accounting import Percentiles
 
 _ROOT = Path(__file__).parent.parent
 # Allowed for connecting, and for requests still in flight when the time is over.

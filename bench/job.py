@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from codeq_cluster.testing.accounting import Percentiles
+from tests.harness.accounting import Percentiles
 
 # The loads for comparing clusters, by name: kind and lanes of a `Job`.
 LOADS = {

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from codeq_cluster.testing.http import UNANSWERED, Connection, HttpAnswer
+from tests.harness.http import UNANSWERED, Connection, HttpAnswer
 
 # The work of a lane is a generator: it yields an operation's name with its request for each node,
 # and is sent the answer's body, or None for a failure. This costs a tenth of a task that awaits

@@ -3,6 +3,9 @@
 On three real nodes, quiet tenants run cycles at a steady pace. Each phase has another neighbour
 that offers creates at a much higher pace: none; a client of servers that do nothing, which shows
 the cost of the generator alone; a tenant with a rate limit; a tenant without one; none again.
+In two more phases the quiet tenants' tasks have webhooks: alone, and beside a tenant whose tasks
+name forty hosts that answer after twelve seconds. In the last phases one address attacks the nodes
+with idle bodies, slow bodies, partial heads and connections.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ import msgspec
 
 from bench.floor import floors
 from bench.machine import cpu_seconds, describe, scratch
+from bench.receivers import Receivers, receiving
 from bench.steady import Request, Seen, Steady, running
-from codeq_cluster.testing.accounting import Percentiles
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN
+from tests.harness.accounting import Percentiles
+from tests.harness.attacks import Attack, attacking, floods
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN
 
 _ROOT = Path(__file__).parent.parent
 _QUIET = ["quiet-1", "quiet-2", "quiet-3"]
@@ -32,6 +37,7 @@ _WARM_UP_S = 2.0
 # The pause between phases, so that requests in flight do not count for the next phase.
 _SETTLE_S = 2.0
 _FLOOR_SERVERS = 3
+_ATTACKER = "127.0.0.2"  # Another address than that of the quiet tenants.
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,14 +48,17 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     flood: Seen | None
     nodes_cpu_percent: int
     seconds: float
+    callbacks: list[Request] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the phases and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.noisy_neighbour", description=__doc__)
     parser.add_argument("--seconds", type=float, default=12.0, help="measured, each phase")
+    parser.add_argument("--attacked", type=float, default=6.0, help="seconds of each attack")
     parser.add_argument("--cycles", type=float, default=12.0, help="of the quiet tenants, a second")
     parser.add_argument("--flood", type=float, default=300.0, help="creates offered a second")
+    parser.add_argument("--hooked", type=float, default=60.0, help="cycles with slow receivers")
     parser.add_argument("--limit", type=int, default=600, help="creates a minute of the limited")
     parser.add_argument("--burst", type=int, default=20, help="of that limit")
     parser.add_argument("--shards", type=int, default=4)
@@ -73,7 +82,19 @@ async def _measure(options: argparse.Namespace, directory: Path, nowhere: list[s
             await _phase(options, cluster, "flood, limited", urls=nodes, tenant=_LIMITED),
             await _phase(options, cluster, "flood, no limit", urls=nodes, tenant=_NOISY),
             await _phase(options, cluster, "alone again"),
+            *await _slow_receivers(options, cluster),
+            *[await _phase(options, cluster, each.name, attack=each) for each in floods(_NOISY)],
         ]
+
+
+async def _slow_receivers(options: argparse.Namespace, cluster: LocalCluster) -> list[Phase]:
+    nodes = list(cluster.urls.values())
+    async with receiving() as receivers:
+        alone = await _phase(options, cluster, "callbacks", receivers=receivers)
+        beside = await _phase(
+            options, cluster, "slow receivers", receivers=receivers, urls=nodes, tenant=_NOISY
+        )
+    return [alone, beside]
 
 
 async def _phase(
@@ -83,6 +104,8 @@ async def _phase(
     *,
     urls: list[str] | None = None,
     tenant: str = "",
+    receivers: Receivers | None = None,
+    attack: Attack | None = None,
 ) -> Phase:
     print(f"  {name}", file=sys.stderr, flush=True)
     quiet = Steady(
@@ -91,27 +114,37 @@ async def _phase(
         tokens=[(each, each) for each in _QUIET],
         command="steady",
         per_s=options.cycles,
+        webhooks=[] if receivers is None else receivers.swift,
     )
     offered = [quiet]
     if urls is not None:
         offered.append(
             Steady(
-                kind="create",
+                kind="create" if receivers is None else "cycle",
                 urls=urls,
                 tokens=[(tenant, tenant)],
-                command="flood",
-                per_s=options.flood,
+                command="flood" if receivers is None else "hooked",
+                per_s=options.flood if receivers is None else options.hooked,
+                webhooks=[] if receivers is None else receivers.slow,
             )
         )
     async with AsyncExitStack() as stack:
         generators = [await stack.enter_async_context(running(each)) for each in offered]
+        if attack is not None:
+            targets = [(each.host, each.http_port) for each in cluster.nodes.values()]
+            await stack.enter_async_context(attacking(attack, targets, source=_ATTACKER))
         await asyncio.sleep(_WARM_UP_S)
         before, from_s = _cpu_seconds(cluster), time.monotonic()
-        await asyncio.sleep(options.seconds)
+        await asyncio.sleep(options.seconds if attack is None else options.attacked)
         used, to_s = _cpu_seconds(cluster) - before, time.monotonic()
         seen = [_between(await each.stop(), from_s, to_s) for each in generators]
     await asyncio.sleep(_SETTLE_S)
+    callbacks: list[Request] = []
+    if receivers is not None:
+        # A cycle at the very end may have ended before its answer came.
+        callbacks = await receivers.of_tasks_ended(from_s, to_s, count=len(seen[0].cycles))
     return Phase(
+        callbacks=callbacks,
         name=name,
         quiet=seen[0],
         flood=seen[1] if urls is not None else None,
@@ -143,6 +176,8 @@ def _settings(*, per_minute: int, burst: int) -> dict[str, object]:
     return {
         "auth": {"producer": [provider], "worker": [provider]},
         "rateLimit": {"tenants": {_LIMITED: limit}},
+        "webhookHmacSecret": "of the callbacks of a benchmark",
+        "webhooks": {"allowPrivate": True},
     }
 
 
@@ -157,6 +192,7 @@ def _table(machine: Mapping[str, object], phases: Sequence[Phase], command: str)
         f"{'phase':<16} {'cycles/s':>8}  {'create p50/p99':>16} {'claim p50/p99':>16}"
         f" {'result p50/p99':>16} {'cycle p50/p99':>16} ms  failed"
         f"  {'flood: made/s':>13} {'429/s':>6} {'other/s':>7}  nodes CPU %"
+        f"  {'callback p50/p99':>16} ms"
     )
     lines = [f"commit {str(machine['commit'])[:10]}{changed}", place, command, "", columns]
     return "\n".join([*lines, *map(_line, phases)])
@@ -170,14 +206,15 @@ def _line(phase: Phase) -> str:
     )
     head = f"{phase.name:<16} {len(quiet.cycles) / phase.seconds:>8.1f}  {took}"
     head += f" {_took(quiet.cycles):>16}     {_failed(quiet):>6}"
+    tail = f"  {phase.nodes_cpu_percent:>11}  {_took(phase.callbacks):>16}"
     if phase.flood is None:
-        return f"{head}  {'':>13} {'':>6} {'':>7}  {phase.nodes_cpu_percent:>11}"
+        return f"{head}  {'':>13} {'':>6} {'':>7}{tail}"
     flood = phase.flood
     refused = sum(each.failure.startswith("429") for each in flood.requests)
     other = _failed(flood) - refused
     return (
         f"{head}  {len(flood.cycles) / phase.seconds:>13.0f} {refused / phase.seconds:>6.0f}"
-        f" {other / phase.seconds:>7.0f}  {phase.nodes_cpu_percent:>11}"
+        f" {other / phase.seconds:>7.0f}{tail}"
     )
 
 

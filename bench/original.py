@@ -9,9 +9,9 @@ from pathlib import Path
 from bench.machine import prefer
 from bench.processes import stop, wait_until
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.http import fetch
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.testing.servers import Server
+from tests.harness.http import fetch
+from tests.harness.servers import Server
 
 _TOKEN = "dev-token"
 _NODES = 3

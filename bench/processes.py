@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from codeq_cluster.testing.servers import Server
+from tests.harness.servers import Server
 
 READY_WITHIN_S = 60.0
 _STOP_WITHIN_S = 30.0

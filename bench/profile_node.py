@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bench.generator import generate
 from bench.job import Job
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
 
 _RATE = 200
 _TOP = 40

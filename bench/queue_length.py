@@ -2,7 +2,8 @@
 
     python -m bench.queue_length [--tasks 1000000]
 
-Measures one shard's engine on a real RocksDB, without network. Creates the tasks in batches of 100,
+Measures one shard's engine on a node's storage, without network and log: entries stay in memory
+until they are spilled into RocksDB. Creates the tasks in batches of 100,
 claims and finishes some, closes everything, reopens it and claims once more. Prints one JSON
 object.
 """
@@ -21,14 +22,22 @@ from pathlib import Path
 
 from bench.machine import describe
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.broker.engine.engine import Engine, EngineLimits
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.engine.state import EngineLimits, EngineSetup
+from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.operations import Claim, Create, Submit
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.operations import Claim, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.raft.io_adapters import DiskThread, LoopTimers
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.rocks import RocksShard, new_cache
-from codeq_cluster.testing.one_node_log import OneNodeLog
+from codeq_cluster.storage.directory import open_directory
+from codeq_cluster.storage.node_storage import NodeStorage
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from tests.fakes.one_node_log import OneNodeLog
 
 PAYLOAD = json.dumps({"text": "x" * 288})  # 300 bytes.
 BATCH = 100
@@ -50,8 +59,11 @@ class _Deaf:
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
         del shard, mutations, commit_s
 
+    def item_failed(self, loop: Loop) -> None:
+        del loop
 
-def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> tuple[Engine, OneNodeLog]:
+
+def engine_on(store: StateStore, *, shard: int = 0, shards: int = 1) -> tuple[Engine, OneNodeLog]:
     """Return an engine of a shard that has no leader yet, and its log."""
     logs: list[OneNodeLog] = []
 
@@ -59,11 +71,9 @@ def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> tuple[En
         logs.append(OneNodeLog(engine, engine))
         return logs[-1]
 
-    engine = Engine(
+    setup = EngineSetup(
         node_id="n1",
-        shard=shard,
         shards=shards,
-        store=store.state,
         rules=LifetimeRules(),
         limits=EngineLimits(
             operations_max=20_000,
@@ -72,21 +82,35 @@ def engine_on(store: RocksShard, *, shard: int = 0, shards: int = 1) -> tuple[En
             entry_bytes_max=3 * 2**20,
         ),
         clock=_SystemClock(),
-        fraction=random.random,
         observer=_Deaf(),
-        catalogue=Catalogue([store.state]),
-        open_log=open_log,
+        catalogue=Catalogue([store]),
     )
+    engine = Engine(setup, shard=shard, store=store, fraction=random.random, open_log=open_log)
     return engine, logs[-1]
 
 
 class Shard:
-    """An engine that leads its shard on a directory."""
+    """An engine that leads its shard on a directory; made on a running loop."""
 
     def __init__(self, path: Path) -> None:
         settings = StoreSettings(block_cache_bytes=64 * 2**20)
-        self.store = RocksShard(path, settings=settings, cache=new_cache(settings))
-        self.engine, log = engine_on(self.store)
+        self._directory = open_directory(path, cluster_id="bench", node_id="n1", shards=1)
+        self._database = RocksShard(
+            self._directory.shard_path(0), settings=settings, cache=new_cache(settings)
+        )
+        self._directory.note_made()
+        loop = asyncio.get_running_loop()
+        self._storage = NodeStorage(
+            [self._database],
+            self._directory,
+            executor=DiskThread(loop),
+            syncer=None,
+            timers=LoopTimers(loop),
+            on_synced=lambda _shard, _seconds: None,
+            on_failed=self._failed,
+        )
+        self._storage.start()
+        self.engine, log = engine_on(self._storage.shards[0].state)
         log.lead()
 
     async def fill(self, first: int, count: int) -> None:
@@ -134,7 +158,12 @@ class Shard:
     def close(self) -> None:
         """Close the engine and the store."""
         self.engine.stop()
-        self.store.close()
+        self._storage.stop()
+        self._database.close()
+        self._directory.close()
+
+    def _failed(self, _shard: int, error: BaseException) -> None:
+        raise RuntimeError("the database failed") from error
 
 
 async def _claims(shard: Shard, name: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bench.job import Sample
-from codeq_cluster.testing.accounting import Percentiles
+from tests.harness.accounting import Percentiles
 
 
 class Row(msgspec.Struct, kw_only=True):

@@ -24,10 +24,10 @@ import msgspec
 
 from bench.machine import DiskProbe, describe, scratch
 from bench.steady import Request, Seen, Steady, running
-from codeq_cluster.testing.accounting import Percentiles
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import Percentiles
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 _SPREAD_WITHIN_S = 120.0
 _FAILURES_SHOWN = 10

@@ -19,12 +19,11 @@ from bench.job import Job
 from bench.machine import cpu_seconds, describe, rss_mib, scratch
 from bench.report import Row, render
 from bench.wake import wakes
-from bench.wrk import wrk_rows
-from codeq_cluster.testing.accounting import Percentiles, audit
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.load import Load, outlived, workers
+from tests.harness.accounting import Percentiles, audit
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.load import Load, outlived, workers
+from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 
 _ROOT = Path(__file__).parent.parent
 RESULTS = _ROOT / "bench" / "results"
@@ -34,7 +33,7 @@ WAKE_ROUNDS = 200
 KILLS = 20
 IDLE_S = 10.0
 FLOOR_SERVERS = 3
-PARTS = ("floor", "create", "cycle", "batch", "wake", "wrk", "idle", "repair")
+PARTS = ("floor", "create", "cycle", "batch", "wake", "idle", "repair")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +83,6 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, An
         rss_at_start = _rss(cluster)
         # Idle cost is measured before any load; afterwards compactions would count as idle work.
         idle = await _idle(cluster) if "idle" in options.only else None
-        urls = list(cluster.urls.values())
         for kind in ("create", "cycle"):
             if kind in options.only:
                 rows += [await _loaded(kind, cluster, n, options) for n in options.levels]
@@ -92,14 +90,6 @@ async def _measure(options: argparse.Namespace, directory: Path) -> dict[str, An
             rows += [await _loaded("batch", cluster, n, options) for n in (1, BATCH_LANES)]
         if "wake" in options.only:
             rows.append(await _wake(cluster))
-        if "wrk" in options.only:
-            rows += await asyncio.to_thread(
-                wrk_rows,
-                urls,
-                seconds=options.seconds,
-                producer_token=PRODUCER_TOKEN,
-                worker_token=next(iter(WORKER_TOKENS.values())),
-            )
         rss_after = _rss(cluster)
         repair = await _repair(cluster, options.kills) if "repair" in options.only else None
     return {

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from bench.filled import COMMAND, data_bytes, fill, installed
 from bench.machine import describe, rss_mib, scratch
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import WORKER_TOKENS
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import WORKER_TOKENS
 
 _PAYLOAD_BYTES = 300
 _CLAIMS = 200

@@ -23,9 +23,9 @@ from pathlib import Path
 from bench.filled import data_bytes, fill, installed, told
 from bench.machine import DiskProbe, describe, rss_mib, scratch
 from bench.steady import Request, Steady, running
-from codeq_cluster.testing.accounting import Percentiles
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.accounting import Percentiles
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
 
 _PAYLOAD_BYTES = 900_000  # Near the limit of a payload, so that few tasks make a large state.
 _READY_WITHIN_S = 3600.0

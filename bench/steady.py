@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 import uvloop
 
-from codeq_cluster.testing.http import Broken, HttpClient, Refused
+from tests.harness.http import Broken, HttpClient, Refused
 
 _ROOT = Path(__file__).parent.parent
 _LEASE_S = 120
@@ -39,6 +39,7 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
         in_flight_max: The most unfinished operations; beyond it an operation is skipped and
             counted.
         payload_bytes: The approximate size of a payload.
+        webhooks: Of the tasks, in turn; empty for none.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Steady(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float
     in_flight_max: int = 1000
     payload_bytes: int = 100
+    webhooks: list[str] = []
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
@@ -135,7 +137,9 @@ class _Load:
         self._turn = itertools.count()
         self._in_flight = 0
         payload = {"text": "x" * steady.payload_bytes}
-        self._create = msgspec.json.encode({"command": steady.command, "payload": payload})
+        task: dict[str, object] = {"command": steady.command, "payload": payload}
+        tasks = [task | {"webhook": each} for each in steady.webhooks] or [task]
+        self._creates = itertools.cycle([msgspec.json.encode(each) for each in tasks])
         self._claim = msgspec.json.encode(
             {"commands": [steady.command], "leaseSeconds": _LEASE_S, "waitSeconds": _WAIT_S}
         )
@@ -174,7 +178,7 @@ class _Load:
             self._in_flight -= 1
 
     async def _one(self, tokens: tuple[str, str], due_s: float) -> bool:
-        created = await self._post("create", "/tasks", tokens[0], self._create, due_s)
+        created = await self._post("create", "/tasks", tokens[0], next(self._creates), due_s)
         return created is not None
 
     async def _cycle(self, tokens: tuple[str, str], due_s: float) -> bool:

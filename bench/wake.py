@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from codeq_cluster.testing.client import ClientAnswer, RecordingClient
+from tests.harness.client import ClientAnswer, RecordingClient
 
 # Long enough that the claim is waiting and the cluster is idle again.
 _SETTLE_S = 0.03

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bench.lanes import Tally, Work
-from codeq_cluster.testing.http import request_bytes
+from tests.harness.http import request_bytes
 
 _LEASE_S = 60
 _WAIT_S = 5

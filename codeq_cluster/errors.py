@@ -7,6 +7,15 @@ class CodeqError(Exception):
     """Base of every operating error of this package."""
 
 
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return one error of a group: a CodeqError if there is one, else the first."""
+    ours, _ = group.split(CodeqError)
+    first: BaseException = ours or group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
 class ConfigInvalid(CodeqError):
     """A setting is unknown or out of range; the text names key, value and allowed range."""
 
@@ -94,8 +103,8 @@ class TooMany(CodeqError):
         text: The message.
     """
 
-    def __init__(self, what: str, most: int) -> None:
-        self.text = f"too many {what} (at most {most})"
+    def __init__(self, what: str, most: int, *, advice: str = "") -> None:
+        self.text = f"too many {what} (at most {most}){advice and f': {advice}'}"
         super().__init__(self.text)
 
 

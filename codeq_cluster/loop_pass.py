@@ -51,46 +51,47 @@ class LoopPass:
         """Run `call` in the next pass; from a call of `soon`, in the one after it."""
         handle = PassHandle(call)
         self._soon.append(handle)
-        self._arm()
+        if not self._is_armed:
+            self._arm()
         return handle
 
     def last(self, call: Call) -> PassHandle:
         """Run `call` at the end of this pass if one is running, otherwise of the next."""
         handle = PassHandle(call)
         self._last.append(handle)
-        self._arm()
+        if not self._is_armed:
+            self._arm()
         return handle
 
     def _arm(self) -> None:
-        if not self._is_armed:
-            self._is_armed = True
-            self._loop.call_soon(self._run)
+        self._is_armed = True
+        self._loop.call_soon(self._run)
 
     def _run(self) -> None:
         try:
             soon, self._soon = self._soon, []
-            for handle in soon:
-                self._call(handle)
-            last, self._last = self._last, []
-            for handle in last:
-                self._call(handle)
+            self._call(soon)
+            if self._last:
+                last, self._last = self._last, []
+                self._call(last)
         finally:
             self._is_armed = False
             if self._soon or self._last:
                 self._arm()
 
-    def _call(self, handle: PassHandle) -> None:
-        call = handle.call
-        if call is None:
-            return
-        try:
-            call()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as the loop does for its own calls
-            self._loop.call_exception_handler(
-                {"message": f"exception in {call!r}", "exception": error}
-            )
+    def _call(self, handles: list[PassHandle]) -> None:
+        for handle in handles:
+            call = handle.call
+            if call is None:
+                continue
+            try:
+                call()
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as the loop does for its own calls
+                self._loop.call_exception_handler(
+                    {"message": f"exception in {call!r}", "exception": error}
+                )
 
 
 _passes: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPass] = WeakKeyDictionary()

@@ -7,7 +7,7 @@
     probe.py callback HOOK HEARD URL   have a task of the URL call the webhook HOOK, and verify the
                                        signature of what the receiver tells at HEARD
 
-Tokens come from PRODUCER_TOKEN and WORKER_TOKEN, the secret from WEBHOOK_HMAC_SECRET.
+Tokens come from PRODUCER_TOKEN, WORKER_TOKEN and ADMIN_TOKEN.
 """
 
 from __future__ import annotations
@@ -110,26 +110,30 @@ def artifact(writer: str, reader: str) -> None:
 
 
 def callback(hook: str, heard: str, url: str) -> None:
-    """Wait for the callback of a task, and verify its signature as a receiver does."""
+    """Wait for the callback of a task, and verify its signature as a receiver does.
+
+    The tenant's admin gives the receiver its key.
+    """
+    keys = call(f"{url}/v1/codeq/admin/webhooks/keys", os.environ["ADMIN_TOKEN"])
+    key = require(200, keys, "the webhook's keys")["keys"][0]["key"]
     held = begun(url, webhook=hook)
     finished(url, held["id"])
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
         for each in require(200, call(heard), "what the receiver heard"):
             if json.loads(each["body"]).get("taskId") == held["id"]:
-                verify(each["headers"], each["body"].encode())
+                verify(each["headers"], each["body"].encode(), key)
                 print(f"probe: {url} had {held['id']} called back, and the signature verifies")
                 return
         time.sleep(0.2)
     sys.exit(f"probe: no callback of {held['id']} within {WITHIN_S:g} s")
 
 
-def verify(headers: dict[str, str], body: bytes) -> None:
-    """End the program unless the body was signed with the secret within the last minutes."""
+def verify(headers: dict[str, str], body: bytes, key: str) -> None:
+    """End the program unless the body was signed with the key within the last minutes."""
     stamp = headers.get("X-CodeQ-Timestamp", "")
     given = headers.get("X-CodeQ-Signature", "")
-    secret = os.environ["WEBHOOK_HMAC_SECRET"].encode()
-    wanted = hmac.new(secret, f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
+    wanted = hmac.new(key.encode(), f"{stamp}.".encode() + body, hashlib.sha256).hexdigest()
     if not hmac.compare_digest(given, wanted):
         sys.exit(f"probe: the callback's signature does not verify: {headers}")
     if abs(time.time() - int(stamp)) > FRESH_S:

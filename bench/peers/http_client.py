@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bench.peers.clients import ANSWER_WITHIN_S
-from codeq_cluster.testing.http import HttpClient
+from tests.harness.http import HttpClient
 
 _TOKEN = "dev-token"
 _TASKS = "/v1/codeq/tasks"

@@ -13,7 +13,7 @@ from bench.machine import prefer
 from bench.processes import listens, stop, wait_until
 from codeq_cluster.settings import environment
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.testing.servers import Server
+from tests.harness.servers import Server
 
 _NODES = 3
 # The Debian package's inner scripts: those in PATH would switch to the package's user.

@@ -9,10 +9,11 @@ import ssl
 
 from aiohttp import web
 
-from codeq_cluster.api.app import ACCESS_LOG, WAITS, WHOLE_ROUTES
+from codeq_cluster.api.app import ACCESS_LOG, STRANGERS, WAITS, WHOLE_ROUTES
 from codeq_cluster.api.http.connection import HttpConnection
 from codeq_cluster.api.http.listener import Listener
 from codeq_cluster.api.http.middleware import Answering
+from codeq_cluster.api.http.strangers import Place
 from codeq_cluster.api.http.whole_requests import WholeRoutes
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry import Metrics
@@ -33,6 +34,9 @@ class HttpServer:
 
     A client that stalls in a header, a body or an answer, or idles too long, loses its own
     connection only. When a client disconnects, the handler that serves it is cancelled.
+
+    Attributes:
+        leaving: The server is draining: it accepts nobody and asks clients to leave.
     """
 
     def __init__(
@@ -50,12 +54,13 @@ class HttpServer:
         self._limits = limits
         self._metrics = metrics
         self.access_log = app[ACCESS_LOG]
+        self.strangers = app[STRANGERS]
         self._waits = app[WAITS]
         self._whole_routes = app.get(WHOLE_ROUTES, _NO_ROUTES)
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=_CUT_OFF_S
         )
-        self._leaving = False
+        self.leaving = False
         self._closed = asyncio.Event()
         self._certificates = certificates
         self._doorway: Listener | None = None
@@ -71,17 +76,6 @@ class HttpServer:
         """Return how many connections sent no TLS, or gave up during the handshake."""
         return 0 if self._doorway is None else self._doorway.failed
 
-    @property
-    def leaving(self) -> bool:
-        """Return whether the server is draining: it accepts nobody and asks clients to leave."""
-        return self._leaving
-
-    @property
-    def full(self) -> bool:
-        """Return whether the server has no room for another connection; handshakes count."""
-        shaking = 0 if self._doorway is None else self._doorway.shaking
-        return len(self._open) + shaking >= self._limits.connections_max
-
     async def start(self) -> None:
         """Start accepting connections.
 
@@ -93,11 +87,12 @@ class HttpServer:
         assert manager is not None
         loop = asyncio.get_running_loop()
 
-        def connection() -> HttpConnection:
+        def connection(place: Place | None) -> HttpConnection:
             return HttpConnection(
                 manager,
                 loop=loop,
                 server=self,
+                place=place,
                 limits=self._limits,
                 metrics=self._metrics,
                 whole_routes=self._whole_routes,
@@ -105,7 +100,7 @@ class HttpServer:
 
         self._doorway = Listener(
             self._certificates,
-            is_full=lambda: self.full,
+            enter=self.strangers.enter,
             admitted=connection,
             handshake_s=self._limits.header_timeout_ms / 1000,
             shutdown_s=self._limits.body_timeout_ms / 1000,
@@ -120,7 +115,7 @@ class HttpServer:
         closed after a grace period. Returns when all are closed, at the latest one request timeout
         after that period.
         """
-        self._leaving = True
+        self.leaving = True
         await self._shut()
         self._waits.end()
         loop = asyncio.get_running_loop()
@@ -137,7 +132,7 @@ class HttpServer:
 
     async def stop(self) -> None:
         """Accept no more connections, and cut off the open ones."""
-        self._leaving = True
+        self.leaving = True
         await self._shut()
         await self._runner.cleanup()
         # A TLS close waits for the client's goodbye, which may never come.

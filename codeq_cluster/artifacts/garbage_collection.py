@@ -10,10 +10,11 @@ from codeq_cluster.broker.files import Files
 from codeq_cluster.core.items import Sweep
 from codeq_cluster.core.operations import Operation, Swept
 from codeq_cluster.errors import ArtifactStoreFailed
+from codeq_cluster.fair_shares import FairShares
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 8  # On one node; few suffice, since no caller waits for them.
+AT_ONCE = 16  # On one node, a share a tenant; few suffice, since no caller waits for them.
 REST_S = 10.0  # Pause of all attempts after a failure: the store is down for every upload.
 
 
@@ -24,27 +25,21 @@ class GarbageCollection:
         files: The artifact store; None if this node has none: the jobs then wait for a node that
             has one.
         on_outcome: Called with the outcome of every attempt, `success` or `failure`.
+
+    Attributes:
+        jobs: The node's jobs at once, a share a tenant; a caller takes one before it runs.
     """
 
     def __init__(self, files: Files | None, *, on_outcome: Callable[[str], None]) -> None:
         self._files = files
         self._on_outcome = on_outcome
-        self._running = 0
+        self.jobs = FairShares(AT_ONCE, name="the node's deletions of artifacts")
         self._rests_until = float("-inf")
         self._failing = False
 
-    @property
-    def room(self) -> int:
-        """Return how many more jobs can run now."""
-        return AT_ONCE - self._running
-
     async def run(self, sweep: Sweep) -> Operation:
         """Make one attempt and return the operation that records its outcome."""
-        self._running += 1
-        try:
-            swept = await self._swept(sweep)
-        finally:
-            self._running -= 1
+        swept = await self._swept(sweep)
         return Swept(tenant=sweep.tenant, id=sweep.id, attempt=sweep.attempts + 1, failed=not swept)
 
     async def _swept(self, sweep: Sweep) -> bool:

@@ -16,8 +16,8 @@ from codeq_cluster.artifacts.names import (
 )
 from codeq_cluster.artifacts.provider import ArtifactBackend, Reading, Stored
 from codeq_cluster.artifacts.source import UploadSource
-from codeq_cluster.artifacts.upload_slots import UploadSlots
-from codeq_cluster.errors import ArtifactStoreFailed, CodeqError
+from codeq_cluster.errors import ArtifactStoreFailed, first_of
+from codeq_cluster.fair_shares import FairShares
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ class ArtifactStore:
 
     Args:
         timeout_s: Of one put, of one deletion, and of each step of a read.
-        uploads_max: In progress at once; others wait, within their timeout. One tenant never gets
-            all of them.
+        uploads_max: In progress at once; others wait, within their timeout. One tenant gets at
+            most half of them.
     """
 
     def __init__(self, provider: ArtifactBackend, *, timeout_s: float, uploads_max: int) -> None:
         self._provider = provider
         self._timeout_s = timeout_s
-        self._places = UploadSlots(uploads_max)
+        self._places = FairShares(uploads_max, name="the places for uploads")
         # Uploads whose callers have gone, with their paths.
         self._ending: dict[asyncio.Task[None], str] = {}
 
@@ -125,7 +125,7 @@ class ArtifactStore:
                 tasks = [group.create_task(one(upload)) for upload in uploads]
         except BaseExceptionGroup as failures:
             await asyncio.shield(self._later(self._withdraw(prefix), prefix))
-            raise _first(failures) from None
+            raise first_of(failures) from None
         except asyncio.CancelledError:
             self._later(self._withdraw(prefix), prefix)
             raise
@@ -187,7 +187,7 @@ class ArtifactStore:
         await asyncio.gather(*ending, return_exceptions=True)
 
     async def _upload(self, path: str, source: UploadSource, *, content_type: str) -> Stored:
-        async with self._places.place(tenant_segment(path)):
+        async with self._places.one_in_time(tenant_segment(path)):
             try:
                 return await self._provider.put(path, source, content_type=content_type)
             except Exception:
@@ -244,12 +244,3 @@ class ArtifactStore:
             if not bound.expired():
                 raise
             raise ArtifactStoreFailed(f"{what}: no answer within {self._timeout_s:g} s") from error
-
-
-def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return one error of a group: a CodeqError if there is one."""
-    ours, _ = failures.split(CodeqError)
-    first: BaseException = ours or failures
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first

@@ -70,14 +70,21 @@ class Authenticator:
         for provider in self._providers:
             await provider.stop()
 
-    def known(self, header: str | None, access: Access) -> Identity | None:
-        """Return the identity of a header admitted before, while its verification is valid."""
+    def known(self, header: str | None, access: Access, scope: str = "") -> Identity | None:
+        """Return the identity of a header admitted before, while its verification is valid.
+
+        Args:
+            header: The Authorization header as it came, None if there is none.
+            access: That of the route.
+            scope: Nobody without it is returned; empty for none.
+        """
         if header is None:
             return None
         remembered = self._remembered[access].get(header)
         if remembered is None or remembered[1] <= self._clock():
             return None
-        return remembered[0]
+        identity = remembered[0]
+        return identity if not scope or scope in identity.scopes else None
 
     async def authenticate(self, header: str | None, access: Access) -> Identity:
         """Verify the header's token for a route of that access and return the caller's identity.

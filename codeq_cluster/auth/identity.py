@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from codeq_cluster.settings.tenants import TENANT
+from codeq_cluster.core.bounds import TENANT
 
 _OF_WORKERS = tuple(
     f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")

@@ -12,6 +12,7 @@ import jwt
 
 from codeq_cluster.auth.identity import Claims, claims_of
 from codeq_cluster.auth.jwks import FETCH_TIMEOUT_S, Jwks
+from codeq_cluster.core.bounds import SUBJECT_BYTES_MAX
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import AuthProviderSettings, StaticToken
 
@@ -20,7 +21,6 @@ _JWKS_ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
 _HS_ALGORITHMS = ("HS256",)
-_SUBJECT_BYTES_MAX = 1024  # It is kept with every lease and every attempt.
 _EXPIRY_S_MAX = 2**53  # Beyond that a float skips seconds.
 _REASON_CHARS_MAX = 100  # The library's message may quote a stranger's text.
 _SHOWN_CHARS_MAX = 20  # Of a stranger's text in a token, in a line of the log.
@@ -125,10 +125,10 @@ class JwksProvider:
                 f"jwks allows {', '.join(_JWKS_ALGORITHMS)}"
             )
         if not settings.jwks_url.startswith(("http://", "https://")):
-            raise ConfigInvalid(f"auth jwks_url: {settings.jwks_url!r}; allowed is an http(s) URL")
+            raise ConfigInvalid(f"auth jwks_url: {settings.jwks_url!r}; must be an http(s) URL")
         if settings.keys_exposed and not allow_http:
             raise ConfigInvalid(
-                f"auth jwks_url: {settings.jwks_url!r}; allowed is https, or http on this host, "
+                f"auth jwks_url: {settings.jwks_url!r}; must be https, or http on this host, "
                 "unless auth.allowHttpJwks is true"
             )
         self._settings = settings
@@ -204,7 +204,7 @@ def make_provider(
         case "jwks":
             return JwksProvider(settings, skew_s=skew_s, allow_http=allow_http, monotonic=monotonic)
         case _:
-            raise ConfigInvalid(f"auth kind: {settings.kind!r}; allowed are static, hs256, jwks")
+            raise ConfigInvalid(f"auth kind: {settings.kind!r}; must be static, hs256 or jwks")
 
 
 def _decoded(
@@ -250,8 +250,8 @@ def _check_subject(subject: object) -> None:
         size = len(subject.encode())
     except UnicodeEncodeError as error:
         raise TokenRejected("the subject is no text") from error
-    if size > _SUBJECT_BYTES_MAX:
-        raise TokenRejected(f"the subject is longer than {_SUBJECT_BYTES_MAX} bytes")
+    if size > SUBJECT_BYTES_MAX:
+        raise TokenRejected(f"the subject is longer than {SUBJECT_BYTES_MAX} bytes")
 
 
 def _static_claims(token: StaticToken) -> Claims:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import BackupDamaged, BackupFailed
+
+log = logging.getLogger(__name__)
 
 # Another node may still be writing an incomplete backup that is younger.
 ABANDONED_AFTER_S = 24 * 3600
@@ -160,8 +163,11 @@ def verify(
     *,
     passed: Callable[[int], None] = lambda _size: None,
     spend: Callable[[int], None] = lambda _size: None,
-) -> None:
+) -> int:
     """Read all of a backup, every byte and every record; blocks.
+
+    A record that cannot be read was so in the cluster, because every byte is the one that was
+    stored. It is logged and counted, since it must not keep all others from being backed up.
 
     Args:
         place: Where the backup is.
@@ -169,29 +175,39 @@ def verify(
         passed: Called with the bytes of each piece that is read.
         spend: Called with the bytes of each chunk's rows before they are checked; may wait.
 
+    Returns:
+        How many records cannot be read; a restore leaves them out.
+
     Raises:
         BackupDamaged: Bytes differ from those written, or rows do not belong together.
         BackupFailed: It cannot be read.
     """
+    unreadable = 0
     for part in manifest.parts:
-        keyed = ended = 0
+        keyed = ended = lost = 0
         for rows in rows_of(place, manifest, part, passed=passed):
             spend(sum(len(key) + len(value) for key, value in rows))
             for row in rows:
                 try:
                     task = _read(row)
                 except ValueError as error:
-                    raise BackupDamaged(f"{manifest.id}/{part.file}: {error}") from error
+                    extra = {"file": f"{manifest.id}/{part.file}", "key": repr(row[0])}
+                    log.warning("unreadable record", extra=extra | {"error": str(error)})
+                    unreadable += 1
+                    lost += keyspace.family(row[0]) is keyspace.Family.TASK
+                    continue
                 if task is not None:
                     keyed += bool(task.idempotency_key)
                     ended += task.has_result
         counts = part.counts
-        if (counts.payloads, counts.results, counts.idempotency_keys) != (
-            counts.tasks,
-            ended,
-            keyed,
+        # An unreadable task may have a result and a key.
+        if (
+            counts.payloads != counts.tasks
+            or not 0 <= counts.results - ended <= lost
+            or not 0 <= counts.idempotency_keys - keyed <= lost
         ):
             raise BackupDamaged(f"{manifest.id}/{part.file}: rows of its tasks are missing")
+    return unreadable
 
 
 def _read(row: Row) -> Task | None:

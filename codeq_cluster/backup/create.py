@@ -15,7 +15,7 @@ from codeq_cluster.backup.rows import CLOCK, SEQ, Row, RowTally, number, primary
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace
 from codeq_cluster.errors import BackupFailed
-from codeq_cluster.storage.rocks import StoredShard
+from codeq_cluster.storage.stored_shard import StoredShard
 
 _DIGEST_BYTES = 32
 # Shorter waits would cause as many switches between threads as there are rows.

@@ -25,12 +25,12 @@ from typing import Any, Protocol
 from codeq_cluster import __version__
 from codeq_cluster.backup.catalogue import FoundBackup, begun_ms, found, new_id, prunable, verify
 from codeq_cluster.backup.create import Cut, Pace, write_manifest, write_part
-from codeq_cluster.backup.manifest import BackupManifest, Part, is_id, written_level
+from codeq_cluster.backup.manifest import BackupManifest, Part, is_id
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.broker.background import Background
 from codeq_cluster.errors import BackupFailed, CodeqError, StorageFailed
-from codeq_cluster.raft.journal import stored_term
-from codeq_cluster.storage.rocks import StoredShard
+from codeq_cluster.raft.journal_rows import stored_term
+from codeq_cluster.storage.stored_shard import StoredShard
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +104,7 @@ class _Run:
     watches: Sequence[Callable[[], str]] = ()
     parts: tuple[Part, ...] = ()
     manifest: BackupManifest | None = None
+    unreadable: int = 0
 
     def note(self, **changes: Any) -> None:
         # Only the run's thread writes it, and readers take the whole value.
@@ -261,6 +262,8 @@ class BackupJobs:
     async def _take(self, run: _Run) -> None:
         """Write the backup, read it again, then let retention delete older ones.
 
+        Retention waits if the backup holds records that cannot be read.
+
         A fault of a shard that shows until then counts, because its cut may contain it already.
         """
         try:
@@ -279,6 +282,11 @@ class BackupJobs:
         except BackupFailed:
             await self._in_thread(run, self._discard)
             raise
+        if run.unreadable:
+            # An older backup may still have what this one cannot give back.
+            extra = {"backup": run.progress.id, "unreadable": run.unreadable}
+            log.warning("backup holds unreadable records, older ones are kept", extra=extra)
+            return
         await self._in_thread(run, self._prune)
 
     def _write(self, run: _Run) -> None:
@@ -302,7 +310,7 @@ class BackupJobs:
             release=__version__,
             parts=run.parts,
             # Read after the cuts: the level never falls.
-            level=written_level(max(shard.level for shard in self._shards)),
+            level=max(shard.level for shard in self._shards),
         )
         write_manifest(self._place, run.manifest)
 
@@ -348,7 +356,7 @@ class BackupJobs:
                 done += read >= ends
             run.note(parts_done=done)
 
-        verify(self._place, manifest, passed=passed, spend=run.pace.spend)
+        run.unreadable = verify(self._place, manifest, passed=passed, spend=run.pace.spend)
 
     def _prune(self, run: _Run) -> None:
         deleted = []

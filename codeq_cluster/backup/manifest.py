@@ -10,7 +10,7 @@ import re
 from hashlib import blake2b
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from codeq_cluster.backup.rows import Counts
 from codeq_cluster.codec import levels
@@ -60,7 +60,7 @@ class BackupManifest(Struct, frozen=True, kw_only=True, rename="camel"):
         release: Of the program that wrote it.
         parts: One a shard, in their order.
         tenant: The one tenant it holds, `_` for the default tenant; None for all of them.
-        level: Of the formats that its rows may have; not written for the first.
+        level: Of the formats that its rows may have.
     """
 
     format_version: int = FORMAT_VERSION
@@ -71,17 +71,12 @@ class BackupManifest(Struct, frozen=True, kw_only=True, rename="camel"):
     release: str
     parts: tuple[Part, ...]
     tenant: str | None = None
-    level: int | UnsetType = UNSET
+    level: int
 
     @property
     def shards(self) -> int:
         """Return how many shards the cluster has."""
         return len(self.parts)
-
-    @property
-    def formats(self) -> int:
-        """Return the level of the formats that its rows may have."""
-        return 1 if self.level is UNSET else self.level
 
     @property
     def size(self) -> int:
@@ -102,20 +97,15 @@ class _Version(Struct, rename="camel"):
     format_version: int = 0
 
 
-def written_level(level: int) -> int | UnsetType:
-    """Return a level in the form a manifest stores."""
-    return UNSET if level == 1 else level
-
-
 def check_known(manifest: BackupManifest) -> None:
     """Refuse formats that this release does not know, before a row is misread.
 
     Raises:
         BackupFailed: It has newer formats.
     """
-    if manifest.formats > levels.LEVEL:
+    if manifest.level > levels.LEVEL:
         raise BackupFailed(
-            f"{manifest.id} has formats of level {manifest.formats}, and this release knows those "
+            f"{manifest.id} has formats of level {manifest.level}, and this release knows those "
             f"up to level {levels.LEVEL}: use the newest release that was part of its cluster"
         )
 

@@ -7,12 +7,14 @@ shards. They still agree for every divisor of that number, and by chance for any
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from msgspec.structs import replace
 
 from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core.items import Audit, Delivery, Item, Sweep
+from codeq_cluster.core.items import Item, Place
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.task import Task
 
@@ -35,13 +37,16 @@ def shard_of_item(item: Item, *, source: int, shards: int) -> int:
         source: The shard it comes from: an audit record may be on any.
         shards: The new number of shards.
     """
-    match item:
-        case Delivery() | Sweep():
-            return shard_of(item.task_id, shards)
-        case Audit():
+    match item.place:
+        case Place.TASK:
+            # Its id begins with its task's id.
+            return shard_of(item.id.split(".", 1)[0], shards)
+        case Place.ORIGIN:
             return source % shards
-        case _:
+        case Place.TENANT:
             return home_shard(item.tenant, shards)
+        case _:
+            assert_never(item.place)
 
 
 def is_apart(task: Task, shards: int) -> bool:

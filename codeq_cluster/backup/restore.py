@@ -7,6 +7,7 @@ the backup, so that no log of the old cluster ever counts as longer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,18 +20,22 @@ from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.catalogue import known_rows_of
 from codeq_cluster.backup.manifest import BackupManifest, Part
 from codeq_cluster.backup.resharding import is_apart, is_key_apart, shard_of_row, without_key
+from codeq_cluster.backup.row_faults import row_fault
 from codeq_cluster.backup.rows import CLOCK, SEQ, Row
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core.items import Audit
-from codeq_cluster.errors import BackupDamaged, BackupFailed
-from codeq_cluster.raft.journal import rows_after_snapshot
+from codeq_cluster.core.items import Place
+from codeq_cluster.errors import BackupFailed
+from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import new_directory
-from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+
+log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 16
 _BATCH_BYTES = 2**20
@@ -73,6 +78,8 @@ class Restored:
         tasks: How many there are.
         rows: Written, indexes and counters included.
         forgotten_keys: Idempotency keys that are left out.
+        unreadable: Records that are left out because they cannot be read, with what belongs to
+            them.
     """
 
     index: int
@@ -80,6 +87,7 @@ class Restored:
     tasks: int
     rows: int
     forgotten_keys: int
+    unreadable: int
 
 
 def restore(
@@ -137,15 +145,24 @@ def restore(
             )
             for shard, store in enumerate(stores):
                 digest = _digest(sources, wanted, shard)
-                store.state.settle(index=index, digest=digest)
                 puts, _ = rows_after_snapshot(index, term, vote_term=term, voted_for=None)
-                store.log.write(puts, sync=True)
+                store.write(
+                    rows={},
+                    index=index,
+                    digest=digest,
+                    delete_ranges=(),
+                    log_rows=dict(puts),
+                    mark=0,
+                    wait=True,
+                )
+                store.sync()
     return Restored(
         index=index,
         term=term,
         tasks=filling.tasks,
         rows=filling.rows,
         forgotten_keys=filling.forgotten,
+        unreadable=filling.unreadable,
     )
 
 
@@ -169,7 +186,16 @@ class _Shard:
 
     def flush(self) -> None:
         if self._rows:
-            self.store.state.fill(self._rows)
+            state = self.store.state
+            self.store.write(
+                rows=self._rows,
+                index=state.applied_index,
+                digest=state.digest,
+                delete_ranges=(),
+                log_rows={},
+                mark=0,
+                wait=True,
+            )
             self._rows.clear()
             self._size = 0
 
@@ -182,6 +208,8 @@ class _Filling:
         self.tasks = 0
         self.rows = 0
         self.forgotten = 0
+        self.unreadable = 0
+        self._lost: set[str] = set()  # The ids of tasks and deliveries that cannot be read.
 
     def take(
         self, source: RestoreSource, passed: Callable[[int], None], *, others: Collection[str]
@@ -193,9 +221,17 @@ class _Filling:
                 if tenant in others:
                     raise BackupFailed(f"tenant {tenant or '_'} is in more than one of the backups")
                 try:
+                    why = row_fault(row)
+                    if why:
+                        raise records.RecordInvalid(why)
                     self._add(row, part.shard)
-                except records.RecordInvalid as error:
-                    raise BackupDamaged(f"{source.manifest.id}/{part.file}: {error}") from error
+                except records.UNREADABLE_ROW as error:
+                    # One record must not keep all others from coming back, nor may one that no
+                    # cluster can have written stop the timers of its shard.
+                    extra = {"key": repr(row[0]), "error": str(error)}
+                    log.warning("unreadable record left out", extra=extra)
+                    self.unreadable += 1
+                    self._lost.add(keyspace.place_task_id(row[0]))
 
     def end(self, *, clock_ms: int, seq: int) -> None:
         """Write the rows that follow from all others: indexes, counters, clock and sequence."""
@@ -215,7 +251,7 @@ class _Filling:
                 task = records.decode_task(value)
                 if is_apart(task, self._count):
                     task = without_key(task)
-                    value = records.encode_task(task)
+                    value = records.encode(task)
                     self.forgotten += 1
                 if shard.has(key):
                     raise BackupFailed(f"task {task.id} is in more than one of the backups")
@@ -225,20 +261,25 @@ class _Filling:
                 shard.recount.add(task)
                 self.tasks += 1
             case Family.IDEMPOTENCY:
-                if not is_key_apart(row, self._count):
+                is_lost = records.decode_key_row(value).task_id in self._lost
+                if not is_lost and not is_key_apart(row, self._count):
                     self._put(shard, key, value)
             case Family.ITEM:
                 self._add_item(shard, row, source)
             case _:
-                self._put(shard, key, value)
+                if keyspace.place_task_id(key) not in self._lost:
+                    self._put(shard, key, value)
 
     def _add_item(self, shard: _Shard, row: Row, source: int) -> None:
         key, value = row
         item = records.decode_item(value)
-        if isinstance(item, Audit) and shard.has(key):
+        if item.place is Place.ORIGIN and shard.has(key):
             # One request acted on several shards, and this shard gets all its records.
             item = replace(item, id=f"{item.id}.{source}")
-            key, value = b"%b.%d" % (key, source), records.encode_item(item)
+            key, value = b"%b.%d" % (key, source), records.encode(item)
+        if shard.has(key):
+            # Its index rows would stay beside those of the second, and name nothing.
+            raise records.RecordInvalid(f"item {item.id} is there twice")
         self._put(shard, key, value)
         for index_key in keyspace.item_index_keys(item):
             self._put(shard, index_key, b"")
@@ -272,7 +313,7 @@ def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None
         if source.manifest.shards % wanted.shards == 0:
             continue
         apart = sum(
-            is_key_apart(row, wanted.shards)
+            _is_key_apart(row, wanted.shards)
             for part in source.manifest.parts
             for row in _rows(source, part, wanted, lambda _size: None)
             if keyspace.family(row[0]) is Family.IDEMPOTENCY
@@ -287,6 +328,13 @@ def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None
                 f"{apart} idempotency keys cannot be kept with {wanted.shards} shards: restore "
                 f"with {', '.join(fitting)}, or leave these keys out with --forget-keys"
             )
+
+
+def _is_key_apart(row: Row, shards: int) -> bool:
+    try:
+        return is_key_apart(row, shards)
+    except records.RecordInvalid:
+        return False  # It is left out.
 
 
 def _digest(sources: Sequence[RestoreSource], wanted: Wanted, shard: int) -> bytes:

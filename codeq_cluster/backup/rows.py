@@ -1,7 +1,8 @@
 """Rows: which rows of a shard a backup holds.
 
 Primary rows hold the data. All other rows and the counters follow from them, and a restore makes
-them again. A shard's numbers about itself are in the manifest.
+them again. What is set aside is no exception: it is due again after a restore.
+A shard's numbers about itself are in the manifest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from msgspec import Struct
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.storage.rocks import StoredShard
+from codeq_cluster.core.items import KIND_OF
+from codeq_cluster.storage.stored_shard import StoredShard
 
 Row = tuple[bytes, bytes]
 
@@ -34,6 +36,9 @@ DERIVED = frozenset(
 )
 
 CLOCK = keyspace.meta("clock")
+_LEFT_OUT = tuple(
+    keyspace.item_prefix(kind) for each, kind in KIND_OF.items() if not each.is_restored
+)
 SEQ = keyspace.meta("seq")
 
 
@@ -90,7 +95,9 @@ class RowTally:
 def primary_rows(stored: StoredShard) -> Iterator[Row]:
     """Yield every primary row of a shard, family by family in the order of `PRIMARY`."""
     for prefix in PRIMARY.values():
-        yield from stored.rows(*keyspace.prefix_range(prefix))
+        for row in stored.rows(*keyspace.prefix_range(prefix)):
+            if not row[0].startswith(_LEFT_OUT):
+                yield row
 
 
 def number(stored: StoredShard, key: bytes) -> int:

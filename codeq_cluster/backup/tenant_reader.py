@@ -15,14 +15,16 @@ from codeq_cluster.backup.manifest import BackupManifest, Part
 from codeq_cluster.backup.resharding import shard_of_key, shard_of_task
 from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.backup.tenant_rows import tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core.items import Audit, Delivery, ItemKind, Pause, Subscription, Sweep, Topic
+from codeq_cluster.core import task_ids
+from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing, ItemKind
 from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import Result, Task
 from codeq_cluster.errors import BackupDamaged
 
-Governing = Topic | Pause | Subscription
+Deliveries = tuple[tuple[Delivery, Result], ...]
 
 
 @dataclass(slots=True)
@@ -30,7 +32,8 @@ class LeftOut:
     """Counts of rows that are not exported.
 
     Attributes:
-        callbacks: Of deleted tasks: a second import could not see that the first has brought them.
+        callbacks: Of deleted tasks, since a second import could not see that the first has brought
+            them; and of one task, those beyond the newest `DELIVERIES_MAX`.
     """
 
     callbacks: int = 0
@@ -69,9 +72,9 @@ class TenantReader:
         )
         for key, value in self._rows(part, Family.TASK):
             passed(1)
+            if tenant_of((key, value)) != self.tenant:
+                continue  # Another tenant's, or nobody knows whose: its record cannot be read.
             task = records.decode_task(value)
-            if task.tenant != self.tenant:
-                continue
             task_id = _last(key)
             payload = payloads.at(task_id)
             if payload is None or task.id.encode() != task_id:
@@ -81,37 +84,46 @@ class TenantReader:
                 task=task,
                 payload=payload.decode(),
                 result=None if result is None else records.decode_result(result),
-                deliveries=tuple(callbacks.of(task)),
+                deliveries=self._newest(tuple(callbacks.of(task))),
             )
         callbacks.rest()
 
+    def _newest(self, deliveries: Deliveries) -> Deliveries:
+        """Return as many callbacks of a task as an import takes; count the others."""
+        self.left_out.callbacks += max(0, len(deliveries) - DELIVERIES_MAX)
+        newest = sorted(deliveries, key=lambda each: each[0].created_ms)[-DELIVERIES_MAX:]
+        return deliveries if len(deliveries) <= DELIVERIES_MAX else tuple(newest)
+
     def governing(self, part: Part) -> Iterator[Governing]:
         """Yield the tenant's topics, pauses and subscriptions of a shard; raises as `tasks`."""
-        for _, value in self._rows(part, Family.ITEM):
-            item = records.decode_item(value)
-            if item.tenant == self.tenant and not isinstance(item, Audit | Delivery | Sweep):
-                yield item
+        for row in self._rows(part, Family.ITEM):
+            if tenant_of(row) == self.tenant:
+                item = records.decode_item(row[1])
+                # The key's version stays: another cluster derives other keys from its own secret.
+                if isinstance(item, Governing):
+                    yield item
 
     def keys_apart(self, part: Part, *, tenant: str, shards: int) -> int:
         """Return how many idempotency keys of a shard would be on another shard than their task.
 
         Args:
             part: Of the manifest.
-            tenant: The tenant that receives them.
+            tenant: The tenant that receives them; see `task_ids.kept`.
             shards: The new number of shards.
         """
         apart = 0
         for key, value in self._rows(part, Family.IDEMPOTENCY):
             owner, name = tenant_key(key)
             if owner == self.tenant:
-                there = shard_of_key(tenant, name, shards)
-                task_id = records.decode_key_row(value).task_id
-                apart += there != shard_of_task(task_id, shards)
+                old = records.decode_key_row(value).task_id
+                task_id = task_ids.kept(tenant, old, key=name, shards=shards)
+                apart += shard_of_key(tenant, name, shards) != shard_of_task(task_id, shards)
         return apart
 
     def _deliveries(self, part: Part) -> Iterator[Row]:
         prefix = keyspace.item_prefix(ItemKind.DELIVERY, self.tenant)
-        return (row for row in self._rows(part, Family.ITEM) if row[0].startswith(prefix))
+        rows = (row for row in self._rows(part, Family.ITEM) if row[0].startswith(prefix))
+        return (row for row in rows if tenant_of(row) is not None)
 
     def _bodies(self, part: Part) -> Iterator[Row]:
         rows = self._rows(part, Family.BODY)

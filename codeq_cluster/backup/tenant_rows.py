@@ -8,10 +8,12 @@ from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 
+DEFAULT_TENANT = "_"  # The shown form of the default tenant, whose name is empty.
+
 
 def tenant_name(shown: str) -> str:
-    """Return a tenant's name from its shown form: `_` is the default tenant, whose name is ''."""
-    return "" if shown == "_" else shown
+    """Return a tenant's name from its shown form."""
+    return "" if shown == DEFAULT_TENANT else shown
 
 
 class OneTenant:
@@ -31,33 +33,45 @@ class OneTenant:
         return (row for row in rows if self._is_of(row))
 
     def _is_of(self, row: Row) -> bool:
-        key, value = row
+        key = row[0]
         match keyspace.family(key):
             case Family.TASK:
-                if records.decode_task(value).tenant != self._tenant:
+                if tenant_of(row) != self._tenant:
                     return False
                 self._tasks.add(_last(key))
                 return True
             case Family.PAYLOAD | Family.RESULT:
                 return _last(key) in self._tasks
             case Family.ITEM:
-                return records.decode_item(value).tenant == self._tenant
+                return tenant_of(row) == self._tenant
+            case Family.IDEMPOTENCY:
+                # The key of a task that cannot be read stays behind with it.
+                return tenant_key(key)[0] == self._tenant and _task_of(row) in self._tasks
             case _:
                 return tenant_key(key)[0] == self._tenant
 
 
 def tenant_of(row: Row) -> str | None:
-    """Return the tenant of a row; None for a row that names only its task."""
+    """Return the tenant of a row; None for one that names only its task or cannot be read."""
     key, value = row
     match keyspace.family(key):
-        case Family.TASK:
-            return records.decode_task(value).tenant
-        case Family.ITEM:
-            return records.decode_item(value).tenant
+        case Family.TASK | Family.ITEM as family:
+            decode = records.decode_task if family is Family.TASK else records.decode_item
+            try:
+                return decode(value).tenant
+            except records.RecordInvalid:
+                return None
         case Family.IDEMPOTENCY | Family.BODY:
             return tenant_key(key)[0]
         case _:
             return None
+
+
+def _task_of(row: Row) -> bytes | None:
+    try:
+        return records.decode_key_row(row[1]).task_id.encode()
+    except records.RecordInvalid:
+        return None
 
 
 def _last(key: bytes) -> bytes:

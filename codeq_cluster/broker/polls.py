@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from msgspec import Struct
 
-POLLS_MAX = 10_000  # About 400 bytes each; beyond it the oldest entry goes.
+POLLS_MAX = 10_000  # About 400 bytes each; beyond it the tenant with the most loses its oldest.
 COMMANDS_MAX = 50  # Shown of a worker that asks for more.
 
 
@@ -35,26 +34,33 @@ class Polls:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._known: dict[tuple[str, str], Poll] = {}
+        self._known: dict[str, dict[str, Poll]] = {}
+        self._count = 0
 
-    @contextmanager
-    def polling(self, tenant: str, worker: str, commands: tuple[str, ...]) -> Iterator[None]:
-        """Record a claim, which counts as waiting within the block."""
-        name = (tenant, worker)
-        poll = self._known.pop(name, None)
+    def begun(self, tenant: str, worker: str, commands: tuple[str, ...]) -> Poll:
+        """Record a claim; it counts as waiting until the caller takes 1 from `waiting` again.
+
+        Args:
+            tenant: The worker's tenant.
+            worker: As people see it; its name is its own choice.
+            commands: Those it asks for; empty for all.
+        """
+        own = self._known.get(tenant, {})
+        poll = own.pop(worker, None)
         if poll is None:
             poll = Poll(worker, 0)
-            if len(self._known) >= POLLS_MAX:
-                del self._known[next(iter(self._known))]
-        self._known[name] = poll
+            if self._count >= POLLS_MAX:
+                most = max(self._known.values(), key=len)
+                del most[next(iter(most))]
+            else:
+                self._count += 1
+        own[worker] = poll
+        self._known[tenant] = own
         poll.last_ms = self._now_ms()
-        poll.commands = tuple(command.lower() for command in commands[:COMMANDS_MAX])
+        poll.commands = tuple(map(str.lower, commands[:COMMANDS_MAX]))
         poll.waiting += 1
-        try:
-            yield
-        finally:
-            poll.waiting -= 1
+        return poll
 
     def of(self, tenant: str) -> list[Poll]:
         """Return the tenant's workers, the most recent last."""
-        return [poll for (owner, _), poll in self._known.items() if owner == tenant]
+        return list(self._known.get(tenant, {}).values())

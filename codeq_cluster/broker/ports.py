@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from codeq_cluster.broker.questions import Question
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 
@@ -44,21 +45,13 @@ class StateStore(Protocol):
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return at most `limit` rows of start <= key < end, ascending."""
 
-    def commit(
-        self,
-        mutations: Mapping[bytes, bytes | None],
-        *,
-        index: int,
-        digest: bytes,
-        net: bool = False,
-    ) -> None:
+    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
         """Write one entry's mutations with its index and digest, all or none; None deletes.
 
         Args:
-            mutations: By key.
+            mutations: By key; net, see `codec.entries`.
             index: Of the entry.
             digest: Of the state with it.
-            net: See `codec.entries.is_net`.
 
         Raises:
             StorageFailed: Nothing was written; the node must stop.
@@ -101,6 +94,9 @@ class Observer(Protocol):
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
         """Record that an entry of this leader was applied, `commit_s` after its handover."""
+
+    def item_failed(self, loop: Loop) -> None:
+        """Record that a loop met something it fails at, and went on without it."""
 
 
 class EntryTracing(Protocol):

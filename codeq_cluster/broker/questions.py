@@ -12,7 +12,7 @@ from msgspec import Struct
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item, ItemKind
-from codeq_cluster.core.task import Task
+from codeq_cluster.core.task import Task, worker_shown
 
 _A = TypeVar("_A")
 
@@ -23,12 +23,10 @@ END = b"\xff" * 9
 class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
     """Selects tasks of a list.
 
-    A leader of an earlier release does not know it, so the asking node filters again.
-
     Attributes:
         error_part: Part of the error, ignoring case; empty for any.
         created_from_ms: Created then or later; 0 for any, as is `created_before_ms`.
-        worker: The holder of the lease; empty for any.
+        worker: The holder of the lease, with or without its name; empty for any.
     """
 
     error_part: str = ""
@@ -42,7 +40,7 @@ class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
             (not self.error_part or self.error_part.lower() in task.error.lower())
             and self.created_from_ms <= task.created_ms
             and (not self.created_before_ms or task.created_ms < self.created_before_ms)
-            and (not self.worker or task.worker == self.worker)
+            and (not self.worker or self.worker in (task.worker, worker_shown(task)))
         )
 
 
@@ -135,6 +133,18 @@ class BrowseDelayed(
     only: TaskFilter = ALL_TASKS
 
 
+class BrowseIds(
+    Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse_ids", kw_only=True
+):
+    """List a tenant's tasks whose ids begin with a prefix, by id."""
+
+    answer = ShardPage
+
+    tenant: str
+    prefix: str
+    count: int
+
+
 class Explain(
     Question[Explained], Struct, frozen=True, array_like=True, tag="explain", kw_only=True
 ):
@@ -173,4 +183,4 @@ class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settl
     index: int
 
 
-AnyQuestion = Browse | BrowseDelayed | Explain | ListItems | Settle
+AnyQuestion = Browse | BrowseDelayed | BrowseIds | Explain | ListItems | Settle

@@ -14,30 +14,6 @@ def new_request() -> str:
     return os.urandom(12).hex()
 
 
-class RequestedTask(Struct, frozen=True, kw_only=True):
-    """A task as a producer requests it, already validated.
-
-    Attributes:
-        payload: JSON text, byte for byte the producer's.
-        max_attempts: 0 for the broker's default.
-        run_at_ms: Unix milliseconds, 0 if not requested; overrides `delay_ms`.
-        delay_ms: From now, 0 for at once.
-        ttl_ms: A task not delivered within this time dies; 0 for never.
-    """
-
-    command: str
-    payload: str
-    priority: int = 0
-    max_attempts: int = 0
-    webhook: str = ""
-    idempotency_key: str = ""
-    run_at_ms: int = 0
-    delay_ms: int = 0
-    ttl_ms: int = 0
-    trace_parent: str = ""
-    trace_state: str = ""
-
-
 class NewFile(Struct, frozen=True, kw_only=True):
     """An artifact sent with its result, to be stored.
 
@@ -114,6 +90,7 @@ class PeerView(Struct, frozen=True, kw_only=True):
     """The state of one peer as a group's leader knows it; `match_index` is 0 on a follower.
 
     Attributes:
+        away_since_ms: Since when the answering node cannot reach it; 0 while it can.
         knows: The newest formats on record for the peer.
     """
 
@@ -122,6 +99,7 @@ class PeerView(Struct, frozen=True, kw_only=True):
     http_addr: str = ""
     voter: bool = True
     connected: bool
+    away_since_ms: int = 0
     match_index: int = 0
     knows: int = 1
 
@@ -139,6 +117,7 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
         knows: The newest formats on record for this node.
         durability: What an acknowledged write survives: `fsync` or `os`.
         log_sync: How this node's log is synced now: `thread`, `kernel`, or `none` with `os`.
+        aside: How many tasks and items of all tenants are set aside, as this node knows.
     """
 
     shard_idx: int
@@ -162,4 +141,5 @@ class ShardStatus(Struct, frozen=True, kw_only=True):
     knows: int = 1
     durability: str = ""
     log_sync: str = ""
+    aside: int = 0
     peers: tuple[PeerView, ...] = ()

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Self
 
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.errors import Overloaded
 
 _CLAIMING_S = 0.1  # After one claim, others are likely to follow.
+# Makes a block in which a caller waits; it may refuse, and may end the wait.
+Place = Callable[[], AbstractContextManager[None]]
 ANY = ""  # The queue name under which a claim of any command waits.
 
 

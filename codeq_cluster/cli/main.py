@@ -14,6 +14,7 @@ from typing import TextIO
 from codeq_cluster import __version__
 from codeq_cluster.cli.support.outcome import Exit, report
 from codeq_cluster.cli.support.parser import Parser
+from codeq_cluster.errors import CodeqError
 
 # In the order of `--help`. Each is a module with `add`, imported only when its command runs: a
 # node's start must not pay for twenty commands.
@@ -32,6 +33,8 @@ _COMMANDS = {
     "dlq": "work.dlq",
     "topic": "work.topic",
     "delivery": "work.delivery",
+    "webhook": "work.webhook",
+    "aside": "work.aside",
     "audit": "work.audit",
     "cluster": "operate.cluster",
     "backup": "operate.backup",
@@ -44,6 +47,8 @@ _COMMANDS = {
     "doctor": "operate.doctor.command",
     "completion": "local.completion",
 }
+# What the extra `cli` brings; every other library that a command may miss comes with `server`.
+_OF_CLI = {"rich", "shtab", "yaml"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return Exit.NOT_READ
     except Exception as error:
-        exit_code = report(error)
+        exit_code = report(_missing(error) or error)
         if exit_code is None:
             raise
         return exit_code
@@ -98,8 +103,25 @@ def _parser(first: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     wanted = [name for name in _COMMANDS if [name] == list(first)] or list(_COMMANDS)
     for name in wanted:
-        import_module(f"codeq_cluster.cli.{_COMMANDS[name]}").add(commands)
+        try:
+            import_module(f"codeq_cluster.cli.{_COMMANDS[name]}").add(commands)
+        except ModuleNotFoundError as error:
+            missing = _missing(error)
+            if missing is None or [name] == wanted:
+                raise
+            commands.add_parser(name, help=str(missing))
     return parser
+
+
+def _missing(error: Exception) -> CodeqError | None:
+    """Return an error that names the extra with the missing library; None for any other error."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    library, _, _ = error.name.partition(".")
+    if library == "codeq_cluster":
+        return None
+    extra = "cli" if library in _OF_CLI else "server"
+    return CodeqError(f"needs more than the client: pip install 'codeq-cluster[{extra}]'")
 
 
 if __name__ == "__main__":

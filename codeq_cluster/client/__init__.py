@@ -6,10 +6,26 @@ for programs without an event loop. `Leases` has the requests behind `Worker`, f
 loop.
 """
 
+from codeq_cluster.client.callbacks import (
+    CallbackRefused,
+    QueueReady,
+    TaskEnded,
+    verify_callback,
+    verify_notice,
+)
 from codeq_cluster.client.client import Client
 from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
-from codeq_cluster.client.handling import Ended, Ending, Fail, HandlerUnfit, Retry, Task
+from codeq_cluster.client.handling import (
+    Ended,
+    Ending,
+    Fail,
+    HandlersStuck,
+    HandlerTimeout,
+    HandlerUnfit,
+    Retry,
+    Task,
+)
 from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.live import Live
 from codeq_cluster.client.operator import Operator, Page, Selection
@@ -27,11 +43,13 @@ from codeq_cluster.client.records import (
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
 from codeq_cluster.client.results import NotFinished, Result, TaskFailed
 from codeq_cluster.client.sync import SyncClient, SyncOperator
+from codeq_cluster.client.tokens import Token
 from codeq_cluster.client.worker import Worker
 
 __all__ = [
     "Artifact",
     "AttemptRecord",
+    "CallbackRefused",
     "Client",
     "Codec",
     "Connection",
@@ -39,7 +57,9 @@ __all__ = [
     "Ending",
     "Explanation",
     "Fail",
+    "HandlerTimeout",
     "HandlerUnfit",
+    "HandlersStuck",
     "Leases",
     "Live",
     "MsgspecCodec",
@@ -49,6 +69,7 @@ __all__ = [
     "Operator",
     "Page",
     "Probe",
+    "QueueReady",
     "Refused",
     "Result",
     "ResultRecord",
@@ -59,9 +80,13 @@ __all__ = [
     "SyncClient",
     "SyncOperator",
     "Task",
+    "TaskEnded",
     "TaskFailed",
     "TaskRecord",
+    "Token",
     "Unreachable",
     "Untrusted",
     "Worker",
+    "verify_callback",
+    "verify_notice",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from functools import wraps
+from inspect import signature
 from math import ceil
 from pathlib import Path
-from typing import Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from msgspec import Raw, Struct
 
@@ -33,6 +34,11 @@ from codeq_cluster.client.transport import Request
 
 WAIT_S_DEFAULT: Final = 60.0
 
+A = ParamSpec("A")
+C = TypeVar("C")
+R = TypeVar("R")
+T = TypeVar("T")
+
 _WAIT_S_MAX: Final = 20  # For one request; a node that hangs costs this much of a wait.
 # These codes refuse one task of several: its shard cannot take it now.
 _PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgrade-under-way"})
@@ -51,6 +57,30 @@ class _Item(Struct):
 
 class _Items(Struct):
     results: list[_Item]
+
+
+def _as_arguments(
+    make: Callable[A, T],
+) -> Callable[
+    [Callable[[C, T], Coroutine[Any, Any, R]]],
+    Callable[Concatenate[C, A], Coroutine[Any, Any, R]],
+]:
+    """Return a decorator of methods that take one value; the caller gives the value's fields."""
+
+    def decorate(
+        method: Callable[[C, T], Coroutine[Any, Any, R]],
+    ) -> Callable[Concatenate[C, A], Coroutine[Any, Any, R]]:
+        @wraps(method)
+        async def call(self: C, /, *given: A.args, **named: A.kwargs) -> R:
+            return await method(self, make(*given, **named))
+
+        own, made = signature(method), signature(make)
+        first = next(iter(own.parameters.values()))
+        # What `help` and editors show.
+        call.__dict__["__signature__"] = own.replace(parameters=[first, *made.parameters.values()])
+        return call
+
+    return decorate
 
 
 class Client(Connection):
@@ -92,38 +122,16 @@ class Client(Connection):
         )
         self._codec = codec
 
-    async def create(
-        self,
-        command: str,
-        payload: object,
-        *,
-        priority: int = 0,
-        max_attempts: int | None = None,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        ttl: Duration | None = None,
-        webhook: str | None = None,
-        idempotency_key: str | None = None,
-    ) -> TaskRecord:
+    @_as_arguments(NewTask)
+    async def create(self, task: NewTask) -> TaskRecord:
         """Create a task, exactly once even when the request is repeated, and return it.
 
         `NewTask` explains each argument. If the caller passes its own key, a task created earlier
         with that key is returned: a program that is started again can repeat the call.
         """
-        new = NewTask(
-            command=command,
-            payload=payload,
-            priority=priority,
-            max_attempts=max_attempts,
-            delay=delay,
-            run_at=run_at,
-            ttl=ttl,
-            webhook=webhook,
-            idempotency_key=idempotency_key,
-        )
-        with creating(command):
+        with creating(task.command):
             request = Request(
-                method="POST", path=f"{BASE}/tasks", body=body_of(_keyed(new), self._codec)
+                method="POST", path=f"{BASE}/tasks", body=body_of(_keyed(task), self._codec)
             )
             return await self._call(request, TaskRecord)
 

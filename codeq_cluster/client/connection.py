@@ -44,6 +44,10 @@ class _Group(msgspec.Struct, rename="camel"):
     peers: tuple[_Peer, ...] = ()
 
 
+class _Ids(msgspec.Struct):
+    ids: tuple[str, ...]
+
+
 class _Status(msgspec.Struct):
     groups: tuple[_Group, ...] = ()
 
@@ -98,10 +102,10 @@ class Connection:
                 certificate.
         """
         if not urls:
-            raise ConfigInvalid("urls: none is given; allowed is at least one base URL of a node")
+            raise ConfigInvalid("urls: give at least one base URL of a node")
         for url in urls:
             if not url.startswith(("http://", "https://")):
-                raise ConfigInvalid(f"urls={url!r}: allowed is http://HOST:PORT or https://…")
+                raise ConfigInvalid(f"urls={url!r}: must be http://HOST:PORT or https://…")
         secure = ca_file is not None or any(url.startswith("https://") for url in urls)
         self._nodes = Nodes(urls)
         self._transport = Transport(token=token, trust=trust(ca_file) if secure else None)
@@ -138,6 +142,11 @@ class Connection:
     async def raft_status(self) -> Mapping[str, Any]:
         """Return the Raft groups as the node that answers sees them."""
         return await self._call(_STATUS, dict[str, Any])
+
+    async def ids(self, prefix: str) -> tuple[str, ...]:
+        """Return the first ids of tasks that begin with a prefix of at least 8 characters."""
+        request = Request(method="GET", path=f"{BASE}/tasks{query(idPrefix=prefix)}")
+        return (await self._call(request, _Ids)).ids
 
     async def _call(
         self,
@@ -239,8 +248,8 @@ class Connection:
 
 
 def part(name: str) -> str:
-    """Return a name quoted as one segment of a path."""
-    return quote(name, safe="")
+    """Return a name quoted as one segment of a path, which `.` and `..` alone would not be."""
+    return f"~{name}" if name in {".", ".."} else quote(name, safe="")
 
 
 def query(**values: str | int) -> str:

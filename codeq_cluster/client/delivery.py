@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Final
 
 from opentelemetry.trace import Span, StatusCode
 
-from codeq_cluster.client.handlers import Registered
+from codeq_cluster.client.handlers import HandlerCall, Registered
 from codeq_cluster.client.handling import Ended, Ending
 from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Lost, Outcome, Unfit
@@ -18,10 +19,18 @@ from codeq_cluster.client.retrying import may_succeed
 from codeq_cluster.client.tracing import handling
 from codeq_cluster.errors import CodeqError
 
+log = logging.getLogger(__name__)
+
 # Three per lease: after a failed heartbeat there is time for another before the lease ends.
 HEARTBEATS_A_LEASE: Final = 3
 
 _ABANDON_S_MAX: Final = 5.0  # After that the end of the lease returns the task.
+_LEVELS: Final = {
+    Ending.COMPLETED: logging.INFO,
+    Ending.RETURNED: logging.INFO,  # As its handler asked; an unexpected error is a warning.
+    Ending.FAILED: logging.ERROR,
+    Ending.DEAD: logging.ERROR,
+}
 _NO_LONGER_OURS: Final = frozenset({"not-found", "not-owner", "not-in-progress", "lease-lost"})
 
 
@@ -29,14 +38,21 @@ class ClaimedDelivery:
     """A task that was just claimed, to be handled and reported."""
 
     def __init__(
-        self, leases: Leases, task: TaskRecord, handler: Registered, *, lease_s: int
+        self,
+        leases: Leases,
+        task: TaskRecord,
+        handler: Registered,
+        *,
+        lease_s: int,
+        overtime_s: float,
     ) -> None:
         """Prepare it; the lease runs from now on."""
         self._leases = leases
         self._task = task
-        self._call = handler.call(task)
+        self.call = HandlerCall(handler, task, overtime_s=overtime_s)
         self._lease_s = lease_s
         self._begun = time.monotonic()
+        self._raised: Exception | None = None
 
     async def run(self) -> Ended:
         """Handle the task and report its end; if cancelled, return the task and report that."""
@@ -49,20 +65,19 @@ class ClaimedDelivery:
             trace_state=task.trace_state,
         ) as span:
             try:
-                ended = await self._report(await self._outcome())
+                outcome = await self._outcome()
+                self._raised = outcome.error if isinstance(outcome, GivenBack) else None
+                ended = await self._report(outcome)
             except asyncio.CancelledError:
                 ended = await self._abandon("the worker stopped")
             _note(span, ended)
+            _log(ended)
         return ended
-
-    async def settled(self) -> None:
-        """Return when the handler's thread, if one is still running, is free again."""
-        await self._call.settled()
 
     async def _outcome(self) -> Outcome:
         """Run the handler until it ends, or until its lease is lost."""
         async with asyncio.TaskGroup() as both:
-            running = both.create_task(self._call.run())
+            running = both.create_task(self.call.run())
             holding = both.create_task(self._hold())
             await asyncio.wait({running, holding}, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
@@ -70,8 +85,6 @@ class ClaimedDelivery:
             holding.cancel()
         if not running.cancelled():
             return running.result()
-        if holding.cancelled():
-            return GivenBack("the handler was cancelled")
         return Lost(holding.result())
 
     async def _hold(self) -> str:
@@ -97,6 +110,7 @@ class ClaimedDelivery:
             return await self._reported(outcome)
         except Refused as error:
             if isinstance(outcome, Completed) and error.status in (400, 413):
+                self._raised = error.with_traceback(None)
                 return await self._report(GivenBack(f"the result was refused: {error}"))
             return self._unreported(error)
         except Unreachable as error:
@@ -144,6 +158,7 @@ class ClaimedDelivery:
             note=note,
             seconds=time.monotonic() - self._begun,
             failure=failure,
+            error=self._raised,
         )
 
 
@@ -152,3 +167,23 @@ def _note(span: Span, ended: Ended) -> None:
     span.set_attribute("codeq.ending", ended.ending.value)
     if ended.ending is not Ending.COMPLETED:
         span.set_status(StatusCode.ERROR)
+
+
+def _log(ended: Ended) -> None:
+    """Log a delivery: as one line, and as fields; with the traceback of an unexpected error."""
+    level = _LEVELS.get(ended.ending, logging.WARNING)
+    log.log(
+        max(level, logging.WARNING) if ended.error else level,
+        "%s",
+        ended,
+        exc_info=ended.error,
+        extra={
+            "task_id": ended.task.id,
+            "command": ended.task.command,
+            "attempt": ended.task.attempts,
+            "attempts_max": ended.task.max_attempts,
+            "ending": ended.ending.value,
+            "seconds": round(ended.seconds, 3),
+            "reason": ended.note,
+        },
+    )

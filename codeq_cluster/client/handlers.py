@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from codeq_cluster.client.codecs import Codec
-from codeq_cluster.client.handling import Fail, HandlerUnfit, Retry, Task
+from codeq_cluster.client.handling import Fail, HandlerTimeout, HandlerUnfit, Retry, Task
 from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Outcome, Unfit
 from codeq_cluster.client.producing import whole_seconds
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.threads import Threads
 from codeq_cluster.errors import ConfigInvalid
 
-log = logging.getLogger(__name__)
-
 Handler = Callable[[Task[Any]], Awaitable[object]] | Callable[[Task[Any]], object]
 Meaning = Fail | Retry
 
 _REASON_CHARS_MAX: Final = 1024  # The broker cuts a longer one.
 _ERROR_CHARS_MAX: Final = 8192  # At most 32 KiB of UTF-8, half of the broker's bound.
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How long a handler may take, and who says so."""
+
+    seconds: float
+    whose: str
 
 
 class Registered:
@@ -36,6 +43,7 @@ class Registered:
         errors: Mapping[type[Exception], Meaning],
         codec: Codec,
         threads: Threads,
+        limit: Limit,
     ) -> None:
         """Inspect the handler's signature.
 
@@ -44,6 +52,7 @@ class Registered:
             errors: What to do when the handler raises one of these or a subclass.
             codec: Reads payloads and writes results.
             threads: Run the handler if it is not a coroutine function.
+            limit: How long the handler may take.
 
         Raises:
             ConfigInvalid: The handler does not take one `Task`, or the codec cannot read its
@@ -53,16 +62,13 @@ class Registered:
         self._errors = dict(errors)
         self._codec = codec
         self._threads = threads
+        self._own_limit = limit
         self.is_async = inspect.iscoroutinefunction(_function(handler))
         wanted = _payload_type(handler)
         try:
             self._decode = codec.decoder(wanted)
         except TypeError as error:
             raise ConfigInvalid(f"{_name(handler)}: its payload: {error}") from error
-
-    def call(self, record: TaskRecord) -> HandlerCall:
-        """Return a call of the handler, not yet started."""
-        return HandlerCall(self, record)
 
     def task(self, record: TaskRecord) -> Task[Any] | GivenBack:
         """Return the task for the handler, or the reason it cannot be built."""
@@ -71,17 +77,27 @@ class Registered:
         except Exception as error:  # noqa: BLE001, a codec is its owner's
             # The task is not failed for good: a worker of another release may be able to read the
             # payload.
-            return GivenBack(f"the payload cannot be read: {error}"[:_REASON_CHARS_MAX])
-
-    async def handle(self, task: Task[Any]) -> object:
-        """Await the handler; cancelling this cancels it."""
-        handled = self._handler(task)
-        assert inspect.isawaitable(handled)
-        return await handled
+            text = f"the payload cannot be read: {error}"
+            return GivenBack(text[:_REASON_CHARS_MAX], error=error)
 
     def start(self, task: Task[Any]) -> asyncio.Future[object]:
-        """Start the handler in a thread."""
+        """Start the handler: as a task of the loop, or in a thread."""
+        if self.is_async:
+            return asyncio.ensure_future(self._handle(task))
         return self._threads.run(functools.partial(self._handler, task))
+
+    def limit_of(self, record: TaskRecord) -> Limit:
+        """Return the smaller of the handler's limit and the task's."""
+        if 0 < record.timeout_seconds < self._own_limit.seconds:
+            return Limit(record.timeout_seconds, "task")
+        return self._own_limit
+
+    def overdue(self, handled: asyncio.Future[object], limit: Limit) -> HandlerTimeout:
+        """Return the error of a handler that is out of time, with the place where it is."""
+        error = HandlerTimeout(limit.seconds, whose=limit.whose)
+        if stack := self._threads.stack(handled):
+            error.add_note(f"Its thread cannot be ended. It is at:\n{stack}")
+        return error
 
     def completed(self, result: object) -> Outcome:
         """Return the outcome of a handler that returned."""
@@ -90,7 +106,8 @@ class Registered:
         try:
             text = self._codec.encode(result)
         except Exception as error:  # noqa: BLE001, a codec is its owner's
-            return GivenBack(f"the result is no JSON: {error}"[:_REASON_CHARS_MAX])
+            reason = f"the result is no JSON: {error}"
+            return GivenBack(reason[:_REASON_CHARS_MAX], error=error)
         return Completed(b"{}" if text.strip() == b"null" else text)
 
     def raised(self, error: Exception) -> Outcome:
@@ -103,12 +120,12 @@ class Registered:
                 return Failed(text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task")
             case Retry():
                 return GivenBack(text[:_REASON_CHARS_MAX], whole_seconds(meaning.after))
-        # The handler is not our code: its exception is the reason, and the traceback is logged for
-        # its author.
-        log.warning(
-            "the handler raised %s; the task is returned", type(error).__name__, exc_info=error
-        )
-        return GivenBack(text[:_REASON_CHARS_MAX])
+        return GivenBack(text[:_REASON_CHARS_MAX], error=error)
+
+    async def _handle(self, task: Task[Any]) -> object:
+        handled = self._handler(task)
+        assert inspect.isawaitable(handled)
+        return await handled
 
     def _meaning(self, error: Exception) -> tuple[Meaning | None, str]:
         if isinstance(error, Fail | Retry):
@@ -123,38 +140,72 @@ class Registered:
 class HandlerCall:
     """One task on its way through its handler."""
 
-    def __init__(self, handler: Registered, record: TaskRecord) -> None:
-        """Prepare it."""
+    def __init__(self, handler: Registered, record: TaskRecord, *, overtime_s: float) -> None:
+        """Prepare it; its time runs from now on.
+
+        Args:
+            handler: The handler of the task's command.
+            record: The task as claimed.
+            overtime_s: For a handler that was asked to end, before it is left alone.
+        """
         self._handler = handler
         self._record = record
-        self._thread: asyncio.Future[object] | None = None
+        self._overtime_s = overtime_s
+        self._limit = handler.limit_of(record)
+        self._ends = time.monotonic() + self._limit.seconds
+        self._handled: asyncio.Future[object] | None = None
+
+    @property
+    def left_s(self) -> float:
+        """What is left of its time."""
+        return max(0.0, self._ends - time.monotonic())
 
     async def run(self) -> Outcome:
         """Run the handler and return its outcome; an exception of the handler is an outcome too.
 
-        Cancelling this cancels a coroutine handler and waits for it. A thread cannot be cancelled:
-        it goes on, and its task's `cancelled` becomes true.
+        At the end of its time, and when this is cancelled, the handler is asked to end: a coroutine
+        is cancelled, and a thread, which cannot be, finds its task's `cancelled` true. A coroutine
+        gets `overtime_s` for it; a thread too, but only at the end of its time.
         """
         task = self._handler.task(self._record)
         if isinstance(task, GivenBack):
             return task
+        handled = self._handled = self._handler.start(task)
         try:
-            if self._handler.is_async:
-                result = await self._handler.handle(task)
-            else:
-                self._thread = self._handler.start(task)
-                result = await asyncio.shield(self._thread)
+            await asyncio.wait({handled}, timeout=self.left_s)
+            if not handled.done():
+                return await self._overdue(task, handled)
         except asyncio.CancelledError:
             task.cancel()
+            if self._handler.is_async:
+                handled.cancel()
+                await asyncio.wait({handled}, timeout=self._overtime_s)
             raise
+        try:
+            return self._handler.completed(handled.result())
+        except asyncio.CancelledError:
+            return GivenBack("the handler was cancelled")
         except Exception as error:  # noqa: BLE001, a handler is its author's
             return self._handler.raised(error)
-        return self._handler.completed(result)
 
-    async def settled(self) -> None:
-        """Return when the handler's thread is free again."""
-        if self._thread is not None:
-            await asyncio.wait({self._thread})
+    def unfinished(self) -> asyncio.Future[object] | None:
+        """Return the handler that still runs although the call is over, or None."""
+        handled = self._handled
+        return None if handled is None or handled.done() else handled
+
+    async def _overdue(self, task: Task[Any], handled: asyncio.Future[object]) -> Outcome:
+        error = self._handler.overdue(handled, self._limit)
+        task.cancel()
+        if self._handler.is_async:
+            handled.cancel()
+        await asyncio.wait({handled}, timeout=self._overtime_s)
+        if handled.cancelled():
+            try:
+                handled.result()
+            except asyncio.CancelledError as cut:
+                error.__cause__ = cut  # Its traceback shows where the handler was.
+        # A result after the end of its time is not taken: producers rely on the limit.
+        return GivenBack(str(error), error=error)
 
 
 def _payload_type(handler: Handler) -> Any:
@@ -166,7 +217,7 @@ def _payload_type(handler: Handler) -> Any:
         and each.default is each.empty
     ]
     if len(taken) != 1:
-        raise ConfigInvalid(f"{_name(handler)}: takes {len(taken)} arguments; allowed is one Task")
+        raise ConfigInvalid(f"{_name(handler)}: takes {len(taken)} arguments; must take one Task")
     try:
         hint = get_type_hints(_function(handler)).get(taken[0].name, Any)
     except NameError as error:
@@ -176,7 +227,7 @@ def _payload_type(handler: Handler) -> Any:
     if hint in (Any, Task):
         return Any
     if get_origin(hint) is not Task:
-        raise ConfigInvalid(f"{_name(handler)}: takes {hint}; allowed is Task or Task[…]")
+        raise ConfigInvalid(f"{_name(handler)}: takes {hint}; must take Task or Task[…]")
     [wanted] = get_args(hint)
     return Any if isinstance(wanted, TypeVar) else wanted
 

@@ -54,7 +54,7 @@ class Task(Generic[P]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the handler should end: its lease is lost, or the worker stops.
+        """Whether the handler should end: out of time, its lease is lost, or the worker stops.
 
         An async handler is also cancelled. A handler in a thread cannot be cancelled, so a long one
         must check this from time to time.
@@ -87,6 +87,17 @@ class HandlerUnfit(CodeqError):
     """Raised by a handler that can handle nothing; the task is returned and the worker ends."""
 
 
+class HandlersStuck(CodeqError):
+    """Too many handlers go on after their time limits; only the end of the process ends them."""
+
+
+class HandlerTimeout(TimeoutError):
+    """A handler ran longer than its time limit; the text is the reason of the nack."""
+
+    def __init__(self, limit_s: float, *, whose: str) -> None:
+        super().__init__(f"HANDLER_TIMEOUT: it ran longer than {limit_s:g} s, the {whose}'s limit")
+
+
 class Ending(StrEnum):
     """How a delivery ended.
 
@@ -112,6 +123,7 @@ class Ended:
         note: Why the task did not complete; one line or more.
         seconds: From the answer of the claim to the answer of the report.
         failure: Why the worker cannot go on, if it cannot.
+        error: Why the task was returned, with its traceback, if the handler did not ask for it.
     """
 
     task: TaskRecord
@@ -119,3 +131,13 @@ class Ended:
     note: str
     seconds: float
     failure: CodeqError | None = None
+    error: Exception | None = None
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        task = self.task
+        line = (
+            f"task {task.id} {task.command}: {self.ending} in {self.seconds:.3f} s, "
+            f"attempt {task.attempts} of {task.max_attempts}"
+        )
+        return f"{line}: {' '.join(self.note.split())}" if self.note else line

@@ -34,6 +34,7 @@ class Leases(Connection):
         lease_s: int,
         wait_s: int = 0,
         within_s: float | None = None,
+        worker_name: str = "",
     ) -> Sequence[TaskRecord]:
         """Claim tasks; if the answer is lost, the tasks come back when their leases end.
 
@@ -43,12 +44,14 @@ class Leases(Connection):
             lease_s: How long the leases last without a heartbeat.
             wait_s: How long to wait for the first task, 0 to 30.
             within_s: The deadline of this call, in place of the connection's.
+            worker_name: This worker among those of the token, for people.
         """
         asked = {
             "commands": list(commands),
             "count": count,
             "leaseSeconds": lease_s,
             "waitSeconds": wait_s,
+            "workerName": worker_name,
         }
         request = Request(
             method="POST", path=f"{BASE}/tasks/claim/batch", body=as_json(asked), wait_s=wait_s

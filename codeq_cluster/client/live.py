@@ -48,7 +48,7 @@ class Live(Operator):
             Refused: 403: the token may see nothing of the page.
         """
         if not self._cookie:
-            body = as_json({"token": self._token})
+            body = as_json({"token": str(self._token)})  # Plain text, whatever says its origin.
             request = Request(method="POST", path=f"{_API}/session", body=body)
             answer = await self._exchange(request)
             self._session = read_as(answer.content, dict[str, Any], request)
@@ -56,7 +56,7 @@ class Live(Operator):
         return self._session
 
     async def look(self, view: str, *, since: int = 0, limit: int = 0) -> Mapping[str, Any]:
-        """Return the parts of a view: `standing`, `totals`, `view`, `series` and `trouble`.
+        """Return the parts of a view: `serving`, `totals`, `view`, `series` and `trouble`.
 
         Args:
             view: `overview`, or another view of the page.

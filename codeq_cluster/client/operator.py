@@ -24,11 +24,13 @@ class Selection:
 
     Attributes:
         error: Only those with exactly this error; empty for any.
+        kind: Only those with an error of this kind, which may be given as one of its errors.
         ids: Only these; None for all.
         limit: At most so many, the newest; None for the broker's bound.
     """
 
     error: str = ""
+    kind: str = ""
     ids: tuple[str, ...] | None = None
     limit: int | None = None
 
@@ -37,6 +39,8 @@ class Selection:
         fields: dict[str, object] = {"dryRun": dry_run}
         if self.error:
             fields["error"] = self.error
+        if self.kind:
+            fields["kind"] = self.kind
         if self.ids is not None:
             fields["ids"] = list(self.ids)
         if self.limit is not None:
@@ -64,6 +68,10 @@ class Operator(Connection):
         request = Request(method="GET", path=f"{_ADMIN}/queues")
         return await self._call(request, list[dict[str, Any]])
 
+    async def queue_page(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
+        """Return a page of what `queues` returns."""
+        return await self._page(f"{_ADMIN}/queues{query(limit=limit, cursor=cursor)}", "queues")
+
     async def queue(self, command: str) -> Mapping[str, Any]:
         """Return how many tasks a queue holds."""
         return await self._get(f"{_ADMIN}/queues/{part(command)}")
@@ -89,16 +97,35 @@ class Operator(Connection):
         asked = query(command=command, status=status, error=error, limit=limit, cursor=cursor)
         return await self._page(f"{_ADMIN}/tasks{asked}", "tasks")
 
+    async def purge(self, command: str, *, dry_run: bool = False) -> Mapping[str, Any]:
+        """Cancel the waiting tasks of a queue, or count them; `more` is true if some are left."""
+        path = f"{_ADMIN}/queues/{part(command)}/purge"
+        return await self._write("POST", path, {"dryRun": dry_run})
+
     async def dead_letters(
-        self, command: str, *, error: str = "", limit: int = PAGE_MAX, cursor: str = ""
+        self,
+        command: str,
+        *,
+        error: str = "",
+        kind: str = "",
+        limit: int = PAGE_MAX,
+        cursor: str = "",
     ) -> Page:
         """Return a page of a queue's dead letters, the newest first."""
-        asked = query(error=error, limit=limit, cursor=cursor)
+        asked = query(error=error, kind=kind, limit=limit, cursor=cursor)
         return await self._page(f"{_ADMIN}/queues/{part(command)}/dlq{asked}", "tasks")
 
-    async def death_causes(self, command: str, *, error: str = "") -> Mapping[str, Any]:
-        """Return the causes of a queue's dead letters with counts, the most frequent first."""
-        asked = query(groupBy="error", error=error)
+    async def death_causes(
+        self, command: str, *, error: str = "", by: str = "error"
+    ) -> Mapping[str, Any]:
+        """Return the causes of a queue's dead letters with counts, the most frequent first.
+
+        Args:
+            command: The queue.
+            error: Only those with exactly this error.
+            by: `error`, or `kind` for kinds of errors that differ only in numbers and ids.
+        """
+        asked = query(groupBy=by, error=error)
         return await self._get(f"{_ADMIN}/queues/{part(command)}/dlq{asked}")
 
     async def dead_letter(self, command: str, task_id: str) -> Mapping[str, Any]:
@@ -106,11 +133,25 @@ class Operator(Connection):
         return await self._get(f"{_ADMIN}/queues/{part(command)}/dlq/{part(task_id)}")
 
     async def requeue(
-        self, command: str, selection: Selection, *, dry_run: bool = False
+        self,
+        command: str,
+        selection: Selection,
+        *,
+        patch: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
     ) -> Mapping[str, Any]:
-        """Make dead letters ready again, or only count them; `more` is true if some are left."""
+        """Make dead letters ready again, or only count them; `more` is true if some are left.
+
+        Args:
+            command: The queue.
+            selection: Which of its dead letters.
+            patch: Merged into each payload (RFC 7396); with a dry run, the answer shows the
+                newest payload `before` and `after` it.
+            dry_run: Change nothing.
+        """
         path = f"{_ADMIN}/queues/{part(command)}/dlq/requeue"
-        return await self._write("POST", path, selection.body(dry_run=dry_run))
+        body = selection.body(dry_run=dry_run)
+        return await self._write("POST", path, body if patch is None else {**body, "patch": patch})
 
     async def delete_dead_letters(
         self, command: str, selection: Selection, *, dry_run: bool = False
@@ -151,6 +192,43 @@ class Operator(Connection):
         """Retry dead deliveries from the first attempt; None for all of them."""
         wanted = {"all": True} if ids is None else {"ids": list(ids)}
         return await self._write("POST", f"{_ADMIN}/deliveries/replay", wanted)
+
+    async def webhook_keys(self) -> Sequence[Mapping[str, Any]]:
+        """Return the keys that sign the tenant's callbacks, the current one first.
+
+        The broker puts on record that they were read.
+        """
+        found = await self._get(f"{_ADMIN}/webhooks/keys")
+        keys: list[Mapping[str, Any]] = found["keys"]
+        return keys
+
+    async def rotate_webhook_key(
+        self, *, overlap_s: int | None = None
+    ) -> Sequence[Mapping[str, Any]]:
+        """Begin the next version of the tenant's webhook key; return the keys.
+
+        Args:
+            overlap_s: How long the previous key signs as well; None for the broker's default.
+        """
+        body = {} if overlap_s is None else {"overlapSeconds": overlap_s}
+        found = await self._write("POST", f"{_ADMIN}/webhooks/keys/rotate", body)
+        keys: list[Mapping[str, Any]] = found["keys"]
+        return keys
+
+    async def asides(
+        self, *, limit: int = PAGE_MAX, cursor: str = "", ownerless: bool = False
+    ) -> Page:
+        """Return a page of what is set aside: the tenant's, or tasks without a known owner."""
+        return await self._page(
+            f"{_asides(ownerless=ownerless)}{query(limit=limit, cursor=cursor)}", "asides"
+        )
+
+    async def retry(
+        self, ids: Sequence[str] | None, *, ownerless: bool = False
+    ) -> Mapping[str, Any]:
+        """Make what is set aside due again; None for all of it."""
+        wanted = {"all": True} if ids is None else {"ids": list(ids)}
+        return await self._write("POST", f"{_asides(ownerless=ownerless)}/retry", wanted)
 
     async def audit(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
         """Return a page of the changes by admins and operators of the tenant, the newest first."""
@@ -214,6 +292,7 @@ class Operator(Connection):
         level: int,
         forget_keys: bool,
         dry_run: bool,
+        record: str = "",
     ) -> Mapping[str, Any]:
         """Import tasks and items of another cluster; repeating the call is harmless.
 
@@ -224,9 +303,12 @@ class Operator(Connection):
             level: The version of the backup's formats.
             forget_keys: Drop idempotency keys that cannot be kept, and import their tasks without.
             dry_run: Change nothing; only return what the import would do.
+            record: `record` of the answer to an earlier part, to share its audit record.
         """
         flags = {"forgetKeys": forget_keys, "dryRun": dry_run}
         set_ = {name: "true" for name, value in flags.items() if value}
+        if record:
+            set_["record"] = record
         asked = query(backup=backup, tenant=tenant, level=level, **set_)
         request = Request(method="POST", path=f"{_ADMIN}/import{asked}", body=part, binary=True)
         return await self._call(request, dict[str, Any])
@@ -248,3 +330,7 @@ class Operator(Connection):
     async def _page(self, path: str, name: str) -> Page:
         answer = await self._get(path)
         return Page(answer.get(name, []), str(answer.get("cursor", "")))
+
+
+def _asides(*, ownerless: bool) -> str:
+    return f"{_ADMIN}/cluster/aside" if ownerless else f"{_ADMIN}/aside"

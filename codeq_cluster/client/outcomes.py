@@ -23,10 +23,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The task is to be retried after a delay; 0 for the broker's back-off."""
+    """The task is to be retried after a delay; 0 for the broker's back-off.
+
+    Attributes:
+        error: Why, if the handler did not ask for it; for the log.
+    """
 
     reason: str
     delay_s: int = 0
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Final, TypeAlias
 from uuid import uuid4
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 from msgspec.json import encode
 
 from codeq_cluster.client.codecs import Codec
@@ -24,7 +24,7 @@ _BATCH_BYTES_MAX: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to be created.
+    """A task to be created; the arguments of `Client.create` are its fields.
 
     Attributes:
         payload: Any value but None that the client's codec knows; `msgspec.Raw` is JSON as it is.
@@ -34,12 +34,18 @@ class NewTask:
         run_at: The earliest instant of delivery, with its time zone; overrides `delay`.
         ttl: A task not delivered within this time is a dead letter.
         webhook: The URL that is called with the result.
+        timeout: How long a handler may take for it; the handler's own limit may be smaller.
+        backoff: How the delay between attempts grows: fixed, linear, exponential, exp_equal_jitter
+            or exp_full_jitter; None for the queue's, as for the two below.
+        backoff_base: The delay it grows from.
+        backoff_max: The longest delay it gives.
         idempotency_key: Creates with the same key make one task. None draws a fresh key, so that
             a repeated request makes no second task.
     """
 
     command: str
     payload: object
+    _: KW_ONLY
     priority: int = 0
     max_attempts: int | None = None
     delay: Duration | None = None
@@ -47,6 +53,10 @@ class NewTask:
     ttl: Duration | None = None
     webhook: str | None = None
     idempotency_key: str | None = None
+    timeout: Duration | None = None
+    backoff: str | None = None
+    backoff_base: Duration | None = None
+    backoff_max: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +74,21 @@ class NotCreated:
     code: str
 
 
-class _Body(Struct, rename="camel", omit_defaults=True):
-    command: str
-    payload: Raw
-    idempotency_key: str
-    priority: int = 0
-    max_attempts: int | None = None
-    delay_seconds: int | None = None
-    run_at: datetime | None = None
-    ttl_seconds: int | None = None
-    webhook: str | None = None
+# The fields that a task can do without.
+OPTIONS: Final = tuple(each.name for each in fields(NewTask) if each.default is not MISSING)
+
+
+def _on_the_wire() -> Iterator[tuple[str, str, bool]]:
+    """Yield each option, its name in the API, and whether it counts seconds there."""
+    types = {field.name: field.type for field in fields(NewTask)}
+    for option in OPTIONS:
+        first, *others = {"backoff": "backoff_policy"}.get(option, option).split("_")
+        name = first + "".join(map(str.capitalize, others))
+        in_seconds = types[option] == "Duration | None"
+        yield option, f"{name}Seconds" if in_seconds else name, in_seconds
+
+
+_ON_THE_WIRE: Final = tuple(_on_the_wire())
 
 
 def body_of(task: NewTask, codec: Codec) -> bytes:
@@ -83,22 +98,18 @@ def body_of(task: NewTask, codec: Codec) -> bytes:
         ValueError: The task has no key yet, or `run_at` has no time zone.
     """
     if not task.idempotency_key:
-        raise ValueError("idempotency_key: allowed is a text that is not empty, or None")
+        raise ValueError("idempotency_key: must be a text that is not empty, or None")
     if task.run_at is not None and task.run_at.tzinfo is None:
-        raise ValueError(f"run_at={task.run_at}: allowed is an instant with its time zone")
-    return encode(
-        _Body(
-            command=task.command,
-            payload=Raw(codec.encode(task.payload)),
-            idempotency_key=task.idempotency_key,
-            priority=task.priority,
-            max_attempts=task.max_attempts,
-            delay_seconds=None if task.delay is None else whole_seconds(task.delay),
-            run_at=task.run_at,
-            ttl_seconds=None if task.ttl is None else whole_seconds(task.ttl),
-            webhook=task.webhook,
-        )
-    )
+        raise ValueError(f"run_at={task.run_at}: must be an instant with its time zone")
+    body: dict[str, object] = {
+        "command": task.command,
+        "payload": Raw(codec.encode(task.payload)),
+    }
+    for option, name, in_seconds in _ON_THE_WIRE:
+        value = getattr(task, option)
+        if value is not None:
+            body[name] = whole_seconds(value) if in_seconds else value
+    return encode(body)
 
 
 def fresh_key() -> str:
@@ -106,9 +117,14 @@ def fresh_key() -> str:
     return uuid4().hex
 
 
+def seconds_of(duration: Duration) -> float:
+    """Return a duration in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
 def whole_seconds(duration: Duration) -> int:
     """Return a duration in the API's whole seconds, rounded up."""
-    return ceil(duration.total_seconds() if isinstance(duration, timedelta) else duration)
+    return ceil(seconds_of(duration))
 
 
 def in_chunks(bodies: Iterable[bytes], *, count_max: int) -> Iterator[list[bytes]]:

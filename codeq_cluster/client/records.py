@@ -40,7 +40,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """One finished delivery of a task.
 
     Attributes:
-        outcome: `completed`, `failed`, `nacked`, `abandoned`, `expired` and so on.
+        outcome: `COMPLETED`, `FAILED`, `NACKED`, `ABANDONED`, `LEASE_EXPIRED` and so on.
     """
 
     worker: str
@@ -48,6 +48,7 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     ended_at: datetime
     outcome: str
     error: str = ""
+    worker_name: str = ""
 
 
 class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -63,6 +64,9 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         ready_at: When a delayed task can be claimed.
         expires_at: When a waiting task dies because its time to live is over.
         history: One entry per finished attempt, the latest last; the broker keeps the last few.
+        timeout_seconds: How long one delivery may take; 0 for the handler's own limit.
+        worker_name: What the worker that holds it calls itself.
+        backoff_policy: The task's own; empty for its queue's, as 0 in the two below.
     """
 
     id: str
@@ -73,7 +77,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     trace_parent: str = ""
     trace_state: str = ""
     status: Status
-    last_known_location: str = "NONE"
+    last_known_location: str = ""
     worker_id: str = ""
     lease_until: datetime | None = None
     attempts: int = 0
@@ -89,6 +93,11 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     expires_at: datetime | None = None
     shard: int = 0
     history: tuple[AttemptRecord, ...] = ()
+    timeout_seconds: int = 0
+    backoff_policy: str = ""
+    backoff_base_seconds: int = 0
+    backoff_max_seconds: int = 0
+    worker_name: str = ""
 
     @property
     def state(self) -> State:

@@ -57,6 +57,10 @@ class _Sync(Generic[C]):
         """Return the groups of the node that answers, as it sees them."""
         return self._wait(self._connection.raft_status())
 
+    def ids(self, prefix: str) -> tuple[str, ...]:
+        """Return the first ids of tasks that begin with a prefix of at least 8 characters."""
+        return self._wait(self._connection.ids(prefix))
+
     @property
     def nodes(self) -> tuple[str, ...]:
         """Base URLs of the nodes known so far."""
@@ -103,8 +107,10 @@ class SyncOperator(_Sync[Operator]):
     """An `Operator` for programs without an event loop: the same calls with the same arguments."""
 
     queues = _waiting(Operator.queues)
+    queue_page = _waiting(Operator.queue_page)
     queue = _waiting(Operator.queue)
     pause = _waiting(Operator.pause)
+    purge = _waiting(Operator.purge)
     resume = _waiting(Operator.resume)
     tasks = _waiting(Operator.tasks)
     dead_letters = _waiting(Operator.dead_letters)
@@ -118,6 +124,10 @@ class SyncOperator(_Sync[Operator]):
     delete_topic = _waiting(Operator.delete_topic)
     deliveries = _waiting(Operator.deliveries)
     replay = _waiting(Operator.replay)
+    webhook_keys = _waiting(Operator.webhook_keys)
+    rotate_webhook_key = _waiting(Operator.rotate_webhook_key)
+    asides = _waiting(Operator.asides)
+    retry = _waiting(Operator.retry)
     audit = _waiting(Operator.audit)
     cluster = _waiting(Operator.cluster)
     transfer = _waiting(Operator.transfer)

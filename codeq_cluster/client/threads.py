@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -24,6 +26,7 @@ class Threads:
         )
         self._started = 0
         self._running: set[asyncio.Future[Any]] = set()
+        self._idents: dict[asyncio.Future[Any], int] = {}
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
         """Run a call in a thread, within the caller's context variables."""
@@ -35,8 +38,22 @@ class Threads:
         if len(self._running) > self._started:
             self._started += 1
             threading.Thread(target=self._work, name="codeq handler", daemon=True).start()
-        self._calls.put((future, lambda: context.run(call)))
+
+        def noted() -> Any:
+            self._idents[wrapped] = threading.get_ident()
+            return context.run(call)
+
+        self._calls.put((future, noted))
         return wrapped
+
+    def stack(self, call: asyncio.Future[Any]) -> str:
+        """Return where a running call is, as a traceback shows it; empty if it is in none."""
+        frame = sys._current_frames().get(self._idents.get(call, 0))  # noqa: SLF001 - its only way
+        if frame is None:
+            return ""
+        frames = traceback.extract_stack(frame)
+        ours = max((n for n, each in enumerate(frames) if each.filename == __file__), default=-1)
+        return "".join(traceback.format_list(frames[ours + 1 :])).rstrip()
 
     def stop(self) -> None:
         """Cancel the wait for every call, and let each idle thread end."""
@@ -47,6 +64,7 @@ class Threads:
 
     def _done(self, ended: asyncio.Future[Any]) -> None:
         self._running.discard(ended)
+        self._idents.pop(ended, None)
         if not ended.cancelled():
             ended.exception()  # Retrieved, or asyncio would warn that nobody did.
 

@@ -15,6 +15,7 @@ import msgspec
 
 from codeq_cluster.client import tracing
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
+from codeq_cluster.client.tokens import described
 from codeq_cluster.errors import ConfigInvalid
 
 # Room for two claimed batches of the largest bodies; a status of many shards is smaller.
@@ -22,6 +23,8 @@ _ANSWER_BYTES_MAX = 256 * 2**20
 _PIECE_BYTES_MAX = 2**20
 _CONNECT_S_MAX = 3.0
 _RETRY_AFTER_S_MAX = 86_400
+# Refusals whose cause is the token: the text says which one it was.
+_ABOUT_TOKEN = frozenset({"unauthorized", "forbidden", "event-type-not-allowed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class Transport:
             token: Sent as a bearer token.
             trust: The context for https; None trusts the authorities of the system.
         """
+        self._token = token
         self._headers = {"Authorization": f"Bearer {token}"}
         self._trust = trust
         self._session: aiohttp.ClientSession | None = None
@@ -113,7 +117,7 @@ class Transport:
                 allow_redirects=False,
                 ssl=self._trust or True,
             ) as response:
-                return await _answer(response)
+                return await self._answer(response)
         except aiohttp.ClientSSLError as error:
             raise Untrusted(f"no TLS with {url}: {error.os_error or error}") from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -125,6 +129,28 @@ class Transport:
             raise Refused(
                 f"{text}; outcome unknown", status=0, code="outcome-unknown", retryable=True
             ) from error
+
+    async def _answer(self, response: aiohttp.ClientResponse) -> ServerAnswer:
+        content = await _content(response)
+        if response.status < 300:
+            return ServerAnswer(content, response.headers)
+        try:
+            refusal = msgspec.json.decode(content, type=_Envelope)
+        except msgspec.DecodeError as error:
+            raise foreign(response.url, response.status) from error
+        text = refusal.error or f"{response.url}: no reason given"
+        if refusal.missing:
+            text = f"{text}: {', '.join(refusal.missing)}"
+        if refusal.code in _ABOUT_TOKEN:
+            text = f"{text}: {described(self._token)}"
+        raise Refused(
+            text,
+            status=response.status,
+            code=refusal.code,
+            retryable=refusal.retryable,
+            retry_after_s=_retry_after_s(response.headers.get("Retry-After", "")),
+            nothing_done=response.headers.get("X-Outcome") == "not-applied",
+        )
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -150,7 +176,7 @@ def trust(ca_file: Path | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        raise ConfigInvalid(f"ca={ca_file}: {error}; allowed is a PEM file") from error
+        raise ConfigInvalid(f"ca={ca_file}: {error}; must be a PEM file") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -158,27 +184,6 @@ def trust(ca_file: Path | None) -> ssl.SSLContext:
 def _data(body: bytes | None) -> bytes | BytesIO | None:
     """Return a body as the library wants it: a large one in chunks."""
     return BytesIO(body) if body is not None and len(body) > _PIECE_BYTES_MAX else body
-
-
-async def _answer(response: aiohttp.ClientResponse) -> ServerAnswer:
-    content = await _content(response)
-    if response.status < 300:
-        return ServerAnswer(content, response.headers)
-    try:
-        refusal = msgspec.json.decode(content, type=_Envelope)
-    except msgspec.DecodeError as error:
-        raise foreign(response.url, response.status) from error
-    text = refusal.error or f"{response.url}: no reason given"
-    if refusal.missing:
-        text = f"{text}: {', '.join(refusal.missing)}"
-    raise Refused(
-        text,
-        status=response.status,
-        code=refusal.code,
-        retryable=refusal.retryable,
-        retry_after_s=_retry_after_s(response.headers.get("Retry-After", "")),
-        nothing_done=response.headers.get("X-Outcome") == "not-applied",
-    )
 
 
 def foreign(where: object, status: int) -> Refused:

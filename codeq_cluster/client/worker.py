@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,14 +16,15 @@ from typing import Any, Final, TypeVar
 
 from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.delivery import HEARTBEATS_A_LEASE, ClaimedDelivery
-from codeq_cluster.client.handlers import Meaning, Registered
-from codeq_cluster.client.handling import Ended
+from codeq_cluster.client.handlers import Limit, Meaning, Registered
+from codeq_cluster.client.handling import Ended, HandlersStuck
 from codeq_cluster.client.health import Health
 from codeq_cluster.client.leases import Leases
+from codeq_cluster.client.producing import Duration, seconds_of
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.threads import Threads
-from codeq_cluster.errors import CodeqError, ConfigInvalid
+from codeq_cluster.errors import CodeqError, ConfigInvalid, first_of
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,12 @@ STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 # The smallest bound on a claim of several tasks that a broker is known to have.
 _CLAIM_MAX: Final = 10
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,40}")
+_UNNAMED: Final = re.compile(r"[^A-Za-z0-9._-]")  # What a host's name may not have in a worker's.
+_HOST_CHARS_MAX: Final = 64
+# The longest lease that a broker gives at once, so a stuck handler holds its task no longer.
+_TIMEOUT_S: Final = 12 * 3600
+TIMEOUT_S_MAX: Final = 366 * 86_400
 _SILENT_S_MAX: Final = 60.0  # Two claims that wait for the longest time.
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -49,10 +59,13 @@ class Worker:
         urls: Sequence[str],
         *,
         token: str,
+        name: str = "",
         concurrency: int = 1,
         lease_s: int = 60,
         wait_s: int = 20,
         grace_s: float = 30.0,
+        timeout: Duration = _TIMEOUT_S,
+        overtime_s: float = 10.0,
         give_up_s: float = 300.0,
         discover: bool = True,
         ca_file: Path | None = None,
@@ -60,17 +73,23 @@ class Worker:
         health_port: int | None = None,
         health_host: str = "127.0.0.1",
         silent_s_max: float = _SILENT_S_MAX,
-        ended: Callable[[Ended], None] | None = None,
+        ended: Callable[[Ended], None] = lambda _: None,
     ) -> None:
         """Prepare a worker.
 
         Args:
             urls: Base URLs of nodes, at least one, the preferred ones first.
             token: A worker's token.
+            name: Stands before the host and the process by which people tell workers apart; of
+                A-Za-z0-9._- and at most 40 characters.
             concurrency: Tasks handled at once, at least 1.
             lease_s: The length of a lease, at least 3; after that long a dead worker is noticed.
             wait_s: How long one claim waits for tasks, 0 to 30.
             grace_s: How long handlers may go on after a stop.
+            timeout: How long a handler may take that has no limit of its own; a number in seconds.
+                At its end the task is returned as after an error.
+            overtime_s: How long a handler that was asked to end may take for it. A thread cannot be
+                ended: after that its slot serves other tasks, for at most `concurrency` threads.
             give_up_s: How long unanswered claims are repeated before the worker ends.
             discover: Learn the other nodes.
             ca_file: The only authorities trusted for https.
@@ -79,23 +98,30 @@ class Worker:
             health_host: The address of `/healthz`; 0.0.0.0 in a container.
             silent_s_max: `/healthz` fails when a claim has had no answer for this long; must be
                 above `wait_s`.
-            ended: Called with each finished delivery; without it, deliveries are logged.
+            ended: Called with each finished delivery, after it is logged.
 
         Raises:
             ConfigInvalid: A value is out of bounds, or the file of authorities has none.
         """
+        if name and not _NAME.fullmatch(name):
+            raise ConfigInvalid(f"name={name!r}: must be 1 to 40 of A-Za-z0-9._-")
+        host = _UNNAMED.sub("-", socket.gethostname())[:_HOST_CHARS_MAX] or "host"
+        self.name = f"{name}@{host}:{os.getpid()}" if name else f"{host}:{os.getpid()}"
         _check("concurrency", concurrency, least=1)
         _check("lease_s", lease_s, least=HEARTBEATS_A_LEASE)
         _check("wait_s", wait_s, least=0)
+        _check("overtime_s", overtime_s, least=0)
         _check("silent_s_max", silent_s_max, least=wait_s + 1)
         self._leases = Leases(urls, token=token, discover=discover, ca_file=ca_file)
         self._concurrency = concurrency
         self._lease_s = lease_s
         self._wait_s = wait_s
         self._grace_s = grace_s
+        self._limit = Limit(_limit_s(timeout), "worker")
+        self._overtime_s = overtime_s
         self._give_up_s = give_up_s
         self._codec = codec
-        self._tell = ended or _log
+        self._tell = ended
         self._threads = Threads()
         self._handlers: dict[str, Registered] = {}
         self.health = Health(host=health_host, port=health_port, silent_s_max=silent_s_max)
@@ -103,10 +129,14 @@ class Worker:
         self._asked_to_stop = False
         self._stopping = asyncio.Event()
         self._running: set[asyncio.Task[None]] = set()
+        self._stuck: set[asyncio.Future[object]] = set()
         self._failure: CodeqError | None = None
 
     def task(
-        self, *commands: str, errors: Mapping[type[Exception], Meaning] | None = None
+        self,
+        *commands: str,
+        errors: Mapping[type[Exception], Meaning] | None = None,
+        timeout: Duration | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function as the handler of these commands.
 
@@ -118,20 +148,26 @@ class Worker:
                 no handler.
             errors: What to do when the handler raises one of these or a subclass: `Fail()`, or
                 `Retry(after=60)`.
+            timeout: How long the handler may take, a number in seconds; None for the worker's.
 
         Raises:
-            ConfigInvalid: No command is named, a command has a handler already, or the handler
-                does not take one `Task`.
+            ConfigInvalid: No command is named, a command has a handler already, the handler does
+                not take one `Task`, or the time limit is not above 0.
         """
+        limit = self._limit if timeout is None else Limit(_limit_s(timeout), "handler")
         if not commands:
-            raise ConfigInvalid("task(): no command is named; allowed is at least one, or *")
+            raise ConfigInvalid("task(): no command is named; name at least one, or *")
         taken = sorted(self._handlers.keys() & set(commands))
         if taken:
-            raise ConfigInvalid(f"task({taken[0]!r}): it has a handler; allowed is one per command")
+            raise ConfigInvalid(f"task({taken[0]!r}): it has a handler; give one per command")
 
         def register(handler: H) -> H:
             registered = Registered(
-                handler, errors=errors or {}, codec=self._codec, threads=self._threads
+                handler,
+                errors=errors or {},
+                codec=self._codec,
+                threads=self._threads,
+                limit=limit,
             )
             self._handlers.update(dict.fromkeys(commands, registered))
             return handler
@@ -176,7 +212,11 @@ class Worker:
         Raises:
             CodeqError: As `serve` does.
         """
-        asyncio.run(self._until_signal(tasks_max, signals))
+        try:
+            asyncio.run(self._until_signal(tasks_max, signals))
+        except (Refused, Unreachable, HandlersStuck) as error:
+            # The text says everything; the path through this package would hide it on a terminal.
+            raise error.with_traceback(None) from None
 
     async def serve(self, *, tasks_max: int | None = None) -> None:
         """Work until `stop`; for programs that have an event loop and take signals themselves.
@@ -191,16 +231,27 @@ class Worker:
             Refused: The broker does not let this worker go on.
             Unreachable: No node took a claim for `give_up_s`.
             HandlerUnfit: A handler raised it.
+            HandlersStuck: More than `concurrency` handlers cannot be ended.
             OSError: The port for `/healthz` is taken.
+            Exception: `ended` raised it.
         """
         if not self._handlers:
             raise ConfigInvalid("no handler: register one with @worker.task(COMMAND)")
         self._loop = asyncio.get_running_loop()
+        log.info(
+            "%s works on %s, %d at once, at %s",
+            self.name,
+            ", ".join(self._handlers),
+            self._concurrency,
+            ", ".join(self._leases.nodes),
+        )
         if self._asked_to_stop:  # Stopped before a loop existed to notify.
             self._stopping.set()
         try:
             async with self._leases, self.health:
                 await self._work_off(tasks_max)
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
         finally:
             self._loop = None
             self._threads.stop()
@@ -241,6 +292,7 @@ class Worker:
                 lease_s=self._lease_s,
                 wait_s=self._wait_s,
                 within_s=self._give_up_s,
+                worker_name=self.name,
             )
         except (Refused, Unreachable) as error:
             self._fail(error)
@@ -251,17 +303,33 @@ class Worker:
     async def _work(self, task: TaskRecord, stopping: asyncio.Task[None]) -> None:
         handler = self._handlers.get(task.command) or self._handlers.get(EVERY_COMMAND)
         assert handler is not None, "the broker gave a task of a command that was not claimed"
-        delivery = ClaimedDelivery(self._leases, task, handler, lease_s=self._lease_s)
+        delivery = ClaimedDelivery(
+            self._leases, task, handler, lease_s=self._lease_s, overtime_s=self._overtime_s
+        )
         ended = await delivery.run()
         if ended.failure is not None:
             self._fail(ended.failure)
         self._tell(ended)
-        if not self._stopping.is_set():
-            # A slot is free only when its thread is free; otherwise the number of threads would
-            # grow without bound.
-            settled = asyncio.ensure_future(delivery.settled())
-            await asyncio.wait({settled, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            settled.cancel()
+        unfinished = delivery.call.unfinished()
+        if unfinished is not None and not self._stopping.is_set():
+            # The slot of a lost task is free when its thread is free, or out of time.
+            either: set[asyncio.Future[Any]] = {unfinished, stopping}
+            await asyncio.wait(
+                either, timeout=delivery.call.left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not unfinished.done() and not self._stopping.is_set():
+                self._leave(task, unfinished)
+
+    def _leave(self, task: TaskRecord, unfinished: asyncio.Future[object]) -> None:
+        """Give the slot of a handler that cannot be ended to other tasks, if there are not many."""
+        self._stuck.add(unfinished)
+        unfinished.add_done_callback(self._stuck.discard)
+        text = f"task {task.id} {task.command}: its handler still runs after its time limit"
+        if len(self._stuck) <= self._concurrency:
+            log.error("%s; %d of at most %d such", text, len(self._stuck), self._concurrency)
+        else:
+            # A supervisor starts the process again, which is the only way to end a thread.
+            self._fail(HandlersStuck(f"{text}, as do {self._concurrency} others; start it again"))
 
     async def _drain(self, stopping: asyncio.Task[None]) -> None:
         """Wait for the handlers: within `grace_s` after a stop, without a bound otherwise."""
@@ -274,10 +342,15 @@ class Worker:
                 work.cancel()
 
     async def _until_signal(self, tasks_max: int | None, signals: Sequence[signal.Signals]) -> None:
-        async with asyncio.TaskGroup() as group:
-            serving = group.create_task(self.serve(tasks_max=tasks_max))
+        serving = asyncio.ensure_future(self.serve(tasks_max=tasks_max))
+        try:
             with _heard(signals, self._hear, serving):
                 await asyncio.wait({serving})
+        finally:
+            serving.cancel()
+            await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.result()
 
     def _hear(self) -> None:
         log.warning(
@@ -326,13 +399,13 @@ async def _first(*tasks: asyncio.Task[None] | asyncio.Task[Sequence[TaskRecord]]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
+def _limit_s(timeout: Duration) -> float:
+    limit_s = seconds_of(timeout)
+    if not 0 < limit_s <= TIMEOUT_S_MAX:
+        raise ConfigInvalid(f"timeout={timeout}: must be above 0 s, at most {TIMEOUT_S_MAX} s")
+    return limit_s
+
+
 def _check(name: str, value: float, *, least: float) -> None:
     if value < least:
-        raise ConfigInvalid(f"{name}={value}: allowed is {least:g} or more")
-
-
-def _log(ended: Ended) -> None:
-    log.info(
-        "task ended",
-        extra={"task_id": ended.task.id, "ending": ended.ending.value, "reason": ended.note},
-    )
+        raise ConfigInvalid(f"{name}={value}: must be {least:g} or more")

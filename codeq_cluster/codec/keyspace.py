@@ -39,7 +39,7 @@ from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import assert_never
 
-from codeq_cluster.core.items import KIND_OF, Delivery, Item, ItemKind, Pause, Sweep, Topic
+from codeq_cluster.core.items import KIND_OF, Item, ItemKind
 from codeq_cluster.core.task import State, Task
 
 TASK_PREFIX = b"codeq/tasks/"
@@ -62,6 +62,7 @@ _DEFAULT_TENANT = "_"
 _NUMBER_BYTES = 8
 _NUMBER_MAX = 2**64 - 1
 _QUEUES_CACHED = 4096  # x about 200 bytes; every decision uses its queue's keys several times.
+_SEGMENTS_CACHED = 4096  # The same; every decision uses its task's id up to eight times.
 
 
 class QueuePlace(StrEnum):
@@ -123,8 +124,9 @@ _FAMILIES = {
 }
 # Results, counters, items and outbox jobs: nobody follows the other rows of a task.
 _FOLLOWED = frozenset((b"re", b"st", b"it", b"er"))
-# Families whose rows hold an instant or an order; see `scheduled`.
-_SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st")}
+# Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
+_SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
+_TIMED = (Family.LEASE, Family.TTL, Family.ERRAND, Family.EXPIRY)
 _TASK_INDEXES = frozenset((_QUEUE_CODE, b"le", b"tt", b"cl"))
 _KINDS = frozenset(kind.value.encode() for kind in ItemKind)
 _PLACES = {
@@ -159,8 +161,9 @@ def result(task_id: str) -> bytes:
 
 def pending(queue: str, tenant: str, *, priority: int, seq: int, task_id: str) -> bytes:
     """Return the key of a READY task: its place in the claim order."""
-    prefix = pending_prefix(queue, tenant, priority)
-    return b"%b%b/%b" % (prefix, _number(seq), _segment(task_id))
+    number = seq.to_bytes(_NUMBER_BYTES)
+    place = _queue(queue, tenant), 0xFF - priority, number, _segment(task_id)
+    return b"%bpending/%c/%b/%b" % place
 
 
 def delayed(queue: str, tenant: str, *, due_ms: int, task_id: str) -> bytes:
@@ -175,28 +178,28 @@ def inprog(queue: str, tenant: str, *, task_id: str) -> bytes:
 
 def ended(place: QueuePlace, queue: str, tenant: str, *, ended_ms: int, task_id: str) -> bytes:
     """Return the key of a DONE, FAILED or DEAD task; the newest sorts first."""
-    prefix = place_prefix(place, queue, tenant)
-    return b"%b%b/%b" % (prefix, _number(_NUMBER_MAX - ended_ms), _segment(task_id))
+    number = (_NUMBER_MAX - ended_ms).to_bytes(_NUMBER_BYTES)
+    return b"%b%b/%b" % (place_prefix(place, queue, tenant), number, _segment(task_id))
 
 
 def ended_before(place: QueuePlace, queue: str, tenant: str, ended_ms: int) -> bytes:
-    """Return the key from which on, in a place of ended tasks, all ended before an instant."""
+    """Return the first key, in a place of ended tasks, of those that ended before an instant."""
     return place_prefix(place, queue, tenant) + _number(_NUMBER_MAX - ended_ms + 1)
 
 
 def lease(until_ms: int, task_id: str) -> bytes:
     """Return the key of a lease in the order of time."""
-    return b"%b%b/%b" % (LEASE_PREFIX, _number(until_ms), _segment(task_id))
+    return b"%b%b/%b" % (LEASE_PREFIX, until_ms.to_bytes(_NUMBER_BYTES), _segment(task_id))
 
 
 def ttl(due_ms: int, task_id: str) -> bytes:
     """Return the key of any other timer in the order of time."""
-    return b"%b%b/%b" % (TTL_PREFIX, _number(due_ms), _segment(task_id))
+    return b"%b%b/%b" % (TTL_PREFIX, due_ms.to_bytes(_NUMBER_BYTES), _segment(task_id))
 
 
 def claim(request: str, task_id: str) -> bytes:
     """Return the key under which a retried claim finds a task it leased."""
-    return claim_prefix(request) + _segment(task_id)
+    return b"%b%b/%b" % (CLAIM_PREFIX, _segment(request), _segment(task_id))
 
 
 def idempotency(tenant: str, key: str) -> bytes:
@@ -222,6 +225,7 @@ def pending_prefix(queue: str, tenant: str, priority: int | None = None) -> byte
     return prefix if priority is None else b"%b%c/" % (prefix, 0xFF - priority)
 
 
+@lru_cache(_QUEUES_CACHED)
 def place_prefix(place: QueuePlace, queue: str, tenant: str) -> bytes:
     """Return the prefix of the keys of a queue's tasks in one place."""
     return b"%b%b/" % (_queue(queue, tenant), place.value.encode())
@@ -287,17 +291,24 @@ def followed(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
     return {key: value for key, value in rows.items() if key[_CODE] in _FOLLOWED}
 
 
-def scheduled(key: bytes) -> Family | tuple[str, str] | None:
-    """Return what a row schedules; quicker than `family`, because it runs for every row.
+def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[str, str], bytes]]:
+    """Return what rows schedule, each with its key; quicker than a `family` for every row.
 
-    LEASE, TTL, EXPIRY or STATS; for a READY task's place (queue, tenant); None for all others.
+    LEASE, TTL, EXPIRY, STATS or ITEM; for a READY task's place (queue, tenant).
     """
-    code = key[_CODE]
-    if code == _QUEUE_CODE:
-        prefix, is_pending, _ = key.partition(_PENDING)
-        return _queue_at(prefix) or _queue_of_pending(key) if is_pending else None
-    known = _SCHEDULED.get(code)
-    return known[1] if known is not None and key.startswith(known[0]) else None
+    found: list[tuple[Family | tuple[str, str], bytes]] = []
+    for key in rows:
+        code = key[_CODE]
+        if code == _QUEUE_CODE:
+            prefix, is_pending, _ = key.partition(_PENDING)
+            place = _queue_at(prefix) or _queue_of_pending(key) if is_pending else None
+            if place is not None:
+                found.append((place, key))
+            continue
+        known = _SCHEDULED.get(code)
+        if known is not None and key.startswith(known[0]):
+            found.append((known[1], key))
+    return found
 
 
 @lru_cache(_QUEUES_CACHED)
@@ -357,6 +368,15 @@ def item_timer_ms(key: bytes) -> int:
     return int.from_bytes(key[len(prefix) : len(prefix) + _NUMBER_BYTES])
 
 
+def due_ms(key: bytes) -> int:
+    """Return the instant, Unix milliseconds, from the key of any timer; 0 for any other key."""
+    known = _FAMILIES.get(key[_CODE])
+    if known is None or known[1] not in _TIMED:
+        return 0
+    start = len(known[0])
+    return int.from_bytes(key[start : start + _NUMBER_BYTES])
+
+
 def place_task_id(key: bytes) -> str:
     """Return the task id from the key of a task's place in its queue."""
     return _last(key)
@@ -377,6 +397,7 @@ def result_task_id(key: bytes) -> str:
     return _last(key)
 
 
+@lru_cache(_QUEUES_CACHED)
 def stats_parts(key: bytes) -> tuple[str, str]:
     """Return (queue, tenant) from a key of counters; the default tenant is empty."""
     queue, tenant = key.removeprefix(STATS_PREFIX).split(b"/")
@@ -416,25 +437,17 @@ def index_keys(of: Task) -> tuple[bytes, ...]:
 
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
-    """Return the key of every index row of an item: outbox job, expiry, place if dead."""
-    kind, tenant = KIND_OF[type(of)], of.tenant
-    name = b"%b/%b/%b" % (kind.value.encode(), _tenant(tenant), _segment(of.id))
-    match of:
-        case Topic() | Pause():
-            return ()
-        case Sweep():
-            return (b"%b%b/%b" % (ERRAND_PREFIX, _number(of.due_ms), name),)
-        case Delivery():
-            if not of.died_ms:
-                return (b"%b%b/%b" % (ERRAND_PREFIX, _number(of.due_ms), name),)
-            dead = b"%b%b/%b" % (
-                dead_prefix(tenant),
-                _number(_NUMBER_MAX - of.died_ms),
-                _segment(of.id),
-            )
-            return dead, b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.expires_ms), name)
-        case _:
-            return (b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.expires_ms), name),)
+    """Return the key of every index row of an item: outbox job, place if dead, expiry."""
+    name = b"%b/%b/%b" % (KIND_OF[type(of)].encode(), _tenant(of.tenant), _segment(of.id))
+    keys: list[bytes] = []
+    if of.job_ms:
+        keys.append(b"%b%b/%b" % (ERRAND_PREFIX, _number(of.job_ms), name))
+    if of.dead_ms:
+        died = _number(_NUMBER_MAX - of.dead_ms)
+        keys.append(b"%b%b/%b" % (dead_prefix(of.tenant), died, _segment(of.id)))
+    if of.end_ms:
+        keys.append(b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.end_ms), name))
+    return tuple(keys)
 
 
 _ENDED = {State.DONE: QueuePlace.DONE, State.FAILED: QueuePlace.FAILED, State.DEAD: QueuePlace.DLQ}
@@ -455,6 +468,7 @@ def _tenant_name(segment: bytes) -> str:
     return "" if name == _DEFAULT_TENANT else name
 
 
+@lru_cache(_SEGMENTS_CACHED)
 def _segment(name: str) -> bytes:
     assert name
     assert "/" not in name

@@ -1,18 +1,16 @@
-"""Levels: the format versions of a release, each as one number; this list says what each adds.
+"""Levels: the formats of a release as one number; this list says what each level adds.
 
-1: entries, records, snapshots and frames of version 1.
-2: entries of version 2.
-3: entries of version 3.
+1: the formats of release 0.1.0, all of version 1.
 
-A release reads every version up to its own, and writes the version in use, which is part of a
-group's membership. An operator raises it once every member knows it; nothing lowers it.
+A release reads every level up to its own, and writes the level in use, which is part of a group's
+membership. An operator raises it once every member knows it; nothing lowers it.
 """
 
 from __future__ import annotations
 
 from codeq_cluster.errors import ReleaseTooOld
 
-LEVEL = 3
+LEVEL = 1
 LEVEL_MAX = 10_000  # Far beyond any release.
 
 

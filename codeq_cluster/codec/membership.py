@@ -1,7 +1,8 @@
 """Membership: the nodes of a shard's group, as entries of its log and snapshots carry them.
 
-The format is a version byte, then MessagePack [[[id, data, voter, link, http, level], ...], level].
-After a recovery there is a third field: [data, ...].
+The format is a version byte, then MessagePack:
+
+    [[[id, data, voter, link, http, level], ...], level, [data, ...]]
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Member(Struct, frozen=True, array_like=True, kw_only=True):
         voter: It counts for a majority; a learner only receives the log.
         link: Where its peers reach it, host:port.
         http: Where callers reach it, host:port.
-        level: The newest format version it knows.
+        level: The newest level of formats that it knows.
     """
 
     id: str
@@ -61,7 +62,7 @@ class Membership(Struct, frozen=True, array_like=True, kw_only=True):
     """All nodes of a group, in the order in which they joined; none before its bootstrap.
 
     Attributes:
-        level: The format version in use: every member knows it.
+        level: Of the formats in use: every member knows them.
         past: Identities of the data that `cluster recover` continued without; that data may have
             another history.
     """
@@ -106,10 +107,7 @@ def incarnation_of(data: int, opened: int) -> int:
 
 def encode(membership: Membership) -> bytes:
     """Return the membership as a log entry carries it."""
-    fields: list[object] = [membership.members, membership.level]
-    if membership.past:
-        fields.append(membership.past)
-    return bytes((_VERSION,)) + msgspec.msgpack.encode(fields)
+    return bytes((_VERSION,)) + msgspec.msgpack.encode(membership)
 
 
 def decode(payload: bytes) -> Membership:

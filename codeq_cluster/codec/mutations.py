@@ -7,21 +7,14 @@ leave no row, no tombstone and no encoding behind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from codeq_cluster.codec import keyspace
-from codeq_cluster.codec.records import (
-    decode_item,
-    encode_counters,
-    encode_item,
-    encode_key_row,
-    encode_result,
-    encode_task,
-)
+from codeq_cluster.codec.records import decode_item, encode
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
-from codeq_cluster.core.items import KIND_OF, Audit, Delivery, Item, ItemKind
+from codeq_cluster.core.items import KIND_OF, Aside, Audit, Item, ItemKind
 from codeq_cluster.core.task import Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
 
@@ -42,8 +35,7 @@ _NOTHING = [0] * 7
 _AUDIT_PREFIX = keyspace.item_prefix(ItemKind.AUDIT)
 
 
-@dataclass(slots=True)
-class _Net:
+class _Net(Struct):
     """The effect of a batch on one task."""
 
     before: Task | None
@@ -66,11 +58,13 @@ def mutations(
         counters: Returns a queue's counters before these changes, by queue and tenant.
     """
     tasks: list[TaskChange] = []
+    items: list[ItemChange] = []
     rows: dict[bytes, bytes | None] = {}
     for change in changes:
         if isinstance(change, TaskChange):
             tasks.append(change)
         else:
+            items.append(change)
             _change_item(rows, change)
     nets = _nets(tasks)
     deltas: dict[_Queue, list[int]] = {}
@@ -87,7 +81,9 @@ def mutations(
         if any(delta):
             now = _sum(counters(queue, tenant), delta)
             empty = now == _NONE
-            rows[keyspace.stats(queue, tenant)] = None if empty else encode_counters(now)
+            rows[keyspace.stats(queue, tenant)] = None if empty else encode(now)
+    if items:
+        _move_timers(rows, items)
     return rows
 
 
@@ -104,7 +100,7 @@ class Recount:
     def rows(self) -> dict[bytes, bytes]:
         """Return the row of every queue that has one."""
         return {
-            keyspace.stats(queue, tenant): encode_counters(_sum(_NONE, delta))
+            keyspace.stats(queue, tenant): encode(_sum(_NONE, delta))
             for (queue, tenant), delta in self._deltas.items()
             if any(delta)
         }
@@ -119,7 +115,7 @@ def number_audit_rows(rows: dict[bytes, bytes | None], index: int) -> None:
         if value is not None and key.startswith(_AUDIT_PREFIX):
             record = decode_item(value)
             assert isinstance(record, Audit)
-            rows[key] = encode_item(replace(record, index=index))
+            rows[key] = encode(replace(record, index=index))
 
 
 def _nets(changes: Iterable[TaskChange]) -> dict[str, _Net]:
@@ -166,7 +162,7 @@ def _remove(
 
 
 def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) -> None:
-    rows[keyspace.task(task_id)] = encode_task(after)
+    rows[keyspace.task(task_id)] = encode(after)
     for key in keyspace.index_keys(after):
         if key in rows:
             # The row exists already: the removal above concerned this task's own row.
@@ -176,10 +172,10 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
     if net.payload is not None:
         rows[keyspace.payload(task_id)] = net.payload.encode()
     if net.result is not None and after.has_result:  # The task may have been revived since.
-        rows[keyspace.result(task_id)] = encode_result(net.result)
+        rows[keyspace.result(task_id)] = encode(net.result)
     if after.idempotency_key and net.made:
         row = KeyRow(task_id, net.fingerprint)
-        rows[keyspace.idempotency(after.tenant, after.idempotency_key)] = encode_key_row(row)
+        rows[keyspace.idempotency(after.tenant, after.idempotency_key)] = encode(row)
 
 
 def _change_item(rows: dict[bytes, bytes | None], change: ItemChange) -> None:
@@ -189,13 +185,26 @@ def _change_item(rows: dict[bytes, bytes | None], change: ItemChange) -> None:
         rows.update(dict.fromkeys(keyspace.item_index_keys(before)))
         if after is None:
             rows[_item_key(before)] = None
-            if isinstance(before, Delivery):
+            if before.has_body:
                 rows[keyspace.body(before.tenant, before.id)] = None
     if after is not None:
         rows.update(dict.fromkeys(keyspace.item_index_keys(after), b""))
-        rows[_item_key(after)] = encode_item(after)
+        rows[_item_key(after)] = encode(after)
         if change.body is not None:
-            rows[keyspace.body(after.tenant, after.id)] = encode_result(change.body)
+            rows[keyspace.body(after.tenant, after.id)] = encode(change.body)
+
+
+def _move_timers(rows: dict[bytes, bytes | None], changes: Iterable[ItemChange]) -> None:
+    """Move timers out of the index and back; last, because other changes assume they are there."""
+    for change in changes:
+        if isinstance(change.after, Aside):
+            rows[change.after.timer] = None
+        elif isinstance(change.before, Aside):
+            timer = change.before.timer
+            if rows.get(timer, b"") is None:
+                del rows[timer]  # What it belongs to needs it no longer, and it was not there.
+            else:
+                rows[timer] = b""
 
 
 def _item_key(item: Item) -> bytes:
@@ -203,17 +212,14 @@ def _item_key(item: Item) -> bytes:
 
 
 def _count(deltas: dict[_Queue, list[int]], task: Task, sign: int) -> None:
-    own = keyspace.queue_name(task.command)
-    _delta(deltas, own, task.tenant)[_BYTES] += sign * (task.payload_bytes + task.result_bytes)
-    queue = task.dead_queue if task.state is State.DEAD else own
-    _delta(deltas, queue, task.tenant)[_COUNTED[task.state]] += sign
-
-
-def _delta(deltas: dict[_Queue, list[int]], queue: str, tenant: str) -> list[int]:
-    delta = deltas.get((queue, tenant))
+    own = task.command.lower(), task.tenant
+    delta = deltas.get(own)
     if delta is None:
-        delta = deltas[queue, tenant] = _NOTHING.copy()
-    return delta
+        delta = deltas[own] = _NOTHING.copy()
+    delta[_BYTES] += sign * task.stored_bytes
+    if task.state is State.DEAD:
+        delta = deltas.setdefault((task.dead_queue, task.tenant), _NOTHING.copy())
+    delta[_COUNTED[task.state]] += sign
 
 
 def _sum(before: Counters, delta: list[int]) -> Counters:

@@ -7,7 +7,7 @@ readable. Any other change needs a new version byte.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
@@ -16,96 +16,48 @@ from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.view import KeyRow
 from codeq_cluster.errors import CodeqError
 
-T = TypeVar("T")
-
 _VERSION = b"\x01"
 
+# What a decoder raises: texts may be no UTF-8, and structures too deep.
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode_task = msgspec.msgpack.Decoder(Task).decode
-_decode_result = msgspec.msgpack.Decoder(Result).decode
-_decode_key_row = msgspec.msgpack.Decoder(KeyRow).decode
-_decode_item: Callable[[memoryview], Item] = msgspec.msgpack.Decoder(Item).decode
-_decode_counters = msgspec.msgpack.Decoder(Counters).decode
 
 
 class RecordInvalid(CodeqError, ValueError):
     """A stored value is damaged, or a version unknown to this one has written it."""
 
 
-def encode_task(task: Task) -> bytes:
-    """Return the task's bytes."""
-    return _VERSION + _encode(task)
+# What decoding a row's key or value raises.
+UNREADABLE_ROW = (RecordInvalid, ValueError, IndexError)
 
 
-def decode_task(value: bytes) -> Task:
-    """Return the task.
+def encode(record: Task | Result | KeyRow | Counters | Item) -> bytes:
+    """Return a record's bytes."""
+    return _VERSION + _encode(record)
 
-    Raises:
-        RecordInvalid: The bytes are no task of a known version.
+
+def _decoder(of: object, name: str) -> Callable[[bytes], Any]:
+    """Return a function that returns the record in its bytes.
+
+    It raises `RecordInvalid` for bytes that are no such record of a known version.
     """
-    return _decoded(_decode_task, value, "task is")
+    read = msgspec.msgpack.Decoder(of).decode
+
+    def decode(value: bytes) -> object:
+        if value[:1] != _VERSION:
+            version = value[:1].hex() or "none"
+            raise RecordInvalid(f"stored value has version {version}, expected 01")
+        try:
+            return read(memoryview(value)[1:])
+        except UNREADABLE as error:
+            raise RecordInvalid(f"stored {name} damaged: {error}") from error
+
+    return decode
 
 
-def encode_result(result: Result) -> bytes:
-    """Return the result's bytes."""
-    return _VERSION + _encode(result)
-
-
-def decode_result(value: bytes) -> Result:
-    """Return the result.
-
-    Raises:
-        RecordInvalid: The bytes are no result of a known version.
-    """
-    return _decoded(_decode_result, value, "result is")
-
-
-def encode_key_row(row: KeyRow) -> bytes:
-    """Return the bytes of an idempotency key's row."""
-    return _VERSION + _encode(row)
-
-
-def decode_key_row(value: bytes) -> KeyRow:
-    """Return the row of an idempotency key.
-
-    Raises:
-        RecordInvalid: The bytes are no row of a known version.
-    """
-    return _decoded(_decode_key_row, value, "idempotency row is")
-
-
-def encode_counters(counters: Counters) -> bytes:
-    """Return the counters' bytes."""
-    return _VERSION + _encode(counters)
-
-
-def decode_counters(value: bytes) -> Counters:
-    """Return the counters.
-
-    Raises:
-        RecordInvalid: The bytes are no counters of a known version.
-    """
-    return _decoded(_decode_counters, value, "counters are")
-
-
-def encode_item(item: Item) -> bytes:
-    """Return the item's bytes."""
-    return _VERSION + _encode(item)
-
-
-def decode_item(value: bytes) -> Item:
-    """Return the item.
-
-    Raises:
-        RecordInvalid: The bytes are no item of a known version.
-    """
-    return _decoded(_decode_item, value, "item is")
-
-
-def _decoded(decode: Callable[[memoryview], T], value: bytes, what: str) -> T:
-    if value[:1] != _VERSION:
-        raise RecordInvalid(f"stored value has version {value[:1].hex() or 'none'}, expected 01")
-    try:
-        return decode(memoryview(value)[1:])
-    except msgspec.MsgspecError as error:
-        raise RecordInvalid(f"stored {what} damaged: {error}") from error
+decode_task: Callable[[bytes], Task] = _decoder(Task, "task is")
+decode_result: Callable[[bytes], Result] = _decoder(Result, "result is")
+decode_key_row: Callable[[bytes], KeyRow] = _decoder(KeyRow, "idempotency row is")
+decode_counters: Callable[[bytes], Counters] = _decoder(Counters, "counters are")
+decode_item: Callable[[bytes], Item] = _decoder(Item, "item is")

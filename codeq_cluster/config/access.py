@@ -44,13 +44,13 @@ def _providers(values: Values, of: str, issuer: str) -> tuple[AuthProviderSettin
     url = f"{issuer}JwksUrl"
     forms = [name for name in (listed, config, url) if name in values]
     if len(forms) > 1:
-        raise ConfigInvalid(f"{' and '.join(forms)} are both given; allowed is one of them")
+        raise ConfigInvalid(f"{' and '.join(forms)} are both given; give one of them")
     if listed in values:
         return providers(listed, values.given[listed])
     if config in values or kind in values:
         if config not in values or kind not in values:
             missing = kind if config in values else config
-            raise values.refuse(missing, f"{kind} and {config}, together")
+            raise values.refuse(missing, f"set, since {kind} and {config} belong together")
         return referred(config, values.text(kind), values.given[config])
     return _published(values, issuer) if url in values else ()
 

@@ -34,7 +34,7 @@ class Block:
         if unknown:
             raise ConfigInvalid(
                 f"{self.name}.{unknown[0]} ({self.source}): unknown key; "
-                f"allowed are {', '.join(sorted(known))}"
+                f"known are {', '.join(sorted(known))}"
             )
 
     def text(self, part: str, *, must: bool = False) -> str:
@@ -72,8 +72,7 @@ class Block:
         direct, by_file = self.fields.get(part), self.fields.get(f"{part}File")
         if (direct is None) == (by_file is None):
             raise ConfigInvalid(
-                f"{self.name}.{part} ({self.source}): "
-                f"allowed is exactly one of {part} and {part}File"
+                f"{self.name}.{part} ({self.source}): give exactly one of {part} and {part}File"
             )
         if by_file is not None:
             return read_secret(by_file, f"{self.name}.{part}File")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from codeq_cluster.config.access import producer_providers, worker_providers
-from codeq_cluster.config.adoption import Remark, adopted
 from codeq_cluster.config.keys import KEYS
 from codeq_cluster.config.rules import rules
 from codeq_cluster.config.shown import Shown, shown
 from codeq_cluster.config.sources import from_environment, from_file, from_flags
+from codeq_cluster.config.translation import Remark, translated
 from codeq_cluster.config.values import Values
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import NodeSettings, PeerAddress
@@ -59,7 +59,7 @@ def load(
         ConfigInvalid: With the key, its value and the allowed values.
     """
     in_file = from_file(file) if file else {}
-    given, remarks = adopted(
+    given, remarks = translated(
         {**in_file, **from_environment(environment or {}), **from_flags(flags or {})}
     )
     values = Values(given)
@@ -69,7 +69,7 @@ def load(
         if not rule.holds:
             wrong = effective[rule.key]
             raise ConfigInvalid(
-                f"{wrong.name}={wrong.value} ({wrong.source}): allowed is {rule.allowed}"
+                f"{wrong.name}={wrong.value} ({wrong.source}): must be {rule.allowed}"
             )
     return Loaded(settings, remarks, tuple(effective.values()))
 
@@ -113,8 +113,8 @@ def _addresses(values: Values) -> dict[str, object]:
         # never join the intended one.
         raise values.refuse(
             "raft.peers",
-            "with clusterSecret, this node and those it is to meet; it alone for a new cluster of "
-            "one node",
+            "this node and those it is to meet, since clusterSecret is set; this node alone for a "
+            "new cluster of one",
         )
     if not links:
         node_id = str(values.in_effect("raft.selfId"))

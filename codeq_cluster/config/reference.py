@@ -1,6 +1,6 @@
 """Reference: codeQ's configuration keys that this broker does not have, and why each is ignored.
 
-Keys that both have are in `keys`. `adoption` translates those with another name here, or with a
+Keys that both have are in `keys`. `translation` translates those with another name here, or with a
 meaning that depends on other keys. The rest carry the reason why they are ignored.
 """
 
@@ -18,7 +18,7 @@ class ForeignKey:
     Attributes:
         name: In a file, dots between levels; of a variable without a key, the variable.
         env: The variable; empty for a key that only a file has.
-        reason: Why it is ignored; empty if `adoption` decides.
+        reason: Why it is ignored; empty if `translation` decides.
     """
 
     name: str

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.settings import (
     ArtifactProvider,
     ArtifactSettings,
@@ -17,9 +18,6 @@ from codeq_cluster.settings import (
     WebhookSettings,
 )
 from codeq_cluster.settings.tenants import SCOPES
-
-# A generous bound on the bytes that keys and framing add to a request's body in an entry.
-_ENTRY_OVERHEAD_BYTES = 64 * 1024
 
 
 class Rule(NamedTuple):
@@ -72,15 +70,20 @@ def _entries(settings: NodeSettings) -> Iterator[Rule]:
         raft.append_bytes_max < settings.link.frame_bytes_max,
         f"less than link.frameBytesMax, {settings.link.frame_bytes_max}",
     )
-    for key, size in (
-        ("limits.maxBodyBytes", limits.max_body_bytes),
-        ("limits.maxResultBytes", limits.max_result_bytes),
-    ):
-        yield Rule(
-            key,
-            size + _ENTRY_OVERHEAD_BYTES <= raft.entry_bytes_max,
-            f"at most raft.entryBytesMax less {_ENTRY_OVERHEAD_BYTES}",
-        )
+    body_most = raft.entry_bytes_max - EFFECTS_BYTES_MAX
+    yield Rule(
+        "limits.maxBodyBytes",
+        limits.max_body_bytes <= body_most,
+        f"at most raft.entryBytesMax less {EFFECTS_BYTES_MAX}, {body_most}",
+    )
+    # The callback of a task has a copy of its result, and the task itself one of the error.
+    result_most = (body_most - 3 * limits.max_error_bytes) // 2
+    yield Rule(
+        "limits.maxResultBytes",
+        limits.max_result_bytes <= result_most,
+        f"at most {result_most}: with {EFFECTS_BYTES_MAX} bytes, two results and three times "
+        "limits.maxErrorBytes fit into raft.entryBytesMax",
+    )
 
 
 def _link(link: LinkSettings) -> Iterator[Rule]:
@@ -134,7 +137,7 @@ def _webhooks(webhooks: WebhookSettings) -> Iterator[Rule]:
     yield Rule(
         "webhookHmacPreviousSecret",
         bool(webhooks.hmac_secret) or not webhooks.hmac_previous_secret,
-        "nothing, unless webhookHmacSecret is set",
+        "empty, unless webhookHmacSecret is set",
     )
 
 
@@ -169,7 +172,7 @@ def _backup(backup: BackupSettings, data: Path) -> Iterator[Rule]:
     yield Rule(
         "backup.directory",
         directory is None or not backup.s3.bucket,
-        "nothing, since backup.s3.bucket is set",
+        "empty, since backup.s3.bucket is set",
     )
     yield Rule(
         "backup.directory",

@@ -42,4 +42,10 @@ def default_of(key: SettingKey) -> str:
 
 
 def _text(value: object) -> str:
-    return "" if value is None or value == () else str(value)
+    match value:
+        case None | ():
+            return ""
+        case (str(), *_):
+            return ",".join(map(str, value))
+        case _:
+            return str(value)

@@ -44,9 +44,7 @@ class Given:
 
 def refuse(name: str, given: Given, allowed: str, *, secret: bool = False) -> ConfigInvalid:
     """Return the one-line error that names key, value and allowed values."""
-    return ConfigInvalid(
-        f"{name}={_shown(given.raw, secret)} ({given.source}): allowed is {allowed}"
-    )
+    return ConfigInvalid(f"{name}={_shown(given.raw, secret)} ({given.source}): must be {allowed}")
 
 
 def _shown(raw: object, secret: bool) -> str:
@@ -88,9 +86,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
         direct = environment.get(key.env, "")
         by_file = environment.get(f"{key.env}_FILE", "") if key.secret else ""
         if direct and by_file:
-            raise ConfigInvalid(
-                f"{key.env} and {key.env}_FILE are both set; allowed is one of them"
-            )
+            raise ConfigInvalid(f"{key.env} and {key.env}_FILE are both set; set one of them")
         if direct:
             given[key.name] = Given(direct, f"environment {key.env}")
         elif by_file:
@@ -135,14 +131,14 @@ def read_secret(path: object, name: str) -> str:
         content = Path(str(path)).expanduser().read_bytes()
     except OSError as error:
         raise ConfigInvalid(
-            f"{name}={path}: {error.strerror or error}; allowed is a readable file"
+            f"{name}={path}: {error.strerror or error}; must be a readable file"
         ) from error
     if not content.strip() or len(content) > _SECRET_BYTES_MAX:
-        raise ConfigInvalid(f"{name}={path}: allowed is a file of 1 to {_SECRET_BYTES_MAX} bytes")
+        raise ConfigInvalid(f"{name}={path}: must be a file of 1 to {_SECRET_BYTES_MAX} bytes")
     try:
         return content.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ConfigInvalid(f"{name}={path}: allowed is UTF-8 text") from error
+        raise ConfigInvalid(f"{name}={path}: must be UTF-8 text") from error
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -163,15 +159,15 @@ class _StrictLoader(yaml.SafeLoader):
 
 def _parse(path: Path) -> Mapping[str, object]:
     if path.suffix not in {".yaml", ".yml", ".toml", ".json"}:
-        raise ConfigInvalid(f"config={path}: allowed is a file named .yaml, .yml, .json or .toml")
+        raise ConfigInvalid(f"config={path}: must be a file named .yaml, .yml, .json or .toml")
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigInvalid(
-            f"config={path}: {error.strerror or error}; allowed is a readable file"
+            f"config={path}: {error.strerror or error}; must be a readable file"
         ) from error
     if len(content) > _FILE_BYTES_MAX:
-        raise ConfigInvalid(f"config={path}: allowed is at most {_FILE_BYTES_MAX} bytes")
+        raise ConfigInvalid(f"config={path}: must be at most {_FILE_BYTES_MAX} bytes")
     try:
         if path.suffix == ".toml":
             document: object = tomllib.loads(content.decode())
@@ -179,11 +175,11 @@ def _parse(path: Path) -> Mapping[str, object]:
             document = yaml.load(content, _StrictLoader)  # noqa: S506 - it is a SafeLoader
     except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigInvalid(f"config={path}: {reason}; allowed is valid YAML or TOML") from error
+        raise ConfigInvalid(f"config={path}: {reason}; must be valid YAML or TOML") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise ConfigInvalid(f"config={path}: allowed is a mapping of keys to values")
+        raise ConfigInvalid(f"config={path}: must be a mapping of keys to values")
     return document
 
 
@@ -208,7 +204,7 @@ def _flatten(node: Mapping[str, object], prefix: str, source: str, given: dict[s
 
 def _set(given: dict[str, Given], name: str, value: Given) -> None:
     if name in given:
-        raise ConfigInvalid(f"{name} is given twice ({value.source}); allowed is once")
+        raise ConfigInvalid(f"{name} is given twice ({value.source}); give it once")
     given[name] = value
 
 
@@ -236,7 +232,7 @@ def _unknown(name: str, given: Given) -> ConfigInvalid:
     near = difflib.get_close_matches(name, [*_BY_NAME, *_SECRET_FILES], n=1)
     hint = f"did you mean {near[0]}?" if near else "`codeq-cluster config --keys` lists them"
     # Do not print it: the value of an unknown key may be a misspelt secret.
-    return ConfigInvalid(f"{name} ({given.source}): unknown key; allowed are known keys, {hint}")
+    return ConfigInvalid(f"{name} ({given.source}): unknown key; {hint}")
 
 
 def checked(key: SettingKey, given: Given) -> object:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from codeq_cluster.auth.identity import SCOPES, TENANT_CLAIMS, Role
 from codeq_cluster.config.block import Block
 from codeq_cluster.config.sources import Given, refuse
+from codeq_cluster.core.bounds import TENANT
 from codeq_cluster.settings import StaticToken
-from codeq_cluster.settings.tenants import TENANT
 
 _TOKENS_MAX = 1000
 _FIELDS = {"token", "tokenFile", "subject", "tenant", "scopes", "eventTypes", "email", "raw"}
@@ -28,7 +28,7 @@ def static_tokens(block: Block) -> tuple[StaticToken, ...]:
         for position, item in enumerate(items)
     )
     if len({token.token for token in tokens}) != len(tokens):
-        raise block.refuse("tokens", "each token once", secret=True)
+        raise block.refuse("tokens", "different tokens", secret=True)
     return tokens
 
 

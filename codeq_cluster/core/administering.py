@@ -9,9 +9,20 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
+from codeq_cluster.core import import_record
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.fairness import WEIGHT_MAX
-from codeq_cluster.core.items import Audit, ItemKind, Pause, Topic, audit_id
+from codeq_cluster.core.items import (
+    KIND_OF,
+    WEBHOOK_KEY_ID,
+    WEIGHT_MAX,
+    Audit,
+    ItemKind,
+    Pause,
+    StoredItem,
+    Topic,
+    WebhookKey,
+    audit_id,
+)
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -19,12 +30,14 @@ from codeq_cluster.core.operations import (
     PauseQueue,
     Purge,
     PutTopic,
-    Rebury,
     Record,
     Replay,
     Requeue,
     ResumeQueue,
+    Retry,
     Revise,
+    RotateWebhookKey,
+    UndoRequeue,
 )
 from codeq_cluster.core.outcomes import Changed, Imported, Outcome, Rejected, Rejection, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
@@ -36,21 +49,19 @@ from codeq_cluster.core.view import View
 # 48 x 100 uploads x about 600 bytes.
 IDS_MAX = 48
 
-# Bounds per tenant, because every node keeps these items in memory.
-TOPICS_MAX = 1000
-PAUSES_MAX = 1000
-
 Administering = (
     PutTopic
     | DeleteTopic
     | PauseQueue
     | ResumeQueue
+    | RotateWebhookKey
     | Requeue
     | Delete
     | Purge
     | Revise
-    | Rebury
+    | UndoRequeue
     | Replay
+    | Retry
 )
 
 _Action = Administering | Record
@@ -114,6 +125,7 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
     """Create a topic, or change it under its next version; equal values change nothing."""
     assert 1 <= operation.weight <= WEIGHT_MAX
     assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
+    assert operation.handling is None or operation.handling.is_sound
     queue = operation.name.lower()
     found = view.item(ItemKind.TOPIC, operation.tenant, queue)
     assert found is None or isinstance(found, Topic)
@@ -129,6 +141,7 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
         retention_s=operation.retention_s,
         max_consumers=operation.max_consumers,
         weight=operation.weight,
+        handling=operation.handling,
         created_ms=found.created_ms if found is not None else now_ms,
         updated_ms=now_ms,
         request=operation.request,
@@ -140,7 +153,7 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
         )
         if same == found:
             return Decision(TopicStands(found, made=made_now))
-    if found is None and _full(view, ItemKind.TOPIC, operation.tenant, TOPICS_MAX):
+    if found is None and _full(view, Topic, operation.tenant):
         return Decision(Rejected(Rejection.TOO_MANY, "topics"))
     change = ItemChange(before=found, after=topic)
     return Decision(TopicStands(topic, made=found is None), (change,))
@@ -157,7 +170,7 @@ def pause(view: View, operation: PauseQueue) -> Decision:
     found = view.item(ItemKind.PAUSE, operation.tenant, queue)
     if isinstance(found, Pause):
         return Decision(Changed(1 if found.request == operation.request else 0))
-    if _full(view, ItemKind.PAUSE, operation.tenant, PAUSES_MAX):
+    if _full(view, Pause, operation.tenant):
         return Decision(Rejected(Rejection.TOO_MANY, "paused queues"))
     item = Pause(
         tenant=operation.tenant,
@@ -174,6 +187,23 @@ def resume(view: View, operation: ResumeQueue) -> Decision:
     return _without(view, ItemKind.PAUSE, operation.tenant, operation.queue.lower())
 
 
+def rotate_webhook_key(view: View, operation: RotateWebhookKey) -> Decision:
+    """Begin the key's next version, once for each request."""
+    assert operation.overlap_ms >= 0
+    found = view.item(ItemKind.WEBHOOK_KEY, operation.tenant, WEBHOOK_KEY_ID)
+    assert found is None or isinstance(found, WebhookKey)
+    if found is not None and found.request == operation.request:
+        return Decision(Changed(1))
+    item = WebhookKey(
+        tenant=operation.tenant,
+        version=(found.version if found is not None else 1) + 1,
+        previous_until_ms=view.now_ms + operation.overlap_ms,
+        rotated_ms=view.now_ms,
+        request=operation.request,
+    )
+    return Decision(Changed(1), (ItemChange(before=found, after=item),))
+
+
 def record(view: View, operation: Record, rules: LifetimeRules) -> Decision:
     """Add an audit record; the same request has at most one per millisecond."""
     action, target, detail = operation.action, operation.target, operation.detail
@@ -181,7 +211,7 @@ def record(view: View, operation: Record, rules: LifetimeRules) -> Decision:
     return Decision(Changed(1), (change,) if change.before is None else ())
 
 
-def on_record(  # noqa: C901 - a line an operation
+def on_record(  # noqa: C901, PLR0912 - a line an operation
     view: View, operation: _Action, decision: Decision, rules: LifetimeRules
 ) -> Decision:
     """Return the decision, with its audit record if it changes something."""
@@ -199,6 +229,9 @@ def on_record(  # noqa: C901 - a line an operation
             action, target, detail = "queue.pause", operation.queue.lower(), ""
         case ResumeQueue():
             action, target, detail = "queue.resume", operation.queue.lower(), ""
+        case RotateWebhookKey():
+            action, target = "webhook-key.rotate", WEBHOOK_KEY_ID
+            detail = f"the previous key signs for {operation.overlap_ms // 1000} s more"
         case Requeue():
             action, target, detail = "dlq.requeue", *_named(operation.ids)
         case Delete():
@@ -209,10 +242,12 @@ def on_record(  # noqa: C901 - a line an operation
             detail = _tasks(len(decision.changes))
         case Revise():
             action, target, detail = "dlq.revise", operation.id, ""
-        case Rebury():
-            action, target, detail = "dlq.rebury", *_named(operation.ids)
+        case UndoRequeue():
+            action, target, detail = "dlq.undo", *_named(operation.ids)
         case Replay():
             action, target, detail = "delivery.replay", *_named(operation.ids)
+        case Retry():
+            action, target, detail = "aside.retry", *_named(operation.ids)
         case Record():
             return decision
     change = _record(view, operation, rules, action=action, target=target, detail=detail)
@@ -226,18 +261,17 @@ def import_on_record(
     if not decision.changes:
         return decision
     assert isinstance(decision.outcome, Imported)
-    numbers = {
-        "tasks": 0 if operation.callbacks_only else decision.outcome.imported,
-        "topics, pauses or subscriptions": decision.outcome.items_imported,
-    }
-    brought = [f"{number} {what}" for what, number in numbers.items() if number]
+    number = 0 if operation.callbacks_only else decision.outcome.imported
+    record_id, before = import_record.placed(view, operation)
+    detail = import_record.brought(tasks=number, items=decision.outcome.items_imported)
     change = _record(
         view,
         operation,
         rules,
-        action="task.import",
+        action=import_record.ACTION,
         target=operation.source,
-        detail=f"{' and '.join(brought) or 'callbacks of a task that follows'} on one shard",
+        detail=detail if before is None else import_record.summed(before.detail, detail),
+        record_id=record_id,
     )
     return Decision(decision.outcome, (*decision.changes, change))
 
@@ -259,11 +293,12 @@ def _record(
     action: str,
     target: str,
     detail: str,
+    record_id: str = "",
 ) -> ItemChange:
     now_ms = view.now_ms
     item = Audit(
         tenant=operation.tenant,
-        id=audit_id(now_ms, operation.request),
+        id=record_id or audit_id(now_ms, operation.request),
         at_ms=now_ms,
         actor=operation.by,
         action=action,
@@ -277,8 +312,8 @@ def _record(
     return ItemChange(before=view.item(ItemKind.AUDIT, item.tenant, item.id), after=item)
 
 
-def _full(view: View, kind: ItemKind, tenant: str, most: int) -> bool:
-    return view.count_items(kind, tenant, most) == most
+def _full(view: View, kind: type[StoredItem], tenant: str) -> bool:
+    return view.count_items(KIND_OF[kind], tenant, kind.count_max) == kind.count_max
 
 
 def _without(view: View, kind: ItemKind, tenant: str, item_id: str) -> Decision:

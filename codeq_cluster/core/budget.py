@@ -11,7 +11,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     Attributes:
         waiting_max: Ready or delayed tasks.
         leased_max: Tasks in progress.
-        bytes_max: Stored payloads and results.
+        bytes_max: Stored payloads, results and artifacts.
     """
 
     waiting_max: int = 0

@@ -74,13 +74,7 @@ def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) 
         payload_bytes += ready.payload_bytes + _record_bytes(ready)
         if tasks and payload_bytes > CLAIM_PAYLOAD_BYTES_MAX:
             break
-        task = leased(
-            ready,
-            worker=operation.worker,
-            request=operation.request,
-            lease_until_ms=now_ms + operation.lease_ms,
-            now_ms=now_ms,
-        )
+        task = leased(ready, operation, now_ms=now_ms)
         tasks.append(task)
         changes.append(TaskChange(before=ready, after=task))
         line.took()
@@ -93,7 +87,7 @@ def _line(view: View, operation: Claim) -> _Named | _Any:
     if not operation.commands:
         return _Any(view, operation)
     # Queues ignore case: two spellings of a queue must not make the claim read it twice.
-    queues = dict.fromkeys(command.lower() for command in operation.commands)
+    queues = dict.fromkeys(map(str.lower, operation.commands))
     return _Named(view, operation, tuple(queues))
 
 
@@ -115,8 +109,10 @@ def _held(view: View, operation: Claim) -> tuple[Task, ...]:
 
 def _record_bytes(task: Task) -> int:
     """Return an upper estimate of the task's own bytes in an answer."""
-    errors = sum(len(attempt.error) for attempt in task.history)
-    return _RECORD_BYTES + len(task.webhook) + _ATTEMPT_BYTES * len(task.history) + 4 * errors
+    record_bytes = _RECORD_BYTES + len(task.webhook)
+    for attempt in task.history:
+        record_bytes += _ATTEMPT_BYTES + 4 * len(attempt.error)
+    return record_bytes
 
 
 class _Named:

@@ -31,18 +31,26 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import administering, delivering, importing, subscribing, triage
+from codeq_cluster.core import (
+    administering,
+    delivering,
+    importing,
+    setting_aside,
+    subscribing,
+    triage,
+)
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
+from codeq_cluster.core.creating import Create, create
 from codeq_cluster.core.expiry import advance
-from codeq_cluster.core.items import ItemKind, Topic
+from codeq_cluster.core.handling import NOTHING_SAID
+from codeq_cluster.core.items import ItemKind
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Claim,
-    Create,
     Delete,
     DeleteTopic,
     Delivered,
@@ -53,24 +61,26 @@ from codeq_cluster.core.operations import (
     PauseQueue,
     Purge,
     PutTopic,
-    Rebury,
     Record,
     RenewSubscription,
     Replay,
     Requeue,
     ResumeQueue,
+    Retry,
     Revise,
+    RotateWebhookKey,
+    SetAside,
     Staging,
     Submit,
     Subscribe,
     Swept,
     Undelivered,
+    UndoRequeue,
     Unsubscribe,
 )
 from codeq_cluster.core.outcomes import (
     Cancelled,
     Changed,
-    Created,
     Extended,
     Rejected,
     Rejection,
@@ -78,15 +88,7 @@ from codeq_cluster.core.outcomes import (
     Submitted,
 )
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import (
-    PRIORITY_MAX,
-    PRIORITY_MIN,
-    Attempt,
-    AttemptOutcome,
-    Result,
-    State,
-    Task,
-)
+from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, Result, State, Task
 from codeq_cluster.core.transitions import (
     MAX_ATTEMPTS,
     attempt_of,
@@ -100,9 +102,6 @@ from codeq_cluster.core.transitions import (
 )
 from codeq_cluster.core.view import View
 
-# Artifact sets stored for one task over all its attempts; each becomes a row to sweep at its end.
-UPLOADS_MAX = 100
-
 
 def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     """Return the answer to `operation` and its changes.
@@ -111,6 +110,9 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     draws of `next_seq`, `fraction` and `turns`.
     """
     decision = _decided(view, operation, rules)
+    if decision.changes and view.asides:
+        ended = setting_aside.ended(view, decision.changes)
+        decision = Decision(decision.outcome, (*decision.changes, *ended))
     if not decision.changes or isinstance(operation, Claim | Create | Heartbeat | Import):
         return decision  # None of them ends or deletes a task, and three of them are frequent.
     more = tuple(delivering.consequences(view, decision, rules))
@@ -122,11 +124,11 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
 ) -> Decision:
     match operation:
         case Create():
-            return _create(view, operation, rules)
+            return create(view, operation, rules)
         case Claim():
             return claim(view, operation, rules)
         case Heartbeat():
-            return _heartbeat(view, operation)
+            return _heartbeat(view, operation, rules)
         case Abandon():
             return _abandon(view, operation, rules)
         case Nack():
@@ -138,13 +140,15 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
         case Advance():
             return advance(view, operation, rules)
         case Staging():
-            return _stage(view, operation)
+            return _stage(view, operation, rules)
         case Delivered():
             return delivering.delivered(view, operation)
         case Undelivered():
             return delivering.undelivered(view, operation, rules)
         case Swept():
             return delivering.swept(view, operation)
+        case SetAside():
+            return setting_aside.set_aside(view, operation)
         case Subscribe():
             return subscribing.subscribe(view, operation)
         case RenewSubscription():
@@ -161,12 +165,14 @@ def _decided(  # noqa: C901, PLR0912 - a line an operation
             | DeleteTopic()
             | PauseQueue()
             | ResumeQueue()
+            | RotateWebhookKey()
             | Requeue()
             | Delete()
             | Purge()
             | Revise()
-            | Rebury()
+            | UndoRequeue()
             | Replay()
+            | Retry()
         ):
             decision = _administered(view, operation, rules)
             return administering.on_record(view, operation, decision, rules)
@@ -188,6 +194,8 @@ def _administered(  # noqa: C901 - a line an operation
             return administering.pause(view, operation)
         case ResumeQueue():
             return administering.resume(view, operation)
+        case RotateWebhookKey():
+            return administering.rotate_webhook_key(view, operation)
         case Requeue():
             return administering.requeue(view, operation, rules)
         case Delete():
@@ -196,113 +204,15 @@ def _administered(  # noqa: C901 - a line an operation
             return triage.purge(view, operation, rules)
         case Revise():
             return triage.revise(view, operation, rules)
-        case Rebury():
-            return triage.rebury(view, operation, rules)
+        case UndoRequeue():
+            return triage.undo_requeue(view, operation, rules)
         case Replay():
             return delivering.replay(view, operation)
+        case Retry():
+            return setting_aside.retry(view, operation)
 
 
-def _create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
-    assert PRIORITY_MIN <= operation.priority <= PRIORITY_MAX
-    assert operation.max_attempts >= 0
-    existing = view.task(operation.id)
-    if existing is not None:
-        return Decision(_created_before(existing, operation))
-    if operation.idempotency_key:
-        row = view.keyed(operation.tenant, operation.idempotency_key)
-        if row is not None:
-            if row.fingerprint != operation.fingerprint:
-                return Decision(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
-            keyed = view.task(row.task_id)
-            assert keyed is not None  # A key's row is deleted with its task.
-            return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
-    topic = view.policy(operation.tenant, operation.command.lower()).topic
-    refusal = _outside_tiers(topic, operation) or _over_budget(view, operation, rules)
-    if refusal is not None:
-        return Decision(refusal)
-    change = TaskChange(
-        before=None,
-        after=_new_task(view, operation, topic, rules),
-        payload=operation.payload,
-        fingerprint=operation.fingerprint if operation.idempotency_key else "",
-    )
-    assert change.after is not None
-    return Decision(Created(change.after), (change,))
-
-
-def _created_before(existing: Task, operation: Create) -> Created | Rejected:
-    """Answer a create whose id is taken: a retry, or another task should an id be drawn twice."""
-    same = (
-        existing.tenant == operation.tenant
-        and existing.command == operation.command
-        and existing.idempotency_key == operation.idempotency_key
-    )
-    return Created(existing) if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
-
-
-def _outside_tiers(topic: Topic | None, operation: Create) -> Rejected | None:
-    """Return the refusal that names the topic's tiers, or None if they allow the priority.
-
-    Tiers bind new tasks only. An existing, revived or imported task keeps the priority that it was
-    accepted with.
-    """
-    if topic is None or not topic.priority_tiers:
-        return None
-    # A tier of 10 matches 9, because a request's priority of 10 is stored as 9.
-    if operation.priority in (min(tier, PRIORITY_MAX) for tier in topic.priority_tiers):
-        return None
-    return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
-
-
-def _over_budget(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
-    """Return the refusal that names the tenant's budget a new task would exceed, or None."""
-    budget = rules.budget_of(operation.tenant)
-    if not budget.binds_creates:
-        return None
-    usage = view.usage(operation.tenant)
-    if budget.waiting_max and usage.waiting >= budget.waiting_max:
-        return Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks")
-    stored_bytes = usage.stored_bytes + len(operation.payload.encode())
-    if budget.bytes_max and stored_bytes > budget.bytes_max:
-        return Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
-    return None
-
-
-def _max_attempts(topic: Topic | None, operation: Create, rules: LifetimeRules) -> int:
-    """Return a new task's deliveries: the number it asks for, within the topic's ceiling."""
-    most = topic.max_attempts if topic is not None else 0
-    if not most:
-        return operation.max_attempts or rules.max_attempts_default
-    return min(operation.max_attempts, most) or most
-
-
-def _new_task(view: View, operation: Create, topic: Topic | None, rules: LifetimeRules) -> Task:
-    now_ms = view.now_ms
-    start_ms = operation.run_at_ms or now_ms + operation.delay_ms
-    waits = start_ms > now_ms
-    return Task(
-        id=operation.id,
-        tenant=operation.tenant,
-        command=operation.command,
-        priority=operation.priority,
-        max_attempts=_max_attempts(topic, operation, rules),
-        created_ms=now_ms,
-        updated_ms=now_ms,
-        state=State.DELAYED if waits else State.READY,
-        seq=0 if waits else view.next_seq(),
-        due_ms=start_ms if waits else 0,
-        ready_ms=0 if waits else now_ms,
-        expires_ms=now_ms + operation.ttl_ms if operation.ttl_ms else 0,
-        webhook=operation.webhook,
-        trace_parent=operation.trace_parent,
-        trace_state=operation.trace_state,
-        idempotency_key=operation.idempotency_key,
-        run_at_ms=operation.run_at_ms,
-        payload_bytes=len(operation.payload.encode()),
-    )
-
-
-def _heartbeat(view: View, operation: Heartbeat) -> Decision:
+def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decision:
     assert operation.extend_ms >= 1
     task = _found(view, operation)
     if task is None:
@@ -311,6 +221,11 @@ def _heartbeat(view: View, operation: Heartbeat) -> Decision:
     if refusal is not None:
         return Decision(Rejected(refusal))
     lease_until_ms = view.now_ms + operation.extend_ms
+    if task.handling is not None and task.handling.timeout_ms:
+        # A worker that does not know the limit must not hold the task for ever. What the claim
+        # asked for stays.
+        last_ms = task.claimed_ms + task.handling.timeout_ms + rules.overtime_ms
+        lease_until_ms = min(lease_until_ms, max(last_ms, task.lease_until_ms))
     if lease_until_ms == task.lease_until_ms:
         return Decision(Extended(lease_until_ms))
     after = extended(task, lease_until_ms=lease_until_ms, now_ms=view.now_ms)
@@ -364,10 +279,13 @@ def _nack(view: View, operation: Nack, rules: LifetimeRules) -> Decision:
 def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: LifetimeRules) -> int:
     if operation.delay_ms > 0:
         return min(operation.delay_ms, rules.backoff_max_ms)
+    topic = view.policy(task.tenant, task.command.lower()).topic
+    own = task.handling or NOTHING_SAID
+    topics = (topic.handling if topic is not None else None) or NOTHING_SAID
     return backoff_ms(
-        rules.backoff_policy,
-        base_ms=rules.backoff_base_ms,
-        max_ms=rules.backoff_max_ms,
+        own.backoff or topics.backoff or rules.backoff_policy,
+        base_ms=own.backoff_base_ms or topics.backoff_base_ms or rules.backoff_base_ms,
+        max_ms=own.backoff_max_ms or topics.backoff_max_ms or rules.backoff_max_ms,
         attempts=task.attempts,
         draw=view.fraction(),
     )
@@ -440,23 +358,36 @@ def _cancel(view: View, operation: Cancel, rules: LifetimeRules) -> Decision:
     return Decision(Cancelled(change.after), (change,))
 
 
-def _stage(view: View, operation: Staging) -> Decision:
+def _stage(view: View, operation: Staging, rules: LifetimeRules) -> Decision:
+    assert operation.size >= 0
     task = _found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
     refusal = _refusal(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
-    if operation.upload in task.uploads:
+    sizes = task.upload_sizes
+    known = operation.upload in sizes
+    growth = operation.size - sizes.get(operation.upload, 0)
+    if known and not growth:
         return Decision(Changed(1))
     if (
         view.item(ItemKind.SWEEP, task.tenant, delivering.sweep_id(task, operation.upload))
         is not None
     ):
         return Decision(Rejected(Rejection.LEASE_LOST))  # Staged before the death, as in `_submit`.
-    if len(task.uploads) >= UPLOADS_MAX:
+    if not known and len(task.uploads) >= UPLOADS_MAX:
         return Decision(Rejected(Rejection.TOO_MANY, "uploads"))
-    after = replace(task, uploads=(*task.uploads, operation.upload), updated_ms=view.now_ms)
+    bytes_max = rules.budget_of(task.tenant).bytes_max
+    if bytes_max and growth > 0 and view.usage(task.tenant).stored_bytes + growth > bytes_max:
+        return Decision(Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes"))
+    sizes[operation.upload] = operation.size
+    after = replace(
+        task,
+        uploads=tuple(sizes),
+        upload_bytes=tuple(sizes.values()),
+        updated_ms=view.now_ms,
+    )
     return Decision(Changed(1), (TaskChange(before=task, after=after),))
 
 

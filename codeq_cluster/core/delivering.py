@@ -41,8 +41,9 @@ def consequences(view: View, decision: Decision, rules: LifetimeRules) -> Iterat
                 # A task with the id of a deleted one may find that one's delivery still here.
                 left = view.item(ItemKind.DELIVERY, after.tenant, delivery.id)
                 yield ItemChange(before=left, after=delivery, body=change.result)
-            unneeded = tuple(each for each in before.uploads if each not in after.uploads)
-            yield from _sweeps(after, unneeded, due_ms=view.now_ms + rules.sweep_delay_ms)
+            if before.uploads:
+                unneeded = tuple(each for each in before.uploads if each not in after.uploads)
+                yield from _sweeps(after, unneeded, due_ms=view.now_ms + rules.sweep_delay_ms)
 
 
 def delivered(view: View, operation: Delivered) -> Decision:

@@ -10,8 +10,8 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from codeq_cluster.core.items import NO_POLICY, Policy
-from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.items import NO_POLICY, TASK, Policy, aside_id
+from codeq_cluster.core.task import AttemptOutcome, State, Task, worker_shown
 from codeq_cluster.core.transitions import CANCELLED
 
 
@@ -33,6 +33,7 @@ class Reason(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     DEAD_LETTER = "dead-letter"
+    SET_ASIDE = "set-aside"
 
     @property
     def waiting(self) -> bool:
@@ -52,6 +53,7 @@ _WAITING = frozenset(
         Reason.BEHIND_OTHERS,
         Reason.NO_CLAIM,
         Reason.LEASE_EXPIRED,
+        Reason.SET_ASIDE,
     )
 )
 
@@ -64,6 +66,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         tenant_leased: Tasks of its tenant in progress on all shards.
         tenant_leased_max: The tenant's budget for tasks in progress; 0 for none.
         ahead: Ready tasks of its queue and shard before it, counted up to a bound.
+        set_aside: The broker failed at it and waits for an admin.
     """
 
     now_ms: int
@@ -72,6 +75,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     tenant_leased: int = 0
     tenant_leased_max: int = 0
     ahead: int = 0
+    set_aside: bool = False
 
 
 class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
@@ -88,6 +92,9 @@ class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
 
 def explain(task: Task, facts: Facts) -> Explanation:
     """Return why the task is in its state."""
+    # An ended task stays ended: only its deletion is set aside.
+    if facts.set_aside and not task.state.terminal:
+        return set_aside(task.id)
     match task.state:
         case State.READY:
             return _ready(task, facts)
@@ -106,6 +113,12 @@ def explain(task: Task, facts: Facts) -> Explanation:
             return Explanation(Reason.DEAD_LETTER, text)
         case _:
             assert_never(task.state)
+
+
+def set_aside(task_id: str) -> Explanation:
+    """Return that a task is set aside; why is for its admin alone, who can also retry it."""
+    text = f"the broker failed at it and set it aside; see aside show {aside_id(TASK, task_id)}"
+    return Explanation(Reason.SET_ASIDE, text)
 
 
 def _ready(task: Task, facts: Facts) -> Explanation:
@@ -141,7 +154,7 @@ def _delayed(task: Task, facts: Facts) -> Explanation:
 def _leased(task: Task, facts: Facts) -> Explanation:
     if task.lease_until_ms <= facts.now_ms:
         return Explanation(Reason.LEASE_EXPIRED, "its lease is over; it is about to be given back")
-    return Explanation(Reason.RUNNING, "a worker holds it", task.lease_until_ms)
+    return Explanation(Reason.RUNNING, f"{worker_shown(task)} holds it", task.lease_until_ms)
 
 
 def _cancelled(task: Task) -> bool:

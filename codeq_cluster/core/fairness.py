@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import lcm
 
-WEIGHT_MAX = 100
+from codeq_cluster.core.items import WEIGHT_MAX
+
 # Queues remembered per tenant and shard: 64 Ki x ~200 bytes = 13 MiB at the very most. Queues that
 # have paid no more than the present time go first, which changes nothing. If that is not enough,
 # all queues restart at zero. With more queues than this, all with work, some might never be served.

@@ -8,42 +8,20 @@ deleted.
 
 from __future__ import annotations
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.fairness import WEIGHT_MAX
-from codeq_cluster.core.items import (
-    KIND_OF,
-    TIER_MAX,
-    TIERS_MAX,
-    Item,
-    ItemKind,
-    Pause,
-    Subscription,
-    Topic,
-)
+from codeq_cluster.core.items import KIND_OF, Governing, Item, ItemKind, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
-from codeq_cluster.core.task import HISTORY_ATTEMPTS_MAX, PRIORITY_MAX, PRIORITY_MIN, State, Task
+from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.view import View
 
 # Arrivals of one operation: each is about as much work as a create, and no decision may delay the
 # others for long.
 ARRIVALS_MAX = 64
-
-# The last millisecond of the year 9999; RFC 3339 has no later instant.
-_NUMBER_MAX = 253_402_300_799_999
-_SEQ_MAX = 2**63
-_ITEMS_MAX = {
-    ItemKind.TOPIC: TOPICS_MAX,
-    ItemKind.PAUSE: PAUSES_MAX,
-    ItemKind.SUBSCRIPTION: SUBSCRIPTIONS_MAX,
-}
 
 
 def take_over(view: View, operation: Import, rules: LifetimeRules) -> Decision:
@@ -60,62 +38,6 @@ def take_over(view: View, operation: Import, rules: LifetimeRules) -> Decision:
     return Decision(taking.outcome(), () if operation.dry_run else tuple(taking.changes))
 
 
-def fault(arrival: Arrival) -> str:
-    """Return why no cluster can have this task; empty when one can."""
-    task, result = arrival.task, arrival.result
-    deliveries = [delivery for delivery, _ in arrival.deliveries]
-    if not all(_fits(each) for each in (replace(task, seq=0), *task.history, *deliveries)):
-        return "a number is out of range"
-    if not PRIORITY_MIN <= task.priority <= PRIORITY_MAX or not 0 <= task.seq < _SEQ_MAX:
-        return "a number is out of range"
-    if len(task.history) > HISTORY_ATTEMPTS_MAX:
-        return "its history is too long"
-    if not task.state.terminal == task.has_result == (result is not None):
-        return "its state and its result do not belong together"
-    if not _has_what_its_state_needs(task):
-        return f"it lacks what a task that is {task.state.name} has"
-    own = f"{task.id}."
-    if not all(each.task_id == task.id and each.id.startswith(own) for each in deliveries):
-        return "a callback is another task's"
-    return ""
-
-
-def item_fault(item: Topic | Pause | Subscription) -> str:
-    """Return why no cluster can have this item; empty when one can."""
-    if not _fits(item):
-        return "a number is out of range"
-    if isinstance(item, Topic) and not 1 <= item.weight <= WEIGHT_MAX:
-        return "its weight is out of range"
-    if isinstance(item, Topic) and not _are_tiers(item.priority_tiers):
-        return "its priorities are out of range"
-    return ""
-
-
-def _are_tiers(tiers: tuple[int, ...]) -> bool:
-    return len(tiers) <= TIERS_MAX and all(0 <= tier <= TIER_MAX for tier in tiers)
-
-
-def _fits(record: Struct) -> bool:
-    """Return whether a broker could have written every number."""
-    numbers = [value for value in asdict(record).values() if isinstance(value, int)]
-    return all(0 <= number <= _NUMBER_MAX for number in numbers)
-
-
-def _has_what_its_state_needs(task: Task) -> bool:
-    match task.state:
-        case State.READY:
-            return task.seq > 0
-        case State.DELAYED:
-            return task.due_ms > 0
-        case State.LEASED:
-            return bool(task.lease_until_ms and task.lease_token and task.worker and task.claim)
-        case State.DONE | State.FAILED:
-            return task.retain_until_ms > 0 and not task.dead_queue
-        case State.DEAD:
-            kept = task.dead_queue and task.dead_queue == task.dead_queue.lower()
-            return bool(task.retain_until_ms and kept)
-
-
 class _Taking:
     """One operation's decision while it is made."""
 
@@ -123,13 +45,15 @@ class _Taking:
         self._view = view
         self._operation = operation
         self._tenant = operation.tenant
+        self._rules = rules
         self._budget = rules.budget_of(operation.tenant)
+        self._begun: set[str] = set()
         usage = view.usage(operation.tenant)
         self._waiting = usage.waiting
         self._bytes = usage.stored_bytes
         self._ids: set[str] = set()
         self._keys: set[str] = set()
-        self._items: dict[ItemKind, int] = {}
+        self._items: set[tuple[ItemKind, str]] = set()
         self.changes: list[Change] = []
         self.left = 0
         self._limit = ""
@@ -137,7 +61,6 @@ class _Taking:
         self._items_imported = self._items_present = 0
         self._keys_taken: list[str] = []
         self._keys_apart: list[str] = []
-        self._ids_taken: list[str] = []
         self._items_refused: list[str] = []
 
     def outcome(self) -> Imported:
@@ -148,7 +71,6 @@ class _Taking:
             forgotten_keys=self._forgotten,
             keys_taken=tuple(self._keys_taken),
             keys_apart=tuple(self._keys_apart),
-            ids_taken=tuple(self._ids_taken),
             left=self.left,
             limit=self._limit,
             items_imported=self._items_imported,
@@ -164,19 +86,25 @@ class _Taking:
         waits = not task.state.terminal and task.state is not State.LEASED
         if budget.waiting_max and waits and self._waiting >= budget.waiting_max:
             self._limit = "readyTasks"
-        elif budget.bytes_max and self._bytes + _size(task) > budget.bytes_max:
+        elif budget.bytes_max and self._bytes + task.stored_bytes > budget.bytes_max:
             self._limit = "storedBytes"
+        elif self._begins(task) and not self._rules.allows_another_queue(
+            self._view.most_queues(self._tenant) + len(self._begun)
+        ):
+            self._limit = "queuesMax"
         return bool(self._limit)
 
+    def _begins(self, task: Task) -> bool:
+        """Return whether the task would begin a queue."""
+        queue = _queue(task)
+        return queue not in self._begun and not self._view.has_queue(self._tenant, queue)
+
     def arrival(self, arrival: Arrival) -> None:
-        """Take over one task, unless it is here, expired, or its id or key is another task's."""
+        """Take over one task, unless it is here, expired, or its key is another task's."""
         task = arrival.task
-        existing = self._view.task(task.id)
-        if existing is not None or task.id in self._ids:
-            if existing is not None and existing.tenant != self._tenant:
-                self._ids_taken.append(task.id)
-            else:
-                self._present += 1
+        # `task_ids.kept` leaves no id that can be another tenant's.
+        if self._view.task(task.id) is not None or task.id in self._ids:
+            self._present += 1
             return
         if task.state.terminal and task.retain_until_ms <= self._view.now_ms:
             self._ended += 1
@@ -189,25 +117,30 @@ class _Taking:
             task = replace(task, idempotency_key="")
             self._forgotten += 1
         self._ids.add(task.id)
+        if self._begins(task):
+            self._begun.add(_queue(task))
         self._keys.add(task.idempotency_key)
         self._waiting += task.state in (State.READY, State.DELAYED)
-        self._bytes += _size(task)
+        self._bytes += task.stored_bytes
         self._imported += 1
         self._add(arrival, replace(task, tenant=self._tenant))
 
-    def item(self, item: Topic | Pause | Subscription) -> None:
+    def item(self, arrived: Governing) -> None:
         """Take over a policy or a subscription, unless one of this name exists."""
-        kind = KIND_OF[type(item)]
-        if isinstance(item, Subscription) and item.expires_ms <= self._view.now_ms:
+        item = arriving(arrived, now_ms=self._view.now_ms)
+        if item is None:
             return
-        if self._view.item(kind, self._tenant, item.id) is not None:
+        kind = KIND_OF[type(item)]
+        name = kind, item.id
+        if self._view.item(kind, self._tenant, item.id) is not None or name in self._items:
             self._items_present += 1
             return
-        most, more = _ITEMS_MAX[kind], self._items.get(kind, 0)
+        most = item.count_max
+        more = sum(each is kind for each, _ in self._items)
         if self._view.count_items(kind, self._tenant, most) + more >= most:
             self._items_refused.append(f"{kind.value}/{item.id}")
             return
-        self._items[kind] = more + 1
+        self._items.add(name)
         self._items_imported += 1
         self.changes.append(ItemChange(before=None, after=replace(item, tenant=self._tenant)))
 
@@ -244,5 +177,6 @@ class _Taking:
         )
 
 
-def _size(task: Task) -> int:
-    return task.payload_bytes + task.result_bytes
+def _queue(task: Task) -> str:
+    """Return the queue that counts the task."""
+    return task.dead_queue or task.command.lower()

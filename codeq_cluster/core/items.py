@@ -2,24 +2,99 @@
 
 Each item has a kind, a tenant and an id that is unique among the tenant's items of that kind.
 Instants are Unix milliseconds; 0 means "not set".
-A tenant's topics, pauses and subscriptions are on its home shard, the other items on the shard of
-their task.
+
+A kind is declared here and nowhere else: a class below `StoredItem`, a member of `ItemKind` and one
+of `Item`. Keys, timers, the outbox, backups, imports and tests read there how they treat it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
+from typing import Annotated, ClassVar, TypeAlias, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from codeq_cluster.core.bounds import (
+    AUDIT_BYTES_MAX,
+    DELIVERY_ATTEMPTS_MAX,
+    LABEL,
+    NAME,
+    NUMBER_MAX,
+    OWNER,
+    SUBJECT_BYTES_MAX,
+    TASK_ID,
+    UPLOAD_ID,
+    Id,
+    Instant,
+    Name,
+    NameOrNone,
+    Number,
+    Owner,
+    Queue,
+    Reason,
+    Seq,
+    Subject,
+    TraceParent,
+    TraceState,
+    Upload,
+    Url,
+    anything,
+    is_queue_name,
+    listed,
+    one_of,
+    summary,
+    text,
+    that,
+    whole,
+)
+from codeq_cluster.core.handling import HandlingOrNone
 
 # codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
 TIERS_MAX = 10
 TIER_MAX = 10
 
+WEBHOOK_KEY_ID = "callbacks"  # A tenant has one such item.
+# A topic's numbers that are set, from and to; 0 of the first is "not set".
+WEIGHT_MAX = 100
+TOPIC_ATTEMPTS = (1, 100)
+RETENTION_S = (0, 2**31 - 1)
+CONSUMERS = (0, 10_000)
+WEIGHT = (1, WEIGHT_MAX)
+
+# Of one tenant, because every node keeps them in memory.
+TOPICS_MAX = 1000
+PAUSES_MAX = 1000
+SUBSCRIPTIONS_MAX = 1000  # Each may be called when any of the tenant's queues fills.
+
+EVENT_TYPES_MAX = 100  # Every node keeps them in memory.
+GROUP_BYTES_MAX = 256
+SUBSCRIPTION_TTL_S_MAX = 86_400
+INTERVAL_S_MAX = 86_400
+
+# Pending and dead callbacks that an import brings with one task: one for each end, and a task ends
+# again only after a requeue.
+DELIVERIES_MAX = 20
+
+NEW_NAME = "must be another name than . and .."
+
+TASK = "task"  # The kind of a task that is set aside; the other kinds are those of items.
+NO_OWNER = "-"  # No valid tenant name.
+REASON_CHARS_MAX = 500
+
+_CALLBACK = re.compile(rf"{TASK_ID.pattern}\.[0-9]{{1,15}}")
+_SWEEP = re.compile(rf"{TASK_ID.pattern}\.{UPLOAD_ID.pattern}")
+_ASIDE_ID = re.compile(r"[a-z]{1,16}\.[^/]{1,512}", re.DOTALL)
+_RECORD_ID = re.compile(r"[A-Za-z0-9._:-]{1,256}")  # A time, a request, and perhaps a shard.
+_LABEL = that(LABEL.fullmatch, "a DNS label with at most 63 characters, in lower case", empty=True)
+_OwnerIfKnown: TypeAlias = Annotated[str, lambda name: "" if name == NO_OWNER else OWNER(name)]
+_AuditText: TypeAlias = Annotated[str, text(AUDIT_BYTES_MAX)]
+
 
 class ItemKind(StrEnum):
-    """The kind of an item; the words are part of the stored keys."""
+    """The kind of an item: its tag, which is part of the stored keys."""
 
     TOPIC = "topic"
     PAUSE = "pause"
@@ -27,9 +102,68 @@ class ItemKind(StrEnum):
     DELIVERY = "hook"
     SWEEP = "sweep"
     AUDIT = "audit"
+    ASIDE = "aside"
+    WEBHOOK_KEY = "hookkey"
 
 
-class Topic(Struct, frozen=True, array_like=True, tag="topic", kw_only=True):
+class Place(Enum):
+    """The shard that a kind's items live on."""
+
+    TENANT = auto()  # The tenant's home shard.
+    TASK = auto()  # That of the task whose id stands in the item's before a dot.
+    ORIGIN = auto()  # The one whose entry wrote it; a restore keeps it as far as it can.
+
+
+class StoredItem(Struct, frozen=True, array_like=True):
+    """What a kind declares beside its fields.
+
+    A field `due_ms`, `expires_ms` or `died_ms` declares that there is such an instant: see
+    `job_ms`, `end_ms`, `dead_ms`.
+
+    Attributes:
+        place: Where its items live.
+        is_known_everywhere: Every node keeps them in memory.
+        is_restored: A backup has them; otherwise they follow from other rows.
+        has_body: Each has a result beside it.
+        count_max: Of one tenant; 0 for any number.
+    """
+
+    place: ClassVar[Place] = Place.TENANT
+    is_known_everywhere: ClassVar[bool] = False
+    is_restored: ClassVar[bool] = True
+    has_body: ClassVar[bool] = False
+    count_max: ClassVar[int] = 0
+
+    @property
+    def job_ms(self) -> int:
+        """Return when the leader works on it outside the log, as an outbox job; 0 for never."""
+        due_ms: int = getattr(self, "due_ms", 0)
+        return due_ms
+
+    @property
+    def end_ms(self) -> int:
+        """Return when time acts on it inside the log, by an `Advance`; 0 for never."""
+        expires_ms: int = getattr(self, "expires_ms", 0)
+        return expires_ms
+
+    @property
+    def dead_ms(self) -> int:
+        """Return when it died, by which the tenant's dead items are listed; 0 if it did not."""
+        died_ms: int = getattr(self, "died_ms", 0)
+        return died_ms
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        return ""
+
+    @property
+    def new_fault(self) -> str:
+        """Return why it could not be made here now, even if it may stand in a backup, or ""."""
+        return ""
+
+
+class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True):
     """The policy of one command's queue; 0 or empty means the broker's default.
 
     Attributes:
@@ -44,31 +178,53 @@ class Topic(Struct, frozen=True, array_like=True, tag="topic", kw_only=True):
         max_consumers: Bound on the queue's tasks in progress, over the whole cluster.
         weight: Share of the queue in claims from several queues.
         request: Id of the request that wrote this version.
+        handling: The queue's time limit and back-off; None if it says nothing of them.
     """
 
-    tenant: str
-    id: str
-    name: str
-    version: int = 1
-    priority_tiers: tuple[int, ...] = ()
-    max_attempts: int = 0
-    dead_letter: str = ""
-    retention_s: int = 0
-    max_consumers: int = 0
-    weight: int = 1
-    created_ms: int = 0
-    updated_ms: int = 0
-    request: str = ""
+    is_known_everywhere = True
+    count_max = TOPICS_MAX
+
+    tenant: Owner
+    id: Queue
+    name: Name
+    version: Annotated[int, whole(1, NUMBER_MAX)] = 1
+    priority_tiers: Annotated[
+        tuple[int, ...], Meta(max_length=TIERS_MAX), listed(TIERS_MAX, whole(0, TIER_MAX))
+    ] = ()
+    max_attempts: Annotated[int, whole(0, TOPIC_ATTEMPTS[1])] = 0
+    dead_letter: Annotated[str, _LABEL] = ""
+    retention_s: Annotated[int, whole(*RETENTION_S)] = 0
+    max_consumers: Annotated[int, whole(*CONSUMERS)] = 0
+    weight: Annotated[int, whole(*WEIGHT)] = 1
+    created_ms: Instant = 0
+    updated_ms: Instant = 0
+    request: NameOrNone = ""
+    handling: HandlingOrNone = None
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        return "id: must be the name in lower case" if self.id != self.name.lower() else ""
+
+    @property
+    def new_fault(self) -> str:
+        """Return why it could not be made here now, or ""."""
+        if not is_queue_name(self.name):
+            return f"name: {NEW_NAME}"
+        return "dead_letter: must differ from the topic" if self.dead_letter == self.id else ""
 
 
-class Pause(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
+class Pause(StoredItem, frozen=True, array_like=True, tag="pause", kw_only=True):
     """A queue from which nobody may claim; its id is the queue."""
 
-    tenant: str
-    id: str
-    by: str = ""
-    since_ms: int = 0
-    request: str = ""
+    is_known_everywhere = True
+    count_max = PAUSES_MAX
+
+    tenant: Owner
+    id: Queue
+    by: Subject = ""
+    since_ms: Instant = 0
+    request: NameOrNone = ""
 
 
 class Mode(StrEnum):
@@ -79,7 +235,7 @@ class Mode(StrEnum):
     HASH = "hash"
 
 
-class Subscription(Struct, frozen=True, array_like=True, tag="sub", kw_only=True):
+class Subscription(StoredItem, frozen=True, array_like=True, tag="sub", kw_only=True):
     """A callback that is notified when queues become non-empty.
 
     Attributes:
@@ -89,20 +245,31 @@ class Subscription(Struct, frozen=True, array_like=True, tag="sub", kw_only=True
         min_interval_ms: Between two notifications.
     """
 
-    tenant: str
-    id: str
-    worker: str
-    callback_url: str
-    event_types: tuple[str, ...] = ()
+    is_known_everywhere = True
+    count_max = SUBSCRIPTIONS_MAX
+
+    tenant: Owner
+    id: Name
+    worker: Annotated[str, text(SUBJECT_BYTES_MAX, empty=False)]
+    callback_url: Url
+    event_types: Annotated[
+        tuple[str, ...], Meta(max_length=EVENT_TYPES_MAX), listed(EVENT_TYPES_MAX, NAME)
+    ] = ()
     mode: Mode = Mode.FANOUT
-    group_id: str = ""
-    ttl_ms: int = 0
-    min_interval_ms: int = 0
-    created_ms: int = 0
-    expires_ms: int = 0
+    group_id: Annotated[str, text(GROUP_BYTES_MAX)] = ""
+    ttl_ms: Annotated[int, whole(1, SUBSCRIPTION_TTL_S_MAX * 1000)] = 0
+    min_interval_ms: Annotated[int, whole(0, INTERVAL_S_MAX * 1000)] = 0
+    created_ms: Instant = 0
+    expires_ms: Annotated[int, whole(1, NUMBER_MAX)] = 0
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        lacks_group = self.mode is Mode.GROUP and not self.group_id
+        return "group_id: must not be empty, since mode is group" if lacks_group else ""
 
 
-class Delivery(Struct, frozen=True, array_like=True, tag="hook", kw_only=True):
+class Delivery(StoredItem, frozen=True, array_like=True, tag="hook", kw_only=True):
     """A result callback on its way to a task's webhook; its body is kept beside it.
 
     Attributes:
@@ -115,35 +282,57 @@ class Delivery(Struct, frozen=True, array_like=True, tag="hook", kw_only=True):
         since_ms: When it became pending: when it was created, or replayed last.
     """
 
-    tenant: str
-    id: str
-    task_id: str
-    command: str
-    url: str
-    created_ms: int
-    attempts: int = 0
-    due_ms: int = 0
-    died_ms: int = 0
-    expires_ms: int = 0
-    error: str = ""
-    trace_parent: str = ""
-    trace_state: str = ""
-    replay: str = ""
-    since_ms: int = 0
+    place = Place.TASK
+    has_body = True
+
+    tenant: Owner
+    id: Annotated[str, that(_CALLBACK.fullmatch, "a task's id, a dot and a number")]
+    task_id: Id
+    command: Name
+    url: Url
+    created_ms: Instant
+    attempts: Annotated[int, whole(0, DELIVERY_ATTEMPTS_MAX)] = 0
+    due_ms: Instant = 0
+    died_ms: Instant = 0
+    expires_ms: Instant = 0
+    error: Reason = ""
+    trace_parent: TraceParent = ""
+    trace_state: TraceState = ""
+    replay: NameOrNone = ""
+    since_ms: Instant = 0
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        if self.id.split(".")[0] != self.task_id:
+            return "id: must begin with its task's"
+        if bool(self.died_ms) != bool(self.expires_ms):
+            return "expires_ms: must be set if it is dead, and only then"
+        if bool(self.died_ms) == bool(self.due_ms):
+            return "due_ms: must be set unless it is dead"
+        return ""
 
 
-class Sweep(Struct, frozen=True, array_like=True, tag="sweep", kw_only=True):
+class Sweep(StoredItem, frozen=True, array_like=True, tag="sweep", kw_only=True):
     """An upload to delete, because no task needs it; the id is `<task id>.<upload>`."""
 
-    tenant: str
-    id: str
-    task_id: str
-    upload: str
-    due_ms: int
-    attempts: int = 0
+    place = Place.TASK
+
+    tenant: Owner
+    id: Annotated[str, that(_SWEEP.fullmatch, "a task's id, a dot and an upload")]
+    task_id: Id
+    upload: Upload
+    due_ms: Instant
+    attempts: Number = 0
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        is_named = self.id == f"{self.task_id}.{self.upload}"
+        return "" if is_named else "id: must be its task's and its upload's"
 
 
-class Audit(Struct, frozen=True, array_like=True, tag="audit", kw_only=True):
+class Audit(StoredItem, frozen=True, array_like=True, tag="audit", kw_only=True):
     """A change that an admin or an operator made.
 
     Attributes:
@@ -154,35 +343,122 @@ class Audit(Struct, frozen=True, array_like=True, tag="audit", kw_only=True):
         index: Of the log entry that carries it; set when the entry is applied.
     """
 
-    tenant: str
-    id: str
-    at_ms: int
-    actor: str
-    action: str
-    target: str
-    detail: str = ""
-    request: str = ""
-    expires_ms: int = 0
-    index: int = 0
+    place = Place.ORIGIN
+
+    tenant: Owner
+    id: Annotated[str, that(_RECORD_ID.fullmatch, "1 to 256 of A-Za-z0-9._:-")]
+    at_ms: Instant
+    actor: Subject
+    action: _AuditText
+    target: _AuditText
+    detail: _AuditText = ""
+    request: NameOrNone = ""
+    expires_ms: Annotated[int, whole(1, NUMBER_MAX)] = 0
+    index: Seq = 0
 
 
-Item = Topic | Pause | Subscription | Delivery | Sweep | Audit
+class WebhookKey(StoredItem, frozen=True, array_like=True, tag="hookkey", kw_only=True):
+    """The version of the key that signs a tenant's callbacks; without the item it is the first.
 
-KIND_OF: dict[type, ItemKind] = {
-    Topic: ItemKind.TOPIC,
-    Pause: ItemKind.PAUSE,
-    Subscription: ItemKind.SUBSCRIPTION,
-    Delivery: ItemKind.DELIVERY,
-    Sweep: ItemKind.SWEEP,
-    Audit: ItemKind.AUDIT,
+    The key itself is derived from the cluster's secret and stored nowhere.
+
+    Attributes:
+        version: Grows by one with every rotation.
+        previous_until_ms: Until then, the version before signs as well.
+        request: Id of the request that made this version.
+    """
+
+    is_known_everywhere = True
+
+    tenant: Owner
+    id: Annotated[str, one_of((WEBHOOK_KEY_ID,))] = WEBHOOK_KEY_ID
+    version: Annotated[int, whole(1, NUMBER_MAX)] = 1
+    previous_until_ms: Instant = 0
+    rotated_ms: Instant = 0
+    request: NameOrNone = ""
+
+
+class Aside(StoredItem, frozen=True, array_like=True, tag="aside", kw_only=True):
+    """Something set aside, because the broker failed at it; its timer row is kept here instead.
+
+    Attributes:
+        tenant: The owner; `NO_OWNER` if the record that names the owner cannot be read.
+        id: `<kind>.<id of the thing>`; the kind is `TASK` or that of an item.
+        timer: The key of the row of the time index that led to the thing. It is in the index or
+            here, never in both.
+        reason: The failure, for an operator.
+    """
+
+    is_restored = False
+
+    tenant: _OwnerIfKnown
+    id: Annotated[str, that(_ASIDE_ID.fullmatch, "a kind, a dot and an id")]
+    timer: Annotated[bytes, anything]
+    reason: Annotated[str, summary(REASON_CHARS_MAX)]
+    since_ms: Instant
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the thing."""
+        return aside_kind(self.id)
+
+    @property
+    def subject(self) -> str:
+        """Return the id of the thing."""
+        return self.id.partition(".")[2]
+
+
+Item = Topic | Pause | Subscription | Delivery | Sweep | Audit | Aside | WebhookKey
+
+# What an export carries beside tasks, and an import takes over.
+Governing = Topic | Pause | Subscription
+
+KIND_OF: dict[type[StoredItem], ItemKind] = {
+    each: ItemKind(each.__struct_config__.tag) for each in get_args(Item)
 }
 
+
+# The kinds whose items may have a row in the index of time or of outbox jobs.
+TIMED_KINDS = tuple(
+    kind
+    for each, kind in KIND_OF.items()
+    if {"due_ms", "expires_ms"}.intersection(each.__struct_fields__)
+)
+
+_AUDIT_ID = re.compile(r"\d{15}-[0-9a-f]{24}")
 _AUDIT_ID_BASE = 10**15  # Milliseconds up to the year 33658, counted down: newer ids sort first.
+
+
+def arriving(item: Governing, *, now_ms: int) -> Governing | None:
+    """Return an item of an import as it is to stand here; None if its time is over."""
+    if not isinstance(item, Subscription):
+        return item
+    if item.expires_ms <= now_ms:
+        return None
+    # The other cluster's clock may be ahead, but nobody can ask for a longer life.
+    return replace(item, expires_ms=min(item.expires_ms, now_ms + item.ttl_ms))
+
+
+def aside_id(kind: str, subject: str) -> str:
+    """Return the id of what is set aside."""
+    return f"{kind}.{subject}"
+
+
+def aside_kind(name: str) -> str:
+    """Return the kind of the thing in the id of an `Aside`."""
+    return name.partition(".")[0]
 
 
 def audit_id(at_ms: int, request: str) -> str:
     """Return the id of an audit item."""
     return f"{_AUDIT_ID_BASE - at_ms:015d}-{request}"
+
+
+def audit_ms(name: str) -> int | None:
+    """Return the instant in an audit id, Unix milliseconds; None if it is no such id."""
+    if _AUDIT_ID.fullmatch(name) is None:
+        return None
+    return _AUDIT_ID_BASE - int(name.partition("-")[0])
 
 
 class Policy(Struct, frozen=True):

@@ -10,22 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Claim,
-    Create,
     Delete,
     Heartbeat,
     Nack,
     Operation,
     Purge,
-    Rebury,
     Requeue,
     Revise,
     Staging,
     Submit,
+    UndoRequeue,
 )
 from codeq_cluster.core.task import State
 
@@ -77,7 +77,7 @@ ARROWS = (
     Arrow(operation=Advance, before=State.DELAYED, after=State.DEAD, cause="ttl over"),
     Arrow(operation=Requeue, before=State.DEAD, after=State.READY, cause="requeue"),
     Arrow(operation=Revise, before=State.DEAD, after=State.READY, cause="requeue, patched"),
-    Arrow(operation=Rebury, before=State.READY, after=State.DEAD, cause="requeue undone"),
+    Arrow(operation=UndoRequeue, before=State.READY, after=State.DEAD, cause="requeue undone"),
     Arrow(operation=Advance, before=State.DONE, after=None, cause="retention over"),
     Arrow(operation=Advance, before=State.FAILED, after=None, cause="retention over"),
     Arrow(operation=Advance, before=State.DEAD, after=None, cause="retention over"),

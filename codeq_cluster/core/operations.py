@@ -10,36 +10,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.core.items import Delivery, Mode, Pause, Subscription, Topic
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.items import Delivery, Governing, Mode
 from codeq_cluster.core.task import Artifact, Result, Task
-
-
-class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
-    """Add a task.
-
-    Attributes:
-        id: Chosen by the caller; hashes to this shard. A second create with the same id is a retry.
-        payload: JSON text, kept byte for byte.
-        max_attempts: 0 for the default of the queue's topic or the broker.
-        delay_ms: From the leader's clock; 0 for at once. Ignored when `run_at_ms` is set.
-        ttl_ms: A waiting task becomes a dead letter after this time; 0 for never.
-        fingerprint: Hash of command and payload; tells a repeated create from a conflicting one.
-    """
-
-    id: str
-    tenant: str
-    command: str
-    payload: str
-    priority: int = 0
-    max_attempts: int = 0
-    webhook: str = ""
-    idempotency_key: str = ""
-    fingerprint: str = ""
-    run_at_ms: int = 0
-    delay_ms: int = 0
-    ttl_ms: int = 0
-    trace_parent: str = ""
-    trace_state: str = ""
 
 
 class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
@@ -48,6 +22,7 @@ class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
     Attributes:
         commands: In order of preference among equal priorities; empty for every command.
         retry: The request was sent before; look first for the tasks it already leased.
+        worker_name: What the worker calls itself, for people; ownership is by `worker` alone.
     """
 
     request: str
@@ -57,6 +32,7 @@ class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
     count: int
     lease_ms: int
     retry: bool = False
+    worker_name: str = ""
 
 
 class Heartbeat(Struct, frozen=True, array_like=True, tag="heartbeat", kw_only=True):
@@ -140,6 +116,9 @@ class Staging(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
 
     From then on they are deleted with the task, or at its end if its result does not refer to them.
     Without the announcement, artifacts of a lost upload would stay for ever.
+
+    Attributes:
+        size: Of all of them, in bytes; a second announcement of the upload corrects it.
     """
 
     id: str
@@ -147,6 +126,7 @@ class Staging(Struct, frozen=True, array_like=True, tag="stage", kw_only=True):
     worker: str
     upload: str
     token: int = 0
+    size: int = 0
 
 
 class Requeue(Struct, frozen=True, array_like=True, tag="requeue", kw_only=True):
@@ -210,7 +190,7 @@ class Revise(Struct, frozen=True, array_like=True, tag="revise", kw_only=True):
     endings: int
 
 
-class Rebury(Struct, frozen=True, array_like=True, tag="rebury", kw_only=True):
+class UndoRequeue(Struct, frozen=True, array_like=True, tag="undo_requeue", kw_only=True):
     """Undo a requeue, for those of its tasks that nobody has claimed.
 
     Attributes:
@@ -226,9 +206,13 @@ class Rebury(Struct, frozen=True, array_like=True, tag="rebury", kw_only=True):
 
 
 class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=True):
-    """Create or change the policy of a queue."""
+    """Create or change the policy of a queue.
 
-    request: str
+    Attributes:
+        request: Empty until the broker has drawn it.
+    """
+
+    request: str = ""
     tenant: str
     name: str
     by: str
@@ -238,6 +222,7 @@ class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=Tr
     retention_s: int = 0
     max_consumers: int = 0
     weight: int = 1
+    handling: Handling | None = None
 
 
 class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_only=True):
@@ -267,10 +252,27 @@ class ResumeQueue(Struct, frozen=True, array_like=True, tag="resume", kw_only=Tr
     by: str
 
 
-class Subscribe(Struct, frozen=True, array_like=True, tag="subscribe", kw_only=True):
-    """Add a subscription; a second one of the same id is a retry."""
+class RotateWebhookKey(Struct, frozen=True, array_like=True, tag="rotate_key", kw_only=True):
+    """Begin the next version of the key that signs a tenant's callbacks.
 
-    id: str
+    Attributes:
+        overlap_ms: For this time, the version before signs as well.
+    """
+
+    request: str
+    tenant: str
+    overlap_ms: int
+    by: str
+
+
+class Subscribe(Struct, frozen=True, array_like=True, tag="subscribe", kw_only=True):
+    """Add a subscription; a second one of the same id is a retry.
+
+    Attributes:
+        id: Empty until the broker has drawn it.
+    """
+
+    id: str = ""
     tenant: str
     worker: str
     callback_url: str
@@ -339,6 +341,33 @@ class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
     failed: bool = False
 
 
+class SetAside(Struct, frozen=True, array_like=True, tag="set_aside", kw_only=True):
+    """Set aside something that the broker fails at; the leader's own operation.
+
+    Fields as in `Aside`, whose id is made of `kind` and `subject`. The decision reads nothing of
+    the thing itself, so it cannot fail at it.
+    """
+
+    tenant: str
+    kind: str
+    subject: str
+    timer: bytes
+    reason: str
+
+
+class Retry(Struct, frozen=True, array_like=True, tag="retry", kw_only=True):
+    """Make things due again that were set aside.
+
+    Attributes:
+        ids: Of asides on this shard; missing ones are left alone.
+    """
+
+    request: str
+    tenant: str
+    ids: tuple[str, ...]
+    by: str
+
+
 class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
     """Record an operator's action that changes no task and no item."""
 
@@ -374,7 +403,7 @@ class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
         tenant: The new owner.
         source: The backup they come from.
         shards: The cluster's number of shards, which decides where a key belongs.
-        tasks: Tasks of this shard, which `importing.fault` has accepted.
+        tasks: Tasks of this shard, which `faults.fault` has accepted.
         items: Only on the tenant's home shard.
         forget_keys: A task whose idempotency key is taken, or belongs on another shard, comes
             without the key; otherwise it is left out.
@@ -389,7 +418,7 @@ class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
     source: str
     shards: int
     tasks: tuple[Arrival, ...] = ()
-    items: tuple[Topic | Pause | Subscription, ...] = ()
+    items: tuple[Governing, ...] = ()
     forget_keys: bool = False
     callbacks_only: bool = False
     dry_run: bool = False
@@ -409,11 +438,12 @@ Operation = (
     | Delete
     | Purge
     | Revise
-    | Rebury
+    | UndoRequeue
     | PutTopic
     | DeleteTopic
     | PauseQueue
     | ResumeQueue
+    | RotateWebhookKey
     | Subscribe
     | RenewSubscription
     | Unsubscribe
@@ -421,6 +451,8 @@ Operation = (
     | Undelivered
     | Replay
     | Swept
+    | SetAside
+    | Retry
     | Record
     | Import
 )

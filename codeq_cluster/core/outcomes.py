@@ -115,12 +115,12 @@ class Imported(Struct, frozen=True, array_like=True, tag="imported", kw_only=Tru
 
     Attributes:
         imported: Tasks that were missing here and now exist.
-        present: Tasks that already existed here.
+        present: Tasks whose id is in use here already.
         ended: Tasks whose retention is over.
         forgotten_keys: How many imported tasks came without their idempotency key.
+        renamed: How many tasks have another id here than in the other cluster, imported or not.
         keys_taken: Ids left out because another task has their idempotency key.
         keys_apart: Ids left out because their idempotency key belongs on another shard.
-        ids_taken: Ids left out because another tenant's task has the id.
         too_large: Ids left out because the task does not fit an entry of the log.
         left: Tasks not looked at, because the tenant has no room.
         limit: The budget that is used up; empty unless some tasks are left.
@@ -131,9 +131,9 @@ class Imported(Struct, frozen=True, array_like=True, tag="imported", kw_only=Tru
     present: int = 0
     ended: int = 0
     forgotten_keys: int = 0
+    renamed: int = 0
     keys_taken: tuple[str, ...] = ()
     keys_apart: tuple[str, ...] = ()
-    ids_taken: tuple[str, ...] = ()
     too_large: tuple[str, ...] = ()
     left: int = 0
     limit: str = ""

@@ -24,6 +24,8 @@ class LifetimeRules:
         dlq_retention_ms: The same for a dead letter.
         key_retention_ms: From a create, the minimum life of its idempotency key and so of its task.
         history_attempts_max: A task keeps this many finished attempts, the newest.
+        overtime_ms: From the end of a task's time limit to the latest end of its lease; room for
+            the worker to end its handler and to report it.
         max_attempts_default: Used if neither the task nor its topic sets `max_attempts`.
         audit_retention_ms: From an operator's action to the deletion of its record.
         delivery_attempts_max: Attempts at a result callback before it is dead.
@@ -33,6 +35,7 @@ class LifetimeRules:
         sweep_delay_ms: From a task's end to the sweep of its uploads; longer than any upload takes.
         budget: The budget of each tenant that is not in `budgets`.
         budgets: By tenant.
+        queues_max: A tenant with so many queues on any shard begins no more; 0 for no bound.
     """
 
     backoff_policy: str = "exp_full_jitter"
@@ -42,6 +45,7 @@ class LifetimeRules:
     dlq_retention_ms: int = 7 * _DAY_MS
     key_retention_ms: int = _DAY_MS
     history_attempts_max: int = HISTORY_ATTEMPTS_MAX
+    overtime_ms: int = 60_000
     max_attempts_default: int = 5
     audit_retention_ms: int = 90 * _DAY_MS
     delivery_attempts_max: int = 5
@@ -51,10 +55,15 @@ class LifetimeRules:
     sweep_delay_ms: int = 0
     budget: Budget = NO_BUDGET
     budgets: Mapping[str, Budget] = field(default_factory=dict)
+    queues_max: int = 0
 
     def budget_of(self, tenant: str) -> Budget:
         """Return the tenant's budget."""
         return self.budgets.get(tenant, self.budget)
+
+    def allows_another_queue(self, count: int) -> bool:
+        """Return whether a tenant with so many queues on its fullest shard may begin another."""
+        return not self.queues_max or count < self.queues_max
 
     def __post_init__(self) -> None:
         assert self.backoff_policy in POLICIES

@@ -52,6 +52,7 @@ def _hashed(state: int, text: str, mask: int) -> int:
     return state
 
 
+@lru_cache
 def _needed(shards: int) -> int:
     """Return the mask of the bits that decide the shard: the lowest, of a power of two.
 

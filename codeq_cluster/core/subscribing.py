@@ -5,12 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Decision, ItemChange
-from codeq_cluster.core.items import ItemKind, Subscription
+from codeq_cluster.core.items import SUBSCRIPTIONS_MAX, ItemKind, Subscription
 from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscribe
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
 from codeq_cluster.core.view import View
-
-SUBSCRIPTIONS_MAX = 1000  # Per tenant: each may be called when any of its queues fills.
 
 
 def subscribe(view: View, operation: Subscribe) -> Decision:

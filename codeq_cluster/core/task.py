@@ -2,19 +2,60 @@
 
 A task's place (a ready queue, a timer, a lease) is a pure function of this value, so a task cannot
 be in two places. Instants are Unix milliseconds; 0 means "not set".
+Each field has its bound: the type's, which no bytes are decoded beyond, or that of a record from
+outside; see `faults`.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from codeq_cluster.core.bounds import (
+    ATTEMPTS_MAX,
+    BODY_BYTES_MAX,
+    KEY_BYTES_MAX,
+    NUMBER,
+    REASON_CHARS_MAX,
+    UPLOAD,
+    Error,
+    Id,
+    Instant,
+    JsonOrNone,
+    Name,
+    NameOrNone,
+    Number,
+    Owner,
+    QueueOrNone,
+    Reason,
+    Seq,
+    Subject,
+    TraceParent,
+    TraceState,
+    UrlOrNone,
+    WorkerName,
+    listed,
+    one_of,
+    sound,
+    text,
+    whole,
+)
+from codeq_cluster.core.handling import HandlingOrNone
 
 PRIORITY_MIN = 0
 PRIORITY_MAX = 9
 
-HISTORY_ERROR_CHARS_MAX = 1024  # The result keeps the whole error; the history is a summary.
+# The statuses of a result.
+COMPLETED = "COMPLETED"
+FAILED = "FAILED"
+
+HISTORY_ERROR_CHARS_MAX = REASON_CHARS_MAX
 HISTORY_ATTEMPTS_MAX = 20  # A poison task must not grow without bound: 20 attempts x ~200 bytes.
+# Artifact sets stored for one task over all its attempts; each becomes a row to sweep at its end.
+UPLOADS_MAX = 100
+ARTIFACTS_MAX = 100  # Of one result.
 
 
 class State(IntEnum):
@@ -52,15 +93,17 @@ class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
         request: Id of the request that ended it; a retry of that request is recognised by it.
         delay_ms: The wait until the task was to be ready again, so that a retry gets the same
             answer.
+        worker_name: What the claim called its worker.
     """
 
-    worker: str
-    started_ms: int
-    ended_ms: int
+    worker: Subject
+    started_ms: Instant
+    ended_ms: Instant
     outcome: AttemptOutcome
-    error: str = ""
-    request: str = ""
-    delay_ms: int = 0
+    error: Reason = ""
+    request: NameOrNone = ""
+    delay_ms: Instant = 0
+    worker_name: WorkerName = ""
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -81,50 +124,84 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         result_bytes: Size of the result; 0 until there is one.
         uploads: Ids of the artifact sets to delete with the task: first those that workers began to
             store, after its end those its result refers to.
+        upload_bytes: The size of each of `uploads`: announced at first, and then as stored.
         endings: How often it became terminal; a revived task does so more than once.
         dead_queue: The queue that keeps it as a dead letter; empty unless DEAD.
+        handling: Its time limit and back-off; None if it says nothing of them.
+        worker_name: What the claim that holds the lease called its worker; it decides nothing.
     """
 
-    id: str
-    tenant: str
-    command: str
-    priority: int
-    max_attempts: int
-    created_ms: int
-    updated_ms: int
+    id: Id
+    tenant: Owner
+    command: Name
+    priority: Annotated[int, whole(PRIORITY_MIN, PRIORITY_MAX)]
+    max_attempts: Annotated[int, whole(1, ATTEMPTS_MAX)]
+    created_ms: Instant
+    updated_ms: Instant
     state: State
-    attempts: int = 0
-    seq: int = 0
-    due_ms: int = 0
-    expires_ms: int = 0
-    retain_until_ms: int = 0
-    worker: str = ""
-    lease_until_ms: int = 0
-    lease_token: int = 0
-    claim: str = ""
-    claimed_ms: int = 0
-    error: str = ""
-    webhook: str = ""
-    trace_parent: str = ""
-    trace_state: str = ""
-    idempotency_key: str = ""
-    run_at_ms: int = 0
-    ready_ms: int = 0
-    ended_by: str = ""
+    attempts: Annotated[int, whole(0, ATTEMPTS_MAX)] = 0
+    seq: Seq = 0
+    due_ms: Instant = 0
+    expires_ms: Instant = 0
+    retain_until_ms: Instant = 0
+    worker: Subject = ""
+    lease_until_ms: Instant = 0
+    lease_token: Instant = 0
+    claim: NameOrNone = ""
+    claimed_ms: Instant = 0
+    error: Error = ""
+    webhook: UrlOrNone = ""
+    trace_parent: TraceParent = ""
+    trace_state: TraceState = ""
+    idempotency_key: Annotated[str, text(KEY_BYTES_MAX)] = ""
+    run_at_ms: Instant = 0
+    ready_ms: Instant = 0
+    ended_by: NameOrNone = ""
     has_result: bool = False
-    history: tuple[Attempt, ...] = ()
-    payload_bytes: int = 0
-    result_bytes: int = 0
-    uploads: tuple[str, ...] = ()
-    endings: int = 0
-    dead_queue: str = ""
+    history: Annotated[
+        tuple[Attempt, ...],
+        Meta(max_length=HISTORY_ATTEMPTS_MAX),
+        listed(HISTORY_ATTEMPTS_MAX, sound, unique=False),
+    ] = ()
+    payload_bytes: Number = 0
+    result_bytes: Number = 0
+    uploads: Annotated[
+        tuple[str, ...], Meta(max_length=UPLOADS_MAX), listed(UPLOADS_MAX, UPLOAD)
+    ] = ()
+    endings: Number = 0
+    dead_queue: QueueOrNone = ""
+    handling: HandlingOrNone = None
+    worker_name: WorkerName = ""
+    upload_bytes: Annotated[
+        tuple[int, ...], Meta(max_length=UPLOADS_MAX), listed(UPLOADS_MAX, NUMBER, unique=False)
+    ] = ()
+
+    @property
+    def stored_bytes(self) -> int:
+        """Return what counts against its tenant's budget: payload, result and artifacts."""
+        return self.payload_bytes + self.result_bytes + sum(self.upload_bytes)
+
+    @property
+    def upload_sizes(self) -> dict[str, int]:
+        """Return the size of each of its uploads."""
+        return dict(zip(self.uploads, self.upload_bytes, strict=True))
+
+
+def worker_shown(of: Task | Attempt) -> str:
+    """Return a worker for people: the token's subject, and the name beside it if it gave one."""
+    return shown_as(of.worker, of.worker_name)
+
+
+def shown_as(worker: str, name: str) -> str:
+    """Return a worker's subject and name as one text."""
+    return f"{worker}/{name}" if name else worker
 
 
 class Artifact(Struct, frozen=True, array_like=True):
     """A named product of a task, stored elsewhere."""
 
-    name: str
-    url: str
+    name: Annotated[str, text(BODY_BYTES_MAX)]
+    url: Annotated[str, text(BODY_BYTES_MAX, empty=False)]
 
 
 class Result(Struct, frozen=True, array_like=True, kw_only=True):
@@ -136,14 +213,18 @@ class Result(Struct, frozen=True, array_like=True, kw_only=True):
         request: Id of the request that stored it.
     """
 
-    task_id: str
-    status: str
-    body: str = ""
-    error: str = ""
-    artifacts: tuple[Artifact, ...] = ()
-    completed_ms: int = 0
-    worker: str = ""
-    request: str = ""
+    task_id: Id
+    status: Annotated[str, one_of((COMPLETED, FAILED))]
+    body: JsonOrNone = ""
+    error: Error = ""
+    artifacts: Annotated[
+        tuple[Artifact, ...],
+        Meta(max_length=ARTIFACTS_MAX),
+        listed(ARTIFACTS_MAX, sound, unique=False),
+    ] = ()
+    completed_ms: Instant = 0
+    worker: Subject = ""
+    request: NameOrNone = ""
 
 
 class Counters(Struct, frozen=True, array_like=True):
@@ -151,7 +232,8 @@ class Counters(Struct, frozen=True, array_like=True):
 
     Attributes:
         dead: Dead letters kept in this queue, whichever queue the tasks belong to.
-        stored_bytes: Payloads and results of the queue's own tasks, wherever they are kept.
+        stored_bytes: Payloads, results and artifacts of the queue's own tasks, wherever they are
+            kept.
     """
 
     ready: int = 0

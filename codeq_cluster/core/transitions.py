@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.items import Policy
-from codeq_cluster.core.operations import Submit
+from codeq_cluster.core.operations import Claim, Submit
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import (
+    COMPLETED,
+    FAILED,
     HISTORY_ERROR_CHARS_MAX,
     Attempt,
     AttemptOutcome,
@@ -21,16 +23,13 @@ from codeq_cluster.core.task import (
     Task,
 )
 
-COMPLETED = "COMPLETED"
-FAILED = "FAILED"
-
 CANCELLED = "CANCELLED"
 LEASE_EXPIRED = "LEASE_EXPIRED"
 MAX_ATTEMPTS = "MAX_ATTEMPTS"
 MESSAGE_EXPIRED = "MESSAGE_EXPIRED"
 
 
-def leased(task: Task, *, worker: str, request: str, lease_until_ms: int, now_ms: int) -> Task:
+def leased(task: Task, claim: Claim, *, now_ms: int) -> Task:
     """READY → LEASED: one more delivery, under a token that no earlier lease of the task had."""
     assert task.state is State.READY
     return replace(
@@ -38,10 +37,11 @@ def leased(task: Task, *, worker: str, request: str, lease_until_ms: int, now_ms
         state=State.LEASED,
         attempts=task.attempts + 1,
         seq=0,
-        worker=worker,
-        lease_until_ms=lease_until_ms,
+        worker=claim.worker,
+        worker_name=claim.worker_name,
+        lease_until_ms=now_ms + claim.lease_ms,
         lease_token=task.lease_token + 1,
-        claim=request,
+        claim=claim.request,
         claimed_ms=now_ms,
         updated_ms=now_ms,
     )
@@ -75,6 +75,7 @@ def returned(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> T
         seq=seq,
         ready_ms=ended.ended_ms,
         worker="",
+        worker_name="",
         lease_until_ms=0,
         claim="",
         claimed_ms=0,
@@ -93,6 +94,7 @@ def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
         seq=seq,
         ready_ms=now_ms,
         worker="",
+        worker_name="",
         lease_until_ms=0,
         claim="",
         claimed_ms=0,
@@ -109,6 +111,7 @@ def delayed(task: Task, ended: Attempt, rules: LifetimeRules) -> Task:
         state=State.DELAYED,
         due_ms=ended.ended_ms + ended.delay_ms,
         worker="",
+        worker_name="",
         lease_until_ms=0,
         claim="",
         claimed_ms=0,
@@ -231,7 +234,7 @@ def revised(
     return replace(after, payload_bytes=payload_bytes)
 
 
-def reburied(task: Task, rules: LifetimeRules, policy: Policy, *, request: str) -> TaskChange:
+def requeue_undone(task: Task, rules: LifetimeRules, policy: Policy, *, request: str) -> TaskChange:
     """READY → DEAD, as it was before: undoes the requeue at the end of its history.
 
     The attempts are counted from the history, whose bound may hide the first of them.
@@ -265,6 +268,7 @@ def attempt_of(
     """Return the delivery under way as an attempt that ends now."""
     return Attempt(
         worker=task.worker,
+        worker_name=task.worker_name,
         started_ms=task.claimed_ms,
         ended_ms=now_ms,
         outcome=outcome,
@@ -303,6 +307,7 @@ def _terminal(
         # The key's row is deleted with its task, so the task must stay for as long as the key is
         # promised.
         retain_until_ms = max(retain_until_ms, task.created_ms + rules.key_retention_ms)
+    sizes = task.upload_sizes if uploads else {}
     after = replace(
         task,
         state=state,
@@ -310,6 +315,7 @@ def _terminal(
         due_ms=0,
         retain_until_ms=retain_until_ms,
         worker="",
+        worker_name="",
         lease_until_ms=0,
         claim="",
         claimed_ms=0,
@@ -319,6 +325,7 @@ def _terminal(
         has_result=True,
         result_bytes=len(result.body.encode()) + len(result.error.encode()),
         uploads=uploads,
+        upload_bytes=tuple(map(sizes.__getitem__, uploads)),
         endings=task.endings + 1,
         dead_queue=dead_queue,
         history=task.history if ended is None else _history(task, ended, rules),

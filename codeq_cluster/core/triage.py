@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from codeq_cluster.core.administering import named_tasks, revived_under
 from codeq_cluster.core.changes import Change, Decision, TaskChange
-from codeq_cluster.core.operations import Purge, Rebury, Revise
+from codeq_cluster.core.operations import Purge, Revise, UndoRequeue
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
-from codeq_cluster.core.transitions import cancelled, reburied, revised
+from codeq_cluster.core.transitions import cancelled, requeue_undone, revised
 from codeq_cluster.core.view import View
 
 _WAITING = (State.READY, State.DELAYED)
@@ -56,7 +56,7 @@ def revise(view: View, operation: Revise, rules: LifetimeRules) -> Decision:
     return Decision(Changed(1), (change,))
 
 
-def rebury(view: View, operation: Rebury, rules: LifetimeRules) -> Decision:
+def undo_requeue(view: View, operation: UndoRequeue, rules: LifetimeRules) -> Decision:
     """Take a requeue back: its tasks that nobody has claimed become dead letters again."""
     assert operation.request
     count = 0
@@ -66,7 +66,7 @@ def rebury(view: View, operation: Rebury, rules: LifetimeRules) -> Decision:
             if not _waits_since(task, operation.requeue):
                 continue
             policy = view.policy(task.tenant, task.command.lower())
-            changes.append(reburied(task, rules, policy, request=operation.request))
+            changes.append(requeue_undone(task, rules, policy, request=operation.request))
         count += 1
     return Decision(Changed(count), tuple(changes))
 

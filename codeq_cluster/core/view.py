@@ -31,6 +31,10 @@ class View(Protocol):
 
     now_ms: int
 
+    @property
+    def asides(self) -> AbstractSet[tuple[str, str]]:
+        """Return the tenant and the id of every `Aside` of the shard."""
+
     def task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
 
@@ -69,6 +73,12 @@ class View(Protocol):
 
     def usage(self, tenant: str) -> Usage:
         """Return the tenant's usage on all shards."""
+
+    def has_queue(self, tenant: str, queue: str) -> bool:
+        """Return whether the queue has any tasks, ended ones included, on any shard."""
+
+    def most_queues(self, tenant: str) -> int:
+        """Return how many queues the tenant has on the shard where it has most of them."""
 
     def turns(self, tenant: str) -> Turns:
         """Return the turns of the tenant's queues; the view owns them."""

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 State = tuple[int, bytes]
 
 
-class BootstrapStanding(Struct, frozen=True, array_like=True, kw_only=True):
+class BootstrapStatement(Struct, frozen=True, array_like=True, kw_only=True):
     """A node's statement about itself before it knows who forms the cluster.
 
     Attributes:
@@ -63,7 +63,7 @@ class Bootstrap:
     """One node's part in the bootstrap.
 
     Args:
-        standing: Returns its current statement.
+        statement: Returns its current statement.
         order: Ids of the configured nodes, in the order in which they are to lead.
         calls: The link.
         level: Of the formats that a new cluster uses.
@@ -81,7 +81,7 @@ class Bootstrap:
     def __init__(
         self,
         *,
-        standing: Callable[[], BootstrapStanding],
+        statement: Callable[[], BootstrapStatement],
         order: Sequence[str],
         calls: Mesh,
         level: int,
@@ -89,7 +89,7 @@ class Bootstrap:
         on_heard: Callable[[Membership], None],
         callers: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
-        self._standing = standing
+        self._statement = statement
         self._order = order
         self._calls = calls
         self._level = level
@@ -102,7 +102,7 @@ class Bootstrap:
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         """Return this node's statement to a peer."""
         del peer, method, body, timeout_s
-        return msgspec.to_builtins(self._standing(), builtin_types=(bytes,))
+        return msgspec.to_builtins(self._statement(), builtin_types=(bytes,))
 
     async def run(self) -> BootstrapOutcome:
         """Ask the others until the cluster's membership is known, without a time limit."""
@@ -117,21 +117,21 @@ class Bootstrap:
 
         The existing nodes may lose their data too, and then bootstrap a new cluster with this one.
         """
-        while not self._standing().members:
+        while not self._statement().members:
             await asyncio.sleep(LATER_PAUSE_S)
             if await self._round() is BootstrapOutcome.BOOTSTRAPPED:
                 return
 
     async def _round(self) -> BootstrapOutcome | str:
         """Ask every node once; return the outcome, or why this node still waits."""
-        mine = self._standing()
+        mine = self._statement()
         others = [peer for peer in mine.peers if peer != mine.me.id]
         callers = [peer for peer in self._callers() if peer not in mine.peers]
         said = await asyncio.gather(*map(self._ask, [*others, *callers]))
         known = [
-            standing
-            for standing in said
-            if standing is not None and (standing.me.id in others or _belongs(standing))
+            statement
+            for statement in said
+            if statement is not None and (statement.me.id in others or _belongs(statement))
         ]
         found = self._judged(mine, known)
         self.waits_for = ""
@@ -147,12 +147,12 @@ class Bootstrap:
         return found
 
     def _judged(
-        self, mine: BootstrapStanding, known: Sequence[BootstrapStanding]
+        self, mine: BootstrapStatement, known: Sequence[BootstrapStatement]
     ) -> BootstrapOutcome | str:
         try:
-            for standing in known:
-                if standing.members:
-                    self._on_heard(codec.decode(standing.members))
+            for statement in known:
+                if statement.members:
+                    self._on_heard(codec.decode(statement.members))
             bootstrap = judge(mine, known, order=self._order, level=self._level)
             if isinstance(bootstrap, Membership):
                 self._on_bootstrap(bootstrap)
@@ -161,16 +161,16 @@ class Bootstrap:
             return str(error)
         return bootstrap
 
-    async def _ask(self, peer: str) -> BootstrapStanding | None:
+    async def _ask(self, peer: str) -> BootstrapStatement | None:
         try:
             said = await self._calls.call(peer, STAND, None, timeout_s=ASK_TIMEOUT_S)
-            return msgspec.convert(said, BootstrapStanding, builtin_types=(bytes,))
+            return msgspec.convert(said, BootstrapStatement, builtin_types=(bytes,))
         except (CodeqError, ValueError):
             return None
 
 
-def _belongs(standing: BootstrapStanding) -> bool:
-    return bool(standing.bootstrap or standing.members)
+def _belongs(statement: BootstrapStatement) -> bool:
+    return bool(statement.bootstrap or statement.members)
 
 
 def _waits(me: str, found: str, missing: Sequence[str]) -> str:
@@ -183,8 +183,8 @@ def _waits(me: str, found: str, missing: Sequence[str]) -> str:
 
 
 def judge(
-    mine: BootstrapStanding,
-    others: Sequence[BootstrapStanding],
+    mine: BootstrapStatement,
+    others: Sequence[BootstrapStatement],
     *,
     order: Sequence[str],
     level: int,
@@ -195,24 +195,24 @@ def judge(
         The bootstrap membership with this node in it; or that the node joins later; or what it
         waits for.
     """
-    for standing in others:
-        if standing.bootstrap:
-            bootstrap = codec.decode(standing.bootstrap)
+    for statement in others:
+        if statement.bootstrap:
+            bootstrap = codec.decode(statement.bootstrap)
             member = bootstrap.of(mine.me.id)
             if member is not None and member.data == mine.me.data:
                 return bootstrap
             return BootstrapOutcome.LATER
-    if any(standing.members for standing in others):
+    if any(statement.members for statement in others):
         return BootstrapOutcome.LATER
-    if {standing.me.id for standing in others} | {mine.me.id} != set(mine.peers):
+    if {statement.me.id for statement in others} | {mine.me.id} != set(mine.peers):
         return "not all nodes answer"
-    if any(standing.peers != mine.peers for standing in others):
+    if any(statement.peers != mine.peers for statement in others):
         return "the nodes are configured with different peers"
-    if any(standing.states != mine.states for standing in others):
+    if any(statement.states != mine.states for statement in others):
         return "the nodes hold different data: restore all of them from the same backup, or none"
     if mine.me.id != min(mine.peers):
         return f"{min(mine.peers)} begins"
-    found = {standing.me.id: standing.me for standing in [mine, *others]}
+    found = {statement.me.id: statement.me for statement in [mine, *others]}
     return Membership(
         members=tuple(found[node_id] for node_id in order),
         level=min(level, *(member.level for member in found.values())),

@@ -10,7 +10,12 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.membership import Member, Membership, data_of
-from codeq_cluster.membership.bootstrap import STAND, Bootstrap, BootstrapOutcome, BootstrapStanding
+from codeq_cluster.membership.bootstrap import (
+    STAND,
+    Bootstrap,
+    BootstrapOutcome,
+    BootstrapStatement,
+)
 from codeq_cluster.membership.registration import Registration
 from codeq_cluster.membership.service import MEMBERS, MembershipService
 from codeq_cluster.raft.group import RaftGroup
@@ -64,7 +69,7 @@ class NodeMembers:
             node_id=self.me.id, replicas=replicas, groups=groups, link=mesh
         )
         self._bootstrap = Bootstrap(
-            standing=self._standing,
+            statement=self._statement,
             order=[peer.id for peer in settings.peers],
             calls=mesh,
             level=LEVEL,
@@ -194,9 +199,9 @@ class NodeMembers:
                     tasks.create_task(self._bootstrap.go_on())
             await self._announcing.run()
 
-    def _standing(self) -> BootstrapStanding:
+    def _statement(self) -> BootstrapStatement:
         bootstrap = self._directory.bootstrap
-        return BootstrapStanding(
+        return BootstrapStatement(
             me=self.me,
             peers=tuple(sorted(self._configured)),
             states=tuple(

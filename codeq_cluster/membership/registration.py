@@ -125,6 +125,7 @@ class Registration:
 
     def _tell(self, reason: str) -> None:
         self.refused = reason
-        if reason not in self._logged:
+        # While no node is connected nobody refuses this one: a new cluster's first node is alone.
+        if self._peers() and reason not in self._logged:
             self._logged.add(reason)
             log.warning("registration refused", extra={"reason": reason})

@@ -10,7 +10,7 @@ from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.errors import StorageFailed
-from codeq_cluster.node.disk_guard import Outages
+from codeq_cluster.node.disk_guard import DiskGuard
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.storage.shard import Shard
 
@@ -26,7 +26,7 @@ class BackupShard:
         shards: Asks leaders.
         catalogue: Knows which entries are applied on this node.
         group: Knows the formats in use, and which peers' states differ.
-        outages: Knows which replicas are out.
+        disk_guard: Knows which replicas are out.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class BackupShard:
         shards: Shards,
         catalogue: Catalogue,
         group: RaftGroup,
-        outages: Outages,
+        disk_guard: DiskGuard,
     ) -> None:
         self._shard = shard
         self._store = store
         self._shards = shards
         self._catalogue = catalogue
         self._group = group
-        self._outages = outages
+        self._disk_guard = disk_guard
 
     @property
     def level(self) -> int:
@@ -53,7 +53,7 @@ class BackupShard:
 
     def watched(self) -> Callable[[], str]:
         """Start to watch the replica; the returned function says what has gone wrong since."""
-        return watch(self._shard, outages=self._outages, group=self._group)
+        return watch(self._shard, disk_guard=self._disk_guard, group=self._group)
 
     def checkpoint(self, path: Path) -> None:
         """Copy the shard's present state to a directory; blocks, raises StorageFailed."""
@@ -74,16 +74,16 @@ class BackupShard:
             await asyncio.sleep(_SPILL_AGAIN_S)
 
 
-def watch(shard: int, *, outages: Outages, group: RaftGroup) -> Callable[[], str]:
+def watch(shard: int, *, disk_guard: DiskGuard, group: RaftGroup) -> Callable[[], str]:
     """Start to watch a replica; the returned function says what has gone wrong since.
 
     It returns a text for the operator, empty if nothing is wrong; call it on the loop.
     """
-    before = None if shard in outages.out else outages.latest(shard)
+    before = None if shard in disk_guard.out else disk_guard.latest(shard)
 
     def wrong() -> str:
         # A replica that is back counts as well: an earlier copy may be of the wrong state.
-        out = outages.latest(shard)
+        out = disk_guard.latest(shard)
         if out is not None and out is not before:
             return out.text
         others = ", ".join(group.status().in_doubt)

@@ -83,4 +83,5 @@ class ClusterCalls:
             ShardCalls(engines, tracing=base.tracing),
             methods=methods,
             traced=base.tracing is not None,
+            wall_ms=base.clock.wall_ms,
         )

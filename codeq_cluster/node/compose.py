@@ -17,9 +17,9 @@ from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.node.artifact_files import open_artifacts
 from codeq_cluster.node.base import NodeBase
+from codeq_cluster.node.features import log_features
 from codeq_cluster.node.front_end import FrontEnd
 from codeq_cluster.node.node_certificates import read_certificates
-from codeq_cluster.node.offers import tell_offers
 from codeq_cluster.node.open_storage import remedy
 from codeq_cluster.node.parts import NodeParts, put_together
 from codeq_cluster.node.webhook_wiring import WebhookWiring
@@ -120,7 +120,7 @@ class Node:
                 parts.readiness.draining = True
                 log.info("stopping")
                 await asyncio.sleep(self.settings.limits.drain_ms / 1000)
-                await parts.drain.give_all_away()
+                await parts.drain.transfer_all()
                 await http.leave()
         finally:
             await self._stack.aclose()
@@ -142,7 +142,7 @@ class Node:
             stack=stack,
         )
 
-        # All parts are made before the first one runs, so nothing happens that nobody hears of.
+        # All listeners are registered before the first part runs, so that none misses an event.
         parts = put_together(base, certificates)
 
         # The groups drive the replicas; snapshot fetches stop before the groups do.
@@ -163,7 +163,7 @@ class Node:
             base=base, parts=parts, files=files, background=outgoing, certificates=certificates
         )
         http = await front_end.open()
-        tell_offers(self.settings)
+        log_features(self.settings)
         log.info("serving", extra={"port": http.port})
         return _Serving(parts, http)
 

@@ -82,7 +82,7 @@ class GuardedReplica(Protocol):
         """Continue with the state on disk; raises DataDirectoryRefused and StorageFailed."""
 
 
-class Outages:
+class DiskGuard:
     """Takes the replicas of a node out and back in.
 
     Attributes:
@@ -94,7 +94,7 @@ class Outages:
         replicas: By shard.
         path: The data directory.
         min_free_bytes: With less, all replicas step back; they return at half as much again.
-        hand_over: Transfers the leaderships while the disk still works; bounded.
+        transfer_all: Transfers the leaderships while the disk still works; bounded.
         fatal: Called with (shard, error) of an error that is not the disk's; does not return.
         free_bytes: Called in a thread; raises OSError.
         size_bytes: Called in a thread; raises OSError.
@@ -111,7 +111,7 @@ class Outages:
         replicas: Sequence[GuardedReplica],
         path: Path,
         min_free_bytes: int,
-        hand_over: Callable[[], Awaitable[None]],
+        transfer_all: Callable[[], Awaitable[None]],
         fatal: Callable[[int, BaseException], None],
         free_bytes: Callable[[Path], int] | None = None,
         size_bytes: Callable[[Path], int] | None = None,
@@ -122,7 +122,7 @@ class Outages:
         self._replicas = replicas
         self._path = path
         self._min_free_bytes = min_free_bytes
-        self._hand_over = hand_over
+        self._transfer_all = transfer_all
         self._fatal = fatal
         self._ask_free = free_bytes or free_bytes_of
         self._ask_size = size_bytes or size_bytes_of
@@ -231,7 +231,7 @@ class Outages:
             await self._withdraw(Outage(reason, f"the disk failed under shard {failed}"))
         elif self._low:
             if len(self._resting) < len(self._replicas):
-                await self._hand_over()
+                await self._transfer_all()
             text = (
                 f"{_mib(self.free_bytes)} MiB are free below {self._path}, "
                 f"store.minFreeBytes is {_mib(self._min_free_bytes)} MiB"

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.raft.group import RaftGroup
 
-# The time a node waits for other nodes to take its leaderships over: longer than a disk or a
-# machine now and then stands still.
-HANDOVER_S = 6.0
+# How long a node waits for others to lead in its place: longer than a disk or machine stalls.
+TRANSFER_S = 6.0
 TRY_S = 0.6  # A little more than the pause that a transfer may take: then the group can ask again.
 
 log = logging.getLogger(__name__)
@@ -36,16 +35,16 @@ class Drain:
         for replica in replicas:
             replica.on_leader(self._changed.set)
 
-    async def give_all_away(self) -> None:
+    async def transfer_all(self) -> None:
         """Transfer every leadership to a peer, so that no client waits for an election.
 
-        It asks until no leadership is left, no peer can be asked, or `HANDOVER_S` have passed.
+        It asks until no leadership is left, no peer can be asked, or `TRANSFER_S` have passed.
         """
         led = len(self._led())
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HANDOVER_S):
+            async with asyncio.timeout(TRANSFER_S):
                 first = True
-                while asked := [group for group in self._led() if self._give_away(group, first)]:
+                while asked := [group for group in self._led() if self._transfer(group, first)]:
                     first = False
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(TRY_S):
@@ -60,7 +59,7 @@ class Drain:
     def _led(self) -> list[RaftGroup]:
         return [group for group in self._groups if group.status().is_leader]
 
-    def _give_away(self, group: RaftGroup, first: bool) -> bool:
+    def _transfer(self, group: RaftGroup, first: bool) -> bool:
         """Ask a peer to lead in this node's place; return whether one was asked.
 
         The first try spreads the shards over the peers that can lead within moments, so that they

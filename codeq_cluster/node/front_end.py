@@ -134,7 +134,7 @@ class FrontEnd:
         reporter = Reporter(
             base.settings,
             groups=parts.replicas.groups,
-            outages=parts.recovery.outages,
+            disk_guard=parts.recovery.disk_guard,
             missing=parts.readiness.missing,
             started_ms=base.clock.wall_ms(),
         )
@@ -157,7 +157,7 @@ class FrontEnd:
                     shards=parts.calls.router,
                     catalogue=parts.replicas.catalogue,
                     group=parts.replicas.groups[shard],
-                    outages=parts.recovery.outages,
+                    disk_guard=parts.recovery.disk_guard,
                 )
                 for shard, store in enumerate(parts.storage.shards)
             ],

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from codeq_cluster.api.server import HttpServer
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.queries.depths import plus
+from codeq_cluster.core.items import TASK, TIMED_KINDS, aside_kind
 from codeq_cluster.core.task import Counters
-from codeq_cluster.node.disk_guard import Outages
+from codeq_cluster.node.disk_guard import DiskGuard
 from codeq_cluster.node.store_metrics import register_stores
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
@@ -33,6 +35,7 @@ def register_gauges(
     for engine in engines:
         metrics.shard_opened(engine.shard)
     register_depths(metrics, engines)
+    _register_asides(metrics, engines)
     _register_raft(metrics, groups)
     register_stores(metrics, stores)
     _register_link(metrics, mesh)
@@ -45,31 +48,47 @@ def register_gauges(
     )
 
 
-def register_outages(metrics: Metrics, outages: Outages) -> None:
+def _register_asides(metrics: Metrics, engines: Sequence[Engine]) -> None:
+    def asides() -> Iterator[Sample]:
+        for engine in engines:
+            if engine.leads:  # Every node has every shard, so only its leader counts for it.
+                kinds = Counter(aside_kind(name) for _, name in engine.view.asides)
+                for kind in (TASK, *TIMED_KINDS):
+                    yield (str(engine.shard), kind), kinds[kind]
+
+    metrics.read_at_scrape(
+        "codeq_items_aside",
+        "Tasks and items that are set aside in the shards that this node leads, by kind.",
+        ("shard", "kind"),
+        asides,
+    )
+
+
+def register_disk_guard(metrics: Metrics, disk_guard: DiskGuard) -> None:
     """Register the metrics of the disk and of replicas that have stepped back."""
     metrics.read_at_scrape(
         "codeq_disk_free_bytes",
         "Free bytes on the disk of the data directory.",
         (),
-        lambda: [((), float(outages.free_bytes))],
+        lambda: [((), float(disk_guard.free_bytes))],
     )
     metrics.read_at_scrape(
         "codeq_disk_size_bytes",
         "Size in bytes of the disk of the data directory.",
         (),
-        lambda: [((), float(outages.size_bytes))],
+        lambda: [((), float(disk_guard.size_bytes))],
     )
     metrics.read_at_scrape(
         "codeq_replica_out",
         "1 for each replica of this node that takes no part, by reason.",
         ("shard", "reason"),
-        lambda: [((str(shard), out.reason.value), 1.0) for shard, out in outages.out.items()],
+        lambda: [((str(shard), out.reason.value), 1.0) for shard, out in disk_guard.out.items()],
     )
     metrics.read_at_scrape(
         "codeq_replica_reseeded_total",
         "Times that a replica's state differed from the majority's and was fetched again.",
         ("shard",),
-        lambda: [((str(shard),), float(count)) for shard, count in outages.reseeded.items()],
+        lambda: [((str(shard),), float(count)) for shard, count in disk_guard.reseeded.items()],
         counter=True,
     )
 

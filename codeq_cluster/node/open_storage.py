@@ -17,7 +17,8 @@ from codeq_cluster.raft.io_adapters import DiskThread, LoopTimers
 from codeq_cluster.settings import Durability, NodeSettings
 from codeq_cluster.storage.directory import DataDirectory, open_directory
 from codeq_cluster.storage.node_storage import NodeStorage
-from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
 from codeq_cluster.storage.shard import Shard
 from codeq_cluster.storage.syncers import syncer_of
 from codeq_cluster.storage.wal_writer import Syncer

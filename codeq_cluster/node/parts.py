@@ -62,10 +62,17 @@ def put_together(base: NodeBase, certificates: NodeCertificates) -> NodeParts:
     readiness = Readiness(
         groups=replicas.groups,
         members=members,
-        outages=recovery.outages,
+        disk_guard=recovery.disk_guard,
         entries_in_flight_max=settings.raft.entries_in_flight_max,
     )
-    status = NodeStatus(settings, groups=replicas.groups, members=members, syncer=storage.syncer)
+    status = NodeStatus(
+        settings,
+        groups=replicas.groups,
+        asides=lambda shard: len(replicas.engines[shard].view.asides),
+        members=members,
+        syncer=storage.syncer,
+        away_since_ms=calls.handler.away_since_ms,
+    )
     return NodeParts(
         storage=storage,
         mesh=mesh,

@@ -20,6 +20,7 @@ class PeerHandler:
         shard_calls: Answers the calls about shards, and the ones that nobody knows.
         methods: Answer all other calls, by name.
         traced: Whether calls have spans.
+        wall_ms: Tells the time, Unix milliseconds.
 
     Attributes:
         quick: The methods that are answered without a task of their own.
@@ -32,10 +33,15 @@ class PeerHandler:
         *,
         methods: Mapping[str, Method],
         traced: bool,
+        wall_ms: Callable[[], int],
     ) -> None:
         self._groups = groups
         self._shard_calls = shard_calls
         self._methods = methods
+        self._wall_ms = wall_ms
+        self._since_ms = wall_ms()
+        self._up: set[str] = set()
+        self._down_ms: dict[str, int] = {}
         # Spans need a task of their own around each call.
         self.quick: Mapping[str, Quick] = {} if traced else {"operate": shard_calls.serve_operate}
 
@@ -46,13 +52,21 @@ class PeerHandler:
 
     def on_up(self, peer: str) -> None:
         """Tell every group that a peer can be reached."""
+        self._up.add(peer)
+        self._down_ms.pop(peer, None)
         for group in self._groups:
             group.peer_up(peer)
 
     def on_down(self, peer: str, *, refused: bool) -> None:
         """Tell every group that a peer cannot be reached, and whether its process has ended."""
+        self._up.discard(peer)
+        self._down_ms.setdefault(peer, self._wall_ms())
         for group in self._groups:
             group.peer_down(peer, refused=refused)
+
+    def away_since_ms(self, peer: str) -> int:
+        """Return since when a peer cannot be reached, at the earliest since the start; else 0."""
+        return 0 if peer in self._up else self._down_ms.get(peer, self._since_ms)
 
     async def on_call(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         """Answer a call."""

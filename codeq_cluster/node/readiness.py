@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from codeq_cluster.membership.node_view import NodeMembers
-from codeq_cluster.node.disk_guard import Outages
+from codeq_cluster.node.disk_guard import DiskGuard
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.wire.refusals import HandshakeRefusal
@@ -17,7 +17,7 @@ class Readiness:
     Args:
         groups: Of this node, in the order of shards.
         members: The cluster's membership.
-        outages: The replicas that are out.
+        disk_guard: Knows which replicas are out.
         entries_in_flight_max: Of a leader.
 
     Attributes:
@@ -29,13 +29,13 @@ class Readiness:
         *,
         groups: Sequence[RaftGroup],
         members: NodeMembers,
-        outages: Outages,
+        disk_guard: DiskGuard,
         entries_in_flight_max: int,
     ) -> None:
         self.draining = False
         self._groups = groups
         self._members = members
-        self._outages = outages
+        self._disk_guard = disk_guard
         # Under load a follower is always a few entries behind; balancers must not leave it for
         # that.
         self._tolerated = 2 * entries_in_flight_max
@@ -60,7 +60,7 @@ class Readiness:
 
     def _unseated(self, status: GroupStatus) -> str:
         """Return why this node is not a member, for a shard it does not belong to yet."""
-        if status.shard in self._outages.out or (status.voting and status.leader is not None):
+        if status.shard in self._disk_guard.out or (status.voting and status.leader is not None):
             return ""
         me = self._members.me.id
         if others := self._members.denied_as(HandshakeRefusal.RECOVERED):
@@ -79,7 +79,7 @@ class Readiness:
 
     def _of_shard(self, status: GroupStatus, *, in_full: bool) -> str:
         """Return a shard's problem, as the text after its number; empty for none."""
-        if status.shard in (out := self._outages.out):
+        if status.shard in (out := self._disk_guard.out):
             outage = out[status.shard]
             return f": {outage.text if in_full else outage.public}"
         if not status.voting:

@@ -9,16 +9,16 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.errors import StorageDamaged
 from codeq_cluster.membership.node_view import NodeMembers
 from codeq_cluster.node.base import NodeBase
-from codeq_cluster.node.disk_guard import OutageReason, Outages, free_bytes_of
+from codeq_cluster.node.disk_guard import DiskGuard, OutageReason, free_bytes_of
 from codeq_cluster.node.drain import Drain
 from codeq_cluster.node.fatal import stop_at_once
-from codeq_cluster.node.metrics import register_outages
+from codeq_cluster.node.metrics import register_disk_guard
 from codeq_cluster.node.open_storage import OpenStorage
 from codeq_cluster.node.peer_handler import Method
 from codeq_cluster.node.replica_events import ReplicaEvents
 from codeq_cluster.node.replicas import Replicas
 from codeq_cluster.node.shard_replica import ShardReplica
-from codeq_cluster.raft.journal import stored_place
+from codeq_cluster.raft.journal_rows import stored_place
 from codeq_cluster.snapshots.checkpoint import Snapshots
 from codeq_cluster.snapshots.fetcher import SnapshotFetcher
 from codeq_cluster.snapshots.ports import READ, TAKE
@@ -32,7 +32,7 @@ class Recovery:
     """Looks after the replicas of one node, on events from their groups.
 
     Attributes:
-        outages: The replicas that are out.
+        disk_guard: Knows which replicas are out.
 
     Args:
         base: Of the node.
@@ -64,15 +64,15 @@ class Recovery:
             ShardReplica(store, group, engine)
             for store, group, engine in zip(stores, replicas.groups, replicas.engines, strict=True)
         ]
-        self.outages = Outages(
+        self.disk_guard = DiskGuard(
             replicas=shard_replicas,
             path=settings.data_dir,
             min_free_bytes=settings.store.min_free_bytes,
-            hand_over=drain.give_all_away,
+            transfer_all=drain.transfer_all,
             fatal=stop_at_once,
             on_out_of_service=replicas.waiters.all,
         )
-        register_outages(base.metrics, self.outages)
+        register_disk_guard(base.metrics, self.disk_guard)
         snapshots = [
             Snapshots(
                 storage.directory.snapshots_path(shard),
@@ -118,12 +118,12 @@ class Recovery:
         """
         self._watch_for_damage()
         self._stack.push_async_callback(self._background.stop)
-        self._background.spawn(self.outages.watch())
+        self._background.spawn(self.disk_guard.watch())
         self._background.spawn(self._server.watch())
 
     def is_out(self, shard: int) -> bool:
         """Return whether a shard's replica is out."""
-        return shard in self.outages.out
+        return shard in self.disk_guard.out
 
     def behind(self, shard: int) -> None:
         """Fetch a snapshot: the leader no longer has entries that the replica needs."""
@@ -131,19 +131,19 @@ class Recovery:
 
     def diverged(self, shard: int, index: int) -> None:
         """Replace a replica's state, which differed from the majority's at an entry."""
-        if self.outages.diverged(shard, index):
+        if self.disk_guard.diverged(shard, index):
             self.behind(shard)
 
     def failed(self, shard: int, error: BaseException) -> None:
         """Take a replica out because its disk refused or its data is damaged."""
-        self.outages.failed(shard, error)
+        self.disk_guard.failed(shard, error)
 
     def _installed(self, shard: int, seconds: float) -> None:
         self._metrics.snapshot_taken(shard, seconds)
-        self.outages.installed(shard)
+        self.disk_guard.installed(shard)
 
     def _is_out_of_room(self, shard: int) -> bool:
-        outage = self.outages.out.get(shard)
+        outage = self.disk_guard.out.get(shard)
         return outage is not None and outage.reason is OutageReason.DISK_FULL
 
     def _watch_for_damage(self) -> None:

@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from functools import partial
 
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.broker.engine.engine import Engine, EngineLimits
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.engine.from_settings import limits_of, rules_of
+from codeq_cluster.broker.engine.state import EngineSetup
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.codec.membership import Membership
-from codeq_cluster.core.budget import Budget
-from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.node.base import NodeBase
 from codeq_cluster.node.open_storage import OpenStorage, naming_remedy
 from codeq_cluster.node.replica_events import ReplicaEvents
-from codeq_cluster.raft.group import Identity, RaftGroup
+from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
-from codeq_cluster.raft.ports import Ports
-from codeq_cluster.settings import BudgetSettings, NodeSettings, TenantBudget
+from codeq_cluster.raft.ports import Beat, Ports
+from codeq_cluster.raft.replica import ReplicaId
 from codeq_cluster.telemetry.history import History
 from codeq_cluster.telemetry.tasks import TaskObserver
 from codeq_cluster.wire import Mesh
@@ -52,9 +53,12 @@ class Replicas:
         self._storage = storage
         self._mesh = mesh
         self._events = events
-        self._timers = LoopTimers(asyncio.get_running_loop())
+        self._timers, self._beat = LoopTimers(asyncio.get_running_loop()), Beat()
         settings = base.settings
-        self.catalogue = catalogue = Catalogue([store.state for store in storage.shards])
+        self.catalogue = catalogue = Catalogue(
+            [store.state for store in storage.shards],
+            failed=partial(base.metrics.item_failed, Loop.CATALOGUE),
+        )
         self.history = History(catalogue.counters, base.now_s)
         self.waiters = waiters = Waiters(
             waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable
@@ -87,25 +91,26 @@ class Replicas:
     def _make_engines(self) -> Sequence[Engine]:
         base, settings = self._base, self._base.settings
         catalogue, waiters = self.catalogue, self.waiters
-        rules, limits = _rules_of(settings), _limits_of(settings)
-        observer = TaskObserver(base.metrics, self.history)
+        setup = EngineSetup(
+            node_id=settings.node_id,
+            shards=settings.shards,
+            rules=rules_of(settings),
+            limits=limits_of(settings),
+            clock=base.clock,
+            observer=TaskObserver(base.metrics, self.history),
+            catalogue=catalogue,
+            tracing=base.tracing,
+            awaited=lambda: waiters.awaited,
+        )
         engines = []
         for shard, store in enumerate(self._storage.shards):
             with naming_remedy(settings.data_dir, shard=shard):
                 engine = Engine(
-                    node_id=settings.node_id,
+                    setup,
                     shard=shard,
-                    shards=settings.shards,
                     store=store.state,
-                    rules=rules,
-                    limits=limits,
-                    clock=base.clock,
                     fraction=random.SystemRandom().random,
-                    observer=observer,
-                    tracing=base.tracing,
-                    catalogue=catalogue,
                     open_log=self._open_group,
-                    awaited=lambda: waiters.awaited,
                 )
             # The catalogue first: woken callers rely on it.
             engine.on_rows(catalogue.rows)
@@ -121,7 +126,7 @@ class Replicas:
         settings, shard = self._base.settings, engine.shard
         directory, store = self._storage.directory, self._storage.shards[shard]
         group = RaftGroup(
-            Identity(shard=shard, node_id=settings.node_id, incarnation=directory.incarnation),
+            ReplicaId(shard=shard, node_id=settings.node_id, incarnation=directory.incarnation),
             bootstrap=directory.bootstrap or Membership(),
             ports=Ports(
                 store=store.log,
@@ -131,48 +136,10 @@ class Replicas:
                 link=GroupLink(self._mesh, shard),
                 timers=self._timers,
                 random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
+                beat=self._beat,
             ),
             events=self._events.of(shard),
             settings=settings.raft,
         )
         self.groups.append(group)
         return group
-
-
-def _rules_of(settings: NodeSettings) -> LifetimeRules:
-    lifecycle = settings.lifecycle
-    return LifetimeRules(
-        backoff_policy=lifecycle.backoff_policy.value,
-        backoff_base_ms=lifecycle.backoff_base_seconds * 1000,
-        backoff_max_ms=lifecycle.backoff_max_seconds * 1000,
-        retention_ms=lifecycle.retention_seconds * 1000,
-        dlq_retention_ms=lifecycle.dlq_retention_seconds * 1000,
-        audit_retention_ms=lifecycle.audit_retention_seconds * 1000,
-        max_attempts_default=lifecycle.max_attempts_default,
-        delivery_attempts_max=settings.webhooks.max_attempts,
-        delivery_age_max_ms=settings.webhooks.max_age_seconds * 1000,
-        delivery_base_ms=settings.webhooks.base_backoff_seconds * 1000,
-        delivery_max_ms=settings.webhooks.max_backoff_seconds * 1000,
-        # Twice a timeout: recording the upload may take as long as a request, and the upload starts
-        # after it.
-        sweep_delay_ms=settings.limits.request_timeout_ms + settings.artifacts.timeout_ms,
-        budget=_budget(settings.budgets),
-        budgets={each.tenant: _budget(each) for each in settings.budgets.tenants},
-    )
-
-
-def _limits_of(settings: NodeSettings) -> EngineLimits:
-    return EngineLimits(
-        operations_max=settings.limits.operations_queued_max,
-        bytes_max=settings.limits.operations_queued_bytes_max,
-        lease_grace_ms=int(settings.lifecycle.lease_grace_seconds * 1000),
-        entry_bytes_max=settings.raft.entry_bytes_max,
-    )
-
-
-def _budget(bounds: BudgetSettings | TenantBudget) -> Budget:
-    return Budget(
-        waiting_max=bounds.ready_tasks,
-        leased_max=bounds.in_flight,
-        bytes_max=bounds.stored_bytes,
-    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from codeq_cluster import __version__
 from codeq_cluster.broker.ports import ReadinessCheck
 from codeq_cluster.membership.node_report import NodeReport, ShardReport
-from codeq_cluster.node.disk_guard import Outages
+from codeq_cluster.node.disk_guard import DiskGuard
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.settings import NodeSettings
 
@@ -22,7 +22,7 @@ class Reporter:
     Args:
         settings: The node's settings.
         groups: Of this node.
-        outages: The replicas that are out.
+        disk_guard: Knows which replicas are out.
         missing: Returns why the node is not ready.
         started_ms: Unix milliseconds.
     """
@@ -32,13 +32,13 @@ class Reporter:
         settings: NodeSettings,
         *,
         groups: Sequence[RaftGroup],
-        outages: Outages,
+        disk_guard: DiskGuard,
         missing: ReadinessCheck,
         started_ms: int,
     ) -> None:
         self._settings = settings
         self._groups = groups
-        self._outages = outages
+        self._disk_guard = disk_guard
         self._missing = missing
         self._started_ms = started_ms
 
@@ -60,7 +60,7 @@ class Reporter:
 
     def _shard(self, group: RaftGroup) -> ShardReport:
         status = group.status()
-        out = self._outages.out.get(status.shard)
+        out = self._disk_guard.out.get(status.shard)
         lags = {peer.id: max(0, status.log_last - peer.match_index) for peer in status.peers}
         return ShardReport(
             shard=status.shard,

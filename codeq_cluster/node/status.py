@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from codeq_cluster.broker.values import PeerView, ShardStatus
 from codeq_cluster.membership.node_view import NodeMembers
@@ -17,8 +17,10 @@ class NodeStatus:
     Args:
         settings: The node's settings.
         groups: Of this node, in the order of shards.
+        asides: Returns how many tasks and items of a shard are set aside.
         members: The cluster's members and their addresses.
         syncer: Syncs the node's log; None when nobody does.
+        away_since_ms: Returns since when a peer cannot be reached; 0 for one that can.
     """
 
     def __init__(
@@ -26,13 +28,17 @@ class NodeStatus:
         settings: NodeSettings,
         *,
         groups: Sequence[RaftGroup],
+        asides: Callable[[int], int],
         members: NodeMembers,
         syncer: Syncer | None,
+        away_since_ms: Callable[[str], int],
     ) -> None:
         self._settings = settings
         self._groups = groups
+        self._asides = asides
         self._members = members
         self._syncer = syncer
+        self._away_since_ms = away_since_ms
 
     def shards(self) -> list[ShardStatus]:
         """Return one status per shard."""
@@ -72,6 +78,7 @@ class NodeStatus:
             knows=_knows(group, settings.node_id),
             durability=settings.raft.durability.value,
             log_sync=log_sync,
+            aside=self._asides(status.shard),
             peers=tuple(
                 PeerView(
                     id=peer.id,
@@ -79,6 +86,7 @@ class NodeStatus:
                     http_addr=known[peer.id].http,
                     voter=peer.voter,
                     connected=peer.connected,
+                    away_since_ms=0 if peer.connected else self._away_since_ms(peer.id),
                     match_index=peer.match_index,
                     knows=_knows(group, peer.id),
                 )

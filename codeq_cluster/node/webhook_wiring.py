@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from codeq_cluster.artifacts.garbage_collection import GarbageCollection
+from codeq_cluster.artifacts.garbage_collection import AT_ONCE, GarbageCollection
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.core.items import Delivery, Item, Sweep
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Operation
+from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.node.artifact_files import ArtifactFiles
 from codeq_cluster.node.base import NodeBase
 from codeq_cluster.node.parts import NodeParts
@@ -48,7 +50,7 @@ class WebhookWiring:
         """
         # Callers of the sender stop before it does, so that a planned stop does not count as a
         # target's failure.
-        sender = Sender(self._settings)
+        sender = Sender(self._settings, webhook_key=self._catalogue.webhook_key)
         await sender.start()
         self._stack.push_async_callback(sender.stop)
         background = Background()
@@ -75,9 +77,11 @@ class WebhookWiring:
                 engine,
                 store.state,
                 run=partial(_run_outbox_job, callbacks, sweeps, store.state),
-                room=partial(_room, callbacks, sweeps),
+                room=partial(_room, callbacks),
+                shares=partial(_shares, sender, sweeps),
                 age_max_ms=self._settings.max_age_seconds * 1000,
                 background=background,
+                failed=partial(self._metrics.item_failed, Loop.OUTBOX),
             )
             engine.on_rows(outbox_jobs.rows)
             engine.on_reload(outbox_jobs.reload)
@@ -123,12 +127,16 @@ async def _run_outbox_job(
 ) -> Operation | None:
     if isinstance(item, Sweep):
         return await sweeps.run(item)
-    assert isinstance(item, Delivery), f"no errand: {item}"
+    assert isinstance(item, Delivery), f"no outbox job: {item}"
     return await callbacks.run(store, item)
 
 
-def _room(callbacks: Callbacks, sweeps: GarbageCollection, item: Item) -> int:
+def _room(callbacks: Callbacks, item: Item) -> int:
     if isinstance(item, Sweep):
-        return sweeps.room
-    assert isinstance(item, Delivery), f"no errand: {item}"
+        return AT_ONCE  # All go to one store, so a tenant's share is the only bound.
+    assert isinstance(item, Delivery), f"no outbox job: {item}"
     return callbacks.room(item)
+
+
+def _shares(sender: Sender, sweeps: GarbageCollection, item: Item) -> FairShares:
+    return sweeps.jobs if isinstance(item, Sweep) else sender.calls

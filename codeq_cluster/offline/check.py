@@ -14,7 +14,7 @@ from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.offline.inspect import add_pending, mirrored
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.storage.directory import DirectoryIdentity, held_directory, read_identity
-from codeq_cluster.storage.rocks import StoredShard
+from codeq_cluster.storage.stored_shard import StoredShard
 
 _ALL = (b"", b"\xff" * 8)
 
@@ -50,7 +50,7 @@ def examined(path: Path) -> Iterator[Examined]:
         except DataDirectoryRefused as error:
             damages.append(str(error))
         if identity is not None:
-            members = set((identity.founding or Membership()).voters)
+            members = set((identity.bootstrap or Membership()).voters)
             with TemporaryDirectory(prefix="codeq-repair-") as aside:
                 for shard in range(identity.shards):
                     try:

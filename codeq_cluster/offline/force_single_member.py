@@ -14,9 +14,12 @@ from codeq_cluster.codec.membership import PAST_MAX, Member, Membership
 from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
+from codeq_cluster.storage.buffer import RowBuffer
 from codeq_cluster.storage.directory import DirectoryIdentity, segments_of, stopped_directory
 from codeq_cluster.storage.opening import bring_up
-from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from codeq_cluster.storage.shard import write_log_rows
 from codeq_cluster.storage.swap import settle
 from codeq_cluster.storage.wal import Wal
 
@@ -65,7 +68,10 @@ class Survivor:
             journal.setCurrentTerm(journal.term + 1, None)
             journal.name_members(alone)
             flush = journal.flush()
-            store.log.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
+            rows = RowBuffer()
+            rows.write(flush.puts, flush.delete_ranges)
+            write_log_rows(store, rows, mark=store.mark)
+            store.sync()
             journal.flushed()
 
 
@@ -95,6 +101,6 @@ def survivor(path: Path) -> Iterator[Survivor]:
         shards = []
         for store in stores:
             journal = Journal(store.log, cache_bytes_max=_LOG_CACHE_BYTES)
-            journal.load(applied=store.state.applied_index, bootstrap=identity.founding)
+            journal.load(applied=store.state.applied_index, bootstrap=identity.bootstrap)
             shards.append((store, journal))
         yield Survivor(identity, shards)

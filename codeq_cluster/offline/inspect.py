@@ -14,10 +14,10 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.task import Counters, Task
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
-from codeq_cluster.raft.journal import stored_end, stored_entries, stored_term, stored_vote
+from codeq_cluster.raft.journal_rows import stored_end, stored_entries, stored_term, stored_vote
 from codeq_cluster.raft.messages import MEMBERS, NO_OP
 from codeq_cluster.storage.directory import DirectoryIdentity, segments_of, stopped_directory
-from codeq_cluster.storage.rocks import StoredShard
+from codeq_cluster.storage.stored_shard import StoredShard
 from codeq_cluster.storage.swap import settled
 from codeq_cluster.storage.wal import stored_writes
 
@@ -116,7 +116,7 @@ class StoppedNode:
         for number, shard in enumerate(self._shards):
             with _damage_of_log(number):
                 last, membership = stored_end(
-                    shard.log_get, shard.log_rows, bootstrap=self.identity.founding
+                    shard.log_get, shard.log_rows, bootstrap=self.identity.bootstrap
                 )
             yield Stand(shard=number, applied=shard.index, last=last, voters=membership.voters)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from codeq_cluster.raft.voters import Voters
+from codeq_cluster.raft.members import Voters
 
 # All times are fractions of the election timeout. Safety depends on none of them.
 # A starting cluster has no leader. The preferred node goes first, so the others need not compete.
@@ -68,7 +68,9 @@ class Elections:
         self._granted.clear()
         self._asked_term = 0
         self._tries = 0
-        self._arm(now, self._silence)
+        low, high = _SILENCE_OTHERS if self._voters.rank else _SILENCE_PREFERRED
+        wait = low + (high - low) * self._random.random()
+        self.deadline = now + self._election_s * wait
 
     def link_up(self, peer: str, now: float) -> None:
         """Note that the peer can be reached, which does not yet mean that it leads.

@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from codeq_cluster.codec import levels
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import ReleaseTooOld, StorageFailed
-from codeq_cluster.raft import library, state_exchange
-from codeq_cluster.raft.elections import Campaign
-from codeq_cluster.raft.journal import TRIM_ENTRIES, Journal, Rows
+from codeq_cluster.raft import library
+from codeq_cluster.raft.journal_rows import Rows, rows_after_snapshot, rows_from
 from codeq_cluster.raft.leader import Leader
-from codeq_cluster.raft.messages import TimeoutNow
-from codeq_cluster.raft.parts import StartedParts, lasting_parts, started_parts
+from codeq_cluster.raft.messages import Answer, TimeoutNow
 from codeq_cluster.raft.ports import Events, Ports
-from codeq_cluster.raft.replica import Context, Replica
-from codeq_cluster.raft.roster import check_level
-from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from codeq_cluster.raft.replica import Replica, ReplicaId
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
+from codeq_cluster.raft.schedule import Schedule
 from codeq_cluster.raft.status import GroupStatus, describe
 from codeq_cluster.raft.turn import Turn
 from codeq_cluster.settings import RaftSettings
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Which member of which group this is.
-
-    Attributes:
-        shard: Number of the shard, for logs and status.
-        node_id: This node.
-        incarnation: Grows durably with each start on the same data; 1 to 2^64 - 1.
-        level: The newest format version this node knows; it does not serve a group that uses a
-            newer one.
-    """
-
-    shard: int
-    node_id: str
-    incarnation: int
-    level: int = levels.LEVEL
 
 
 class RaftGroup:
@@ -56,7 +32,7 @@ class RaftGroup:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ReplicaId,
         *,
         bootstrap: Membership,
         ports: Ports,
@@ -75,39 +51,21 @@ class RaftGroup:
             settings: Times and sizes.
             rules: Production keeps the default; tests show what a rule prevents.
         """
-        self._context = Context(
-            shard=identity.shard,
-            node_id=identity.node_id,
-            incarnation=identity.incarnation,
-            level=identity.level,
-            settings=settings,
-            rules=rules,
-            counters=Counter(),
-            now=ports.timers.now,
+        self._schedule = Schedule(
+            ports.timers, turn_s=settings.turn_ms / 1000, turn=self._turn, due=self._due
         )
-        self._ports = ports
-        self._events = events
-        self._lasting = lasting = lasting_parts(
-            self._context,
-            bootstrap=bootstrap,
+        self._replica = Replica(
+            identity,
+            initial_members=bootstrap,
             ports=ports,
             events=events,
-            turn=self._turn,
-            due=self._due,
-            on_end=self._end_leadership,
+            settings=settings,
+            rules=rules,
+            schedule=self._schedule,
         )
-        self._schedule = lasting.schedule
-        self._inbox = lasting.inbox
-        self._voters = lasting.voters
-        self._elections = lasting.elections
-        self._journal = self._new_journal()
         self._paused = False
         self._idle: Callable[[BaseException | None], None] | None = None
-        self._started: StartedParts
-        self._replica: Replica
-        self._engine: SafeSyncObj
         self._leader: Leader
-        self._campaign: Campaign
         self._take_turn: Callable[[], None]
 
     # Life.
@@ -120,38 +78,17 @@ class RaftGroup:
             ReleaseTooOld: The group uses formats that this node does not know.
             SafetyViolated: The library is not the one this release holds.
         """
+        replica = self._replica
         library.verify()
-        library.use_clock(self._context.now)
-        lasting, machine = self._lasting, self._ports.machine
-        initial = lasting.initial_members.members
-        self._journal.load(
-            applied=machine.applied_index,
-            committed=machine.seen_index,
-            bootstrap=initial if initial.members else None,
-        )
-        check_level(self._journal.memberships.newest[1], self._context)
-        self._voters.adopt(*self._journal.memberships.newest)
-        started = self._started = started_parts(lasting, self._journal)
-        self._replica, self._engine = started.replica, started.replica.engine
-        self._leader, self._campaign = started.leader, started.campaign
-        turn = Turn(lasting, started, on_failed=self._fail, on_idle=self._flush_ended)
-        self._take_turn = turn.take
-        lasting.role.begin(self._engine.term())
+        library.use_clock(replica.now)
+        replica.load()
+        turn = Turn(replica, on_failed=self._fail, on_idle=self._flush_ended)
+        self._leader, self._take_turn = turn.leader, turn.take
         self._schedule.start()
         self._paused = False
-        self._elections.start(self._context.now())
-        self._events.on_members()
+        replica.elections.start(replica.now())
+        replica.events.on_members()
         self._schedule.want()
-
-    def _new_journal(self) -> Journal:
-        settings = self._context.settings
-        return Journal(
-            self._ports.store,
-            cache_bytes_max=settings.cache_bytes_max,
-            keep_committed=self._context.rules.keep_committed,
-            # A log with a small bound would exceed it by more than the bound itself.
-            trim_entries=min(TRIM_ENTRIES, max(1, settings.log_entries_max // 4)),
-        )
 
     def stop(self) -> None:
         """Stop for good: no callback follows, not even for a flush under way."""
@@ -186,51 +123,74 @@ class RaftGroup:
         Raises:
             DataDirectoryRefused: Log and state are damaged or do not fit.
         """
-        self._journal = self._new_journal()
         self.start()
 
     def _stand_back(self) -> None:
         """Promise nothing any more; a leader asks its best peer to start an election at once."""
-        engine, outbox = self._engine, self._lasting.outbox
-        if engine.leads():
+        replica = self._replica
+        engine, outbox = replica.engine, replica.outbox
+        if engine.leads:
             peer = self._leader.transfer.successor()
             if peer is not None:
-                outbox.send(peer, TimeoutNow(term=engine.term()))
+                outbox.send(peer, TimeoutNow(term=engine.term))
         self.stop()
         self._paused = True
         self._leader.end()
         outbox.forget()
-        self._ports.source.follow(None)
+        replica.ports.source.follow(None)
 
     # Snapshots.
 
     def rows_after_snapshot(self, index: int, term: int, members: bytes) -> Rows:
         """Return the log's rows that belong beside a snapshot's state; the group must be paused.
 
+        Term and vote stay; so does the log after the snapshot, if it is the snapshot's own.
+
         Args:
             index: Of the last entry in the snapshot's state.
             term: Of that entry.
             members: The row with the membership at that entry.
         """
+        replica = self._replica
         assert not self._schedule.running, "the log may change"
-        return state_exchange.rows_beside(self._replica, self._ports.store, index, term, members)
+        journal, rules = replica.journal, replica.rules
+        vote: tuple[int, str | None] = (journal.term, journal.voted_for)
+        if term > journal.term or not rules.keep_the_vote:
+            # The snapshot's leader was elected in a newer term, in which this node has not voted.
+            vote = (term, None)
+        keep = rules.keep_the_suffix and journal.term_at(index) == term
+        return rows_after_snapshot(
+            index,
+            term,
+            vote_term=vote[0],
+            voted_for=vote[1],
+            kept=rows_from(replica.ports.store, index) if keep else (),
+            members=members,
+        )
 
     def wants_snapshot(self, index: int, term: int) -> bool:
         """Return whether a snapshot of that entry takes this replica forward.
 
         A replica with a diverged state takes any snapshot that its log continues.
         """
-        return state_exchange.wants(self._replica, index, term)
+        replica, journal = self._replica, self._replica.journal
+        if replica.divergence.wrong_at:
+            return index >= journal.first
+        if replica.rules.newer_snapshots_only and index <= journal.commit:
+            return False
+        return journal.term_at(index) != term
 
     @property
     def wanted_from(self) -> int:
         """Return the lowest entry a useful snapshot may end with: this log has what follows it."""
-        return state_exchange.wanted_from(self._replica)
+        replica = self._replica
+        return replica.journal.first if replica.divergence.wrong_at else 0
 
     @property
     def serves_snapshots(self) -> bool:
         """Return whether this replica may serve snapshots to others."""
-        return self._schedule.running and self._engine.leads() and not self._replica.divergence.open
+        replica = self._replica
+        return self._schedule.running and replica.engine.leads and not replica.divergence.open
 
     def hold(self) -> None:
         """Keep more of the log for a minute: a snapshot is on its way to a peer."""
@@ -258,19 +218,21 @@ class RaftGroup:
         """Queue a packed message of a peer; a malformed, late or excess message is dropped."""
         if not self._schedule.running:
             return
-        heard = self._inbox.put(peer, message)
-        if heard is not None and not self._leader.can_wait(peer, heard):
-            self._schedule.want()
+        heard = self._replica.inbox.put(peer, message)
+        if heard is None or (isinstance(heard, Answer) and self._leader.can_wait(peer, heard)):
+            return
+        self._schedule.want()
 
     def peer_up(self, peer: str) -> None:
         """Note that the link to the peer works."""
-        self._lasting.links.up(peer)
-        self._elections.link_up(peer, self._context.now())
+        replica = self._replica
+        replica.links.up(peer)
+        replica.elections.link_up(peer, replica.now())
         if self._schedule.running:
-            self._engine.connect(peer)
-            if self._engine.leads():
+            replica.engine.connect(peer)
+            if replica.engine.leads:
                 # Messages under way may be lost; the follower's next answer says where to continue.
-                self._engine.heartbeat_now()
+                replica.engine.heartbeat_now()
                 self._schedule.want()
 
     def peer_down(self, peer: str, *, refused: bool) -> None:
@@ -280,10 +242,11 @@ class RaftGroup:
             peer: The other end.
             refused: Dialling again was refused: its process is gone.
         """
-        self._lasting.links.down(peer, refused=refused)
-        self._elections.link_down(peer, refused=refused, now=self._context.now())
+        replica = self._replica
+        replica.links.down(peer, refused=refused)
+        replica.elections.link_down(peer, refused=refused, now=replica.now())
         if self._schedule.running:
-            self._engine.disconnect(peer)
+            replica.engine.disconnect(peer)
             self._schedule.want()
 
     def barrier(self, done: Callable[[bool], None]) -> None:
@@ -296,7 +259,7 @@ class RaftGroup:
         if self._paused:
             done(False)
             return
-        self._lasting.read_index.ask(done)
+        self._replica.read_index.ask(done)
         self._schedule.want()
 
     def transfer(self, peer: str | None) -> bool:
@@ -308,7 +271,7 @@ class RaftGroup:
             peer: The next leader, if it could lead within moments. None chooses the connected voter
                 that holds most of the log, however far behind it is.
         """
-        leads = self._schedule.running and self._engine.leads()
+        leads = self._schedule.running and self._replica.engine.leads
         if not leads or not self._leader.transfer.begin(peer):
             return False
         self._schedule.want()
@@ -319,12 +282,13 @@ class RaftGroup:
     @property
     def membership(self) -> Membership:
         """Return the group's members, as far as this node's log says."""
-        return self._voters.membership
+        return self._replica.voters.membership
 
     @property
     def changing(self) -> bool:
         """Return whether the newest membership is, as far as is known here, still uncommitted."""
-        return self._voters.index > self._replica.applier.index
+        replica = self._replica
+        return replica.voters.index > replica.applier.index
 
     @property
     def level(self) -> int:
@@ -332,11 +296,11 @@ class RaftGroup:
 
         A node that has the last entry also has the one that raised the version, so it knows it.
         """
-        return self._voters.membership.level
+        return self._replica.voters.membership.level
 
     def bootstrap(self, membership: Membership) -> None:
         """Bootstrap the group with these members, unless it has members already."""
-        self._lasting.initial_members.wanted = membership
+        self._replica.wanted_members = membership
         self._schedule.want()
 
     def change(self, membership: Membership, done: Callable[[bool], None]) -> bool:
@@ -352,7 +316,7 @@ class RaftGroup:
         Raises:
             ValueError: The membership differs in more than that.
         """
-        changes = self._lasting.changes
+        changes = self._replica.changes
         changes.check(membership)
         if not self._schedule.running or not self._leader.may_change():
             return False
@@ -362,13 +326,7 @@ class RaftGroup:
 
     def status(self) -> GroupStatus:
         """Return the group's present state; `start` must have been called."""
-        return describe(
-            self._replica,
-            running=self._schedule.running,
-            ready=self._leader.ready,
-            known_commit=self._started.following.commit,
-            leader_changes=self._lasting.role.changes,
-        )
+        return describe(self._replica, running=self._schedule.running, ready=self._leader.ready)
 
     # Turns, and how they end.
 
@@ -379,12 +337,10 @@ class RaftGroup:
             self._fail(error)
 
     def _due(self) -> float:
-        if self._engine.leads():
+        replica = self._replica
+        if replica.engine.leads:
             return self._leader.due
-        return self._elections.deadline
-
-    def _end_leadership(self) -> None:
-        self._leader.end()
+        return replica.elections.deadline
 
     def _flush_ended(self, error: BaseException | None) -> None:
         idle, self._idle = self._idle, None
@@ -392,7 +348,8 @@ class RaftGroup:
             idle(error)
 
     def _fail(self, error: BaseException) -> None:
-        shard, on_storage_failed = self._context.shard, self._events.on_storage_failed
+        replica = self._replica
+        shard, on_storage_failed = replica.shard, replica.events.on_storage_failed
         if isinstance(error, StorageFailed) and on_storage_failed is not None:
             _log.error("storage failed", extra={"shard": shard, "error": str(error)})
             self._stand_back()
@@ -403,4 +360,4 @@ class RaftGroup:
         _log.critical("replica stops", extra={"shard": shard, "reason": str(error)}, exc_info=trace)
         self.stop()
         self._leader.end()
-        self._events.on_fatal(error)
+        replica.events.on_fatal(error)

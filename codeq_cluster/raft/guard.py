@@ -15,9 +15,6 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from codeq_cluster.errors import SafetyViolated
-from codeq_cluster.raft.elections import Campaign, Elections
-from codeq_cluster.raft.followers import Followers
-from codeq_cluster.raft.following import Following
 from codeq_cluster.raft.messages import (
     Answer,
     Append,
@@ -31,11 +28,7 @@ from codeq_cluster.raft.messages import (
     Vote,
     VoteRequest,
 )
-from codeq_cluster.raft.read_index import ReadIndex
 from codeq_cluster.raft.replica import Replica
-from codeq_cluster.raft.state_digests import Digests
-
-AWAITED_FROM = 2  # From this format level on, every member reads `Answer.awaited`.
 
 
 class Guard:
@@ -46,44 +39,10 @@ class Guard:
 
     Args:
         replica: The replica that is checked.
-        elections: Records when this node last heard a leader.
-        campaign: The election that a message may make this node start.
-        read_index: The read rounds that followers' answers confirm.
-        digests: Digests of this replica's latest states.
-        followers: Notes about the followers, for the time this node leads.
-        following: Notes about the leader, for the time this node follows.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        *,
-        elections: Elections,
-        campaign: Campaign,
-        read_index: ReadIndex,
-        digests: Digests,
-        followers: Followers,
-        following: Following,
-    ) -> None:
-        context = replica.context
-        self._shard = context.shard
-        self._incarnation = context.incarnation
-        self._election_s = context.election_s
-        self._rules = context.rules
-        self._counters = context.counters
-        self._now = context.now
-        self._voters = replica.voters
-        self._outbox = replica.outbox
-        self._journal = replica.journal
-        self._engine = replica.engine
-        self._machine = replica.machine
-        self._divergence = replica.divergence
-        self._elections = elections
-        self._campaign = campaign
-        self._read_index = read_index
-        self._digests = digests
-        self._followers = followers
-        self._following = following
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
 
     def handle(self, peer: str, message: Message) -> None:
         """Check one message and act on it.
@@ -115,51 +74,54 @@ class Guard:
 
     def translate(self, peer: str, message: Mapping[str, object]) -> None:
         """Send a message of the library's in this package's own format; each is a promise."""
-        engine = self._engine
+        replica = self._replica
+        engine = replica.engine
         match message:
-            case {"type": "next_node_idx", "next_node_idx": int(after), "success": True}:
-                self._reply(peer, after, success=True)
             case {"type": "request_vote", "last_log_index": int(last), "last_log_term": int(term)}:
                 request = VoteRequest(
-                    term=engine.term(),
+                    term=engine.term,
                     last=last,
                     last_term=term,
-                    transfer=self._campaign.transferred,
+                    transfer=replica.campaign.transferred,
                 )
-                self._outbox.promise(peer, request)
+                replica.outbox.promise(peer, request)
             case {"type": "response_vote", "term": int(term)}:
-                self._outbox.promise(peer, Vote(term=term))
+                replica.outbox.promise(peer, Vote(term=term))
             case _:
                 raise SafetyViolated(f"the library wants to send {message.get('type')!r}")
 
     # Followers.
 
     def _append(self, peer: str, message: Append) -> None:
-        term = self._engine.term()
-        if message.term < term:
-            self._counters["stale_append"] += 1
-            if self._rules.term_hints:
-                self._outbox.send(peer, TermHint(term=term))
+        replica, engine, campaign = self._replica, self._replica.engine, self._replica.campaign
+        if message.term < engine.term:
+            replica.counters["stale_append"] += 1
+            self._hint(peer)
             return
-        if message.term == term and self._engine.leads():
-            raise SafetyViolated(f"shard {self._shard}: {peer} leads term {term}, and so do I")
-        self._elections.heard(peer, self._now())
+        if message.term == engine.term and engine.leads:
+            raise SafetyViolated(
+                f"shard {replica.shard}: {peer} leads term {message.term}, and so do I"
+            )
+        replica.elections.heard(peer, replica.now())
         if message.commands:
             # A leader that still sends entries has given up its leadership transfer.
-            self._campaign.transferred = False
-        if not self._campaign.transferred:
+            campaign.transferred = False
+        if not campaign.transferred:
             # Pre-votes of this turn were granted before this leader was heard: no election.
-            self._campaign.wanted = False
-        self._compare_with_leader(peer, message)
-        self._following.commit = max(self._following.commit, message.commit)
-        self._following.floor = message.floor
-        self._following.answering = message
+            campaign.wanted = False
+        mine = replica.digests.kept.get(message.applied)
+        if mine is not None:
+            replica.divergence.compared(peer, message.applied, same=mine == message.digest)
+        elif message.applied > replica.applier.index:
+            replica.digests.expect(peer, message.applied, message.digest)
+        replica.known_commit = max(replica.known_commit, message.commit)
+        replica.floor = message.floor
+        engine.follow(peer, message.term)
         self._follow(peer, message)
-        self._following.answering = None
 
     def _follow(self, peer: str, message: Append) -> None:
-        """Compare the entries with the log; the library sees only those it may write."""
-        journal = self._journal
+        """Compare the entries with the log, write those it lacks, and answer."""
+        replica, engine, journal = self._replica, self._replica.engine, self._replica.journal
         prev, prev_term = message.prev, message.prev_term
         commands, terms = message.commands, message.terms
         if prev < journal.first:
@@ -169,145 +131,130 @@ class Guard:
             commands, terms = commands[known:], terms[known:]
         mine = journal.term_at(prev)
         if mine is None:
-            self._beat(peer, message, verified=0)
-            self._reply(peer, journal.last + 1, success=False)
-            return
-        if mine != prev_term:
+            self._refuse(peer, message, after=journal.last + 1)
+        elif mine != prev_term:
             self._conflict(peer, message, prev)
-            return
-        if self._rules.skip_what_we_have:
-            have = 0
-            while have < len(terms) and journal.term_at(prev + 1 + have) == terms[have]:
-                have += 1
-            commands, terms, prev = commands[have:], terms[have:], prev + have
-            prev_term = journal.term_at(prev) or 0
-            if not commands:
-                self._beat(peer, message, verified=prev)
-                self._reply(peer, prev + 1, success=True)
-                return
-        entries = [
-            (command, prev + 1 + offset, term)
-            for offset, (command, term) in enumerate(zip(commands, terms, strict=True))
-        ]
-        self._engine.deliver(
-            peer,
-            {
-                "type": "append_entries",
-                "term": message.term,
-                "commit_index": self._clamped(message.commit, prev + len(entries)),
-                "entries": entries,
-                "prevLogIdx": prev,
-                "prevLogTerm": prev_term,
-            },
-        )
+        else:
+            if replica.rules.skip_what_we_have:
+                have = 0
+                while have < len(terms) and journal.term_at(prev + 1 + have) == terms[have]:
+                    have += 1
+                commands, terms, prev = commands[have:], terms[have:], prev + have
+            if commands or not replica.rules.skip_what_we_have:
+                engine.write(prev, commands, terms)
+                prev += len(commands)
+            engine.commit(
+                min(message.commit, prev) if replica.rules.clamp_commit else message.commit
+            )
+            if not message.quiet:
+                self._answer_append(peer, message, after=prev + 1, success=True)
 
     def _conflict(self, peer: str, message: Append, prev: int) -> None:
-        commit = self._journal.commit
-        if prev <= commit and self._rules.keep_committed:
+        journal, rules = self._replica.journal, self._replica.rules
+        commit = journal.commit
+        if prev <= commit and rules.keep_committed:
             raise SafetyViolated(
-                f"shard {self._shard}: {peer} has another entry {prev}; mine is committed. If the "
-                "cluster was recovered without this node, empty its data directory and let it in "
-                "with `cluster join`; else keep the data and report this"
+                f"shard {self._replica.shard}: {peer} has another entry {prev}; mine is committed. "
+                "If the cluster was recovered without this node, empty its data directory and let "
+                "it in with `cluster join`; else keep the data and report this"
             )
-        start = self._journal.first_of_term(prev) if self._rules.skip_conflicting_terms else prev
-        self._beat(peer, message, verified=0)
-        self._reply(peer, max(start, min(commit + 1, prev)), success=False)
+        start = journal.first_of_term(prev) if rules.skip_conflicting_terms else prev
+        self._refuse(peer, message, after=max(start, min(commit + 1, prev)))
 
-    def _beat(self, peer: str, message: Append, *, verified: int) -> None:
-        commit = self._clamped(message.commit, verified)
-        self._engine.beat(peer, term=message.term, commit=commit)
+    def _refuse(self, peer: str, message: Append, *, after: int) -> None:
+        """Ask the leader to go back: nothing that it sent was compared with this log."""
+        if not self._replica.rules.clamp_commit:
+            self._replica.engine.commit(message.commit)
+        self._answer_append(peer, message, after=after, success=False)
 
-    def _clamped(self, commit: int, verified: int) -> int:
-        return min(commit, verified) if self._rules.clamp_commit else commit
-
-    def _reply(self, peer: str, after: int, *, success: bool) -> None:
-        asked = self._following.answering
-        assert asked is not None, "an answer without a question"
-        if asked.quiet and success:
-            return
-        self._outbox.promise(
+    def _answer_append(self, peer: str, message: Append, *, after: int, success: bool) -> None:
+        replica, applier, machine = self._replica, self._replica.applier, self._replica.machine
+        replica.outbox.promise(
             peer,
             Answer(
-                term=self._engine.term(),
+                term=replica.engine.term,
                 next=after,
                 success=success,
                 reset=not success,
-                of_incarnation=asked.incarnation,
-                of_seq=asked.seq,
-                round=asked.round,
-                applied=self._machine.applied_index,
-                digest=self._machine.digest,
-                awaited=self._voters.membership.level >= AWAITED_FROM and self._machine.awaited,
+                of_incarnation=message.incarnation,
+                of_seq=message.seq,
+                round=message.round,
+                applied=applier.index,
+                digest=applier.digest,
+                awaited=machine.awaited,
             ),
         )
-
-    def _compare_with_leader(self, peer: str, message: Append) -> None:
-        same = self._digests.same(message.applied, message.digest)
-        if same is not None:
-            self._divergence.compared(peer, message.applied, same=same)
-        elif message.applied > self._machine.applied_index:
-            self._digests.expect(peer, message.applied, message.digest)
 
     # Leaders.
 
     def _answer(self, peer: str, message: Answer) -> None:
-        engine = self._engine
+        replica = self._replica
+        engine = replica.engine
         if self._stranger(peer, message):
             return
-        if self._rules.answers_of_this_term and (
-            message.term != engine.term() or message.of_incarnation != self._incarnation
+        if replica.rules.answers_of_this_term and (
+            message.term != engine.term or message.of_incarnation != replica.incarnation
         ):
-            self._counters["stale_answer"] += 1
+            replica.counters["stale_answer"] += 1
             self._learn_term(message.term)
             return
-        if not engine.leads():
-            self._counters["stale_answer"] += 1
+        if not engine.leads:
+            replica.counters["stale_answer"] += 1
             return
-        if message.next - 1 > self._journal.last:
-            self._counters["answer_beyond_log"] += 1
+        if message.next - 1 > replica.journal.last:
+            replica.counters["answer_beyond_log"] += 1
             return
-        self._compare_with_follower(peer, message)
-        self._followers.awaited[peer] = message.awaited
+        mine = replica.digests.kept.get(message.applied)
+        if mine == message.digest:
+            replica.divergence.compared(peer, message.applied, same=True)
+        elif mine is not None:
+            self._differs(peer, message)
+        replica.followers.awaited[peer] = message.awaited
         if message.success:
-            engine.acknowledge(peer, upto=message.next - 1, keep_next=self._rules.keep_next_index)
-        elif message.of_seq <= self._followers.rewound[peer] and self._rules.no_stale_resets:
+            engine.acknowledge(peer, upto=message.next - 1, keep_next=replica.rules.keep_next_index)
+        else:
+            self._go_back(peer, message)
+        if replica.read_index.open:
+            replica.read_index.answered(peer, message.round)
+
+    def _go_back(self, peer: str, message: Answer) -> None:
+        """Send again what a follower lacks, or say that this log lacks it, too."""
+        replica, engine = self._replica, self._replica.engine
+        rewound = replica.followers.rewound
+        if message.of_seq <= rewound[peer] and replica.rules.no_stale_resets:
             # This answers a message from before the last rewind. Rewinding again would resend the
             # log twice.
-            self._counters["stale_reset"] += 1
+            replica.counters["stale_reset"] += 1
             engine.alive(peer)
-        else:
-            self._followers.rewound[peer] = self._outbox.sent(peer)
-            if not engine.rewind(peer, message.next):
-                self._counters["peer_out_of_reach"] += 1
-                self._followers.lacks_trimmed_entries(peer, self._now())
-                self._outbox.send(peer, Behind(term=engine.term(), first=self._journal.first))
-        self._read_index.answered(peer, message.round)
+            return
+        rewound[peer] = replica.outbox.sent(peer)
+        if not engine.rewind(peer, message.next):
+            replica.counters["peer_out_of_reach"] += 1
+            replica.followers.lacks_trimmed_entries(peer, replica.now())
+            replica.outbox.send(peer, Behind(term=engine.term, first=replica.journal.first))
 
-    def _compare_with_follower(self, peer: str, message: Answer) -> None:
-        same = self._digests.same(message.applied, message.digest)
-        if same is None:
-            return
-        self._divergence.compared(peer, message.applied, same=same)
-        if same:
-            return
-        self._counters["digest_mismatch"] += 1
-        if self._divergence.condemns(peer) or not self._rules.majority_decides:
-            self._outbox.send(
+    def _differs(self, peer: str, message: Answer) -> None:
+        replica = self._replica
+        replica.divergence.compared(peer, message.applied, same=False)
+        replica.counters["digest_mismatch"] += 1
+        if replica.divergence.condemns(peer) or not replica.rules.majority_decides:
+            replica.outbox.send(
                 peer,
-                Diverged(term=self._engine.term(), index=message.applied, digest=message.digest),
+                Diverged(term=replica.engine.term, index=message.applied, digest=message.digest),
             )
 
     # Elections.
 
     def _vote_request(self, peer: str, message: VoteRequest) -> None:
-        engine = self._engine
-        if message.term < engine.term():
-            self._counters["stale_vote_request"] += 1
+        replica = self._replica
+        engine = replica.engine
+        if message.term < engine.term:
+            replica.counters["stale_vote_request"] += 1
             self._hint(peer)
             return
-        handed_over = message.transfer and self._voters.votes(peer)
-        if self._rules.sticky and not handed_over and self._loyal(peer):
-            self._counters["vote_refused"] += 1
+        transferred = message.transfer and replica.voters.votes(peer)
+        if replica.rules.sticky and not transferred and self._loyal(peer):
+            replica.counters["vote_refused"] += 1
             return
         engine.deliver(
             peer,
@@ -318,69 +265,76 @@ class Guard:
                 "last_log_term": message.last_term,
             },
         )
-        if self._journal.voted_for == peer:
-            self._elections.unseated(self._now())
+        if replica.journal.voted_for == peer:
+            replica.elections.unseated(replica.now())
 
     def _vote(self, peer: str, message: Vote) -> None:
-        if self._stranger(peer, message) or not self._voters.votes(peer):
+        replica = self._replica
+        if self._stranger(peer, message) or not replica.voters.votes(peer):
             return
-        if not self._engine.is_candidate() or message.term != self._engine.term():
-            self._counters["stale_vote"] += 1
+        if not replica.engine.campaigns or message.term != replica.engine.term:
+            replica.counters["stale_vote"] += 1
             return
-        if (message.term, peer) in self._campaign.votes and self._rules.one_vote_a_voter:
-            self._counters["second_vote"] += 1
+        if (message.term, peer) in replica.campaign.votes and replica.rules.one_vote_a_voter:
+            replica.counters["second_vote"] += 1
             return
-        self._campaign.votes = {vote for vote in self._campaign.votes if vote[0] == message.term}
-        self._campaign.votes.add((message.term, peer))
-        self._engine.deliver(peer, {"type": "response_vote", "term": message.term})
+        replica.campaign.votes = {
+            vote for vote in replica.campaign.votes if vote[0] == message.term
+        }
+        replica.campaign.votes.add((message.term, peer))
+        replica.engine.deliver(peer, {"type": "response_vote", "term": message.term})
 
     def _pre_vote_request(self, peer: str, message: PreVoteRequest) -> None:
-        journal = self._journal
+        replica = self._replica
+        journal = replica.journal
         granted = (
-            message.term > self._engine.term()
+            message.term > replica.engine.term
             and (message.last_term, message.last) >= (journal.last_term, journal.last)
             and not self._loyal(peer)
         )
-        answer = PreVote(term=self._engine.term(), asked=message.term, granted=granted)
-        self._outbox.send(peer, answer)
+        answer = PreVote(term=replica.engine.term, asked=message.term, granted=granted)
+        replica.outbox.send(peer, answer)
 
     def _pre_vote(self, peer: str, message: PreVote) -> None:
+        replica = self._replica
         if self._stranger(peer, message):
             return
         # A node that stayed in its older term would ask for pre-votes in vain for ever.
         self._learn_term(message.term)
-        if not message.granted or self._engine.leads():
+        if not message.granted or replica.engine.leads:
             return
         if (
-            self._elections.granted(peer, message.asked)
-            and message.asked == self._engine.term() + 1
+            replica.elections.granted(peer, message.asked)
+            and message.asked == replica.engine.term + 1
         ):
-            self._campaign.wanted = True
+            replica.campaign.wanted = True
 
     def _timeout_now(self, peer: str, message: TimeoutNow) -> None:
-        if message.term != self._engine.term() or self._engine.leader() != peer:
-            self._counters["stale_transfer"] += 1
+        replica = self._replica
+        if message.term != replica.engine.term or replica.engine.leader != peer:
+            replica.counters["stale_transfer"] += 1
             return
-        if self._divergence.wrong_at:
+        if replica.divergence.wrong_at:
             return  # This replica would lead with a wrong state.
-        if not self._voters.voting:
-            self._counters["transfer_to_learner"] += 1
+        if not replica.voters.voting:
+            replica.counters["transfer_to_learner"] += 1
             return
-        self._campaign.wanted = True
-        self._campaign.transferred = True
+        replica.campaign.wanted = True
+        replica.campaign.transferred = True
 
     def _judged(self, peer: str, message: Behind | Diverged) -> None:
         """Note the leader's verdict that this replica is behind or has diverged."""
-        leads = message.term == self._engine.term() and self._engine.leader() == peer
+        replica = self._replica
+        leads = message.term == replica.engine.term and replica.engine.leader == peer
         match message:
             case Behind() if leads:
-                self._following.behind = True
+                replica.behind = True
             # The digest must still match: the state may have been replaced while the message was on
             # its way.
-            case Diverged() if leads and self._digests.same(message.index, message.digest):
-                self._divergence.wrong_at = message.index
+            case Diverged() if leads and replica.digests.kept.get(message.index) == message.digest:
+                replica.divergence.wrong_at = message.index
             case _:
-                self._counters[f"stale_{type(message).__name__.lower()}"] += 1
+                replica.counters[f"stale_{type(message).__name__.lower()}"] += 1
 
     def _term_hint(self, peer: str, message: TermHint) -> None:
         if not self._stranger(peer, message):
@@ -391,30 +345,34 @@ class Guard:
 
         Ignored messages are counted.
         """
-        voters = self._voters
+        replica = self._replica
+        voters = replica.voters
         if voters.knows(peer, message.incarnation) or (
-            peer in voters.peers and not self._rules.members_only
+            peer in voters.peers and not replica.rules.members_only
         ):
             return False
-        self._counters["stranger"] += 1
+        replica.counters["stranger"] += 1
         return True
 
     def _learn_term(self, term: int) -> None:
-        if term > self._engine.term():
-            self._engine.adopt(term)
+        replica = self._replica
+        if term > replica.engine.term:
+            replica.engine.adopt(term)
 
     def _hint(self, peer: str) -> None:
-        if self._rules.term_hints:
-            self._outbox.send(peer, TermHint(term=self._engine.term()))
+        replica = self._replica
+        if replica.rules.term_hints:
+            replica.outbox.send(peer, TermHint(term=replica.engine.term))
 
     def _loyal(self, candidate: str) -> bool:
         """Return whether a leader other than the candidate is alive; it may be this node."""
-        now = self._now()
-        if not self._engine.leads():
-            return self._elections.leader_alive(now) and self._engine.leader() != candidate
-        voters = self._voters
+        replica = self._replica
+        now = replica.now()
+        if not replica.engine.leads:
+            return replica.elections.leader_alive(now) and replica.engine.leader != candidate
+        voters = replica.voters
         followers = sum(
-            self._engine.answered_since(peer, now - self._election_s)
+            replica.engine.answered_since(peer, now - replica.election_s)
             for peer in voters.peers
             if voters.votes(peer)
         )

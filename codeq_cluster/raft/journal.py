@@ -2,49 +2,40 @@
 
 Changes collect in memory and reach the disk in one atomic write per flush. Entries up to
 `flushed_last` are on disk.
-Every row carries a checksum. A row whose checksum is wrong stops the start: a wrong log is worse
-than a node that is down.
-
-Rows:
-    log/<index, 8 bytes big-endian>   version, crc32, term, command
-    vote                              version, crc32, term, id voted for
-    members                           version, crc32, index, membership as of the oldest entry
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged
-from codeq_cluster.raft.memberships import Memberships, Named
+from codeq_cluster.raft.entry_cache import EntryCache
+from codeq_cluster.raft.journal_rows import (
+    FIRST_INDEX,
+    LOAD_BYTES,
+    LOAD_ROWS,
+    LOG,
+    LOG_END,
+    MEMBERS_AT_FIRST,
+    VOTE,
+    Entry,
+    decode_row,
+    decode_vote,
+    encode_members,
+    encode_row,
+    encode_vote,
+    key_of,
+    named_at,
+)
+from codeq_cluster.raft.members import Memberships
 from codeq_cluster.raft.messages import MEMBERS, NO_OP
 from codeq_cluster.raft.ports import LogStore
 
-# The library's triple: command, index, term.
-Entry = tuple[bytes, int, int]
-
-# The rows to put, and the half-open ranges of keys to delete before them.
-Rows = tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]]
-
-FIRST_INDEX = 1
-
-_LOG = b"log/"
-_LOG_END = b"log0"  # One past every key that starts with `log/`.
-_VOTE = b"vote"
-_MEMBERS = b"members"
-_VERSION = 1
-_HEAD = struct.Struct(">BIQ")
-_INDEX = struct.Struct(">Q")
-# Bounds of one read while loading: large enough to be fast, small enough for any node's memory.
-_LOAD_ROWS = 4096
-_LOAD_BYTES = 16 * 2**20
 # Trimming costs a range delete, so it waits for this many entries or bytes.
 TRIM_ENTRIES = 256
 _TRIM_BYTES = 4 * 2**20
@@ -95,12 +86,9 @@ class Journal:
         trim_entries: int = TRIM_ENTRIES,
     ) -> None:
         self._store = store
-        self._cache_bytes_max = cache_bytes_max
         self._keep_committed = keep_committed
         self._trim_entries = trim_entries
-        self._cache: dict[int, Entry] = {}
-        self._cache_first = 1
-        self._cache_bytes = 0
+        self._cache = EntryCache(cache_bytes_max)
         self._sizes = array("Q")
         # Terms never shrink along the log, so a few runs give every entry's term.
         self._run_starts: list[int] = []
@@ -139,14 +127,14 @@ class Journal:
         Raises:
             DataDirectoryRefused: A row is damaged or missing, or log and state do not match.
         """
-        vote = self._store.get(_VOTE)
+        vote = self._store.get(VOTE)
         if vote is not None:
-            self.term, self.voted_for = _decode_vote(vote)
-        base = self._store.get(_MEMBERS)
-        self.memberships.begin(*_named_at(base, bootstrap))
+            self.term, self.voted_for = decode_vote(vote)
+        base = self._store.get(MEMBERS_AT_FIRST)
+        self.memberships.begin(*named_at(base, bootstrap))
         self._base_dirty = base is None and bootstrap is not None
-        start = _LOG
-        while rows := self._store.scan(start, _LOG_END, limit=_LOAD_ROWS, bytes_max=_LOAD_BYTES):
+        start = LOG
+        while rows := self._store.scan(start, LOG_END, limit=LOAD_ROWS, bytes_max=LOAD_BYTES):
             for key, value in rows:
                 self._load_row(key, value)
             start = rows[-1][0] + b"\x00"
@@ -173,18 +161,19 @@ class Journal:
 
     def _load_row(self, key: bytes, value: bytes) -> None:
         try:
-            entry = _decode_row(key, value)
-            if entry[0][:1] == MEMBERS:
-                self.memberships.append(entry[1], entry[0][1:])
+            command, index, term = decode_row(key, value)
+            self._check_follows(index, term)
+            self.add(command, index, term)
         except ValueError as damage:
             raise DataDirectoryRefused(
                 f"log entry {key.hex()} is damaged ({damage}); restore this node from its peers"
             ) from damage
-        _, index, term = entry
+        self._unflushed_from = None
+        self._cache.evict(index)
+
+    def _check_follows(self, index: int, term: int) -> None:
         if self._newest is None:
-            self.first = index
-            self.last = index - 1
-            self._cache_first = index
+            self.first = self._cache.first = index
         elif index != self.last + 1:
             raise DataDirectoryRefused(
                 f"the log lacks the entries {self.last + 1} to {index - 1}; "
@@ -194,8 +183,6 @@ class Journal:
             raise DataDirectoryRefused(
                 f"log entry {index} is of term {term}, the one before it of {self.last_term}"
             )
-        self._append(entry)
-        self._evict(self.last)
 
     def _check_loaded(self, *, applied: int, voted: bool) -> None:
         if applied > self.last:
@@ -241,22 +228,14 @@ class Journal:
         if not self.first <= start <= self.last:
             return []
         end = min(start + count, self.last + 1)
-        if start < self._cache_first:
-            return self._read_store(start, min(end, self._cache_first), bytes_max)
-        entries: list[Entry] = []
-        total = 0
-        for index in range(start, end):
-            entry = self._cache[index]
-            total += len(entry[0])
-            if entries and total > bytes_max:
-                break
-            entries.append(entry)
-        return entries
+        if start < self._cache.first:
+            return self._read_store(start, min(end, self._cache.first), bytes_max)
+        return self._cache.read(start, end, bytes_max)
 
     def _read_store(self, start: int, end: int, bytes_max: int) -> list[Entry]:
-        rows = self._store.scan(_key(start), _key(end), limit=end - start, bytes_max=bytes_max)
+        rows = self._store.scan(key_of(start), key_of(end), limit=end - start, bytes_max=bytes_max)
         try:
-            entries = [_decode_row(key, value) for key, value in rows]
+            entries = [decode_row(key, value) for key, value in rows]
         except ValueError as damage:
             raise StorageDamaged(f"the log is damaged near entry {start}: {damage}") from damage
         if [entry[1] for entry in entries] != list(range(start, start + len(entries))):
@@ -289,7 +268,18 @@ class Journal:
             self._unflushed_from = index
         if command[:1] == MEMBERS:
             self.memberships.append(index, command[1:])
-        self._append((command, index, term))
+        entry = (command, index, term)
+        if self._newest is None:
+            self._oldest = entry
+        self._newest = entry
+        self.last = index
+        if term != self.last_term or not self._run_terms:
+            self._run_starts.append(index)
+            self._run_terms.append(term)
+        self.last_term = term
+        self._sizes.append(len(command))
+        self.log_bytes += len(command)
+        self._cache.put(entry)
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802 - the library's name
         """Drop the entries from `position` on, because the leader's log has others there.
@@ -306,11 +296,8 @@ class Journal:
             )
         if start > self.last:
             return
-        for index in range(start, self.last + 1):
-            self.log_bytes -= self._sizes[index - self.first]
-            dropped = self._cache.pop(index, None)
-            if dropped is not None:
-                self._cache_bytes -= len(dropped[0])
+        self._cache.truncate(start, self.last)
+        self.log_bytes -= sum(self._sizes[start - self.first :])
         del self._sizes[start - self.first :]
         while self._run_starts[-1] >= start:
             self._run_starts.pop()
@@ -318,7 +305,6 @@ class Journal:
         self.memberships.truncate(start)
         self.last = start - 1
         self.last_term = self._run_terms[-1]
-        self._cache_first = min(self._cache_first, start)
         # The cache may have dropped this entry long ago.
         self._newest = self.read(self.last, count=1, bytes_max=0)[0]
         if self.flushed_last >= start:
@@ -366,7 +352,7 @@ class Journal:
 
     def members_row(self, index: int) -> bytes:
         """Return the row with the group's members at an entry that is kept."""
-        return _encode_members(*self.memberships.at(index))
+        return encode_members(*self.memberships.at(index))
 
     # Trimming and flushing.
 
@@ -386,11 +372,9 @@ class Journal:
             return
         self.log_bytes -= freed
         del self._sizes[:count]
-        for index in range(max(self.first, self._cache_first), floor):
-            self._cache_bytes -= len(self._cache.pop(index)[0])
+        self._cache.trim(floor)
         self._oldest = self.read(floor, count=1, bytes_max=0)[0]
         self.first = floor
-        self._cache_first = max(self._cache_first, floor)
         run = bisect_right(self._run_starts, floor) - 1
         del self._run_starts[:run]
         del self._run_terms[:run]
@@ -432,10 +416,12 @@ class Journal:
         """Return the rows to delete and replace; they need not reach the disk soon."""
         assert self._trimmed_to is not None, "nothing was trimmed"
         forgotten = Forgotten(
-            delete_ranges=[(_LOG, _key(self._trimmed_to))],
+            delete_ranges=[(LOG, key_of(self._trimmed_to))],
             # Written only together with the range delete: until then a start finds the same
             # members in the log's own rows.
-            puts=[(_MEMBERS, _encode_members(*self.memberships.base))] if self._base_moved else [],
+            puts=[(MEMBERS_AT_FIRST, encode_members(*self.memberships.base))]
+            if self._base_moved
+            else [],
         )
         self._trimmed_to = None
         self._base_moved = False
@@ -448,16 +434,16 @@ class Journal:
         """
         assert self._in_flight is None, "one flush at a time"
         puts = [
-            (_key(index), _encode_row(*self._cache[index]))
+            (key_of(index), encode_row(*self._cache[index]))
             for index in range(self._unflushed_from or self.last + 1, self.last + 1)
         ]
         if self._vote_dirty:
-            puts.append((_VOTE, _encode_vote(self.term, self.voted_for)))
+            puts.append((VOTE, encode_vote(self.term, self.voted_for)))
         if self._base_dirty:
-            puts.append((_MEMBERS, _encode_members(*self.memberships.base)))
+            puts.append(self._base_row())
         delete_ranges = []
         if self._delete_from is not None:
-            delete_ranges.append((_key(self._delete_from), _LOG_END))
+            delete_ranges.append((key_of(self._delete_from), LOG_END))
         self._in_flight = Flush(puts=puts, delete_ranges=delete_ranges, last=self.last)
         return self._in_flight
 
@@ -472,228 +458,8 @@ class Journal:
         self._vote_dirty = False
         self._base_dirty = False
         self._delete_from = None
-        self._evict(self.flushed_last)
-
-    # Shared parts.
-
-    def _append(self, entry: Entry) -> None:
-        command, index, term = entry
-        if self._newest is None:
-            self._oldest = entry
-        self._newest = entry
-        self.last = index
-        if not self._run_terms or term != self._run_terms[-1]:
-            self._run_starts.append(index)
-            self._run_terms.append(term)
-        self.last_term = term
-        self._sizes.append(len(command))
-        self.log_bytes += len(command)
-        self._cache[index] = entry
-        self._cache_bytes += len(command)
-
-    def _evict(self, flushed: int) -> None:
         # The newest entry always stays, because every turn reads it.
-        while self._cache_bytes > self._cache_bytes_max and self._cache_first < min(
-            flushed, self.last
-        ):
-            self._cache_bytes -= len(self._cache.pop(self._cache_first)[0])
-            self._cache_first += 1
+        self._cache.evict(self.flushed_last)
 
-
-def rows_after_snapshot(
-    index: int,
-    term: int,
-    *,
-    vote_term: int,
-    voted_for: str | None,
-    kept: Sequence[tuple[bytes, bytes]] = (),
-    members: bytes = b"",
-) -> Rows:
-    """Return the rows of a log that begins at a snapshot.
-
-    Args:
-        index: Of the last entry in the snapshot's state.
-        term: Of that entry.
-        vote_term: This node's current term.
-        voted_for: The node that has this node's vote in that term. A snapshot changes the log,
-            never a promise.
-        kept: The rows from entry `index` on, when the log holds it: this node has acknowledged
-            them.
-        members: The row with the members at that entry, from `members_row` or `stored_place`.
-            Empty when the reader of the log supplies them.
-    """
-    log = kept or [(_key(index), _encode_row(NO_OP, index, term))]
-    beside = [(_VOTE, _encode_vote(vote_term, voted_for))]
-    if members:
-        beside.append((_MEMBERS, members))
-    return [*log, *beside], [(_LOG, _LOG_END)]
-
-
-def rows_from(store: LogStore, index: int) -> list[tuple[bytes, bytes]]:
-    """Return the stored rows of the log from an entry on, without decoding them.
-
-    Raises:
-        StorageFailed: The disk refused.
-    """
-    found: list[tuple[bytes, bytes]] = []
-    start = _key(index)
-    while rows := store.scan(start, _LOG_END, limit=_LOAD_ROWS, bytes_max=_LOAD_BYTES):
-        found += rows
-        start = rows[-1][0] + b"\x00"
-    return found
-
-
-def stored_term(get: Callable[[bytes], bytes | None], index: int) -> int | None:
-    """Return the term of a stored entry, or None when the store does not hold it.
-
-    Raises:
-        ValueError: The row is damaged.
-    """
-    value = get(_key(index))
-    return None if value is None else _decode_row(_key(index), value)[2]
-
-
-def stored_vote(get: Callable[[bytes], bytes | None]) -> tuple[int, str | None]:
-    """Return the stored term and the node voted for in it; (0, None) when there is none.
-
-    Raises:
-        DataDirectoryRefused: The row is damaged.
-    """
-    value = get(_VOTE)
-    return (0, None) if value is None else _decode_vote(value)
-
-
-def stored_place(
-    get: Callable[[bytes], bytes | None],
-    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
-    index: int,
-) -> tuple[int | None, bytes]:
-    """Return the term of a stored entry, and the row with the group's members there.
-
-    The term is None when the log does not hold the entry. The row is empty when the log names no
-    members.
-
-    Raises:
-        ValueError: A row is damaged.
-        DataDirectoryRefused: The row with the members is damaged.
-    """
-    base = get(_MEMBERS)
-    term = stored_term(get, index)
-    if base is None:
-        return term, b""
-    found = Memberships()
-    found.begin(*_decode_members(base))
-    for key, value in rows(_LOG, _key(index + 1)):
-        # Most entries name no members, so their checksums are not computed here.
-        if value[_HEAD.size : _HEAD.size + 1] == MEMBERS:
-            command, at, _ = _decode_row(key, value)
-            found.append(at, command[1:])
-    return term, _encode_members(*found.newest)
-
-
-def stored_end(
-    get: Callable[[bytes], bytes | None],
-    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]],
-    *,
-    bootstrap: Membership | None,
-) -> tuple[int, Membership]:
-    """Return the index of the last stored entry and the members there, after reading every row.
-
-    Args:
-        get: Reads one row of the store.
-        rows: Reads a range of rows of the store.
-        bootstrap: The members when the log names none; None for none yet.
-
-    Raises:
-        ValueError: A row is damaged.
-        DataDirectoryRefused: The row with the members is damaged.
-    """
-    found = Memberships()
-    found.begin(*_named_at(get(_MEMBERS), bootstrap))
-    last = FIRST_INDEX
-    for command, index, _ in stored_entries(rows):
-        last = index
-        if command[:1] == MEMBERS:
-            found.append(index, command[1:])
-    return last, found.newest[1]
-
-
-def stored_entries(
-    rows: Callable[[bytes, bytes], Iterable[tuple[bytes, bytes]]], *, start: int = 0
-) -> Iterator[Entry]:
-    """Yield the stored entries from an index on.
-
-    Raises:
-        ValueError: A row is damaged.
-    """
-    return (_decode_row(key, value) for key, value in rows(_key(start), _LOG_END))
-
-
-def _key(index: int) -> bytes:
-    return _LOG + _INDEX.pack(index)
-
-
-def _encode_row(command: bytes, index: int, term: int) -> bytes:
-    return _HEAD.pack(_VERSION, _row_crc(command, index, term), term) + command
-
-
-def _row_crc(command: bytes, index: int, term: int) -> int:
-    return zlib.crc32(command, zlib.crc32(_INDEX.pack(index) + _INDEX.pack(term)))
-
-
-def _decode_row(key: bytes, value: bytes) -> Entry:
-    if len(key) != len(_LOG) + _INDEX.size:
-        raise ValueError("its key has the wrong length")
-    if len(value) <= _HEAD.size:
-        raise ValueError("it is cut short")
-    (index,) = _INDEX.unpack_from(key, len(_LOG))
-    version, crc, term = _HEAD.unpack_from(value)
-    if version != _VERSION:
-        raise ValueError(f"its format is {version}, this release reads {_VERSION}")
-    command = value[_HEAD.size :]
-    if _row_crc(command, index, term) != crc:
-        raise ValueError("its checksum does not fit")
-    return command, index, term
-
-
-def _encode_vote(term: int, voted_for: str | None) -> bytes:
-    return _encode_numbered(term, (voted_for or "").encode())
-
-
-def _decode_vote(value: bytes) -> tuple[int, str | None]:
-    term, voted_for = _decode_numbered("vote", value)
-    return term, voted_for.decode() or None
-
-
-def _encode_members(index: int, membership: Membership) -> bytes:
-    return _encode_numbered(index, codec.encode(membership))
-
-
-def _named_at(base: bytes | None, bootstrap: Membership | None) -> Named:
-    """Return the members before the log's entries name any, and the index from which on."""
-    return (FIRST_INDEX, bootstrap or Membership()) if base is None else _decode_members(base)
-
-
-def _decode_members(value: bytes) -> Named:
-    index, members = _decode_numbered("membership", value)
-    try:
-        return index, codec.decode(members)
-    except ValueError as damage:
-        raise DataDirectoryRefused(f"the membership cannot be read: {damage}") from damage
-
-
-def _encode_numbered(number: int, text: bytes) -> bytes:
-    body = _INDEX.pack(number) + text
-    return struct.pack(">BI", _VERSION, zlib.crc32(body)) + body
-
-
-def _decode_numbered(what: str, value: bytes) -> tuple[int, bytes]:
-    head = struct.calcsize(">BI")
-    body = value[head:]
-    if len(body) < _INDEX.size:
-        raise DataDirectoryRefused(f"the {what} is cut short; restore this node from its peers")
-    version, crc = struct.unpack_from(">BI", value)
-    if version != _VERSION or zlib.crc32(body) != crc:
-        raise DataDirectoryRefused(f"the {what} is damaged; restore this node from its peers")
-    (number,) = _INDEX.unpack_from(body)
-    return number, body[_INDEX.size :]
+    def _base_row(self) -> tuple[bytes, bytes]:
+        return MEMBERS_AT_FIRST, encode_members(*self.memberships.base)

@@ -1,4 +1,4 @@
-"""Library: which PySyncObj this is, its options, and two functions it must not run by itself.
+"""Library: which PySyncObj this is, its options, and what replaces its clock, nodes and sockets.
 
 This package uses the library's private names, so it starts only with the exact files it was written
 against.
@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
+from typing import Self
 
 from pysyncobj import serializer, syncobj
 from pysyncobj.config import SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 from codeq_cluster.errors import SafetyViolated
@@ -108,3 +112,44 @@ def configuration(settings: RaftSettings) -> SyncObjConf:
     # The library accepts a misspelt option silently.
     assert not unknown, f"pysyncobj has no option {sorted(unknown)}"
     return SyncObjConf(**options)
+
+
+class Member(int, Node):  # type: ignore[misc, unused-ignore]
+    """A node that is also an integer, hashed from its id, because the library looks nodes up often.
+
+    The integer is the same in every process, so a set of nodes has the same order in all of them.
+    """
+
+    def __new__(cls, id: str) -> Self:  # noqa: A002 - the library's name
+        """Return the node; `id` is its name in the cluster."""
+        return super().__new__(cls, int.from_bytes(blake2b(id.encode(), digest_size=7).digest()))
+
+    def __init__(self, id: str) -> None:  # noqa: A002 - the library's name
+        Node.__init__(self, id)
+
+    __repr__ = Node.__repr__
+
+
+class Carrier(Transport):  # type: ignore[misc, unused-ignore]
+    """The library's transport, for sending only; `SafeSyncObj.deliver` hands in messages."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+        self.carry: Callable[[str, Mapping[str, object]], None]
+
+    ready = True  # In the library this is a property, read twice a tick.
+
+    def send(self, node: Node, message: Mapping[str, object]) -> bool:
+        """Hand on one of the library's own messages."""
+        self.carry(node.id, message)
+        return True
+
+    def destroy(self) -> None:
+        """Do nothing: there is no socket."""
+
+
+class NoPoller:
+    """A poller without sockets: `SafeSyncObj.deliver` hands in messages."""
+
+    def poll(self, timeout: float) -> None:
+        """Do nothing."""

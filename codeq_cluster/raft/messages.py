@@ -11,7 +11,6 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from codeq_cluster.codec import membership
 
@@ -34,14 +33,7 @@ _Incarnation = Annotated[int, Meta(ge=0)]
 _Digest = Annotated[bytes, Meta(max_length=_DIGEST_BYTES)]
 
 
-class Stamp(Struct, frozen=True):
-    """The identity of a sender's message: life of the process, then place within it."""
-
-    incarnation: int
-    seq: int
-
-
-class _Message(Struct, frozen=True, kw_only=True, tag_field="t", forbid_unknown_fields=True):
+class _Message(Struct, kw_only=True, tag_field="t", forbid_unknown_fields=True):
     """The fields of every message.
 
     Attributes:
@@ -55,7 +47,7 @@ class _Message(Struct, frozen=True, kw_only=True, tag_field="t", forbid_unknown_
     term: _Number = msgspec.field(name="e")
 
 
-class Append(_Message, frozen=True, kw_only=True, tag=1):
+class Append(_Message, kw_only=True, tag=1):
     """The leader is alive, and these entries follow entry `prev`.
 
     Attributes:
@@ -80,7 +72,7 @@ class Append(_Message, frozen=True, kw_only=True, tag=1):
     quiet: bool = msgspec.field(name="y")
 
 
-class Answer(_Message, frozen=True, kw_only=True, omit_defaults=True, tag=2):
+class Answer(_Message, kw_only=True, tag=2):
     """The follower's answer to an `Append`.
 
     Attributes:
@@ -88,9 +80,7 @@ class Answer(_Message, frozen=True, kw_only=True, omit_defaults=True, tag=2):
         success: The follower durably holds the leader's entries before `next`.
         reset: The leader must send again from `next`.
         of_incarnation: With `of_seq`, the message that is answered.
-        awaited: A caller on the follower's node waits for entries to be applied there. Sent
-            from format version 2 on, because the release before refuses messages with unknown
-            fields.
+        awaited: A caller on the follower's node waits for entries to be applied there.
     """
 
     next: _Number = msgspec.field(name="n")
@@ -101,10 +91,10 @@ class Answer(_Message, frozen=True, kw_only=True, omit_defaults=True, tag=2):
     round: _Number = msgspec.field(name="r")
     applied: _Number = msgspec.field(name="a")
     digest: _Digest = msgspec.field(name="d")
-    awaited: bool = msgspec.field(name="w", default=False)
+    awaited: bool = msgspec.field(name="w")
 
 
-class VoteRequest(_Message, frozen=True, kw_only=True, tag=3):
+class VoteRequest(_Message, kw_only=True, tag=3):
     """Vote for me in `term`.
 
     Attributes:
@@ -116,18 +106,18 @@ class VoteRequest(_Message, frozen=True, kw_only=True, tag=3):
     transfer: bool = msgspec.field(name="x")
 
 
-class Vote(_Message, frozen=True, kw_only=True, tag=4):
+class Vote(_Message, kw_only=True, tag=4):
     """You have my vote in `term`."""
 
 
-class PreVoteRequest(_Message, frozen=True, kw_only=True, tag=5):
+class PreVoteRequest(_Message, kw_only=True, tag=5):
     """Ask whether the peer would vote for the sender in `term`, one past its own."""
 
     last: _Number = msgspec.field(name="l")
     last_term: _Number = msgspec.field(name="lt")
 
 
-class PreVote(_Message, frozen=True, kw_only=True, tag=6):
+class PreVote(_Message, kw_only=True, tag=6):
     """The answer to a pre-vote request.
 
     Attributes:
@@ -139,15 +129,15 @@ class PreVote(_Message, frozen=True, kw_only=True, tag=6):
     granted: bool = msgspec.field(name="ok")
 
 
-class TimeoutNow(_Message, frozen=True, kw_only=True, tag=7):
+class TimeoutNow(_Message, kw_only=True, tag=7):
     """Start an election at once: your leader transfers its leadership to you."""
 
 
-class TermHint(_Message, frozen=True, kw_only=True, tag=8):
+class TermHint(_Message, kw_only=True, tag=8):
     """Your term is over; mine is `term`."""
 
 
-class Behind(_Message, frozen=True, kw_only=True, tag=9):
+class Behind(_Message, kw_only=True, tag=9):
     """The entry you need next is gone from my log: you need a snapshot.
 
     Attributes:
@@ -157,7 +147,7 @@ class Behind(_Message, frozen=True, kw_only=True, tag=9):
     first: _Number = msgspec.field(name="f")
 
 
-class Diverged(_Message, frozen=True, kw_only=True, tag=10):
+class Diverged(_Message, kw_only=True, tag=10):
     """Your state differs from the majority's: a snapshot must replace it.
 
     Attributes:
@@ -200,9 +190,11 @@ def parse(raw: bytes) -> Message:
     return message
 
 
-def render(message: Message, stamp: Stamp) -> bytes:
-    """Return the message as the wire carries it, stamped and packed."""
-    return _encode(replace(message, incarnation=stamp.incarnation, seq=stamp.seq))
+def render(message: Message, *, incarnation: int, seq: int) -> bytes:
+    """Stamp the message, and return it as the wire carries it."""
+    message.incarnation = incarnation
+    message.seq = seq
+    return _encode(message)
 
 
 def _check_entries(message: Append) -> None:

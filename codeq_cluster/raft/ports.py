@@ -7,7 +7,7 @@ simulator's virtual clock, network and disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
@@ -30,6 +30,26 @@ class Timers(Protocol):
 
     def call_soon(self, call: Callable[[], None]) -> Handle:
         """Run `call` on the loop's next pass."""
+
+
+class Beat:
+    """The instants at which the groups of one node send heartbeats: one frame carries them all."""
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+        self._set_by: object = None
+
+    def after(self, now: float, period_s: float, group: object) -> float:
+        """Return when a group that beats now beats next: with another group, or in a period.
+
+        Args:
+            now: Monotonic seconds.
+            period_s: Seconds from one heartbeat to the next, at most.
+            group: Stands for the group.
+        """
+        if self._set_by is group or not now < self._next <= now + period_s:
+            self._set_by, self._next = group, now + period_s
+        return self._next
 
 
 class Link(Protocol):
@@ -148,6 +168,7 @@ class Ports:
         link: To the peers.
         timers: Time and the loop.
         random: For election timeouts.
+        beat: When heartbeats are due; shared by the groups of a node.
     """
 
     store: LogStore
@@ -157,6 +178,7 @@ class Ports:
     link: Link
     timers: Timers
     random: Random
+    beat: Beat = field(default_factory=Beat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from codeq_cluster.raft.voters import Voters
+from codeq_cluster.raft.members import Voters
 
 Done = Callable[[bool], None]
 
@@ -25,6 +25,10 @@ class ReadIndex:
 
     A round is a heartbeat whose number the answers repeat. A question waits for a round that starts
     after it, because an answer already on its way proves nothing.
+
+    Attributes:
+        number: Of the latest round.
+        open: A read still waits for its answer.
     """
 
     def __init__(self, voters: Voters) -> None:
@@ -33,20 +37,17 @@ class ReadIndex:
         self._running: _Round | None = None
         self._confirmed: list[_Round] = []
         self.number = 0
+        self.open = False
 
     @property
     def wanted(self) -> bool:
         """Return whether a new round should start: a read waits and no round is under way."""
         return bool(self._waiting) and self._running is None
 
-    @property
-    def open(self) -> bool:
-        """Return whether any read still waits for its answer."""
-        return bool(self._waiting or self._running or self._confirmed)
-
     def ask(self, done: Done) -> None:
         """Add a question; `done` runs once, within a turn."""
         self._waiting.append(done)
+        self.open = True
 
     def start(self, *, index: int, node_id: str) -> None:
         """Start the round for all waiting reads; the state must also reach `index`."""
@@ -72,12 +73,14 @@ class ReadIndex:
         while self._confirmed and self._confirmed[0].index <= applied:
             for done in self._confirmed.pop(0).waiting:
                 done(True)
+        self.open = bool(self._waiting or self._running or self._confirmed)
 
     def fail(self) -> None:
         """Answer every waiting read: this node does not lead."""
         rounds = [*self._confirmed, *([self._running] if self._running else [])]
         waiting = [done for each in rounds for done in each.waiting] + self._waiting
         self._confirmed, self._running, self._waiting = [], None, []
+        self.open = False
         for done in waiting:
             done(False)
 

@@ -1,7 +1,8 @@
 """SafeSyncObj: PySyncObj, with the parts replaced that cannot be made safe from outside.
 
-The library keeps terms and votes, decides elections and commits, and changes a follower's log. This
-package applies and sends entries, reads the log, and decides when an election starts.
+The library keeps terms and votes, and decides elections. This package decides when an election
+starts; it sends, compares, counts and applies entries, because the library does none of these
+safely.
 No other module knows the library's private names.
 """
 
@@ -12,18 +13,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Protocol, Self
+from operator import attrgetter
+from typing import Protocol, TypeVar, cast
 
 from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
-from pysyncobj.transport import Transport
 
-from codeq_cluster.raft.journal import Entry, Journal
-from codeq_cluster.raft.library import configuration
-from codeq_cluster.raft.messages import ENTRIES_MAX, MEMBERS, PAYLOAD
-from codeq_cluster.raft.voters import Voters
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.journal_rows import Entry
+from codeq_cluster.raft.library import Carrier, Member, NoPoller, configuration, use_clock
+from codeq_cluster.raft.members import Voters
+from codeq_cluster.raft.messages import ENTRIES_MAX
+from codeq_cluster.raft.ports import Beat
 from codeq_cluster.settings import RaftSettings
 
 _FOLLOWER = 0
@@ -41,32 +42,36 @@ class SendAppend(Protocol):
     """Sends entries to a follower: see `AppendSender.send`."""
 
     def __call__(
-        self, peer: str, *, prev: int, prev_term: int, entries: Sequence[Entry], quiet: bool
+        self, peer: str, start: int, entries: Sequence[Entry], *, quiet: bool = False
     ) -> None:
-        """Send the entries after `prev`; none for a heartbeat."""
+        """Send the entries from `start` on; none for a heartbeat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """The parts of a group that the library calls.
+_T = TypeVar("_T")
 
-    Attributes:
-        send: Sends a peer one of the library's own messages: a vote, a vote request, an answer.
-        append: Sends a follower entries, or a heartbeat.
-        apply: Applies a bounded number of entries up to a commit index; returns the applied index.
-        take: Returns the next payload to propose, or None.
-        take_members: Returns the next membership to propose, encoded, or None.
-    """
 
-    send: Callable[[str, Mapping[str, object]], None]
-    append: SendAppend
-    apply: Callable[[int], int]
-    take: Callable[[], bytes | None]
-    take_members: Callable[[], bytes | None]
+def _view(_kind: type[_T], name: str) -> _T:
+    """Return a read-only view of an attribute of the library, which costs no Python call."""
+    return cast("_T", property(attrgetter(f"_SyncObj__{name}")))
 
 
 class SafeSyncObj(SyncObj):
-    """One member's Raft state."""
+    """One member's Raft state.
+
+    Attributes:
+        term: The current term.
+        leads: This node is the leader of the current term.
+        commit_index: The highest index known to be committed.
+        heartbeat_due: When this leader's next heartbeat is due.
+        ready_index: Index of this leader's first entry of its term.
+        leader_node: Stands for the leader; the same object for as long as it leads.
+    """
+
+    term = _view(int, "raftCurrentTerm")
+    commit_index = _view(int, "raftCommitIndex")
+    heartbeat_due = _view(float, "newAppendEntriesTime")
+    ready_index = _view(int, "noopIDx")
+    leader_node = _view(object, "raftLeader")
 
     _SyncObj__raftState: int
     _SyncObj__raftCurrentTerm: int
@@ -75,18 +80,15 @@ class SafeSyncObj(SyncObj):
     _SyncObj__raftElectionDeadline: float
     _SyncObj__raftLog: Journal
     _SyncObj__raftCommitIndex: int
-    _SyncObj__raftLastApplied: int
     _SyncObj__raftNextIndex: dict[Node, int]
     _SyncObj__raftMatchIndex: dict[Node, int]
     _SyncObj__otherNodes: set[Node]
     _SyncObj__readonlyNodes: set[Node]
     _SyncObj__connectedNodes: set[Node]
     _SyncObj__lastResponseTime: dict[Node, float]
-    _SyncObj__newAppendEntriesTime: float
-    _SyncObj__noopIDx: int | None
+    _SyncObj__newAppendEntriesTime = 0.0
     _SyncObj__onMessageReceived: Callable[[Node, Mapping[str, object]], None]
     _SyncObj__setCurrentTerm: Callable[[int, str | None], None]
-    _SyncObj__setState: Callable[[int], None]
 
     def __init__(
         self,
@@ -94,9 +96,9 @@ class SafeSyncObj(SyncObj):
         node_id: str,
         voters: Voters,
         journal: Journal,
-        applied: int,
         settings: RaftSettings,
         now: Callable[[], float],
+        beat: Beat,
     ) -> None:
         """Read term, vote and commit index from the journal; `attach` must follow.
 
@@ -104,26 +106,30 @@ class SafeSyncObj(SyncObj):
             node_id: This node.
             voters: The membership in force.
             journal: The log, loaded.
-            applied: Index of the last entry in the state.
             settings: Times and sizes.
             now: Returns monotonic seconds.
+            beat: When heartbeats are due.
         """
-        self._host: Host
-        self._carrier = _Carrier()
+        self.leads = False
+        self._append: SendAppend
+        self._carrier = Carrier()
         self._journal = journal
         self._settings = settings
         self._now = now
+        self._beat = beat
         self._voters = voters
-        self._peers: dict[str, _Member] = {}
+        self._peers: dict[str, Member] = {}
         self._data: dict[str, int] = {}
         self._windows: dict[str, _Window] = {}
         # Nodes that are not members: this node reads their messages, and sends them only answers.
-        self._strangers: dict[str, _Member] = {}
+        self._strangers: dict[str, Member] = {}
+        options = configuration(settings)
+        self._fallback_s: float = options.leaderFallbackTimeout
         super().__init__(
-            _Member(node_id),
+            Member(node_id),
             [],
-            configuration(settings),
-            nodeClass=_Member,
+            options,
+            nodeClass=Member,
             transport=self._carrier,
         )
         # The library made an empty log in memory; this is the real one.
@@ -131,54 +137,42 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__raftCurrentTerm = journal.term
         self._SyncObj__votedForNodeId = journal.voted_for
         self._SyncObj__raftCommitIndex = journal.getRaftCommitIndex()
-        self._SyncObj__raftLastApplied = applied
-        self._poller = _NoPoller()
+        self._poller = NoPoller()
         self.adopt_members()
 
-    def attach(self, host: Host) -> None:
-        """Connect the library to its group; it calls nothing of the group before that."""
-        self._host = host
-        self._carrier.carry = host.send
+    def attach(
+        self, *, send: Callable[[str, Mapping[str, object]], None], append: SendAppend
+    ) -> None:
+        """Connect the library to its group; it calls nothing of the group before that.
+
+        Args:
+            send: Sends a peer one of the library's own messages: a vote or a vote request.
+            append: Sends a follower entries, or a heartbeat.
+        """
+        self._carrier.carry = send
+        self._append = append
 
     # Questions that the group asks.
 
-    def term(self) -> int:
-        """Return the current term."""
-        return self._SyncObj__raftCurrentTerm
-
-    def leads(self) -> bool:
-        """Return whether this node is leader of the current term."""
-        return self._SyncObj__raftState == _LEADER
-
-    def role(self) -> tuple[int, bool, str | None]:
-        """Return `term`, `leads` and `leader`."""
-        leader = self._SyncObj__raftLeader
-        return (
-            self._SyncObj__raftCurrentTerm,
-            self._SyncObj__raftState == _LEADER,
-            None if leader is None else leader.id,
-        )
-
-    def is_candidate(self) -> bool:
-        """Return whether this node is a candidate in the current term."""
-        return self._SyncObj__raftState == _CANDIDATE
-
+    @property
     def leader(self) -> str | None:
         """Return the id of the current term's leader, or None while it is unknown."""
         leader = self._SyncObj__raftLeader
         return None if leader is None else leader.id
 
-    def commit_index(self) -> int:
-        """Return the highest index known to be committed."""
-        return self._SyncObj__raftCommitIndex
+    @property
+    def campaigns(self) -> bool:
+        """Return whether this node is a candidate in the current term."""
+        return self._SyncObj__raftState == _CANDIDATE
 
-    def ready_index(self) -> int | None:
-        """Return the index of this leader's first entry of its term; None when it does not lead."""
-        return self._SyncObj__noopIDx if self._SyncObj__raftState == _LEADER else None
+    @property
+    def least_match(self) -> int | None:
+        """Return the last entry that every peer is known to hold; None without peers."""
+        return min(self._SyncObj__raftMatchIndex.values(), default=None)
 
     def match_index(self, peer: str) -> int:
         """Return the last entry the peer is known to hold; 0 unless this node leads."""
-        if self._SyncObj__raftState != _LEADER:
+        if not self.leads:
             return 0
         return self._SyncObj__raftMatchIndex[self._peers[peer]]
 
@@ -193,10 +187,6 @@ class SafeSyncObj(SyncObj):
     def answered_since(self, peer: str, instant: float) -> bool:
         """Return whether the peer has answered this leader after `instant`."""
         return self._SyncObj__lastResponseTime[self._peers[peer]] > instant
-
-    def heartbeat_due(self) -> float:
-        """Return when this leader's next heartbeat is due."""
-        return self._SyncObj__newAppendEntriesTime
 
     # Events that the group reports.
 
@@ -237,17 +227,45 @@ class SafeSyncObj(SyncObj):
             self._SyncObj__raftNextIndex[node] = self._journal.last + 1
             self._SyncObj__lastResponseTime[node] = self._now()
 
-    def _node(self, peer: str) -> _Member:
+    def _node(self, peer: str) -> Member:
         known = self._peers.get(peer) or self._strangers.get(peer)
-        return known or self._strangers.setdefault(peer, _Member(peer))
+        return known or self._strangers.setdefault(peer, Member(peer))
 
     def deliver(self, peer: str, message: Mapping[str, object]) -> None:
-        """Hand one checked message to the library."""
+        """Hand one checked vote or vote request to the library."""
+        use_clock(self._now)
         self._SyncObj__onMessageReceived(self._node(peer), message)
 
-    def beat(self, peer: str, *, term: int, commit: int) -> None:
-        """Note that the peer leads `term` and `commit` is committed, without touching the log."""
-        self.deliver(peer, {"type": "append_entries", "term": term, "commit_index": commit})
+    # Following.
+
+    def follow(self, peer: str, term: int) -> None:
+        """Follow the peer, which leads `term`; no lower than the current one."""
+        self._SyncObj__raftLeader = self._peers.get(peer) or self._node(peer)
+        if term > self._SyncObj__raftCurrentTerm:
+            self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__raftState = _FOLLOWER
+        self.leads = False
+
+    def write(self, prev: int, commands: Sequence[bytes], terms: Sequence[int]) -> None:
+        """End the log at `prev`, and append the leader's entries after it."""
+        journal = self._journal
+        if journal.last > prev:
+            journal.deleteEntriesFrom(prev + 1 - journal.first)
+        index = prev
+        for command, term in zip(commands, terms, strict=True):
+            index += 1
+            journal.add(command, index, term)
+
+    def commit(self, upto: int) -> None:
+        """Count the entries up to an index as committed, as far as the log has them."""
+        last = self._journal.last
+        committed = self._SyncObj__raftCommitIndex
+        # A log that was truncated below it no longer has what was committed.
+        committed = max(min(committed, last), min(upto, last))
+        self._SyncObj__raftCommitIndex = committed
+        self._journal.setRaftCommitIndex(committed)
+
+    # Leading.
 
     def acknowledge(self, peer: str, *, upto: int, keep_next: bool) -> None:
         """Note that the follower holds everything up to `upto`.
@@ -255,13 +273,18 @@ class SafeSyncObj(SyncObj):
         Args:
             peer: The follower.
             upto: Index of its last matching entry.
-            keep_next: False lets the library resend entries that are already on their way.
+            keep_next: False resends entries that are already on their way.
         """
-        before = self.next_index(peer)
-        self._answered(peer, next_index=upto + 1, success=True)
-        if keep_next:
-            self._SyncObj__raftNextIndex[self._peers[peer]] = max(before, upto + 1)
-        self._windows[peer].acknowledged(self.match_index(peer))
+        node, window = self._peers[peer], self._windows[peer]
+        match, after = self._SyncObj__raftMatchIndex, self._SyncObj__raftNextIndex
+        if match[node] < upto:
+            match[node] = upto
+            if not keep_next:
+                after[node] = upto + 1
+        if keep_next and after[node] <= upto:
+            after[node] = upto + 1
+        self._SyncObj__lastResponseTime[node] = self._now()
+        window.acknowledged(match[node])
 
     def rewind(self, peer: str, next_index: int) -> bool:
         """Go back to `next_index`, but never behind what the follower is known to hold.
@@ -281,23 +304,34 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__raftNextIndex[node] = start
         window.probe()
         if not again:
-            self._send(peer, start, ())
+            self._append(peer, start, ())
         return not again
 
     def alive(self, peer: str) -> None:
         """Note that the follower answered, although it holds nothing new."""
-        self._answered(peer, next_index=self.next_index(peer), success=False)
+        self._SyncObj__lastResponseTime[self._peers[peer]] = self._now()
 
-    def _answered(self, peer: str, *, next_index: int, success: bool) -> None:
-        self.deliver(
-            peer,
-            {
-                "type": "next_node_idx",
-                "next_node_idx": next_index,
-                "reset": False,
-                "success": success,
-            },
-        )
+    def count(self, now: float) -> None:
+        """Commit what a majority holds; stop leading if no majority has answered lately."""
+        others = self._SyncObj__otherNodes
+        # This many others make a majority together with this node.
+        wanted = (len(others) + 1) // 2
+        if wanted:
+            match, heard = self._SyncObj__raftMatchIndex, self._SyncObj__lastResponseTime
+            held = sorted(map(match.__getitem__, others))[-wanted]
+            silent = sorted(map(heard.__getitem__, others))[-wanted] <= now - self._fallback_s
+        else:
+            held, silent = self._journal.last, False
+        journal = self._journal
+        # An entry of an earlier term is committed by the first of this term that follows it.
+        if (
+            held > self._SyncObj__raftCommitIndex
+            and journal.term_at(held) == self._SyncObj__raftCurrentTerm
+        ):
+            self._SyncObj__raftCommitIndex = held
+            journal.setRaftCommitIndex(held)
+        if silent:
+            self.step_down()
 
     def adopt(self, term: int) -> None:
         """Enter a newer term as a follower; its leader is not known yet."""
@@ -309,25 +343,17 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__setState(_FOLLOWER)
         self._SyncObj__raftLeader = None
 
-    def tick(self, *, campaign: bool) -> None:
-        """Let the library do its due work: elect, commit, apply entries, take proposals, send.
-
-        Args:
-            campaign: Start an election in a new term; only with a connection, or alone.
-        """
-        if campaign:
-            # Entries sent in an earlier leadership may be gone from the log. No follower would
-            # acknowledge them, and they would fill the windows for ever.
-            self._windows = {peer: _Window() for peer in self._peers}
-        deadline = _AT_ONCE_S if campaign else self._now() + _NEVER_S
-        self._SyncObj__raftElectionDeadline = deadline
-        leads = self._SyncObj__raftState == _LEADER
-        if leads and self._now() >= self._SyncObj__newAppendEntriesTime:
-            self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
+    def campaign(self) -> None:
+        """Start an election in a new term; only with a connection, or alone."""
+        # Entries sent in an earlier leadership may be gone from the log. No follower would
+        # acknowledge them, and they would fill the windows for ever.
+        self._windows = {peer: _Window() for peer in self._peers}
+        self._SyncObj__raftElectionDeadline = _AT_ONCE_S
+        use_clock(self._now)
         self.doTick(0)
 
     def heartbeat_now(self) -> None:
-        """Make the heartbeat due with the next tick."""
+        """Make the heartbeat due in this turn or the next."""
         self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
 
     def announce(self, peers: Sequence[str]) -> None:
@@ -336,7 +362,7 @@ class SafeSyncObj(SyncObj):
             node = self._peers[peer]
             start = self._SyncObj__raftNextIndex[node]
             if start > self._journal.last and node in self._SyncObj__connectedNodes:
-                self._send(peer, start, (), quiet=True)
+                self._append(peer, start, (), quiet=True)
 
     def replicate(self) -> None:
         """Send every connected follower the entries it lacks, as far as its window allows."""
@@ -345,26 +371,25 @@ class SafeSyncObj(SyncObj):
             if self._SyncObj__raftNextIndex[node] <= last and node in self._SyncObj__connectedNodes:
                 self._send_entries(peer, node)
 
-    # Overrides of unsafe parts of the library.
-
-    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - the library's name
-        """Send entries and heartbeats: windowed, without snapshots and without a busy loop."""
-        self._SyncObj__newAppendEntriesTime = self._now() + self._settings.heartbeat_ms / 1000
+    def heartbeat(self) -> None:
+        """Send every connected follower the entries it lacks, or else a heartbeat."""
+        period_s = self._settings.heartbeat_ms / 1000
+        self._SyncObj__newAppendEntriesTime = self._beat.after(self._now(), period_s, self)
         for peer, node in self._peers.items():
             if node in self._SyncObj__connectedNodes and not self._send_entries(peer, node):
-                self._send(peer, self._next(node), ())
+                self._append(peer, self._next(node), ())
 
     def _send_entries(self, peer: str, node: Node) -> bool:
         """Send entries up to the window's end; return whether any were sent."""
-        window = self._windows[peer]
+        journal, window = self._journal, self._windows[peer]
         bytes_max = self._settings.append_bytes_max
         sent = False
         start = self._next(node)
-        while start <= self._journal.last and window.open(_WINDOW_BATCHES * bytes_max):
-            entries = self._journal.read(start, count=ENTRIES_MAX, bytes_max=bytes_max)
-            self._send(peer, start, entries)
+        while start <= journal.last and window.open(_WINDOW_BATCHES * bytes_max):
+            entries = journal.read(start, count=ENTRIES_MAX, bytes_max=bytes_max)
+            self._append(peer, start, entries)
             start = entries[-1][1] + 1
-            window.sent(start - 1, sum(len(entry[0]) for entry in entries))
+            window.sent(entries)
             self._SyncObj__raftNextIndex[node] = start
             sent = True
         return sent
@@ -375,52 +400,27 @@ class SafeSyncObj(SyncObj):
         self._SyncObj__raftNextIndex[node] = start
         return start
 
-    def _send(
-        self, peer: str, start: int, entries: Sequence[Entry], *, quiet: bool = False
-    ) -> None:
-        prev_term = self._journal.term_at(start - 1)
-        assert prev_term is not None, f"there is no entry {start - 1}"
-        self._host.append(peer, prev=start - 1, prev_term=prev_term, entries=entries, quiet=quiet)
+    # Overrides of unsafe parts of the library.
+
+    def _SyncObj__setState(self, state: int) -> None:  # noqa: N802 - the library's name
+        self._SyncObj__raftState = state
+        self.leads = state == _LEADER
+
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - the library's name
+        """Send entries and heartbeats: windowed, without snapshots and without a busy loop."""
+        self.heartbeat()
 
     def _SyncObj__applyLogEntries(self) -> bool:  # noqa: N802 - the library's name
-        """Apply through the group; an exception stops the node instead of retrying for ever."""
-        if self._SyncObj__raftCommitIndex > self._SyncObj__raftLastApplied:
-            self._SyncObj__raftLastApplied = self._host.apply(self._SyncObj__raftCommitIndex)
+        """Leave the state alone: the group applies entries."""
         return False
-
-    def _checkCommandsToApply(self) -> None:  # noqa: N802 - the library's name
-        """Append the group's proposals; only here is it certain that this node leads."""
-        if self._SyncObj__raftState != _LEADER:
-            return
-        if (members := self._host.take_members()) is not None:
-            self._add(MEMBERS + members)
-        while True:
-            payload = self._host.take()
-            if payload is None:
-                return
-            self._add(PAYLOAD + payload)
-
-    def _add(self, command: bytes) -> None:
-        self._journal.add(command, self._journal.last + 1, self._SyncObj__raftCurrentTerm)
 
     def _SyncObj__getEntries(  # noqa: N802 - the library's name
         self,
         fromIDx: int,  # noqa: N803 - the library's name
-        count: int | None = None,
-        maxSizeBytes: int | None = None,  # noqa: N803 - the library's name
+        count: int,
     ) -> list[Entry]:
-        """Return a bounded part of the log.
-
-        Without a count, the library wants one entry and whether more follow. That must not depend
-        on how much fits into one read.
-        """
-        if count is None:
-            entries = self._journal.read(fromIDx, count=1, bytes_max=0)
-            if entries and fromIDx < self._journal.last:
-                entries.append(self._journal[-1])
-            return entries
-        bytes_max = self._settings.append_bytes_max if maxSizeBytes is None else maxSizeBytes
-        return self._journal.read(fromIDx, count=count, bytes_max=bytes_max)
+        """Return a part of the log: a leader that is elected alone counts its entries by it."""
+        return self._journal.read(fromIDx, count=count, bytes_max=0)
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802 - the library's name
         """Keep the library from starting an election on its own."""
@@ -434,21 +434,6 @@ class SafeSyncObj(SyncObj):
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N802, N803 - the library's name
         raise AssertionError(f"the library loads a dump (clear journal: {clearJournal})")
-
-
-class _Member(int, Node):  # type: ignore[misc, unused-ignore]
-    """A node that is also an integer, hashed from its id, because the library looks nodes up often.
-
-    The integer is the same in every process, so a set of nodes has the same order in all of them.
-    """
-
-    def __new__(cls, id: str) -> Self:  # noqa: A002 - the library's name
-        return super().__new__(cls, int.from_bytes(blake2b(id.encode(), digest_size=7).digest()))
-
-    def __init__(self, id: str) -> None:  # noqa: A002 - the library's name
-        Node.__init__(self, id)
-
-    __repr__ = Node.__repr__
 
 
 class _Window:
@@ -467,9 +452,12 @@ class _Window:
         """Return whether another message with entries may be sent."""
         return not self.probing and self._bytes < bytes_max and len(self._sent) < _WINDOW_MESSAGES
 
-    def sent(self, last: int, size: int) -> None:
-        """Note a message that ends with entry `last`."""
-        self._sent.append((last, size))
+    def sent(self, entries: Sequence[Entry]) -> None:
+        """Note a message with these entries."""
+        size = 0
+        for entry in entries:
+            size += len(entry[0])
+        self._sent.append((entries[-1][1], size))
         self._bytes += size
 
     def acknowledged(self, match: int) -> None:
@@ -483,27 +471,3 @@ class _Window:
         self._sent.clear()
         self._bytes = 0
         self.probing = True
-
-
-class _Carrier(Transport):  # type: ignore[misc, unused-ignore]
-    """The library's transport, for sending only; `SafeSyncObj.deliver` hands in messages."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None, [])
-        self.carry: Callable[[str, Mapping[str, object]], None]
-
-    ready = True  # In the library this is a property, read twice a tick.
-
-    def send(self, node: Node, message: Mapping[str, object]) -> bool:
-        self.carry(node.id, message)
-        return True
-
-    def destroy(self) -> None:
-        pass
-
-
-class _NoPoller:
-    """A poller without sockets: `SafeSyncObj.deliver` hands in messages."""
-
-    def poll(self, timeout: float) -> None:
-        pass

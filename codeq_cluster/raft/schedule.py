@@ -76,9 +76,8 @@ class Schedule:
         """Take another turn after the present one."""
         self.wanted = True
 
-    def arm(self) -> None:
-        """Set the timer for the next deadline."""
-        due = self._due()
+    def arm(self, due: float) -> None:
+        """Set the timer for the next deadline, in monotonic seconds."""
         if self._timer is not None:
             if self._timer_at <= due:
                 return  # It fires early and is set again, which is cheaper than a timer a message.
@@ -103,7 +102,7 @@ class Schedule:
             return
         if self.flushing:
             self.wanted = True
-        elif self._timers.now() >= self._due():
+        elif self._timers.now() >= (due := self._due()):
             self.want()
         else:
-            self.arm()
+            self.arm(due)

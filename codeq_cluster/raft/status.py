@@ -62,34 +62,30 @@ class GroupStatus:
     in_doubt: tuple[str, ...] = ()
 
 
-def describe(
-    replica: Replica, *, running: bool, ready: bool, known_commit: int, leader_changes: int
-) -> GroupStatus:
+def describe(replica: Replica, *, running: bool, ready: bool) -> GroupStatus:
     """Return the status of a replica.
 
     Args:
-        replica: It has been started.
+        replica: It has been loaded.
         running: It takes turns.
         ready: It leads, and has applied everything of earlier terms.
-        known_commit: The highest commit index that a leader has reported.
-        leader_changes: How often the known leader changed since the start.
     """
-    context, voters = replica.context, replica.voters
-    engine, journal, divergence = replica.engine, replica.journal, replica.divergence
+    voters, engine = replica.voters, replica.engine
+    journal, divergence = replica.journal, replica.divergence
     return GroupStatus(
-        shard=context.shard,
-        is_leader=running and engine.leads(),
+        shard=replica.shard,
+        is_leader=running and engine.leads,
         ready=running and ready,
-        leader=engine.leader() if running else None,
-        term=engine.term(),
-        commit_index=engine.commit_index(),
-        known_commit=max(engine.commit_index(), known_commit),
+        leader=engine.leader if running else None,
+        term=engine.term,
+        commit_index=engine.commit_index,
+        known_commit=max(engine.commit_index, replica.known_commit),
         applied_index=replica.applier.index,
         digest=replica.applier.digest.hex(),
         log_bytes=journal.log_bytes,
         log_first=journal.first,
         log_last=journal.last,
-        leader_changes=leader_changes,
+        leader_changes=replica.leader_changes,
         voting=voters.voting,
         preferred=voters.preferred,
         changing=voters.index > replica.applier.index,
@@ -102,6 +98,6 @@ def describe(
             )
             for peer in voters.peers
         ),
-        counters=dict(context.counters),
+        counters=dict(replica.counters),
         in_doubt=divergence.differing if divergence.open else (),
     )

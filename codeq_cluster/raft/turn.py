@@ -4,139 +4,158 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codeq_cluster.raft import library
-from codeq_cluster.raft.parts import LastingParts, StartedParts
+from codeq_cluster.raft.appends import AppendSender
+from codeq_cluster.raft.guard import Guard
+from codeq_cluster.raft.known_leader import KnownLeader
+from codeq_cluster.raft.leader import Leader
+from codeq_cluster.raft.replica import Replica
 
 # A bound on one turn: a group that catches up must not block the loop for others.
 _MESSAGES_A_TURN = 256
+_NEVER = float("inf")
 
 
 class Turn:
-    """The turns of one start of a replica.
+    """The turns of a replica, from one load of its log to the next.
 
     A turn ends with one flush of the journal's changes, or without any. Until a flush is on disk,
     no message that promises it leaves and no other turn begins. An error of any kind ends the
     replica: it must not go on from the middle of a turn.
 
     Args:
-        lasting: The parts that outlive the start.
-        started: The parts that began with it.
+        replica: It has been loaded.
         on_failed: Called with the error of a turn or a flush; no turn follows.
         on_idle: Called with the error of a flush, or None, when the group was paused meanwhile.
+
+    Attributes:
+        leader: The replica's leadership, for the terms in which it leads.
     """
 
     def __init__(
         self,
-        lasting: LastingParts,
-        started: StartedParts,
+        replica: Replica,
         *,
         on_failed: Callable[[BaseException], None],
         on_idle: Callable[[BaseException | None], None],
     ) -> None:
-        replica = started.replica
-        self._now = replica.context.now
-        self._node_id = replica.context.node_id
-        self._writer = lasting.ports.writer
-        self._events = lasting.events
-        self._initial_members = lasting.initial_members
-        self._inbox = lasting.inbox
-        self._elections = lasting.elections
-        self._read_index = lasting.read_index
-        self._changes = lasting.changes
-        self._role = lasting.role
-        self._schedule = lasting.schedule
-        self._voters = replica.voters
-        self._links = replica.links
-        self._outbox = replica.outbox
-        self._journal = replica.journal
-        self._engine = replica.engine
-        self._machine = replica.machine
-        self._applier = replica.applier
-        self._divergence = replica.divergence
-        self._guard = started.guard
-        self._leader = started.leader
-        self._roster = started.roster
-        self._pre_votes = started.pre_votes
-        self._campaign = started.campaign
-        self._following = started.following
+        self._replica = replica
+        self._guard = guard = Guard(replica)
+        self.leader = Leader(replica)
+        self._known_leader = KnownLeader(replica, self.leader)
         self._on_failed = on_failed
         self._on_idle = on_idle
+        replica.engine.attach(send=guard.translate, append=AppendSender(replica).send)
 
     def take(self) -> None:
         """Take one turn."""
-        now, engine, journal, links = self._now, self._engine, self._journal, self._links
-        library.use_clock(now)
-        if self._initial_members.wanted is not None:
-            self._roster.bootstrap()
-        for _ in range(min(len(self._inbox), _MESSAGES_A_TURN)):
-            self._guard.handle(*self._inbox.get())
-            self._roster.adopt()
-        self._report()
-        if links.refused and engine.leads() and not links.leave_a_majority(self._voters):
+        replica, engine, links = self._replica, self._replica.engine, self._replica.links
+        if replica.wanted_members is not None:
+            replica.bootstrap()
+        waiting, memberships = replica.inbox.waiting, replica.journal.memberships
+        for _ in range(min(len(waiting), _MESSAGES_A_TURN)):
+            self._guard.handle(*replica.inbox.get())
+            if memberships.newest is not replica.named_members:
+                replica.follow_members()
+        if replica.behind or replica.divergence.wrong_at:
+            self._report()
+        if links.refused and engine.leads and not links.leave_a_majority(replica.voters):
             engine.step_down()
-        self._leader.doubted.give_up()
-        self._role.note(engine, now)
+        if replica.divergence.differs or self.leader.doubted.deadline < _NEVER:
+            self.leader.doubted.give_up()
+        self._known_leader.note()
         self._tick()
-        self._roster.adopt()
-        self._role.note(engine, now)
-        self._changes.settle(self._applier.index)
-        if engine.leads():
-            self._leader.turn()
+        if memberships.newest is not replica.named_members:
+            replica.follow_members()
+        self._known_leader.note()
+        if replica.changes.index is not None:
+            replica.changes.settle(replica.applier.index)
+        if engine.leads:
+            self.leader.turn()
         else:
-            self._read_index.fail()
-            if not self._divergence.open:
-                journal.trim(min(self._following.floor, self._machine.stored_index))
-        if journal.trimmed:
-            forgotten = journal.forget()
-            self._writer.forget(forgotten.delete_ranges, forgotten.puts)
-        if journal.promising:
-            flush = journal.flush()
-            self._schedule.flushing = True
-            self._writer.write(flush.puts, flush.delete_ranges, self._flushed)
-        else:
-            self._outbox.release()
-            self._next()
+            self._follow()
+        self._write()
 
     def _report(self) -> None:
         """Call who can bring this replica a snapshot, if its leader says that it needs one."""
-        if self._following.behind:
-            self._following.behind = False
-            self._events.on_behind()
-        if self._divergence.wrong_at:
-            self._events.on_diverged(self._divergence.wrong_at)
+        replica = self._replica
+        if replica.behind:
+            replica.behind = False
+            replica.events.on_behind()
+        if replica.divergence.wrong_at:
+            replica.events.on_diverged(replica.divergence.wrong_at)
 
     def _tick(self) -> None:
-        engine, campaign, now = self._engine, self._campaign, self._now()
-        if not engine.leads() and now >= self._elections.deadline:
-            self._pre_votes.ask(now)
-        starts = campaign.wanted and not engine.leads()
-        self._leader.begin_round()
-        engine.tick(campaign=starts)
+        """Start an election that is due; else commit, apply and propose."""
+        replica, engine, campaign = self._replica, self._replica.engine, self._replica.campaign
+        now = replica.now()
+        if not engine.leads and now >= replica.elections.deadline:
+            self._known_leader.seek(now)
+        starts = campaign.wanted and not engine.leads
+        if replica.read_index.open:
+            self.leader.begin_round()
         if starts:
-            self._elections.campaigned(now)
+            engine.campaign()
+            replica.elections.campaigned(now)
+        if engine.leads:
+            engine.count(now)
+        if engine.commit_index > replica.applier.index:
+            replica.applier.apply(engine.commit_index)
+        if engine.leads:
+            if now >= engine.heartbeat_due:
+                engine.heartbeat()
+            self.leader.propose()
         campaign.wanted = campaign.transferred = False
 
+    def _follow(self) -> None:
+        """Trim what the leader says may go; a read needs a leader."""
+        replica = self._replica
+        if replica.read_index.open:
+            replica.read_index.fail()
+        divergence, journal = replica.divergence, replica.journal
+        if replica.floor > journal.first and not (divergence.differs and divergence.open):
+            journal.trim(min(replica.floor, replica.machine.stored_index))
+
+    def _write(self) -> None:
+        """Hand over what has to be on disk before promises leave, if anything has."""
+        replica, journal, writer = self._replica, self._replica.journal, self._replica.ports.writer
+        if journal.trimmed:
+            forgotten = journal.forget()
+            writer.forget(forgotten.delete_ranges, forgotten.puts)
+        if journal.promising:
+            flush = journal.flush()
+            replica.schedule.flushing = True
+            writer.write(flush.puts, flush.delete_ranges, self._flushed)
+        else:
+            self._next()
+
     def _flushed(self, error: BaseException | None) -> None:
-        self._schedule.flushing = False
-        if not self._schedule.running:
+        replica = self._replica
+        replica.schedule.flushing = False
+        if not replica.schedule.running:
             self._on_idle(error)
         elif error is not None:
             # Never retried: the content of the disk is unknown until it is read from scratch.
             self._on_failed(error)
         else:
             try:
-                self._journal.flushed()
-                self._outbox.release()
+                replica.journal.flushed()
                 self._next()
             except Exception as failure:  # noqa: BLE001 - whatever it is, this replica must not go on
                 self._on_failed(failure)
 
     def _next(self) -> None:
-        """Take another turn at once when there is work; otherwise sleep until something is due."""
-        engine, journal, schedule = self._engine, self._journal, self._schedule
-        committed = min(engine.commit_index(), journal.flushed_last)
-        alone = self._voters.voters == (self._node_id,) and engine.leads()
-        alone = alone and engine.commit_index() < journal.last
-        if schedule.wanted or len(self._inbox) or self._applier.index < committed or alone:
+        """Send what was promised; take another turn at once when there is work, or sleep."""
+        replica, schedule = self._replica, self._replica.schedule
+        engine, journal, applied = replica.engine, replica.journal, replica.applier.index
+        if replica.outbox.held:
+            replica.outbox.release()
+        commit = engine.commit_index
+        alone = commit < journal.last and engine.leads and len(replica.voters.voters) == 1
+        if (
+            schedule.wanted
+            or replica.inbox.waiting
+            or applied < min(commit, journal.flushed_last)
+            or (alone and replica.voters.voters == (replica.node_id,))
+        ):
             schedule.want()
-        schedule.arm()
+        schedule.arm(self.leader.due if engine.leads else replica.elections.deadline)

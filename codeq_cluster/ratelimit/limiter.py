@@ -40,7 +40,11 @@ _Key = tuple[Scope, str]  # The scope and the tenant.
 
 
 class RateLimits:
-    """The configured limit of every tenant."""
+    """The configured limit of every tenant.
+
+    Attributes:
+        unlimited: Scopes in which no tenant has a limit.
+    """
 
     def __init__(self, settings: RateLimitSettings) -> None:
         self._general: Mapping[Scope, RateLimit | None] = {
@@ -52,6 +56,10 @@ class RateLimits:
         self._own: Mapping[_Key, RateLimit | None] = {
             (Scope(each.scope), each.tenant): _limit(each) for each in settings.tenants
         }
+        limited = {scope for (scope, _), limit in self._own.items() if limit}
+        self.unlimited = frozenset(
+            scope for scope, limit in self._general.items() if not limit and scope not in limited
+        )
 
     def of(self, scope: Scope, tenant: str) -> RateLimit | None:
         """Return the tenant's limit, None for none."""
@@ -66,6 +74,9 @@ def _limit(settings: RateSettings | TenantRateLimit) -> RateLimit | None:
 
 class RateLimiter:
     """Takes tokens of every tenant's rate limits for the requests on this node.
+
+    Attributes:
+        unlimited: Scopes in which every request passes.
 
     Args:
         node_id: This node.
@@ -97,6 +108,7 @@ class RateLimiter:
         self._replicas = replicas
         self._calls = calls
         self._limits = limits
+        self.unlimited = limits.unlimited
         self._now_ns = now_ns
         self._on_refused = on_refused
         self._on_answered = on_answered

@@ -19,7 +19,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """A rate, and how far a quiet caller may run ahead of it.
+    """A rate, and the tokens that an idle caller can save up.
 
     Attributes:
         per_minute: Tokens per minute, above 0.

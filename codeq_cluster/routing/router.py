@@ -34,6 +34,7 @@ from codeq_cluster.errors import (
     OutcomeUnknown,
     Overloaded,
     PeerUnreachable,
+    first_of,
 )
 from codeq_cluster.routing.deadlines import Deadlines
 from codeq_cluster.routing.leader_hints import LeaderHints
@@ -48,6 +49,7 @@ PAUSE_S = 0.05
 HINT_S = 3.0
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 _pack = msgspec.msgpack.Encoder().encode
 _read_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
@@ -69,21 +71,70 @@ class RouterCalls(Protocol):
         """End the waiting calls to a peer about a topic with LinkLost."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Call(Generic[_T]):
-    """One call to a leader, in its local and its remote form.
+class _Call(Protocol[_T_co]):
+    """One call to a leader, in its local and its remote form."""
 
-    Attributes:
-        here: Asks this node's engine; a future it returns may be ended from outside.
-        method: The call that asks another node's engine.
-        body: Makes that call's body: plain values and structs.
-        answer: Decodes its packed answer.
-    """
+    @property
+    def method(self) -> str:
+        """The call that asks another node's engine."""
+
+    @property
+    def answer(self) -> Callable[[bytes], _T_co]:
+        """Decodes its packed answer."""
+
+    def here(self) -> Awaitable[_T_co]:
+        """Ask this node's engine; a future that it returns may be ended from outside."""
+
+    def body(self) -> object:
+        """Return the body of the call to another node: plain values and structs."""
+
+    def again(self) -> bool:
+        """Prepare another send after one that may have had an effect; False if none can have."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Read(Generic[_T]):
+    """A call without an effect."""
 
     here: Callable[[], Awaitable[_T]]
     method: str
     body: Callable[[], object]
     answer: Callable[[bytes], _T]
+
+    def again(self) -> bool:
+        """Return that no send has had an effect."""
+        return False
+
+
+class _Operate:
+    """Operations on one shard."""
+
+    __slots__ = ("_engine", "_operations", "_traced")
+
+    method = "operate"
+    answer = staticmethod(_read_outcomes)
+
+    def __init__(self, engine: Engine, operations: Sequence[Operation], *, traced: bool) -> None:
+        self._engine = engine
+        self._operations = operations
+        self._traced = traced
+
+    def here(self) -> Awaitable[list[Outcome]]:
+        """Decide them here."""
+        if self._traced:
+            return self._engine.operate(self._operations)
+        place: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        self._engine.begin(self._operations, place)
+        return place
+
+    def body(self) -> object:
+        """Return the shard and the operations."""
+        return self._engine.shard, self._operations
+
+    def again(self) -> bool:
+        """Mark the operations as repeated; return that they may have had an effect."""
+        self._operations = [_retry(operation) for operation in self._operations]
+        return True
 
 
 class Router:
@@ -141,9 +192,9 @@ class Router:
 
     # -- asking any shard ------------------------------------------------------------------------
 
-    async def operate(
+    def operate(
         self, shard: int, operations: Sequence[Operation], *, deadline: float
-    ) -> list[Outcome]:
+    ) -> Coroutine[Any, Any, list[Outcome]]:
         """Run the operations in order, one outcome each, all durable when it returns.
 
         Raises:
@@ -151,31 +202,12 @@ class Router:
             OutcomeUnknown: The deadline passed and some may have taken effect.
             Overloaded: The shard's queue is full; nothing was done.
         """
-        sent = operations
-
-        def again() -> None:
-            nonlocal sent
-            sent = [_retry(operation) for operation in operations]
-
-        def here() -> Awaitable[list[Outcome]]:
-            engine = self._engines[shard]
-            if self._tracing is not None:
-                return engine.operate(sent)
-            place: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-            engine.begin(sent, place)
-            return place
-
-        call = _Call(
-            here=here,
-            method="operate",
-            body=lambda: (shard, sent),
-            answer=_read_outcomes,
-        )
-        return await self._at_leader(shard, call, deadline=deadline, again=again)
+        call = _Operate(self._engines[shard], operations, traced=self._tracing is not None)
+        return self._at_leader(shard, call, deadline=deadline)
 
     async def read(self, shard: int, keys: Sequence[bytes], *, deadline: float) -> Snapshot:
         """Return rows as of now; raises NoLeader."""
-        call = _Call(
+        call = _Read(
             here=lambda: self._engines[shard].read(keys),
             method="read",
             body=lambda: [shard, list(keys)],
@@ -187,7 +219,7 @@ class Router:
         """Return the answer of a shard's leader as of now; raises NoLeader or Overloaded."""
         expected = question.answer
         assert isinstance(question, AnyQuestion), "a question that no leader knows"
-        asked: _Call[object] = _Call(
+        asked: _Call[object] = _Read(
             here=lambda: self._engines[shard].answer(question),
             method="ask",
             body=lambda: (shard, question),
@@ -210,7 +242,7 @@ class Router:
         asked = [
             self._at_leader(
                 shard,
-                _Call(
+                _Read(
                     here=partial(self._engines[shard].depths, tenant, queue),
                     method="depths",
                     body=partial(_list, shard, tenant, queue),
@@ -230,37 +262,32 @@ class Router:
         call: _Call[_T],
         *,
         deadline: float,
-        again: Callable[[], None] | None = None,
     ) -> _T:
-        """Ask the shard's leader until one answers or the deadline passes.
-
-        Args:
-            shard: The shard's number.
-            call: The call.
-            deadline: Monotonic seconds.
-            again: Called if a send may have had an effect that the next one must not repeat; None
-                for a read, which has no effect.
-        """
+        """Ask the shard's leader until one answers or the deadline, monotonic seconds, passes."""
         loop = asyncio.get_running_loop()
+        engine = self._engines[shard]
         effect_possible = False
-        since = loop.time()
-        while (left_s := deadline - loop.time()) > 0 and not self._in_vain(shard, since=since):
-            leader = self._whom(shard)
+        since = now = loop.time()
+        while now < deadline:
+            leader = engine.leader
+            if leader is None and self._is_out(shard):
+                leader = self._hints.of(shard)
+                if leader is None or now - since >= HINT_S:
+                    break  # Another node may know a leader sooner.
             try:
-                return await self._ask(leader, shard, call, left_s=left_s)
+                return await self._ask(leader, shard, call, deadline=deadline)
             except (NotLeader, NoLeader, PeerUnreachable) as refused:
                 self._hints.astray(shard, leader, refused)  # Nothing was done.
             except (LinkLost, OutcomeUnknown, TimeoutError) as lost:
                 self._hints.astray(shard, leader, lost)
                 since = loop.time()
-                if again is not None:
-                    effect_possible = True
-                    again()
+                effect_possible = call.again()
             except (Overloaded, MethodUnknown):
                 if not effect_possible:
                     raise
                 # "Nothing was done" is true only of this send; an earlier one may have acted.
             await self._rest(shard, leader, left_s=deadline - loop.time())
+            now = loop.time()
         if effect_possible:
             raise OutcomeUnknown(f"no answer from a leader of shard {shard} in time")
         raise NoLeader(f"no leader for shard {shard}")
@@ -268,46 +295,39 @@ class Router:
     def _is_isolated(self, shard: int) -> bool:
         return self._leaders.of(shard) is None and self._is_out(shard)
 
-    def _whom(self, shard: int) -> str | None:
-        return self._hints.of(shard) if self._is_isolated(shard) else self._leaders.of(shard)
-
-    def _in_vain(self, shard: int, *, since: float) -> bool:
-        """Return whether to stop trying, because another node may know a leader sooner."""
-        if not self._is_isolated(shard):
-            return False
-        return self._hints.of(shard) is None or asyncio.get_running_loop().time() - since >= HINT_S
-
     async def _rest(self, shard: int, leader: str | None, *, left_s: float) -> None:
         """Wait before the next try, unless another leader has become known."""
         if leader == self._leaders.of(shard) or self._is_isolated(shard):
             await self._leaders.change(shard, min(PAUSE_S, max(0, left_s)))
 
-    async def _ask(self, leader: str | None, shard: int, call: _Call[_T], *, left_s: float) -> _T:
+    def _ask(
+        self, leader: str | None, shard: int, call: _Call[_T], *, deadline: float
+    ) -> Awaitable[_T]:
         if leader is None:
             raise NotLeader
-        loop = asyncio.get_running_loop()
-        if leader == self._node_id:
-            asked = call.here()
-            if isinstance(asked, asyncio.Future):
-                self._deadlines.watch(asked, loop.time() + left_s)
-                answer: _T = await asked
-                return answer
-            async with asyncio.timeout(left_s):
-                return await asked
-        asked_at = loop.time()
-        said = await self._send(leader, shard, call, left_s=left_s)
-        self._on_answered(call.method, loop.time() - asked_at)
-        return call.answer(said)
+        if leader != self._node_id:
+            return self._ask_peer(leader, shard, call, deadline=deadline)
+        asked = call.here()
+        if isinstance(asked, asyncio.Future):
+            self._deadlines.watch(asked, deadline)
+            return asked
+        return _until(deadline, asked)
 
-    async def _send(self, peer: str, shard: int, call: _Call[_T], *, left_s: float) -> bytes:
-        method, body = call.method, call.body()
+    async def _ask_peer(self, leader: str, shard: int, call: _Call[_T], *, deadline: float) -> _T:
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        left_s = deadline - asked_at
+        method, body, ask = call.method, call.body(), self._calls.ask
         if self._tracing is None:
-            return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
-        with self._tracing.forward(method, shard=shard, peer=peer) as span:
-            if span is not None:
-                # Wrap the call instead of changing its body: each method keeps its format.
-                body = {"trace": [span.trace_parent, span.trace_state], "call": body}
-            return await self._calls.ask(peer, method, _pack(body), timeout_s=left_s, topic=shard)
+            said = await ask(leader, method, _pack(body), timeout_s=left_s, topic=shard)
+        else:
+            with self._tracing.forward(method, shard=shard, peer=leader) as span:
+                if span is not None:
+                    # Wrap the call instead of changing its body: each method keeps its format.
+                    body = {"trace": [span.trace_parent, span.trace_state], "call": body}
+                said = await ask(leader, method, _pack(body), timeout_s=left_s, topic=shard)
+        self._on_answered(method, loop.time() - asked_at)
+        return call.answer(said)
 
     async def _heads_of(
         self, shards: list[int], tenant: str, queues: tuple[str, ...], *, deadline: float
@@ -317,7 +337,7 @@ class Router:
         async def here() -> tuple[list[Head], list[int]]:
             return heads_here(self._engines, shards, tenant, queues)
 
-        call = _Call(
+        call = _Read(
             here=here,
             method="heads",
             body=lambda: [shards, tenant, list(queues)],
@@ -333,6 +353,11 @@ class Router:
         for shard in range(self.count):
             groups.setdefault(self._leaders.of(shard) or shard, []).append(shard)
         return groups
+
+
+async def _until(deadline: float, asked: Awaitable[_T]) -> _T:
+    async with asyncio.timeout_at(deadline):
+        return await asked
 
 
 def _retry(operation: Operation) -> Operation:
@@ -355,5 +380,5 @@ async def _together(asked: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
             tasks = [group.create_task(one) for one in asked]
     except BaseExceptionGroup as errors:
         # Callers handle the error of one question, not a group of several.
-        raise errors.exceptions[0] from errors
+        raise first_of(errors) from errors
     return [task.result() for task in tasks]

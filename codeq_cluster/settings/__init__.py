@@ -14,10 +14,12 @@ from codeq_cluster.settings.files import (
     BackupSettings,
     S3Settings,
 )
+from codeq_cluster.settings.front_end import ProxySettings
 from codeq_cluster.settings.node import NodeSettings, PeerAddress
 from codeq_cluster.settings.outgoing import (
     OtlpProtocol,
     Signing,
+    SigningKeys,
     TracingSettings,
     Unsigned,
     WebhookSettings,
@@ -50,11 +52,13 @@ __all__ = [
     "NodeSettings",
     "OtlpProtocol",
     "PeerAddress",
+    "ProxySettings",
     "RaftSettings",
     "RateLimitSettings",
     "RateSettings",
     "S3Settings",
     "Signing",
+    "SigningKeys",
     "StaticToken",
     "StoreSettings",
     "TenantBudget",

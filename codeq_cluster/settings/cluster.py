@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.settings.key import key
 from codeq_cluster.settings.kinds import MIB, PATH, member, whole
 
@@ -63,7 +64,7 @@ class RaftSettings:
     entry_bytes_max: int = key(
         "raft.entryBytesMax",
         3 * MIB,
-        whole(32 * 1024, 128 * MIB),
+        whole(EFFECTS_BYTES_MAX, 128 * MIB),
         "size of one entry; below `raft.appendBytesMax`",
     )
     entries_in_flight_max: int = key(
@@ -161,7 +162,8 @@ class LinkSettings:
         "link.unknownConnectionsMax",
         64,
         whole(1, 100_000),
-        "connections that have not proved themselves yet",
+        "strangers' connections that have not proved themselves yet, and as many from the "
+        "addresses of members; a stranger's address gets at most half",
     )
 
 

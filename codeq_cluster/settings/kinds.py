@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -160,6 +161,20 @@ def _parse_headers(raw: object) -> object:
     return text
 
 
+def _parse_networks(raw: object) -> object:
+    items = raw if isinstance(raw, list) else str(_parse_text(raw)).split(",")
+    networks = [ip_network(str(item).strip()) for item in items]
+    # Every address: any caller could name any other as the one it asks for.
+    if not all(network.prefixlen for network in networks):
+        raise ValueError
+    return tuple(dict.fromkeys(map(str, networks)))
+
+
+def _parse_hosts(raw: object) -> object:
+    items = raw if isinstance(raw, list) else str(_parse_text(raw)).split(",")
+    return tuple(dict.fromkeys(str(_parse_host(item)).lower() for item in items))
+
+
 def _parse_key_prefix(raw: object) -> object:
     text = str(_parse_text(raw)).strip("/")
     if len(text) > _KEY_PREFIX_CHARS_MAX or not _KEY_PREFIX.fullmatch(text):
@@ -183,6 +198,11 @@ LISTENING = ValueKind(
 )
 SECRET = ValueKind("at least 16 characters", _parse_secret)
 HEADERS = ValueKind("name=value,name=value", _parse_headers)
+NETWORKS = ValueKind(
+    "a list of IP addresses and networks such as 10.0.0.0/8, in a text with commas between; not /0",
+    _parse_networks,
+)
+HOSTS = ValueKind("a list of host names, in a text with commas between", _parse_hosts)
 KEY_PREFIX = ValueKind("up to 256 of A-Z a-z 0-9 ! _ . * ' ( ) -, in segments", _parse_key_prefix)
 ANYTHING = ValueKind("anything", _parse_anything)
 

@@ -9,10 +9,12 @@ from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.settings.auth import AuthSettings
 from codeq_cluster.settings.cluster import LinkSettings, LinkTlsSettings, RaftSettings, TlsSettings
 from codeq_cluster.settings.files import ArtifactSettings, BackupSettings
+from codeq_cluster.settings.front_end import ProxySettings
 from codeq_cluster.settings.key import SettingKey, key, made_from, section, value_of
 from codeq_cluster.settings.kinds import (
     ADDRESS,
     HOST,
+    HOSTS,
     ID,
     LISTENING,
     PATH,
@@ -55,6 +57,12 @@ class NodeSettings:
     port: int = key("port", 8080, whole(1, 65535), "HTTP port")
     host: str = key(
         "host", "127.0.0.1", HOST, "address that the HTTP port listens on", env="CODEQ_HOST"
+    )
+    allowed_hosts: tuple[str, ...] = key(
+        "allowedHosts",
+        (),
+        HOSTS,
+        "host names that requests may be sent to, beside IP addresses; without them, any",
     )
     cluster_id: str = key("clusterId", "codeq", ID, "name of the cluster, the same on every node")
     cluster_secret: str = field(
@@ -131,6 +139,7 @@ class NodeSettings:
     )
     raft: RaftSettings = section(RaftSettings)
     tls: TlsSettings = section(TlsSettings)
+    proxies: ProxySettings = section(ProxySettings)
     link_tls: LinkTlsSettings = section(LinkTlsSettings)
     lifecycle: LifecycleSettings = section(LifecycleSettings)
     auth: AuthSettings = section(AuthSettings)

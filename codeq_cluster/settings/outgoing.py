@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from codeq_cluster.core.bounds import DELIVERY_ATTEMPTS_MAX
 from codeq_cluster.settings.key import key
 from codeq_cluster.settings.kinds import FLAG, HEADERS, SECRET, TEXT, URL, member, number, whole
 
@@ -16,10 +17,18 @@ class Unsigned(StrEnum):
     ALLOW = "allow"
 
 
+class SigningKeys(StrEnum):
+    """Whose key signs callbacks and notices: the tenant's own, or the cluster's one secret."""
+
+    TENANT = "tenant"
+    CLUSTER = "cluster"
+
+
 class Signing(StrEnum):
-    """A node's handling of webhooks and subscriptions."""
+    """A node's handling of webhooks and subscriptions; SHARED is signed with one secret for all."""
 
     SIGNED = "signed"
+    SHARED = "shared"
     UNSIGNED = "unsigned"
     REFUSED = "refused"
 
@@ -32,7 +41,8 @@ class WebhookSettings:
         "webhookHmacSecret",
         "",
         SECRET,
-        "signs requests to webhooks and subscriptions; without it, both are refused",
+        "each tenant's key is derived from it, and signs requests to its webhooks and "
+        "subscriptions; without it, both are refused",
         secret=True,
     )
     hmac_previous_secret: str = key(
@@ -41,6 +51,13 @@ class WebhookSettings:
         SECRET,
         "the previous secret; requests carry both signatures while receivers change over",
         secret=True,
+    )
+    signing_keys: SigningKeys = key(
+        "webhooks.signing",
+        SigningKeys.TENANT,
+        member(SigningKeys),
+        "`tenant`: each tenant's requests are signed with its own key; `cluster`: all with the "
+        "secret itself, as codeQ does, so that a tenant can pose as another one",
     )
     unsigned: Unsigned = key(
         "webhooks.unsigned",
@@ -51,7 +68,7 @@ class WebhookSettings:
     max_attempts: int = key(
         "resultWebhookMaxAttempts",
         5,
-        whole(1, 100),
+        whole(1, DELIVERY_ATTEMPTS_MAX),
         "attempts at one delivery before it is a dead delivery",
     )
     base_backoff_seconds: int = key(
@@ -91,11 +108,14 @@ class WebhookSettings:
         "webhooks.perHostConcurrency",
         4,
         whole(1, 10_000),
-        "concurrent requests to one host and port; at most `webhooks.concurrency`",
+        "concurrent requests of a tenant to one host and port; at most `webhooks.concurrency`",
     )
     # Each costs a socket, and a thread while its name is resolved.
     concurrency: int = key(
-        "webhooks.concurrency", 64, whole(1, 10_000), "concurrent requests of this node"
+        "webhooks.concurrency",
+        64,
+        whole(1, 10_000),
+        "concurrent requests of this node, a share a tenant",
     )
     subscription_min_interval_seconds: int = key(
         "subscriptionMinIntervalSeconds",
@@ -108,7 +128,8 @@ class WebhookSettings:
     def signing(self) -> Signing:
         """Return the node's handling of webhooks and subscriptions."""
         if self.hmac_secret:
-            return Signing.SIGNED
+            shared = self.signing_keys is SigningKeys.CLUSTER
+            return Signing.SHARED if shared else Signing.SIGNED
         return Signing.UNSIGNED if self.unsigned is Unsigned.ALLOW else Signing.REFUSED
 
 

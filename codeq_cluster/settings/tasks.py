@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from codeq_cluster.core import bounds
 from codeq_cluster.settings.key import key
 from codeq_cluster.settings.kinds import MIB, member, number, whole
 
@@ -77,36 +78,56 @@ class LifecycleSettings:
 class LimitSettings:
     """Every bound a user can meet, each with its reason."""
 
-    # Larger products belong into artifacts.
+    # Larger results are artifacts.
     max_body_bytes: int = key(
         "limits.maxBodyBytes",
         MIB,
-        whole(1024, 64 * MIB),
+        whole(1024, bounds.BODY_BYTES_MAX),
         "size of a request's body; below `raft.entryBytesMax`",
     )
     max_result_bytes: int = key(
-        "limits.maxResultBytes", MIB, whole(1024, 64 * MIB), "size of a result's JSON text"
+        "limits.maxResultBytes",
+        MIB,
+        whole(1024, bounds.BODY_BYTES_MAX),
+        "size of a result's JSON text",
     )
     # It is kept with the task and with the result.
     max_error_bytes: int = key(
-        "limits.maxErrorBytes", 64 * 1024, whole(1024, MIB), "size of a result's error text"
+        "limits.maxErrorBytes",
+        64 * 1024,
+        whole(1024, bounds.ERROR_BYTES_MAX),
+        "size of a result's error text",
     )
     # It passes through a node's memory.
     max_artifact_bytes: int = key(
         "limits.maxArtifactBytes", 64 * MIB, whole(1024, 1024 * MIB), "size of one artifact"
     )
     batch_max: int = key("limits.batchMax", 100, whole(1, 10_000), "items in one batch request")
+    # Each costs about 1 KiB of every node's memory on every shard where it has tasks.
+    queues_max: int = key(
+        "limits.queuesMax",
+        10_000,
+        whole(1, 1_000_000),
+        "a tenant with so many queues on any shard begins no more; a queue counts while it has "
+        "tasks, ended ones included",
+    )
     # Deeper JSON breaks readers, not the broker.
     payload_depth_max: int = key(
-        "limits.payloadDepthMax", 200, whole(1, 900), "nesting depth of a payload"
+        "limits.payloadDepthMax", 200, whole(1, bounds.JSON_DEPTH_MAX), "nesting depth of a payload"
     )
     # It is a part of a key of the store.
     idempotency_key_bytes_max: int = key(
-        "limits.idempotencyKeyBytesMax", 256, whole(1, 4096), "size of an idempotency key"
+        "limits.idempotencyKeyBytesMax",
+        256,
+        whole(1, bounds.KEY_BYTES_MAX),
+        "size of an idempotency key",
     )
     # A task that always fails must become a dead letter in time.
     max_attempts_max: int = key(
-        "limits.maxAttemptsMax", 1000, whole(1, 1_000_000), "largest `maxAttempts` of a task"
+        "limits.maxAttemptsMax",
+        1000,
+        whole(1, bounds.ATTEMPTS_MAX),
+        "largest `maxAttempts` of a task",
     )
     # A dead worker's task waits this long.
     lease_seconds_max: int = key(
@@ -144,16 +165,28 @@ class LimitSettings:
         whole(MIB, 16_384 * MIB),
         "size of the operations waiting for a shard's next entry; beyond it, callers get 503",
     )
-    # Each costs a few KiB.
+    # Each costs a few KiB and a connection.
     waiters_max: int = key(
         "limits.waitersMax",
         20_000,
         whole(1, 10_000_000),
-        "claims that may wait on one node, and as many result reads",
+        "claims and result reads that may wait on one node, at most `limits.connectionsMax`; a "
+        "single tenant gets half, a single token's subject a quarter",
     )
     # Each costs a descriptor and buffers.
     connections_max: int = key(
-        "limits.connectionsMax", 10_000, whole(1, 1_000_000), "HTTP connections of one node"
+        "limits.connectionsMax",
+        10_000,
+        whole(1, 1_000_000),
+        "HTTP connections of one node; an address gets at most half, except those in "
+        "`proxies.trusted`",
+    )
+    # A proxy or gateway has many users behind one address, so a proxy should be trusted.
+    unauthenticated_bytes_max: int = key(
+        "limits.unauthenticatedBytesMax",
+        32 * MIB,
+        whole(64 * 1024, 16_384 * MIB),
+        "size of the incomplete heads and log-ins on one node; an address gets at most half",
     )
     # From its first byte to its last; a slower client is stalled.
     header_timeout_ms: int = key(
@@ -162,6 +195,13 @@ class LimitSettings:
     # A client has the same time to read its part of an answer.
     body_timeout_ms: int = key(
         "limits.bodyTimeoutMs", 30_000, whole(100, 600_000), "time to send a request's body"
+    )
+    # The least rate keeps a client that drips from holding its connection for the whole time above.
+    body_bytes_per_s_min: int = key(
+        "limits.bodyBytesPerSecondMin",
+        16 * 1024,
+        whole(1, 1024 * MIB),
+        "a body must arrive at this rate, once `limits.headerTimeoutMs` is over; uploads too",
     )
     # Longer than the 60 s of usual proxies, which would otherwise send a request into a closing
     # connection.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from codeq_cluster.core.bounds import TENANT
 from codeq_cluster.settings.key import key, section
 from codeq_cluster.settings.kinds import ValueKind, whole
 
 SCOPES = ("producer", "worker", "admin", "webhook")
-
-# The name of a tenant, in tokens and in a configuration.
-TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
 
 _PER_MINUTE = whole(0, 60_000_000)  # A million a second, far more than a cluster serves.
 _BURST = whole(0, 10_000_000)
@@ -145,7 +142,8 @@ def _budget(tenant: str, parts: Mapping[object, object]) -> Iterator[TenantBudge
 class BudgetSettings:
     """Each tenant's budget over the whole cluster.
 
-    While it is used up, creates or claims are refused; results are always accepted.
+    While it is used up, creates, claims or uploads of artifacts are refused; results without files
+    are always accepted.
     """
 
     ready_tasks: int = key(
@@ -161,7 +159,7 @@ class BudgetSettings:
         "budgets.storedBytes",
         0,
         _BOUND,
-        "size of a tenant's stored payloads and results; 0 for no bound",
+        "size of a tenant's stored payloads, results and artifacts; 0 for no bound",
     )
     tenants: tuple[TenantBudget, ...] = key(
         "budgets.tenants",

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.snapshots.manifest import File, SnapshotManifest
-from codeq_cluster.storage.rocks import LogAt, StatePosition, read_place
 from codeq_cluster.storage.shard import Shard
+from codeq_cluster.storage.stored_shard import LogAt, StatePosition, read_place
 
 CHUNK_BYTES_MAX = 256 * 2**10  # A heartbeat after one waits 0.1 s on a link of 20 Mbit/s.
 

@@ -168,8 +168,7 @@ class SnapshotFetcher:
         if leader is None:
             return None
         await self._room.check_known(shard)
-        at_least = replica.wanted_from
-        asked = [shard, at_least] if at_least else shard
+        asked = [shard, replica.wanted_from]
         said = await self._calls.call(leader, TAKE, asked, timeout_s=_TAKE_TIMEOUT_S)
         manifest = manifests.decode(said)
         if not replica.wants(manifest.index, manifest.term):

@@ -29,7 +29,7 @@ class SnapshotManifest(Struct, frozen=True, array_like=True, kw_only=True):
         digest: Of the state.
         files: All of them, smallest first.
         members: The row of the log with the group's members at that entry.
-        level: The newest format version that its files may use.
+        level: Of the formats that its files may have; set when it is sent.
     """
 
     id: str
@@ -38,7 +38,7 @@ class SnapshotManifest(Struct, frozen=True, array_like=True, kw_only=True):
     term: int
     digest: bytes
     files: tuple[File, ...]
-    members: bytes = b""
+    members: bytes
     level: int = 1
 
     @property

@@ -67,8 +67,7 @@ class SnapshotServer:
         """
         del timeout_s
         if method == TAKE:
-            wanted = body if isinstance(body, list) else [body, 0]
-            shard, at_least = msgspec.convert(wanted, tuple[int, int])
+            shard, at_least = msgspec.convert(body, tuple[int, int])
             manifest = await self._take(peer, shard, at_least=at_least)
             level = self._replicas[shard].level
             return manifests.encode(msgspec.structs.replace(manifest, level=level))

@@ -39,7 +39,7 @@ class RowBuffer:
         """Start empty.
 
         Args:
-            is_transient: Tells the keys whose rows often come and go. A net update puts such a row
+            is_transient: Tells the keys whose rows often come and go. An update puts such a row
                 only where there is none.
         """
         self.rows: dict[bytes, bytes | None] = {}
@@ -60,15 +60,8 @@ class RowBuffer:
             return None
         return value
 
-    def update(self, rows: Mapping[bytes, bytes | None], *, net: bool = False) -> None:
-        """Put rows; None deletes.
-
-        Args:
-            rows: By key.
-            net: Transient rows are put only where there is none.
-        """
-        if not net:
-            self._stored.update(rows)
+    def update(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Put rows; None deletes; transient rows are put only where there is none."""
         gone = self._gone([key for key, value in rows.items() if value is None])
         self.rows.update(rows)
         values = filter(None, rows.values())

@@ -29,10 +29,7 @@ from codeq_cluster.storage.applied import AppliedFile
 from codeq_cluster.storage.segment_files import SegmentFiles
 from codeq_cluster.storage.swap import settle
 
-# 1: everything is in the shards' databases. 2: only the write-ahead log has the newest rows. A
-# release without a write-ahead log refuses 2; a planned stop leaves 1.
 FORMAT_VERSION = 1
-WAL_FORMAT_VERSION = 2
 
 _IDENTITY = "node.json"
 _LOCK = "LOCK"
@@ -47,9 +44,10 @@ class DirectoryIdentity(msgspec.Struct, kw_only=True, frozen=True, rename="camel
     Attributes:
         data: Drawn at random when the directory was made, 1 to 2^31 - 1.
         opened: How often the directory was opened.
-        founding: The bootstrap membership, if this node was in it and knows it.
-        level: The newest format version in use in any shard.
+        bootstrap: The bootstrap membership, if this node was in it and knows it.
+        level: Of the newest formats in use in any shard.
         made: The databases of all shards exist; none is created after that.
+        has_wal: The databases lack rows that the write-ahead log has.
     """
 
     format_version: int
@@ -57,15 +55,18 @@ class DirectoryIdentity(msgspec.Struct, kw_only=True, frozen=True, rename="camel
     node_id: str
     shards: int
     data: int
-    opened: int = 0
-    founding: Membership | None = None
-    level: int = 1
-    made: bool = True
+    opened: int
+    bootstrap: Membership | None
+    level: int
+    made: bool
+    has_wal: bool
 
-    @property
-    def has_wal(self) -> bool:
-        """Return whether the databases lack rows that the write-ahead log has."""
-        return self.format_version == WAL_FORMAT_VERSION
+
+class _Formats(msgspec.Struct, rename="camel"):
+    """The fields of `node.json` that every release reads before the others."""
+
+    format_version: int
+    level: int
 
 
 class DataDirectory:
@@ -96,7 +97,7 @@ class DataDirectory:
     @property
     def bootstrap(self) -> Membership | None:
         """Return the bootstrap membership, if this node was in it and knows it."""
-        return self._identity.founding
+        return self._identity.bootstrap
 
     def note_bootstrap(self, membership: Membership) -> None:
         """Record durably which members bootstrap the cluster.
@@ -104,12 +105,12 @@ class DataDirectory:
         Raises:
             StorageFailed: The disk refused.
         """
-        self._write(msgspec.structs.replace(self._identity, founding=membership))
+        self._write(msgspec.structs.replace(self._identity, bootstrap=membership))
 
     def use(self, level: int) -> None:
-        """Record durably that a format version is in use; a lower one changes nothing.
+        """Record durably that the formats of a level are in use; a lower one changes nothing.
 
-        A release that does not know the version then refuses the directory before it reads more of
+        A release that does not know the level then refuses the directory before it reads more of
         it.
 
         Raises:
@@ -129,9 +130,8 @@ class DataDirectory:
         Raises:
             StorageFailed: The disk refused.
         """
-        version = WAL_FORMAT_VERSION if begun else FORMAT_VERSION
-        if version != self._identity.format_version:
-            self._write(msgspec.structs.replace(self._identity, format_version=version))
+        if begun != self._identity.has_wal:
+            self._write(msgspec.structs.replace(self._identity, has_wal=begun))
 
     @property
     def applied(self) -> AppliedFile:
@@ -246,8 +246,12 @@ def new_directory(
             node_id=node_id,
             shards=shards,
             data=_new_identity(),
+            opened=0,
+            bootstrap=None,
             # This release writes its rows before any group says which formats are in use.
             level=levels.LEVEL,
+            made=True,
+            has_wal=False,
         )
         _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
     finally:
@@ -364,12 +368,11 @@ def _next_incarnation(
             node_id=node_id,
             shards=shards,
             data=_new_identity(),
+            opened=0,
+            bootstrap=None,
+            level=1,
             made=False,
-        )
-    if was.format_version not in (FORMAT_VERSION, WAL_FORMAT_VERSION):
-        raise DataDirectoryRefused(
-            f"the data directory {path} was made for format version {was.format_version}; "
-            f"this release reads {FORMAT_VERSION} and {WAL_FORMAT_VERSION}"
+            has_wal=False,
         )
     for what, theirs, ours in (
         ("cluster", was.cluster_id, cluster_id),
@@ -393,15 +396,21 @@ def _next_incarnation(
 
 
 def _read_identity(file: Path) -> DirectoryIdentity:
+    content = file.read_bytes()
     try:
-        identity = msgspec.json.decode(file.read_bytes(), type=DirectoryIdentity)
+        formats = msgspec.json.decode(content, type=_Formats)
+        if formats.format_version != FORMAT_VERSION:
+            raise DataDirectoryRefused(
+                f"the data directory {file.parent} was made for format version "
+                f"{formats.format_version}; this release reads {FORMAT_VERSION}"
+            )
+        levels.check(formats.level, by=f"the data directory {file.parent}")
+        return msgspec.json.decode(content, type=DirectoryIdentity)
     except msgspec.MsgspecError as error:
         raise DataDirectoryRefused(
             f"{file} is damaged: {error}; "
             f"see what codeq-cluster repair --data-dir {file.parent} finds"
         ) from error
-    levels.check(identity.level, by=f"the data directory {file.parent}")
-    return identity
 
 
 def _prepare(path: Path, shards: int) -> None:

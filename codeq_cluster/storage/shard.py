@@ -340,27 +340,19 @@ class ShardState:
             start = edge
         return found[:limit]
 
-    def commit(
-        self,
-        mutations: Mapping[bytes, bytes | None],
-        *,
-        index: int,
-        digest: bytes,
-        net: bool = False,
-    ) -> None:
+    def commit(self, mutations: Mapping[bytes, bytes | None], *, index: int, digest: bytes) -> None:
         """Take one entry's mutations with its index and digest; None deletes.
 
         Nothing is written to disk: the log can rebuild the state until the next spill.
 
         Args:
-            mutations: By key.
+            mutations: By key; net, see `codec.entries`.
             index: Of the entry.
             digest: Of the state with it.
-            net: See `codec.entries.is_net`.
         """
         assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
         assert len(digest) == len(self._digest), f"a digest of {len(digest)} bytes"
-        self.buffer.update(mutations, net=net)
+        self.buffer.update(mutations)
         self._applied, self._digest = index, digest
         self._noted.note(self._shard, index)
         self._changed()

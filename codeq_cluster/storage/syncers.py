@@ -49,7 +49,7 @@ class ThreadSyncer:
         self._executor.run(file.sync, done)
 
     def stop(self, within_s: float) -> bool:
-        """Call nobody back any more; return whether the thread has ended its work."""
+        """Stop calling back; return whether the thread has ended its work."""
         return self._executor.stop(within_s)
 
 
@@ -90,7 +90,7 @@ class KernelSyncer:
         self._otherwise.sync(file, done)
 
     def stop(self, within_s: float) -> bool:
-        """Call nobody back any more; return whether no sync is under way."""
+        """Stop calling back; return False if a sync is still under way."""
         if self._refused:
             return self._otherwise.stop(within_s)
         return self._close(within_s)
@@ -174,7 +174,7 @@ class AdaptiveSyncer:
         self._ways[way].sync(file, ended)
 
     def stop(self, within_s: float) -> bool:
-        """Call nobody back any more; return whether no sync is under way."""
+        """Stop calling back; return False if a sync is still under way."""
         until = self._now() + within_s
         stopped = [way.stop(max(0.0, until - self._now())) for way in self._ways.values()]
         return all(stopped)

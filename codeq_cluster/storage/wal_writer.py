@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
+
+from msgspec import Struct
 
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.storage.segments import Write
@@ -44,17 +45,17 @@ class Syncer(Protocol):
         """
 
     def stop(self, within_s: float) -> bool:
-        """Call nobody back any more; return whether no sync is under way any more.
+        """Stop calling back; return False if a sync is still under way.
 
-        Blocks until then, but at most `within_s` seconds; harmless when it has stopped already.
+        Blocks until none is, but at most `within_s` seconds; harmless when it has stopped already.
         While a sync is under way the file must stay open, because another file could get its
         descriptor.
         """
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     write: Write
+    weight: int
     done: Done
     at: float
 
@@ -114,7 +115,7 @@ class WalWriter:
 
         `done` is never called before this returns.
         """
-        self._asked.append(_Asked(write, done, self._now()))
+        self._asked.append(_Asked(write, _weight(write), done, self._now()))
         if not self._works:
             self._works = True
             # Groups that take their turn in the same pass of the loop share even the first job.
@@ -129,7 +130,9 @@ class WalWriter:
         if not self._job:
             self._works = False
             return
-        size = sum(_weight(asked.write) for asked in self._job)
+        size = 0
+        for asked in self._job:
+            size += asked.weight
         if self._wal.has_room(size):
             self._append(None)
         else:

@@ -19,7 +19,7 @@ from codeq_cluster.core.task import Counters
 
 SLOTS = 180
 FINE_S = 5  # 180 slots are a quarter of an hour.
-COARSE_S = 60  # The same number are three hours.
+COARSE_S = 60  # 180 slots are three hours.
 STEPS_S = (FINE_S, COARSE_S)
 RATE_SLOTS = 12  # Of FINE_S: rates are those of the last minute.
 

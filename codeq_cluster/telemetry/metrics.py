@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.telemetry.loop_metrics import LoopCounter, LoopHistogram
 from codeq_cluster.telemetry.scrapes import Scrapes
 
@@ -20,6 +22,8 @@ _SHORT_BUCKETS = (
 )  # fmt: skip
 _COUNT_BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 _OTHER = "other"
+
+log = logging.getLogger(__name__)
 
 Samples = Callable[[], Iterable[tuple[Sequence[str], float]]]
 SamplesByName = Callable[[], Iterable[tuple[str, Sequence[str], float]]]
@@ -55,6 +59,7 @@ class Metrics:
 
     Attributes:
         scrapes: The text for callers over the network.
+        http: Answered requests by route, method and status; a route is its pattern, never a path.
 
     Args:
         commands_max: Distinct `command` labels; the rest is counted under `other`.
@@ -95,10 +100,15 @@ class Metrics:
         )
         for outcome in ("success", "failure"):
             self._swept.inc(outcome, by=0)
+        self._item_failures = self._counter(
+            "codeq_item_failures", "Things that a loop failed at and went on without.", "loop"
+        )
+        for loop in Loop:
+            self._item_failures.inc(loop, by=0)
         self._rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )
-        self._http = self._histogram(
+        self.http = self._histogram(
             "codeq_http_request_seconds",
             "Seconds from a request's head to its answer, waits included.",
             ("route", "method", "status"),
@@ -159,13 +169,13 @@ class Metrics:
         """Count an attempt to delete the artifacts of one upload."""
         self._swept.inc(outcome)
 
+    def item_failed(self, loop: Loop) -> None:
+        """Count something that a loop failed at and went on without."""
+        self._item_failures.inc(loop)
+
     def rate_limited(self, scope: str, operation: str) -> None:
         """Count a refused request."""
         self._rate_limited.inc(scope, operation)
-
-    def http_answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """Record an answered request; `route` is its pattern, never its path."""
-        self._http.observe(seconds, route, method, status)
 
     def forwarded(self, op: str, seconds: float) -> None:
         """Record an operation that another node carried out."""
@@ -273,10 +283,19 @@ class _Source(Collector):
         for level in self._levels.values():
             yield level.family()
 
+    def _read(self) -> Iterable[tuple[str, Sequence[str], float]]:
+        """Return the samples; none if the source fails, so that a scrape has all others."""
+        try:
+            return [*self._samples()]
+        except Exception:
+            log.exception("a metric cannot be read", extra={"metrics": [*self._levels]})
+            self._metrics.item_failed(Loop.SCRAPE)
+            return []
+
     def collect(self) -> Iterator[Metric]:
         """Read the source; add up samples that share a capped label."""
         totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in self._levels}
-        for name, values, value in self._samples():
+        for name, values, value in self._read():
             key = tuple(
                 self._metrics.command_label(each) if label == "command" else each
                 for label, each in zip(self._levels[name].labels, values, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.telemetry.history import Flow, History
 from codeq_cluster.telemetry.metrics import Metrics
@@ -19,6 +20,10 @@ class TaskObserver:
         """Record one entry of this leader."""
         self._metrics.entry_applied(shard, mutations=mutations, commit_s=commit_s)
 
+    def item_failed(self, loop: Loop) -> None:
+        """Count something that a loop went on without."""
+        self._metrics.item_failed(loop)
+
     def changed(self, change: TaskChange) -> None:
         """Count the events of one change of a task."""
         before, after = change.before, change.after
@@ -29,12 +34,12 @@ class TaskObserver:
                 self._metrics.task_imported(after.command)
             else:
                 self._metrics.task_created(after.command)
-                self._flowed(after, Flow.CREATED)
+                self._history.count(after.tenant, after.command.lower(), Flow.CREATED)
             return
         if after.state is State.LEASED and before.state is State.READY:
             self._metrics.task_claimed(after.command)
-            self._flowed(after, Flow.STARTED)
-        if _lease_expired(before, after):
+            self._history.count(after.tenant, after.command.lower(), Flow.STARTED)
+        if before.state is State.LEASED and _lease_expired(after):
             self._metrics.lease_expired(after.command)
         if after.state.terminal and not before.state.terminal:
             self._metrics.task_completed(
@@ -42,16 +47,16 @@ class TaskObserver:
                 "COMPLETED" if after.state is State.DONE else "FAILED",
                 (after.updated_ms - after.created_ms) / 1000,
             )
-            self._flowed(after, Flow.COMPLETED if after.state is State.DONE else Flow.FAILED)
+            self._history.count(
+                after.tenant,
+                after.command.lower(),
+                Flow.COMPLETED if after.state is State.DONE else Flow.FAILED,
+            )
 
-    def _flowed(self, task: Task, flow: Flow) -> None:
-        self._history.count(task.tenant, task.command.lower(), flow)
 
-
-def _lease_expired(before: Task, after: Task) -> bool:
+def _lease_expired(after: Task) -> bool:
     return (
-        before.state is State.LEASED
-        and after.state is not State.LEASED
+        after.state is not State.LEASED
         and bool(after.history)
         and after.history[-1].outcome is AttemptOutcome.LEASE_EXPIRED
     )

@@ -118,7 +118,7 @@ class LocalBroker:
         """
         by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if by <= timedelta():
-            raise ValueError(f"advance by {by}: allowed is more than nothing")
+            raise ValueError(f"advance by {by}: must be more than nothing")
         self._wait(self._passage.result().advance(by))
 
     def settle(self) -> None:
@@ -251,7 +251,8 @@ def _document(data: Path, url: str, *, port: int, link_port: int) -> dict[str, o
         "persistenceConfig": {"path": str(data), "numShards": 1},
         "store": {"blockCacheBytes": 2**20, "memtableBytes": 2**20},
         "limits": {"drainMs": 0},
-        "webhooks": {"allowPrivate": True, "unsigned": "allow"},
+        "webhooks": {"allowPrivate": True},
+        "webhookHmacSecret": "of the callbacks of a test",
         "auth": {"tenantFallback": "default", "producer": provider, "worker": provider},
     }
 

@@ -7,13 +7,9 @@ import random
 import socket
 from collections import deque
 
-from codeq_cluster.testing.waiting import ClusterError
-
 # Below the kernel's ephemeral ports: otherwise an outgoing connection may take the port of a killed
 # node before the node comes back.
 PORTS = range(20_000, 32_000)
-# `codeq-cluster dev` has its links 10,000 above its HTTP ports; both must be in `PORTS`.
-DEV_LINK_OFFSET = 10_000
 PORTS_CLAIMED_MAX = 200
 _claims: deque[socket.socket] = deque()
 
@@ -23,6 +19,9 @@ def free_ports(count: int) -> list[int]:
 
     A port stays reserved until this process has asked for `PORTS_CLAIMED_MAX` others. So another
     test process cannot get a port that this one has not bound yet.
+
+    Raises:
+        OSError: There are not that many.
     """
     found: list[int] = []
     # Not the shared generator: processes with the same seed would try the same ports in order.
@@ -32,26 +31,7 @@ def free_ports(count: int) -> list[int]:
         found.append(port)
         if len(found) == count:
             return found
-    raise ClusterError(f"no {count} free ports in {PORTS}")
-
-
-def free_port_base(nodes: int) -> int:
-    """Return a first port for `codeq-cluster dev` with that many nodes, as `free_ports` does."""
-    bases = range(PORTS.start, PORTS.stop - DEV_LINK_OFFSET - nodes)
-    for base in random.SystemRandom().sample(bases, len(bases)):
-        http = range(base, base + nodes)
-        if all(claim_port(port) and claim_port(port + DEV_LINK_OFFSET) for port in http):
-            return base
-    raise ClusterError(f"no {nodes} free ports in a row in {bases}")
-
-
-def dead_url(path: str = "") -> str:
-    """Return a URL at which nobody listens, on a host of its own.
-
-    A broker leaves a host alone that keeps failing, so tests must not share one.
-    """
-    draw = random.SystemRandom().randrange
-    return f"http://127.{draw(1, 255)}.{draw(256)}.{draw(1, 255)}:9/{path}"
+    raise OSError(f"no {count} free ports in {PORTS}")
 
 
 def claim_port(port: int) -> bool:

@@ -38,8 +38,6 @@ _PAGE_HEADERS = {
         "require-trusted-types-for 'script'; trusted-types 'none'"
     ),
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Frame-Options": "DENY",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable
 
@@ -10,24 +9,24 @@ from aiohttp import web
 from msgspec import Struct
 
 from codeq_cluster import __version__
+from codeq_cluster.api.declared.bodies import Body, Schema
 from codeq_cluster.api.http.answer import reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.schemas import reading
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ui.sessions import Session, Sessions
 from codeq_cluster.ui.throttle import Throttle
-from codeq_cluster.ui.views.standing import Standing, standing
+from codeq_cluster.ui.views.serving_node import ServingNode, serving
+from codeq_cluster.wire.addresses import site
 
 log = logging.getLogger(__name__)
 
 _INVALID = invalid_body()
 _NO_TOKEN = bad_request("a token is needed", "token-required")
-_SITE_BITS = 64  # Of an IPv6 address: one customer of a provider has all addresses behind it.
 
 
-class LoginBody(Struct, rename="camel", forbid_unknown_fields=True):
+class LoginBody(Body):
     """The body of a log-in."""
 
     token: str | None = None
@@ -49,10 +48,10 @@ class SessionView(Struct, rename="camel", kw_only=True):
     ends_at: str
     cluster: str
     version: str
-    standing: Standing
+    serving: ServingNode
 
 
-LOGIN = reading.Schema(LoginBody)
+LOGIN = Schema(LoginBody)
 
 
 class LoginRoutes:
@@ -68,28 +67,30 @@ class LoginRoutes:
         self._throttle = Throttle(now_ns)
 
     async def login(self, call: Call) -> web.Response:
-        """Start a session with a token; an address with too many wrong tokens must wait."""
+        """Start a session with a token; an address with too many wrong ones must wait.
+
+        A valid token never waits: callers behind one proxy may share an address. The check is that
+        of every other route, of a bounded token, so a wait before it would save nothing.
+        """
         self._sessions.refuse_foreign(call.request)
         if call.request.content_type != "application/json":
             # Another site's form could send any other content type without a preflight request.
             raise ApiError(415, "use Content-Type application/json", "unsupported-media-type")
-        address = _site(call.request.remote or "")
-        wait_s = self._throttle.wait_s(address)
-        if wait_s:
-            raise _too_often(wait_s)
-        token = (LOGIN.decode(call.text, error=_INVALID.text).token or "").strip()
+        token = (LOGIN.decode(call.text).token or "").strip()
         if not token:
             raise _NO_TOKEN
         try:
             session, sealed = await self._sessions.begin(token)
         except AccessRefused as refused:
             if refused.status == 401:
-                self._throttle.failed(address)
+                wait_s = self._throttle.failed(site(call.services.callers.of(call.request)))
+                if wait_s:
+                    raise _too_often(wait_s) from refused
             raise
         identity = session.identity
         log.info("logged in", extra={"subject": identity.subject, "tenant": identity.tenant})
         response = self._view(call, session)
-        self._sessions.keep(response, sealed, session)
+        self._sessions.keep(call.request, response, sealed, session)
         return response
 
     async def session(self, call: Call) -> web.Response:
@@ -103,10 +104,10 @@ class LoginRoutes:
             return reply(None).response()
         return self._view(call, session)
 
-    async def logout(self, call: Call) -> web.Response:  # noqa: ARG002, every handler takes the call
+    async def logout(self, call: Call) -> web.Response:
         """Make the browser delete its session."""
         response = reply({"loggedOut": True}).response()
-        self._sessions.drop(response)
+        self._sessions.drop(call.request, response)
         return response
 
     @staticmethod
@@ -120,7 +121,7 @@ class LoginRoutes:
             ends_at=rfc3339(session.ends_ms),
             cluster=call.services.settings.cluster_id,
             version=__version__,
-            standing=standing(call),
+            serving=serving(call),
         )
         return reply(view).response()
 
@@ -133,14 +134,3 @@ def _too_often(wait_s: int) -> ApiError:
         retryable=True,
         headers={"Retry-After": str(wait_s)},
     )
-
-
-def _site(address: str) -> str:
-    """Return the part of an address that tells callers apart."""
-    try:
-        known = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if known.version == 4:
-        return address
-    return str(ipaddress.ip_network((known, _SITE_BITS), strict=False))

@@ -8,8 +8,8 @@ A page that gets no stream polls the same parts.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,22 +18,22 @@ from aiohttp import web
 
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, not_applied
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.security_headers import HEADERS
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.auth import Role
 from codeq_cluster.errors import CodeqError
+from codeq_cluster.fair_shares import NestedShares
 from codeq_cluster.ui.sessions import Sessions
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.series import SeriesView
-from codeq_cluster.ui.views.standing import standing, totals
+from codeq_cluster.ui.views.serving_node import serving, totals
 
 STREAMS_MAX: Final = 200  # Per node; each stream reads its view every two seconds.
 LOOK_S: Final = 2.0
 STREAM_S_MAX: Final = 900.0  # The browser reconnects at once, perhaps to a node with fewer streams.
 _QUIET_S: Final = 15.0  # Then a comment is sent, which fails if the client is gone.
 
-_FULL = not_applied(503, "too many streams: ask now and then", "overloaded", retry_after_s=30)
 _encode = msgspec.json.encode
 
 Looking = Callable[[Call, Sources], Awaitable[object]]
@@ -68,7 +68,7 @@ class LiveViews:
         self._views = views
         self._sources = sources
         self._sessions = sessions
-        self._open = 0
+        self._places = NestedShares(STREAMS_MAX, name="the event streams")
 
     async def now(self, call: Call) -> HttpAnswer[dict[str, Any]]:
         """Return every part of a view."""
@@ -79,7 +79,7 @@ class LiveViews:
         """Send the parts of a view when they change, until the client leaves or time is over."""
         view = self._view(call)
         since = _resumed(call)
-        with self._counted():
+        with self._places.one(call.identity.tenant, call.identity.subject):
             response = web.StreamResponse(
                 headers={
                     **HEADERS,
@@ -114,7 +114,8 @@ class LiveViews:
                 await response.write(b": nothing new\n\n")
                 spoke_s = loop.time()
             try:
-                await call.services.waits.wait(asyncio.sleep(LOOK_S))
+                with call.services.waits.waiting():
+                    await asyncio.sleep(LOOK_S)
             except WaitEnded:
                 return
 
@@ -125,7 +126,7 @@ class LiveViews:
 
         If a part cannot be read now, `trouble` says why, and the other parts are returned.
         """
-        parts = [("standing", _encode(standing(call)))]
+        parts = [("serving", _encode(serving(call)))]
         trouble = b"null"
         try:
             await self._sessions.of(call.request)
@@ -152,16 +153,6 @@ class LiveViews:
             needed = " or ".join(view.roles)
             raise ApiError(403, f"forbidden. This needs scope {needed}", "forbidden")
         return view
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        if self._open >= STREAMS_MAX:
-            raise _FULL
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
 
 
 def _resumed(call: Call) -> int:

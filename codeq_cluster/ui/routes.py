@@ -16,13 +16,13 @@ from codeq_cluster.api.app import SERVICES
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.middleware import Handler, Route, wrapped
+from codeq_cluster.api.routes import artifacts as artifact_routes
 from codeq_cluster.api.routes import backups as backup_routes
 from codeq_cluster.api.routes import cluster as cluster_routes
-from codeq_cluster.api.routes import deliveries as delivery_routes
-from codeq_cluster.api.routes import downloads
 from codeq_cluster.api.routes import queues as queue_routes
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.routes import topics as topic_routes
+from codeq_cluster.api.routes import webhooks as webhook_routes
 from codeq_cluster.auth import Access, Role
 from codeq_cluster.ui.assets import Assets
 from codeq_cluster.ui.entry import LoginRoutes
@@ -87,7 +87,9 @@ class PageRoute:
 def mount(app: web.Application, sources: Sources) -> None:
     """Add the page to a node's application."""
     services = app[SERVICES]
-    sessions = Sessions(services.authenticator, services.settings, services.now_ms)
+    sessions = Sessions(
+        services.authenticator, services.settings, services.callers, services.now_ms
+    )
     assets = Assets()
     entry = LoginRoutes(sessions, time.monotonic_ns)
     live = LiveViews(VIEWS, sources, sessions)
@@ -133,11 +135,14 @@ def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
         PageRoute("POST", "/tasks", task_routes.create, _ADMINS, _BODY, Access.PRODUCER),
         PageRoute("GET", "/delayed", tasks.delayed, _VIEWERS),
         PageRoute("GET", "/tasks/{id}/content", tasks.content, _ADMINS),
-        PageRoute("GET", ARTIFACT, downloads.download, _ADMINS),
+        PageRoute("GET", ARTIFACT, artifact_routes.download, _ADMINS),
         PageRoute("POST", "/tasks/{id}/cancel", tasks.cancel, _ADMINS, access=Access.PRODUCER),
         PageRoute("GET", "/deliveries", webhooks.deliveries, _VIEWERS),
-        PageRoute("POST", "/deliveries/replay", delivery_routes.replay, _ADMINS, _BODY),
+        PageRoute("POST", "/deliveries/replay", webhook_routes.replay, _ADMINS, _BODY),
         PageRoute("GET", "/subscriptions", webhooks.subscriptions, _VIEWERS),
+        # A POST, because it shows a secret and leaves an audit record.
+        PageRoute("POST", "/webhooks/keys", webhook_routes.keys, _ADMINS),
+        PageRoute("POST", "/webhooks/keys/rotate", webhook_routes.rotate, _ADMINS, _BODY),
         PageRoute("GET", "/topics", topic_routes.topics, _VIEWERS),
         PageRoute("PUT", "/topics/{name}", topic_routes.put, _ADMINS, _RESULT_BODY),
         PageRoute("DELETE", "/topics/{name}", topic_routes.delete, _ADMINS),

@@ -37,7 +37,7 @@ class Seal:
             algorithm=SHA256(),
             length=2 * _KEY_BYTES,
             salt=None,
-            info=b"codeq-cluster page " + cluster_id.encode(),
+            info=b"codeq-cluster page 1 " + cluster_id.encode(),
         ).derive(root)
         self._cipher = AESGCM(derived[:_KEY_BYTES])
         self._marking = derived[_KEY_BYTES:]

@@ -2,6 +2,11 @@
 
 The cookie holds the token itself, so a session is never worth more than its token. It ends when the
 token expires or a node no longer accepts it. No node stores anything.
+
+Where the browser speaks https, the cookie's name begins with `__Host-`: no other host, and no plain
+HTTP, can set such a cookie. Such a name needs the path `/`, but no route beyond the page reads it.
+Elsewhere another host of the domain can set a cookie of this name. A value that this cluster did
+not seal is passed over, and two sessions at once are none.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
+from codeq_cluster.api.http.callers import Callers, told
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.middleware import Admitting
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity, Role
@@ -63,16 +69,22 @@ class Sessions:
     Args:
         authenticator: This node's; checks tokens.
         settings: The node's.
+        callers: Knows the proxies that may say that the browser speaks https.
         now_ms: Unix milliseconds.
     """
 
     def __init__(
-        self, authenticator: Authenticator, settings: NodeSettings, now_ms: Callable[[], int]
+        self,
+        authenticator: Authenticator,
+        settings: NodeSettings,
+        callers: Callers,
+        now_ms: Callable[[], int],
     ) -> None:
         self._authenticator = authenticator
         self._now_ms = now_ms
         self._seal = Seal(settings.cluster_secret, cluster_id=settings.cluster_id)
-        self._secure = settings.tls.cert_file is not None
+        self._tls = settings.tls.cert_file is not None
+        self._callers = callers
         # Cookies ignore ports: two clusters on one host must not share a cookie.
         of_cluster = hashlib.sha256(settings.cluster_id.encode()).hexdigest()[:8]
         self._cookie = f"codeq_session_{of_cluster}"
@@ -128,9 +140,7 @@ class Sessions:
             KeysUnavailable: The token cannot be checked now.
         """
         self.refuse_foreign(request)
-        sealed = request.cookies.get(self._cookie)
-        if sealed is None:
-            raise _NO_SESSION
+        sealed = self._sealed(request)
         try:
             session = await self._opened(sealed)
         except AccessRefused as refused:
@@ -151,25 +161,48 @@ class Sessions:
         if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITES:
             raise _FOREIGN
 
-    def keep(self, response: web.Response, sealed: str, session: Session) -> None:
+    def keep(
+        self, request: web.Request, response: web.Response, sealed: str, session: Session
+    ) -> None:
         """Make the browser keep a session until it ends."""
         left_s = (session.ends_ms - self._now_ms()) // 1000
-        self._set(response, sealed, max_age=left_s)
+        self._set(request, response, sealed, max_age=left_s)
 
-    def drop(self, response: web.Response) -> None:
+    def drop(self, request: web.Request, response: web.Response) -> None:
         """Make the browser delete its session."""
-        self._set(response, "", max_age=0)
+        self._set(request, response, "", max_age=0)
 
-    def _set(self, response: web.Response, value: str, *, max_age: int) -> None:
+    def _set(
+        self, request: web.Request, response: web.Response, value: str, *, max_age: int
+    ) -> None:
+        secure = self._is_secure(request)
         response.set_cookie(
-            self._cookie,
+            self._name(secure=secure),
             value,
-            path=PATH,
+            path="/" if secure else PATH,
             max_age=max_age,
             httponly=True,
             samesite="Strict",
-            secure=self._secure,
+            secure=secure,
         )
+
+    def _is_secure(self, request: web.Request) -> bool:
+        """Return whether the browser speaks https, to this node or to a trusted proxy."""
+        if self._tls or not self._callers.trusts(request.remote or ""):
+            return self._tls
+        return told(request, "x-forwarded-proto").rpartition(",")[2].strip() == "https"
+
+    def _name(self, *, secure: bool) -> str:
+        return f"__Host-{self._cookie}" if secure else self._cookie
+
+    def _sealed(self, request: web.Request) -> str:
+        """Return the one cookie that this cluster sealed."""
+        name = self._name(secure=self._is_secure(request))
+        cookies = (each.strip().partition("=") for each in told(request, "cookie").split(";"))
+        found = {value for own, _, value in cookies if own == name and self._seal.open(value)}
+        if len(found) != 1:
+            raise _NO_SESSION
+        return found.pop()
 
     async def _opened(self, sealed: str) -> Session:
         plain = self._seal.open(sealed)

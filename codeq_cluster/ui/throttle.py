@@ -1,4 +1,4 @@
-"""Throttle: limits how often an address may try wrong tokens."""
+"""Throttle: tells an address with too many wrong tokens to wait."""
 
 from __future__ import annotations
 
@@ -24,22 +24,16 @@ class Throttle:
         self._now_ns = now_ns
         self._buckets: dict[str, TokenBucket] = {}
 
-    def wait_s(self, address: str) -> int:
-        """Return for how many seconds an address must wait, 0 if it need not."""
-        bucket = self._buckets.get(address)
-        if bucket is None:
-            return 0
-        now_ns = self._now_ns()
-        if bucket.held(now_ns):
-            return 0
-        # Nothing is taken: the bucket holds less than one token.
-        return -(-bucket.take(1, now_ns) // _SECOND_NS)
+    def failed(self, address: str) -> int:
+        """Count a wrong token.
 
-    def failed(self, address: str) -> None:
-        """Count a failure."""
+        Returns:
+            For how many seconds the address must wait before its next try, which is then counted;
+            0 if this one was within its limit.
+        """
         now_ns = self._now_ns()
         bucket = self._buckets.pop(address, None) or TokenBucket(FAILURES, now_ns=now_ns)
-        bucket.take(1, now_ns)
         if len(self._buckets) >= ADDRESSES_MAX:
             del self._buckets[next(iter(self._buckets))]
         self._buckets[address] = bucket
+        return -(-bucket.take(1, now_ns) // _SECOND_NS)

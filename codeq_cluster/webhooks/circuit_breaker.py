@@ -1,9 +1,14 @@
-"""Circuit breaker: hosts that keep failing are left alone, then tried with one request."""
+"""Circuit breaker: hosts that keep failing are left alone, then tried with one request.
+
+A host is one as a tenant knows it: failures that one tenant provokes stop no other tenant's calls.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from codeq_cluster.webhooks.host_limits import Route
 
 FAILURES_MAX = 5  # One delivery's tries: a host with many waiting deliveries fails sooner.
 COOLDOWN_S = 5.0
@@ -27,7 +32,7 @@ class _Failing:
 
 
 class CircuitBreaker:
-    """One circuit a host: closed, open after failures in a row, half-open after a cool-down.
+    """One circuit a tenant and host: closed, open after failures in a row, then half-open.
 
     Only failing hosts are remembered. Beyond `hosts_max`, the host with the oldest failure is
     forgotten, which closes its circuit.
@@ -56,42 +61,42 @@ class CircuitBreaker:
         self._cooldown_s = cooldown_s
         self._cooldown_s_max = cooldown_s_max
         self._hosts_max = hosts_max
-        self._failing: dict[str, _Failing] = {}
+        self._failing: dict[Route, _Failing] = {}
 
     def __len__(self) -> int:
         """Return how many hosts are remembered."""
         return len(self._failing)
 
-    def wait_s(self, host: str) -> float:
+    def wait_s(self, route: Route) -> float:
         """Return 0 if a request may be made now, else seconds until it is worth asking again."""
-        state = self._failing.get(host)
+        state = self._failing.get(route)
         if state is None or state.open_until_s is None:
             return 0.0
         if state.probing:
             return self._cooldown_s
         return max(0.0, state.open_until_s - self._now_s())
 
-    def admit(self, host: str) -> float:
+    def admit(self, route: Route) -> float:
         """Ask to make a request: 0 admits it, any other value is `wait_s`.
 
         An admitted request must end with one of `succeeded`, `failed` and `undecided`.
         """
-        wait_s = self.wait_s(host)
-        state = self._failing.get(host)
+        wait_s = self.wait_s(route)
+        state = self._failing.get(route)
         if wait_s == 0.0 and state is not None and state.open_until_s is not None:
             state.probing = True
         return wait_s
 
-    def succeeded(self, host: str) -> None:
+    def succeeded(self, route: Route) -> None:
         """Close the circuit: the host answers."""
-        self._failing.pop(host, None)
+        self._failing.pop(route, None)
 
-    def failed(self, host: str) -> None:
+    def failed(self, route: Route) -> None:
         """Count a failure; the last of a row, or a probe's, opens the circuit."""
-        state = self._failing.pop(host, None) or _Failing()
+        state = self._failing.pop(route, None) or _Failing()
         if len(self._failing) >= self._hosts_max:
             del self._failing[next(iter(self._failing))]
-        self._failing[host] = state
+        self._failing[route] = state
         state.failures += 1
         if state.open_until_s is None:
             if state.failures >= self._failures_max:
@@ -100,9 +105,9 @@ class CircuitBreaker:
             self._open(state, min(2 * state.cooldown_s, self._cooldown_s_max))
         # Otherwise it began before the circuit opened, so it is no news.
 
-    def undecided(self, host: str) -> None:
+    def undecided(self, route: Route) -> None:
         """Drop a request that showed nothing about the host; another one may probe."""
-        state = self._failing.get(host)
+        state = self._failing.get(route)
         if state is not None:
             state.probing = False
 

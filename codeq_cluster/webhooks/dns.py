@@ -6,7 +6,23 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+
+from codeq_cluster.fair_shares import FairShares
+
+# aiohttp asks a resolver for a name and nothing else, so the tenant comes with the context.
+_TENANT: ContextVar[str] = ContextVar("tenant")
+
+
+@contextlib.contextmanager
+def looking_up_for(tenant: str) -> Iterator[None]:
+    """Charge the block's look-ups to a tenant."""
+    token = _TENANT.set(tenant)
+    try:
+        yield
+    finally:
+        _TENANT.reset(token)
 
 
 class DnsResolver:
@@ -14,14 +30,14 @@ class DnsResolver:
 
     It does not use the event loop's thread pool: users choose the names, and slow ones would occupy
     all its threads. A look-up cannot be cancelled; it keeps its thread until the system's resolver
-    returns.
+    returns, so a tenant whose names are slow may run out of threads before it runs out of requests.
 
     Args:
-        threads_max: Bound on concurrent look-ups; further ones wait.
+        threads_max: Bound on concurrent look-ups, a share a tenant; further ones wait.
     """
 
     def __init__(self, *, threads_max: int) -> None:
-        self._places = asyncio.Semaphore(threads_max)
+        self._threads = FairShares(threads_max, name="the node's look-ups of names")
 
     async def addresses(self, name: str) -> Sequence[str]:
         """Return the addresses of a name, in the system's order of preference, at least one.
@@ -29,12 +45,13 @@ class DnsResolver:
         Raises:
             OSError: The name has none, or cannot be resolved now.
         """
-        await self._places.acquire()
+        tenant = _TENANT.get("")
+        await self._threads.take_in_time(tenant)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Sequence[str]] = loop.create_future()
 
         def deliver(found: Sequence[str] | OSError) -> None:
-            self._places.release()
+            self._threads.give_back(tenant)
             if answer.done():
                 return  # The caller has stopped waiting.
             if isinstance(found, OSError):

@@ -16,12 +16,14 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 
 from codeq_cluster import __version__
+from codeq_cluster.core.items import WebhookKey
+from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.settings import Signing, WebhookSettings
 from codeq_cluster.telemetry.tracing import DeliverySpan
 from codeq_cluster.webhooks import signing
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
-from codeq_cluster.webhooks.dns import DnsResolver
-from codeq_cluster.webhooks.host_limits import HostLimits
+from codeq_cluster.webhooks.dns import DnsResolver, looking_up_for
+from codeq_cluster.webhooks.host_limits import HostLimits, Route
 from codeq_cluster.webhooks.ssrf_guard.connecting import AddressRefused, Gate
 from codeq_cluster.webhooks.ssrf_guard.targets import Lookup, RefusedTarget, Target, read
 
@@ -58,34 +60,40 @@ class Sent:
 
 
 class Sender:
-    """Sends bodies to targets, many at once; a slow host does not delay another one.
+    """Sends bodies to targets, many at once; a slow host delays no other tenant's bodies.
 
     It follows no redirects, keeps no cookies and uses no proxies of the environment. Certificates
     are verified by the system's authorities (or those of SSL_CERT_FILE).
 
     Args:
         settings: The secrets, the bounds, and whether private targets are allowed.
+        webhook_key: Returns the version of a tenant's key; by default, every key is the first.
         lookup: Resolves names; the system's resolver by default.
         breaker: The hosts' circuit breakers.
         unix_s: Wall clock of the signatures, Unix seconds.
+
+    Attributes:
+        calls: The node's calls at once, a share a tenant. A caller takes one before it posts, and
+            keeps it until it has dealt with the outcome.
     """
 
     def __init__(
         self,
         settings: WebhookSettings,
         *,
+        webhook_key: Callable[[str], WebhookKey] = lambda tenant: WebhookKey(tenant=tenant),
         lookup: Lookup | None = None,
         breaker: CircuitBreaker | None = None,
         unix_s: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
+        self._webhook_key = webhook_key
         # A thread for every request at once: a slow name takes no thread that another request
         # needs.
         self._lookup = lookup or DnsResolver(threads_max=settings.concurrency).addresses
         self._breaker = CircuitBreaker(now_s=time.monotonic) if breaker is None else breaker
-        self._places = HostLimits(
-            per_host=settings.per_host_concurrency, total=settings.concurrency
-        )
+        self.calls = FairShares(settings.concurrency, name="the node's webhook calls")
+        self._places = HostLimits(per_host=settings.per_host_concurrency)
         self._unix_s = unix_s
         # Deliveries accepted earlier or elsewhere wait until a secret is configured again. Sent
         # unsigned, a receiver could not tell them from a stranger's.
@@ -99,7 +107,9 @@ class Sender:
             resolver=gate,
             socket_factory=gate.socket,
             ssl=ssl.create_default_context(),
-            limit=0,  # `HostLimits` counts.
+            limit=0,  # `calls` and `HostLimits` count.
+            # A look-up shared by tenants would wait for the share of the one that asked first.
+            use_dns_cache=False,
             keepalive_timeout=_IDLE_S,
         )
         self._session = aiohttp.ClientSession(
@@ -123,8 +133,8 @@ class Sender:
             await self._session.close()
             self._session = None
 
-    def room(self, url: str) -> int:
-        """Return how many posts to the URL's host would not be deferred now.
+    def room(self, tenant: str, url: str) -> int:
+        """Return how many of a tenant's posts to the URL's host would not be deferred now.
 
         A URL that is refused is never deferred, so there is always room for it.
         """
@@ -133,13 +143,15 @@ class Sender:
             return 1
         if self._holds_back:
             return 0
-        return 0 if self._breaker.wait_s(target.host) else self._places.free(target.host)
+        route = (tenant, target.host)
+        return 0 if self._breaker.wait_s(route) else self._places.free(route)
 
     async def post(
         self,
         url: str,
         body: bytes,
         *,
+        tenant: str,
         delivery: str,
         trace_parent: str = "",
         trace_state: str = "",
@@ -150,6 +162,7 @@ class Sender:
         Args:
             url: As registered; checked again.
             body: Signed as it is.
+            tenant: For whom it is sent.
             delivery: The same on every retry, so that a receiver can recognise a repetition.
             trace_parent: W3C trace context, passed through; empty for none.
             trace_state: The same.
@@ -165,32 +178,35 @@ class Sender:
                 "webhookHmacSecret is not set, and webhooks.unsigned does not allow to do without"
             )
             return Sent(error=text, retry_after_s=_FULL_RETRY_S, deferred=True)
-        host = target.host
-        if not self._places.take(host):
-            text = "as many requests as may be are under way"
+        route = (tenant, target.host)
+        if not self._places.take(route):
+            text = "as many requests to the host as may be are under way"
             return Sent(error=text, retry_after_s=_FULL_RETRY_S, deferred=True)
         try:
-            wait_s = self._breaker.admit(host)
+            wait_s = self._breaker.admit(route)
             if wait_s:
                 text = "the host has failed again and again"
                 return Sent(error=text, retry_after_s=wait_s, deferred=True)
             if span is None:
-                headers = self._headers(body, delivery, trace_parent, trace_state)
-                return await self._judged(self._session, target, body, headers)
+                headers = self._headers(tenant, body, delivery, trace_parent, trace_state)
+                return await self._judged(self._session, route, target, body, headers)
             with span() as begun:
-                headers = self._headers(body, delivery, begun.trace_parent, begun.trace_state)
-                sent = await self._judged(self._session, target, body, headers)
+                headers = self._headers(
+                    tenant, body, delivery, begun.trace_parent, begun.trace_state
+                )
+                sent = await self._judged(self._session, route, target, body, headers)
                 if sent.status:
                     begun.answered(sent.status)
                 else:
                     begun.unanswered()
                 return sent
         finally:
-            self._places.give_back(host)
+            self._places.give_back(route)
 
     async def _judged(
         self,
         session: aiohttp.ClientSession,
+        route: Route,
         target: Target,
         body: bytes,
         headers: Mapping[str, str],
@@ -198,17 +214,18 @@ class Sender:
         """Make an admitted request and report the host's health to the breaker."""
         decided = False
         try:
-            sent = await self._attempt(session, target, body, headers)
+            with looking_up_for(route[0]):
+                sent = await self._attempt(session, target, body, headers)
             # A client error is one caller's fault, not the host's; so is a refused target.
             if sent.status and sent.status < 500:
-                self._breaker.succeeded(target.host)
+                self._breaker.succeeded(route)
                 decided = True
             elif sent.error != _REFUSED.error:
-                self._breaker.failed(target.host)
+                self._breaker.failed(route)
                 decided = True
         finally:
             if not decided:
-                self._breaker.undecided(target.host)
+                self._breaker.undecided(route)
         return sent
 
     async def _attempt(
@@ -239,17 +256,13 @@ class Sender:
             return Sent(error=_bounded(f"no answer: {error or type(error).__name__}"))
 
     def _headers(
-        self, body: bytes, delivery: str, trace_parent: str, trace_state: str
+        self, tenant: str, body: bytes, delivery: str, trace_parent: str, trace_state: str
     ) -> dict[str, str]:
-        headers = {
-            DELIVERY: delivery,
-            **signing.headers(
-                self._settings.hmac_secret,
-                previous=self._settings.hmac_previous_secret,
-                unix_s=int(self._unix_s()),
-                body=body,
-            ),
-        }
+        unix_s = self._unix_s()
+        keys = signing.signing_keys(
+            self._settings, self._webhook_key(tenant), now_ms=int(unix_s * 1000)
+        )
+        headers = {DELIVERY: delivery, **signing.headers(keys, unix_s=int(unix_s), body=body)}
         # The task's producer chose them; a text that is not valid in a header cannot be sent.
         if _is_header_text(trace_parent):
             headers["traceparent"] = trace_parent

@@ -1,4 +1,4 @@
-"""Notification queue: sends each notification at most once, in one queue for each server."""
+"""Notification queue: sends each notification at most once, in a line for each tenant's server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from contextvars import Context
 from dataclasses import dataclass
 
 from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.engine.faults import alone
+from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.http_client import Sender
 from codeq_cluster.webhooks.outbox import server_of
 
-LETTERS_MAX = 10_000  # Waiting for all servers; about 500 bytes each.
+LETTERS_MAX = 10_000  # Waiting for all servers, a share a tenant; about 500 bytes each.
 LETTERS_OF_A_SERVER_MAX = 1_000
 STALE_S = 10.0  # Older notifications are out of date and dropped.
-LOOK_S = 0.25  # Between two looks at servers without room.
+LOOK_S = 0.25  # Between two looks at lines without room.
+
+_Line = tuple[str, str]  # The tenant and the server: none waits for another tenant's slow calls.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ class Notification:
 
 
 class NotificationQueue:
-    """Sends notifications as soon as their servers have room, one attempt each.
+    """Sends notifications as soon as their tenant and server have room, one attempt each.
 
     Args:
         sender: Sends them.
@@ -63,9 +67,10 @@ class NotificationQueue:
         self._wait_s = wait_s
         self._on_outcome = on_outcome
         self._stale_s = stale_s
-        self._lines: dict[str, deque[tuple[float, Notification]]] = {}
+        self._lines: dict[_Line, deque[tuple[float, Notification]]] = {}
         self._waiting: set[tuple[str, ...]] = set()
-        self._asking: Counter[str] = Counter()  # By server: begun, and not yet with the sender.
+        self._room = FairShares(LETTERS_MAX, name="the node's availability notices")
+        self._asking: Counter[_Line] = Counter()  # Begun, and not yet with the sender.
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -74,15 +79,16 @@ class NotificationQueue:
         if notification.key in self._waiting:
             notification.unsent()
             return
-        server = server_of(notification.url)
-        line = self._lines.get(server, ())
-        if len(self._waiting) >= LETTERS_MAX or len(line) >= LETTERS_OF_A_SERVER_MAX:
+        line = (notification.tenant, server_of(notification.url))
+        is_full = len(self._lines.get(line, ())) >= LETTERS_OF_A_SERVER_MAX
+        if is_full or not self._room.may_take(notification.tenant):
             self._throw_away(notification)
             return
+        self._room.take(notification.tenant)
         self._waiting.add(notification.key)
         stale_s = asyncio.get_running_loop().time() + self._stale_s
-        self._lines.setdefault(server, deque()).append((stale_s, notification))
-        self._send(server)
+        self._lines.setdefault(line, deque()).append((stale_s, notification))
+        self._send(line)
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -93,50 +99,61 @@ class NotificationQueue:
     def _look(self) -> None:
         self._timer = None
         now_s = asyncio.get_running_loop().time()
-        for server, line in list(self._lines.items()):
-            while line and line[0][0] <= now_s:
-                self._throw_away(self._next(server))
-            self._send(server)
+        for line, waiting in list(self._lines.items()):
+            while waiting and waiting[0][0] <= now_s:
+                self._throw_away(self._next(line))
+            with alone(self._look_later, tenant=line[0], server=line[1]):
+                self._send(line)
 
-    def _send(self, server: str) -> None:
-        """Send as many notifications as a server has room for."""
-        while not self._stopped and (line := self._lines.get(server)):
-            if self._sender.room(line[0][1].url) <= self._asking[server]:
+    def _send(self, line: _Line) -> None:
+        """Send as many of a line's notifications as its tenant and server have room for."""
+        tenant, calls = line[0], self._sender.calls
+        while not self._stopped and (waiting := self._lines.get(line)):
+            room = self._sender.room(tenant, waiting[0][1].url) - self._asking[line]
+            if room <= 0 or not calls.may_take(tenant):
                 self._look_later()
                 break
-            self._asking[server] += 1
-            self._background.spawn(self._carry(server, self._next(server)))
+            calls.take(tenant)
+            self._asking[line] += 1
+            self._background.spawn(self._carry(line, self._next(line)))
 
-    def _next(self, server: str) -> Notification:
-        line = self._lines[server]
-        _, notification = line.popleft()
-        if not line:
-            del self._lines[server]
+    def _next(self, line: _Line) -> Notification:
+        waiting = self._lines[line]
+        _, notification = waiting.popleft()
+        if not waiting:
+            del self._lines[line]
         self._waiting.discard(notification.key)
+        self._room.give_back(notification.tenant)
         return notification
 
-    async def _carry(self, server: str, notification: Notification) -> None:
+    async def _carry(self, line: _Line, notification: Notification) -> None:
+        try:
+            await self._call(line, notification)
+        finally:
+            self._sender.calls.give_back(notification.tenant)
+            self._send(line)
+
+    async def _call(self, line: _Line, notification: Notification) -> None:
         try:
             limited = await self._wait_s(notification.tenant)
         finally:
-            self._asking[server] -= 1
-            if not self._asking[server]:
-                del self._asking[server]
-        try:
-            if limited:
-                self._throw_away(notification)
-                return
-            body = notification.write()
-            if body is None:
-                notification.unsent()
-                return
-            sent = await self._sender.post(notification.url, body, delivery=notification.id)
-            if sent.deferred:
-                self._throw_away(notification)
-            else:
-                self._on_outcome(notification.queue, "success" if sent.ok else "failure")
-        finally:
-            self._send(server)
+            self._asking[line] -= 1
+            if not self._asking[line]:
+                del self._asking[line]
+        if limited:
+            self._throw_away(notification)
+            return
+        body = notification.write()
+        if body is None:
+            notification.unsent()
+            return
+        sent = await self._sender.post(
+            notification.url, body, tenant=notification.tenant, delivery=notification.id
+        )
+        if sent.deferred:
+            self._throw_away(notification)
+        else:
+            self._on_outcome(notification.queue, "success" if sent.ok else "failure")
 
     def _throw_away(self, notification: Notification) -> None:
         self._on_outcome(notification.queue, "dropped")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import Context
 from functools import partial
 
@@ -22,11 +23,13 @@ from msgspec import Struct
 
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.requests.producer import new_id
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import ItemKind, Subscription
 from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.notification_queue import Notification, NotificationQueue
 from codeq_cluster.webhooks.subscriber_selection import (
     SubscriberGroup,
@@ -39,8 +42,8 @@ CLAIM_URL = "/v1/codeq/tasks/claim"
 
 # Debounce: at most one round of notices per queue in this time, however many subscribe.
 GATHER_S = 0.02
-QUEUES_MAX = 10_000  # Queues that one round covers.
-OWED_MAX = 10_000  # Notices that wait for an interval to end.
+QUEUES_MAX = 10_000  # Queues that one round covers, a share a tenant.
+OWED_MAX = 10_000  # Notices that wait for an interval to end, a share a tenant.
 
 _Place = tuple[str, str]  # The tenant and the queue.
 _Debt = tuple[str, str, SubscriberGroup]
@@ -69,7 +72,8 @@ class Notices:
         catalogue: The node's catalogue, already loaded.
         engines: Of every shard, in order.
         notification_queue: Sends the notices.
-        on_outcome: Called with (queue, outcome) of every notice dropped because too many wait.
+        on_outcome: Called with (queue, outcome) of every notice dropped because too many wait, or
+            left out because of a failure of our own.
     """
 
     def __init__(
@@ -85,13 +89,15 @@ class Notices:
         self._notification_queue = notification_queue
         self._on_outcome = on_outcome
         self._subscribers = Subscribers()
-        self._available = {place for place in catalogue.queues() if self._is_available(place)}
+        self._available = {place for place in catalogue.queues() if self._catalogue.is_open(*place)}
         self._gathered: dict[_Place, None] = {}
+        self._gathered_room = FairShares(QUEUES_MAX, name="a round of notices")
         self._gathering: asyncio.TimerHandle | None = None
         self._told_s: dict[
             str, float
         ] = {}  # By subscription: its last notice, on the loop's clock.
         self._owed: set[_Debt] = set()
+        self._owed_room = FairShares(OWED_MAX, name="the node's delayed notices")
         self._due: list[tuple[float, _Debt]] = []
         self._paying: asyncio.TimerHandle | None = None
 
@@ -112,7 +118,7 @@ class Notices:
         """Look at every queue after the catalogue has reloaded, which hides single changes."""
         before, self._available = self._available, set()
         for place in self._catalogue.queues():
-            if self._is_available(place):
+            if self._catalogue.is_open(*place):
                 self._available.add(place)
                 if place not in before:
                     self._gather(place)
@@ -140,24 +146,23 @@ class Notices:
     # -- queues that became non-empty -------------------------------------------------------------
 
     def _look_at(self, place: _Place) -> None:
-        if not self._is_available(place):
+        if not self._catalogue.is_open(*place):
             self._available.discard(place)
         elif place not in self._available:
             self._available.add(place)
             self._gather(place)
-
-    def _is_available(self, place: _Place) -> bool:
-        return self._catalogue.ready(*place) > 0 and not self._catalogue.policy(*place).paused
 
     def _gather(self, place: _Place) -> None:
         if not any(True for _ in self._catalogue.subscribers(*place)):
             return
         if not self.leads_home(place[0]):
             return
-        if place not in self._gathered and len(self._gathered) >= QUEUES_MAX:
-            self._on_outcome(place[1], "dropped")
-            return
-        self._gathered[place] = None
+        if place not in self._gathered:
+            if not self._gathered_room.may_take(place[0]):
+                self._on_outcome(place[1], "dropped")
+                return
+            self._gathered_room.take(place[0])
+            self._gathered[place] = None
         if self._gathering is None:
             # Run in a fresh context: an entry is applied in the tracing context of some request.
             self._gathering = asyncio.get_running_loop().call_later(
@@ -168,8 +173,11 @@ class Notices:
         self._gathering = None
         gathered, self._gathered = self._gathered, {}
         for tenant, queue in gathered:
-            for group, members in self._parties(tenant, queue).items():
-                self._tell_one(tenant, queue, group, members)
+            self._gathered_room.give_back(tenant)
+            with self._alone(tenant, queue):
+                for group, members in self._parties(tenant, queue).items():
+                    with self._alone(tenant, queue):
+                        self._tell_one(tenant, queue, group, members)
 
     # -- receivers --------------------------------------------------------------------------------
 
@@ -192,9 +200,10 @@ class Notices:
         heard, wait_s = self._subscribers.pick(tenant, queue, group, members, wait_s=self._wait_s)
         if not wait_s:
             self._send(queue, heard)
-        elif len(self._owed) >= OWED_MAX:
+        elif not self._owed_room.may_take(tenant):
             self._on_outcome(queue, "dropped")
         else:
+            self._owed_room.take(tenant)
             self._owed.add(debt)
             heapq.heappush(self._due, (asyncio.get_running_loop().time() + wait_s, debt))
             self._pay_later()
@@ -212,9 +221,11 @@ class Notices:
         while self._due and self._due[0][0] <= now_s:
             _, (tenant, queue, group) = heapq.heappop(self._due)
             self._owed.discard((tenant, queue, group))
-            members = self._parties(tenant, queue).get(group)
-            if members:
-                self._tell_one(tenant, queue, group, members)
+            self._owed_room.give_back(tenant)
+            with self._alone(tenant, queue):
+                members = self._parties(tenant, queue).get(group)
+                if members:
+                    self._tell_one(tenant, queue, group, members)
         if self._due:
             self._pay_later()
 
@@ -265,6 +276,10 @@ class Notices:
         """Forget that a subscription was notified, unless a later notice to it was sent."""
         if self._told_s.get(subscription_id) == told_s:
             del self._told_s[subscription_id]
+
+    def _alone(self, tenant: str, queue: str) -> AbstractContextManager[None]:
+        """Guard the other queues' notices against a failure at one."""
+        return alone(partial(self._on_outcome, queue, "failure"), tenant=tenant, queue=queue)
 
     def _home(self, tenant: str) -> Engine:
         return self._engines[home_shard(tenant, len(self._engines))]

@@ -64,16 +64,17 @@ class Callbacks:
         self._on_outcome = on_outcome
         self._tracing = tracing
         self._limited: dict[str, float] = {}  # By tenant: when it may call, in loop time.
-        self._asking: Counter[str] = Counter()  # By server: attempts not yet sent.
+        self._asking: Counter[tuple[str, str]] = Counter()  # By tenant and server: not yet sent.
 
     def room(self, delivery: Delivery) -> int:
-        """Return how many deliveries to the same server can be tried now."""
+        """Return how many deliveries of the tenant to the same server can be tried now."""
         until_s = self._limited.get(delivery.tenant)
         if until_s is not None:
             if until_s > asyncio.get_running_loop().time():
                 return 0
             del self._limited[delivery.tenant]
-        return self._sender.room(delivery.url) - self._asking[server_of(delivery.url)]
+        asking = self._asking[delivery.tenant, server_of(delivery.url)]
+        return self._sender.room(delivery.tenant, delivery.url) - asking
 
     async def run(self, store: StateStore, delivery: Delivery) -> Operation | None:
         """Make one attempt and return its outcome, or None if no attempt could be made."""
@@ -86,6 +87,7 @@ class Callbacks:
         sent = await self._sender.post(
             delivery.url,
             body_of(delivery, records.decode_result(record)),
+            tenant=delivery.tenant,
             delivery=delivery.id,
             trace_parent=delivery.trace_parent,
             trace_state=delivery.trace_state,
@@ -106,14 +108,14 @@ class Callbacks:
 
     async def _may_call(self, delivery: Delivery) -> bool:
         """Take a call from the tenant's limit; if none is left, `room` is 0 for a while."""
-        server = server_of(delivery.url)
-        self._asking[server] += 1
+        place = delivery.tenant, server_of(delivery.url)
+        self._asking[place] += 1
         try:
             wait_s = await self._wait_s(delivery.tenant)
         finally:
-            self._asking[server] -= 1
-            if not self._asking[server]:
-                del self._asking[server]
+            self._asking[place] -= 1
+            if not self._asking[place]:
+                del self._asking[place]
         if wait_s:
             if len(self._limited) >= _LIMITED_MAX:
                 self._limited.clear()  # Harmless: each tenant is then asked about again.

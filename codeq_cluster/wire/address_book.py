@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.wire.addresses import Address
+from codeq_cluster.wire.addresses import Address, site
 
 log = logging.getLogger(__name__)
 
@@ -21,11 +21,13 @@ class _Entry:
         own: As this node's owner has it.
         said: As the peer reports it itself; None until it has.
         recorded: As others report.
+        site: Where it was when it last proved itself; empty before.
     """
 
     own: Address
     said: Address | None = None
     recorded: tuple[Address, ...] = ()
+    site: str = ""
 
 
 class AddressBook(Container[str]):
@@ -61,14 +63,27 @@ class AddressBook(Container[str]):
         """
         found = _addresses(peer, [address])
         if found:
-            said = self._entries[peer].said if peer in self._entries else None
-            self._entries[peer] = _Entry(found[0], said, _addresses(peer, recorded))
+            known = self._entries.get(peer, _Entry(found[0]))
+            others = _addresses(peer, recorded)
+            self._entries[peer] = replace(known, own=found[0], recorded=others)
         return bool(found)
 
     def said(self, peer: str, address: str) -> None:
         """Note the address that a peer reports of itself; one that is bad or empty is skipped."""
         with contextlib.suppress(ConfigInvalid):
             self._entries[peer].said = Address.parse(address)
+
+    def seen(self, peer: str, host: str) -> None:
+        """Note the host of a connection on which a peer has proved itself."""
+        if peer in self._entries:
+            self._entries[peer].site = site(host)
+
+    def has_member_at(self, place: str) -> bool:
+        """Return whether a site is a peer's: it proved itself there, or its address says so."""
+        return any(
+            place == entry.site or any(place == site(way.host) for way in self.ways(peer, None))
+            for peer, entry in self._entries.items()
+        )
 
     def ways(self, peer: str, reached: Address | None) -> list[Address]:
         """Return the addresses at which to dial a peer, in order.

@@ -14,6 +14,8 @@ from codeq_cluster.errors import ConfigInvalid
 
 Dialled = TypeVar("Dialled", bound=asyncio.Protocol)
 
+_SITE_BITS = 64  # Of an IPv6 address: one customer of a provider has all addresses behind it.
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -62,3 +64,16 @@ class Address:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
             return [str(address[0]) for *_, address in found]
+
+
+def site(host: str) -> str:
+    """Return the part of an IP address that tells machines apart; another text unchanged."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is None:
+            return str(ipaddress.ip_network((address, _SITE_BITS), strict=False))
+        address = address.ipv4_mapped
+    return str(address)

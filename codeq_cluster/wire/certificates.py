@@ -78,7 +78,7 @@ class Certificates(Generic[Contexts]):
         except _UNUSABLE as error:
             names = ", ".join(map(str, self._files))
             raise ConfigInvalid(
-                f"{use} certificate ({names}): {error}; allowed are PEM files that fit each other"
+                f"{use} certificate ({names}): {error}; must be PEM files that fit each other"
             ) from error
 
     @property

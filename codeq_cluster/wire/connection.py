@@ -18,16 +18,8 @@ from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.channel import Channel, refusal_of
 from codeq_cluster.wire.counters import LinkTally, remedy
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
-from codeq_cluster.wire.handshake import BUNDLES_FROM, Accepting, Dialling, LinkSession
-from codeq_cluster.wire.messages import (
-    ITEM_BYTES,
-    Message,
-    Ping,
-    bundle,
-    lone_body,
-    parse_bundle,
-    parse_lone,
-)
+from codeq_cluster.wire.handshake import Accepting, Dialling, LinkSession
+from codeq_cluster.wire.messages import ITEM_BYTES, Message, bundle, parse_bundle
 from codeq_cluster.wire.refusals import (
     BadFrame,
     FrameRefusedError,
@@ -156,7 +148,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         if self.session is None or self.closed:
             return
         if not self._spoke:
-            self._write_frames([lone_body(None) if self._is_old else bundle([])])
+            self._write_frames([bundle([])])
         self._spoke = False
         self._silent_ms = 0 if self._heard else self._silent_ms + elapsed_ms
         self._heard = False
@@ -215,17 +207,8 @@ class LinkConnection(asyncio.Protocol, ABC):
             return
         queue, self._queue = self._queue, []
         self._queued_bytes = 0
-        if not queue:
-            return
-        if self._is_old:
-            self._write_frames([lone_body(item) for item, _ in queue])
-        else:
+        if queue:
             self._write_frames([bundle(items) for items in self._divided(queue)])
-
-    @property
-    def _is_old(self) -> bool:
-        """Return whether the other side does not know bundles."""
-        return self.session is not None and self.session.version < BUNDLES_FROM
 
     def _divided(self, queue: list[tuple[list[object], int]]) -> Iterator[list[list[object]]]:
         """Yield the items in order, as many at a time as a frame carries."""
@@ -249,13 +232,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         self._write(b"".join(parts))
 
     def _deliver_all(self, body: bytes) -> None:
-        if self._is_old:
-            self._deliver(parse_lone(body))
-            return
-        messages = parse_bundle(body)
-        if not messages:
-            self._deliver(Ping())
-        for message in messages:
+        for message in parse_bundle(body):
             if self.closed:
                 return  # A message may close this very connection.
             self._deliver(message)
@@ -352,9 +329,8 @@ class Outbound(LinkConnection):
             self.authenticated.set_result(True)
 
     def _deliver(self, message: Message) -> None:
-        # The accepting side sends nothing else here; anything else is another protocol.
-        if not isinstance(message, Ping):
-            raise FrameRefusedError(BadFrame.SCHEMA)
+        del message  # The accepting side sends only signs of life.
+        raise FrameRefusedError(BadFrame.SCHEMA)
 
     def _refuse(self, reason: HandshakeRefusal) -> None:
         del reason

@@ -10,16 +10,12 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
-from codeq_cluster.settings import LinkSettings
-from codeq_cluster.wire.address_book import AddressBook
 from codeq_cluster.wire.addresses import Address
-from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.channel import Channel
 from codeq_cluster.wire.connection import LinkConnection, Outbound
-from codeq_cluster.wire.counters import LinkTally
 from codeq_cluster.wire.handler import LinkHandler
-from codeq_cluster.wire.handshake import Dialling, LinkIdentity
-from codeq_cluster.wire.open_connections import OpenConnections
+from codeq_cluster.wire.handshake import Dialling
+from codeq_cluster.wire.link import Link
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
 log = logging.getLogger(__name__)
@@ -51,15 +47,9 @@ class Dialler:
 
     Args:
         peer: Its id.
-        identity: This node.
-        book: The peer's addresses.
+        link: Of this node.
         is_past: Returns whether an incarnation runs on data that the cluster was recovered without.
         handler: Hears when the peer comes and goes.
-        outbound: By peer; the connection in use is kept in it while it stands.
-        open_connections: Every connection is added.
-        settings: Bounds.
-        certificates: For TLS; None for none.
-        tally: Counts.
         on_lost: Called with the peer when an authenticated connection has ended.
 
     Attributes:
@@ -70,28 +60,16 @@ class Dialler:
     def __init__(
         self,
         peer: str,
-        identity: LinkIdentity,
+        link: Link,
         *,
-        book: AddressBook,
         is_past: Callable[[int], bool],
         handler: LinkHandler,
-        outbound: dict[str, Outbound],
-        open_connections: OpenConnections,
-        settings: LinkSettings,
-        certificates: Certificates[LinkContexts] | None,
-        tally: LinkTally,
         on_lost: Callable[[str], None],
     ) -> None:
         self._peer = peer
-        self._identity = identity
-        self._book = book
+        self._link = link
         self._is_past = is_past
         self._handler = handler
-        self._outbound = outbound
-        self._open = open_connections
-        self._settings = settings
-        self._certificates = certificates
-        self._tally = tally
         self._on_lost = on_lost
         self._wake = asyncio.Event()
         self._reached: Address | None = None
@@ -108,7 +86,7 @@ class Dialler:
 
     def forget(self) -> None:
         """Drop the connection and report the peer as down; `run` must have been cancelled."""
-        connection = self._outbound.pop(self._peer, None)
+        connection = self._link.outbound.pop(self._peer, None)
         if connection is not None:
             connection.abort()
         self._say_down(refused=False)
@@ -120,13 +98,14 @@ class Dialler:
             dialled = await self._dial(address)
             if isinstance(dialled, Outbound):
                 self._reached, self._misses = address, 0
+                self._link.book.seen(self._peer, dialled.address)
                 await self._carry(dialled)
             else:
                 self._misses += 1
                 await self._missed(dialled)
 
     def _next_address(self) -> Address:
-        ways = self._book.ways(self._peer, self._reached)
+        ways = self._link.book.ways(self._peer, self._reached)
         # Dial only the address where it was reached, until the peer is reported as down. A refusal
         # at another address would say nothing about its process.
         turn = 0 if self._up else max(0, self._misses - _FIRST_DIALS)
@@ -137,15 +116,15 @@ class Dialler:
         loop = asyncio.get_running_loop()
         self._say_down(refused=False)
         born = loop.time()
-        self._outbound[self._peer] = connection
+        self._link.outbound[self._peer] = connection
         log.info("link up", extra={"peer": self._peer})
         self._up = True
         self._handler.on_up(self._peer)
         await connection.lost
-        del self._outbound[self._peer]
+        del self._link.outbound[self._peer]
         log.info("link down", extra={"peer": self._peer})
         lived_ms = (loop.time() - born) * 1000
-        self._flaps = self._flaps + 1 if lived_ms < self._settings.redial_ms_max else 0
+        self._flaps = self._flaps + 1 if lived_ms < self._link.settings.redial_ms_max else 0
         if self._flaps > _FLAPS_MAX:
             await asyncio.sleep(self._pause_s(self._flaps - _FLAPS_MAX))
 
@@ -170,7 +149,7 @@ class Dialler:
     async def _dial(self, address: Address) -> Outbound | _Missed:
         """Make one attempt, bounded by the dial timeout and the handshake timeout."""
         try:
-            async with asyncio.timeout(self._settings.dial_timeout_ms / 1000):
+            async with asyncio.timeout(self._link.settings.dial_timeout_ms / 1000):
                 dialled = await address.connect(self._connection)
         except ConnectionRefusedError:
             return _Missed.REFUSED
@@ -192,27 +171,27 @@ class Dialler:
     def _connection(self) -> Outbound:
         """Return the protocol of a new connection; its session is newer than all before."""
         self._last_session = max(self._last_session + 1, time.monotonic_ns())
-        certificates = self._certificates
+        certificates = self._link.certificates
         return Outbound(
-            Dialling(self._identity, self._peer, session=self._last_session),
+            Dialling(self._link.identity, self._peer, session=self._last_session),
             peer=self._peer,
-            settings=self._settings,
-            tally=self._tally,
+            settings=self._link.settings,
+            tally=self._link.tally,
             channel=None
             if certificates is None
             else Channel(certificates.current.dialling, accepting=False),
-            on_made=self._open.add,
+            on_made=self._link.open.add,
             on_ended=self._ended,
         )
 
     def _ended(self, connection: LinkConnection) -> None:
-        self._open.discard(connection)
+        self._link.open.discard(connection)
         if connection.session is not None:
             self._on_lost(self._peer)
 
     def _pause_s(self, misses: int) -> float:
         """Return the next pause: twice as long after each miss, and half of it random."""
-        settings = self._settings
+        settings = self._link.settings
         # 16 doublings exceed every bound; the cap keeps the number small.
         pause_ms = min(settings.redial_ms_max, settings.redial_ms << min(misses - 1, 16))
         return pause_ms * _JITTER.uniform(0.5, 1) / 1000

@@ -146,20 +146,6 @@ def decode_greeting(body: bytes) -> object:
     return value
 
 
-def decode_body(body: bytes) -> object:
-    """Return the CBOR value at the start of an authenticated `body`: plain values, no tags.
-
-    Raises:
-        FrameRefusedError: The body is no CBOR, or carries a tag.
-    """
-    try:
-        return cbor2.loads(
-            body, tag_hook=_refuse_tag, semantic_decoders=_NO_TAGS, allow_indefinite=False
-        )
-    except (cbor2.CBORError, ValueError) as error:
-        raise FrameRefusedError(BadFrame.GARBAGE) from error
-
-
 def _refuse_tag(*_: object) -> Never:
     raise ValueError("tags are not part of this link")
 

@@ -37,10 +37,9 @@ from codeq_cluster.wire.refusals import (
     HandshakeRefusedError,
 )
 
-# The lowest and the highest link version of this release. 1: a frame per message, in CBOR.
-# 2: a frame per pass of the sender's loop, in MessagePack.
-VERSIONS: Final = (1, 2)
-BUNDLES_FROM: Final = 2
+# The lowest and the highest link version of this release.
+# 1: a frame per pass of the sender's loop, in MessagePack.
+VERSIONS: Final = (1, 1)
 _MAGIC: Final = "codeq-link"
 _NONCE_BYTES: Final = 32
 _PROOF_BYTES: Final = 32

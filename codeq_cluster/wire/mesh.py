@@ -13,11 +13,11 @@ from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.acceptor import Acceptor
 from codeq_cluster.wire.address_book import AddressBook
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
-from codeq_cluster.wire.connection import Inbound, Outbound
-from codeq_cluster.wire.counters import LinkCounters, LinkTally
+from codeq_cluster.wire.counters import LinkCounters
 from codeq_cluster.wire.dialler import Dialler, Diallers
 from codeq_cluster.wire.handler import Admission, LinkHandler
 from codeq_cluster.wire.handshake import LinkIdentity
+from codeq_cluster.wire.link import Link
 from codeq_cluster.wire.messages import (
     ITEM_BYTES,
     RPC_TIMEOUT_S_MAX,
@@ -26,7 +26,6 @@ from codeq_cluster.wire.messages import (
     request_item,
     unpack,
 )
-from codeq_cluster.wire.open_connections import OpenConnections
 from codeq_cluster.wire.receiver import Receiver
 from codeq_cluster.wire.refusals import HandshakeRefusal
 from codeq_cluster.wire.rpc import Handlers, PendingCalls
@@ -82,16 +81,14 @@ class Mesh:
             raise ConfigInvalid("clusterSecret must not be empty")
         if identity.node_id in peers:
             raise ConfigInvalid(f"peers must not name this node, {identity.node_id}")
-        self._identity = identity
-        self._book = AddressBook(peers)
+        self._link = link = Link(
+            identity=identity,
+            book=AddressBook(peers),
+            settings=settings,
+            certificates=certificates,
+        )
         self._listen = (host, port)
-        self._settings = settings
-        self._certificates = certificates
-        self._tally = LinkTally()
-        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, tally=self._tally)
-        self._open = OpenConnections()
-        self._outbound: dict[str, Outbound] = {}
-        self._inbound: dict[str, Inbound] = {}
+        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, tally=link.tally)
         self._run: _Run | None = None
 
     @property
@@ -104,7 +101,7 @@ class Mesh:
     @property
     def counters(self) -> LinkCounters:
         """Return the counters since the start."""
-        return self._tally.read(connected=sum(map(self.connected, self._book)))
+        return self._link.tally.read(connected=sum(map(self.connected, self._link.book)))
 
     async def start(self, handler: LinkHandler, admission: Admission) -> None:
         """Listen, and begin to dial every peer; once only.
@@ -121,14 +118,8 @@ class Mesh:
         receiver = self._receiver(handler)
         diallers = self._diallers(handler, admission)
         acceptor = Acceptor(
-            self._identity,
-            book=self._book,
+            self._link,
             admission=admission,
-            inbound=self._inbound,
-            open_connections=self._open,
-            settings=self._settings,
-            certificates=self._certificates,
-            tally=self._tally,
             on_peer=diallers.wake,
             on_lost=self._calls.lose,
             on_message=receiver.received,
@@ -145,7 +136,7 @@ class Mesh:
 
         Queued frames still leave if the peer takes them at once; waiting calls end with LinkLost.
         """
-        self._open.closing = True
+        self._link.open.closing = True
         run = self._run
         if run is not None:
             run.receiver.tasks = None
@@ -154,7 +145,7 @@ class Mesh:
             run.runner.cancel()
             await asyncio.wait([run.runner])
         self._calls.lose()
-        await self._open.close()
+        await self._link.open.close()
         if run is not None:
             await run.server.wait_closed()
 
@@ -169,10 +160,10 @@ class Mesh:
         Returns:
             False when it was dropped: not connected, queue full, or over `frame_bytes_max`.
         """
-        connection = self._outbound.get(peer)
+        connection = self._link.outbound.get(peer)
         if connection is not None and connection.send(raft_item(group, message), len(message)):
             return True
-        self._tally.dropped_messages += 1
+        self._link.tally.dropped_messages += 1
         return False
 
     async def call(
@@ -203,15 +194,15 @@ class Mesh:
         timeout_s = min(float(timeout_s), RPC_TIMEOUT_S_MAX)
         if not timeout_s > 0:
             raise PeerUnreachable(f"no time is left to ask {peer}")
-        connection = self._outbound.get(peer)
+        connection = self._link.outbound.get(peer)
         # An answer comes on the peer's own connection; without one the call would be in vain.
-        if connection is None or connection.closed or peer not in self._inbound:
+        if connection is None or connection.closed or peer not in self._link.inbound:
             raise PeerUnreachable(f"no connection with {peer}")
 
-        if len(body) + ITEM_BYTES > self._settings.frame_bytes_max:
+        if len(body) + ITEM_BYTES > self._link.settings.frame_bytes_max:
             raise PeerUnreachable(
                 f"{method}: a request of {len(body)} bytes is over the link's "
-                f"{self._settings.frame_bytes_max}; nothing was sent"
+                f"{self._link.settings.frame_bytes_max}; nothing was sent"
             )
 
         def send(number: int) -> bool:
@@ -232,24 +223,24 @@ class Mesh:
             peers: host:port of every other node by its id; an entry with a bad address is skipped.
             recorded: Other addresses of each peer; bad ones are skipped.
         """
-        before = set(self._book)
+        before = set(self._link.book)
         for peer in before - peers.keys():
             self._forget(peer)
         for peer, address in peers.items():
-            is_known = self._book.note(peer, address, (recorded or {}).get(peer, ()))
+            is_known = self._link.book.note(peer, address, (recorded or {}).get(peer, ()))
             if is_known and peer not in before and self._run is not None:
                 self._run.diallers.add(peer)
 
     def data_at(self, peer: str) -> int | None:
         """Return the identity of the data that a connected peer runs on."""
-        connection = self._inbound.get(peer)
+        connection = self._link.inbound.get(peer)
         if connection is None or connection.session is None:
             return None
         return data_of(connection.session.incarnation)
 
     def connected(self, peer: str) -> bool:
         """Return whether `send` reaches `peer` now."""
-        connection = self._outbound.get(peer)
+        connection = self._link.outbound.get(peer)
         return connection is not None and not connection.closed
 
     def denied_as(self, reason: HandshakeRefusal) -> list[str]:
@@ -264,41 +255,39 @@ class Mesh:
         handlers = Handlers(
             handler.on_call,
             quick=handler.quick,
-            in_flight_max=self._settings.rpc_in_flight_max,
-            frame_bytes_max=self._settings.frame_bytes_max,
-            tally=self._tally,
+            in_flight_max=self._link.settings.rpc_in_flight_max,
+            frame_bytes_max=self._link.settings.frame_bytes_max,
+            tally=self._link.tally,
         )
         return Receiver(
-            handler, handlers, calls=self._calls, outbound=self._outbound, tally=self._tally
+            handler,
+            handlers,
+            calls=self._calls,
+            outbound=self._link.outbound,
+            tally=self._link.tally,
         )
 
     def _diallers(self, handler: LinkHandler, admission: Admission) -> Diallers:
         return Diallers(
             partial(
                 Dialler,
-                identity=self._identity,
-                book=self._book,
+                link=self._link,
                 is_past=admission.is_past,
                 handler=handler,
-                outbound=self._outbound,
-                open_connections=self._open,
-                settings=self._settings,
-                certificates=self._certificates,
-                tally=self._tally,
                 on_lost=self._calls.lose,
             )
         )
 
     async def _work(self, receiver: Receiver, diallers: Diallers) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._open.keep_alive(self._settings.ping_ms))
+            tasks.create_task(self._link.open.keep_alive(self._link.settings.ping_ms))
             receiver.tasks = tasks
-            diallers.begin(tasks, self._book)
+            diallers.begin(tasks, self._link.book)
 
     def _forget(self, peer: str) -> None:
         """Drop everything about a peer."""
-        self._book.forget(peer)
-        inbound = self._inbound.pop(peer, None)
+        self._link.book.forget(peer)
+        inbound = self._link.inbound.pop(peer, None)
         if inbound is not None:
             inbound.abort()
         self._calls.lose(peer)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from enum import IntEnum
 from typing import Any, Final
 
-import cbor2
 import msgspec
 from msgspec import Struct
 
@@ -19,7 +17,6 @@ from codeq_cluster.errors import (
     OutcomeUnknown,
     Overloaded,
 )
-from codeq_cluster.wire.frames import decode_body
 from codeq_cluster.wire.refusals import BadFrame, FrameRefusedError
 
 # Longer than any request may wait; keeps a wrong deadline from occupying a handler for ever.
@@ -33,18 +30,6 @@ _CODES: Final = frozenset(
     ("not-leader", "no-leader", "outcome-unknown", "too-large", "method-unknown", "overloaded")
 )
 _NUMBER_MAX: Final = 2**64 - 1
-
-
-class _Kind(IntEnum):
-    PING = 0
-    RAFT = 1
-    REQUEST = 2
-    ANSWER = 3
-    FAILURE = 4
-
-
-class Ping(Struct, frozen=True):
-    """A sign of life."""
 
 
 class RaftMessage(Struct, frozen=True):
@@ -91,13 +76,12 @@ class Failure(Struct, frozen=True):
     error: CodeqError
 
 
-Message = Ping | RaftMessage | RpcRequest | RpcAnswer | Failure
+Message = RaftMessage | RpcRequest | RpcAnswer | Failure
 
-_RAFT: Final = _Kind.RAFT.value
-_REQUEST: Final = _Kind.REQUEST.value
-_ANSWER: Final = _Kind.ANSWER.value
-_FAILURE: Final = _Kind.FAILURE.value
-_PACKED: Final = (_RAFT, _REQUEST, _ANSWER)  # The last part of these is packed.
+_RAFT: Final = 1
+_REQUEST: Final = 2
+_ANSWER: Final = 3
+_FAILURE: Final = 4
 
 # Returns a value as MessagePack; takes plain values and structs of them.
 pack: Final = msgspec.msgpack.Encoder().encode
@@ -105,7 +89,7 @@ pack: Final = msgspec.msgpack.Encoder().encode
 # Returns the plain values in a MessagePack text; raises msgspec.DecodeError.
 unpack: Final = msgspec.msgpack.Decoder().decode
 
-# Returns the body of a frame from its items, in order; a ping has none.
+# Returns the body of a frame from its items, in order; a sign of life has none.
 bundle: Final = msgspec.msgpack.Encoder().encode
 
 _decode_bundle: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
@@ -144,31 +128,6 @@ def failure_item(number: int, error: CodeqError) -> list[object]:
             return [_FAILURE, number, "outcome-unknown", str(error), 0]
 
 
-def lone_body(item: list[object] | None) -> bytes:
-    """Return the body of a version 1 frame: one item, or a sign of life."""
-    if item is None:
-        return cbor2.dumps([_Kind.PING.value])
-    if item[0] in _PACKED:
-        packed = item[-1]
-        assert isinstance(packed, bytes), "what is packed is bytes"
-        item = [*item[:-1], unpack(packed)]
-    return cbor2.dumps(item)
-
-
-def parse_lone(body: bytes) -> Message:
-    """Return the message in a version 1 frame.
-
-    Raises:
-        FrameRefusedError: The frame has none; the connection must be closed.
-    """
-    value = decode_body(body)
-    if type(value) is list and value and type(value[0]) is int and value[0] in _PACKED:
-        if value[0] == _RAFT and not _is_map(value[-1]):
-            raise FrameRefusedError(BadFrame.SCHEMA)
-        value[-1] = pack(value[-1])
-    return _message(value)
-
-
 def parse_bundle(body: bytes) -> list[Message]:
     """Return the messages of a bundle, in order.
 
@@ -197,15 +156,9 @@ def _message(value: object) -> Message:
         message = RpcAnswer(value[1], value[2])
     elif kind == _FAILURE and len(value) == 5 and _is_number(value[1]):
         message = _failure(value[1], value[2], value[3], value[4])
-    elif kind == _Kind.PING and len(value) == 1:
-        message = Ping()
     if message is None:
         raise FrameRefusedError(BadFrame.SCHEMA)
     return message
-
-
-def _is_map(message: object) -> bool:
-    return type(message) is dict and all(type(name) is str for name in message)
 
 
 def _raft(group: object, message: object) -> RaftMessage | None:

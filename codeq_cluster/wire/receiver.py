@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from codeq_cluster.wire.connection import Inbound, Outbound
 from codeq_cluster.wire.counters import LinkTally
 from codeq_cluster.wire.handler import LinkHandler
-from codeq_cluster.wire.messages import Failure, Message, Ping, RaftMessage, RpcAnswer, RpcRequest
+from codeq_cluster.wire.messages import Failure, Message, RaftMessage, RpcAnswer, RpcRequest
 from codeq_cluster.wire.rpc import Handlers, PendingCalls
 
 
@@ -52,8 +52,6 @@ class Receiver:
                 self._calls.settle(connection.peer, message)
             case RpcRequest():
                 self._asked(connection, message)
-            case Ping():
-                pass  # Any received bytes show that the peer is alive.
 
     def _asked(self, connection: Inbound, request: RpcRequest) -> None:
         if self.tasks is None:

@@ -58,6 +58,7 @@ EXAMPLES: Mapping[str, Example] = {
         body=f'{{"results":[{{"taskId":"\'$TASK\'",{_DONE}}}]}}', task="leased"
     ),
     "uploads_upload": Example(body=f"@{ARTIFACT}", task="leased"),
+    "reads_ids": Example(query="idPrefix=69d30922-9151"),
     "reads_task": Example(task="ready"),
     "reads_explain": Example(task="ready"),
     "reads_result": Example(query="waitSeconds=10", task="done"),
@@ -82,6 +83,9 @@ EXAMPLES: Mapping[str, Example] = {
     "deliveries_deliveries": Example(query="status=dead"),
     "deliveries_replay": Example(body='{"all":true}'),
     "deliveries_replay_one": Example(id="$DELIVERY"),
+    "webhook_keys_rotate": Example(body='{"overlapSeconds":86400}'),
+    "asides_retry": Example(body='{"all":true}'),
+    "asides_retry_ownerless": Example(body='{"all":true}'),
     "cluster_transfer": Example(body='{"shard":0,"to":"n1"}'),
     "membership_join": Example(
         body=f'{{{_NODE},"addr":"10.0.0.4:7000","httpAddr":"http://10.0.0.4:8080","dryRun":true}}'

@@ -64,6 +64,10 @@ def reference(described: _Json) -> str:
     for tag in described["tags"]:
         text = _one_line(tag["description"])
         lines += [f"## {tag['name']}", text, "", *of_tags[tag["name"]]]
+    lines += ["## Requests to receivers", "Nodes make these requests, to URLs that tasks and "]
+    lines[-1] += "subscriptions name. [Recipes](recipes.md) verify their signatures."
+    for name, methods in described["webhooks"].items():
+        lines += ["", f"### The request {name}", *_sent(described, methods["post"])]
     lines += ["## Objects", "A field marked * is always present.", ""]
     for name, text in _objects(described, "\n".join(lines)).items():
         lines += [f"### {name}", text, ""]
@@ -111,6 +115,15 @@ def _operation(described: _Json, method: str, path: str, operation: _Json) -> It
     yield ""
 
 
+def _sent(described: _Json, operation: _Json) -> Iterator[str]:
+    yield f"{operation['summary']} {operation['description']}"
+    yield ""
+    for each in operation["parameters"]:
+        yield f"- header `{each['name']}`: {each['description']}"
+    yield ""
+    yield from _body(described, operation)
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -142,7 +155,8 @@ def _body(described: _Json, operation: _Json) -> Iterator[str]:
     schema = content.get("application/json", {}).get("schema")
     if schema is None:
         return
-    body = described["components"]["schemas"][_name(schema["$ref"])]
+    name = _name(schema.get("$ref", ""))
+    body = described["components"]["schemas"][name] if name else schema
     required = {*schema.get("required", ()), *body.get("required", ())}
     rows = [
         f"| `{name}`{' *' if name in required else ''} | {_kind(field)}{_bounds(field)} "

@@ -21,7 +21,6 @@ from math import inf
 from pathlib import Path
 
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
-from codeq_cluster.testing.waiting import ClusterError
 from jepsen_lite.checker.judging import PROMISES, Exit, Judgement
 from jepsen_lite.checker.validity import CALM_P99_MS
 from jepsen_lite.checkout import checkout_of
@@ -34,8 +33,10 @@ from jepsen_lite.network import NetworkFailed, namespaces_work
 from jepsen_lite.report import write
 from jepsen_lite.running import HOME, Options, about_run, check, new_directory, run
 from jepsen_lite.shims import ShimFailed
-from jepsen_lite.simulation import PLAYED, Report, simulate
+from jepsen_lite.sim_faults import PLAYED
+from jepsen_lite.simulation import Report, simulate
 from jepsen_lite.workload import WORKLOADS
+from tests.harness.waiting import ClusterError
 
 # Within five minutes each of these gets a turn, and a majority keeps its disks. Clock faults must
 # be asked for, because they loosen the checks of durations.
@@ -49,6 +50,7 @@ DEFAULT_MIX = (
     "power",
     "disk-slow",
     "disk-full",
+    "hostile",
 )
 SOAK_MIX = (
     *DEFAULT_MIX,

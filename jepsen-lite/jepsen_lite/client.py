@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 import msgspec
 from msgspec import Struct
 
-from codeq_cluster.testing.http import Broken, HttpAnswer, HttpClient, Late, Refused
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
+from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
 
 # Longer than the deadline and the margin of `answered_in_time`: if the client gives up, the broker
 # is certainly too late.

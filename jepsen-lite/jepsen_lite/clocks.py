@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from codeq_cluster.testing.waiting import soon
 from jepsen_lite.db import Db
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
+from tests.harness.waiting import soon
 
 CLOCK_SEEN_WITHIN_S = 3.0
 # Real clocks drift about ten thousand times less.

@@ -10,16 +10,6 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from codeq_cluster.testing.commands import command
-from codeq_cluster.testing.harness import (
-    ADMIN_TOKEN,
-    OPERATOR_TOKEN,
-    PRODUCER_TOKEN,
-    WORKER_TOKENS,
-    Harness,
-    NodeProcess,
-)
-from codeq_cluster.testing.waiting import ClusterError, soon
 from jepsen_lite.client import Tokens
 from jepsen_lite.disk import Disk, DiskFault
 from jepsen_lite.drifting import Pace
@@ -27,12 +17,25 @@ from jepsen_lite.history import Group
 from jepsen_lite.network import Network
 from jepsen_lite.shims import shim
 from jepsen_lite.sink import Sink
+from tests.harness.commands import command
+from tests.harness.node_process import (
+    ADMIN_TOKEN,
+    OPERATOR_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    Harness,
+    NodeProcess,
+)
+from tests.harness.waiting import ClusterError, soon
 
 HTTP_PORT = 8080
 LINK_PORT = 7000
 WORKERS_MAX = 24
 DEADLINE_MS = 5000
 SECRET = "jepsen-lite-secret"
+# A tenant beside that of the clients, whose one token has every role in it.
+HOSTILE_TENANT = "hostile"
+HOSTILE_TOKEN = "jepsen-lite-hostile"
 START_WITHIN_S = 60.0
 ASK_S = 1.0
 
@@ -375,12 +378,7 @@ class Db(Harness[Node]):
             raise ClusterError(f"the disk shim sees nothing of {', '.join(silent)}")
 
     def _command(self, node: Node) -> list[str]:
-        inside = super()._command(node)
-        if shutil.which("setpriv"):
-            # The kernel kills the nodes if the harness is killed; otherwise they would be left
-            # behind.
-            inside = ["setpriv", "--pdeathsig", "KILL", *inside]
-        return self.network.inside(node.id, inside)
+        return self.network.inside(node.id, super()._command(node))
 
     def _environment(self, node: Node) -> dict[str, str]:
         kept = super()._environment(node)
@@ -397,7 +395,9 @@ class Db(Harness[Node]):
         return [n.id for n in self.nodes.values() if n.member or n is node]
 
     def _config(self, node: Node) -> dict[str, object]:
-        return super()._config(node) | {
+        config = super()._config(node)
+        return config | {
+            "auth": _with_hostile(config["auth"]),
             "host": node.host,
             "logLevel": "info",
             # Every second node syncs through the kernel, so that both ways to sync meet every
@@ -409,6 +409,15 @@ class Db(Harness[Node]):
             "resultWebhookMaxAttempts": 50,
             "resultWebhookMaxBackoffSeconds": 3,
         }
+
+
+def _with_hostile(auth: Any) -> Any:
+    """Return the settings of authentication with the hostile tenant's token added."""
+    scopes = ["codeq:admin", "codeq:claim", "codeq:result", "codeq:subscribe"]
+    token = {"token": HOSTILE_TOKEN, "subject": HOSTILE_TENANT, "tenant": HOSTILE_TENANT}
+    tokens = [{**token, "scopes": scopes, "eventTypes": ["*"]}]
+    provider = {"kind": "static", "tokens": tokens}
+    return auth | {side: [*auth[side], provider] for side in ("producer", "worker")}
 
 
 def _sorted(

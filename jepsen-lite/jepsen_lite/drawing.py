@@ -39,6 +39,7 @@ _FAULTS = {
     "wipe": "#a87878",
     "install": "#b5835a",
     "sink": "#9fb8ad",
+    "hostile": "#6f6f6f",
 }
 
 

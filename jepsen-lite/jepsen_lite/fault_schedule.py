@@ -6,10 +6,10 @@ import asyncio
 import random
 from collections.abc import Coroutine, Mapping, Sequence
 
-from codeq_cluster.testing.waiting import ClusterError
 from jepsen_lite.clocks import Clock, Drift
 from jepsen_lite.db import Db
-from jepsen_lite.history import Args, F, Out, Recorder, Type
+from jepsen_lite.history import Args, Out, Recorder
+from jepsen_lite.hostile import Hostile
 from jepsen_lite.membership import Membership, Wipe
 from jepsen_lite.nemesis import (
     Away,
@@ -32,6 +32,7 @@ from jepsen_lite.nemesis import (
 )
 from jepsen_lite.sinks import SinkFails
 from jepsen_lite.workload import Mix
+from tests.harness.waiting import ClusterError
 
 # The calm between two faults of one kind of target.
 _CALM_S = (3.0, 9.0)
@@ -59,6 +60,7 @@ KINDS: Mapping[str, type[Nemesis]] = {
         Clock,
         Drift,
         SinkFails,
+        Hostile,
         Idle,
     )
 }
@@ -98,8 +100,7 @@ class Nemeses:
             await work
         except ClusterError as failed:
             # The chosen node had already ended by itself.
-            args = Args(name="died", detail=str(failed))
-            self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
+            self._recorder.phase("nemesis", "died", detail=str(failed))
 
     async def _settle(self, nemeses: Sequence[Nemesis]) -> None:
         for nemesis in nemeses:
@@ -110,8 +111,8 @@ class Nemeses:
             if planned.nodes:
                 self._record(nemesis, planned, on=False, out=Out())
             if remains:
-                args = Args(name="unsettled", detail=f"{nemesis.name}: {remains}")
-                self._recorder.record("nemesis", F.PHASE, Type.INFO, args=args)
+                detail = f"{nemesis.name}: {remains}"
+                self._recorder.phase("nemesis", "unsettled", detail=detail)
 
     async def _thread(
         self, nemeses: Sequence[Nemesis], rng: random.Random, stop: asyncio.Event
@@ -140,7 +141,7 @@ class Nemeses:
             detail=planned.detail,
             amount_ms=planned.amount_ms,
         )
-        self._recorder.record("nemesis", F.FAULT, Type.INFO, args=args, out=out)
+        self._recorder.fault(args, out)
 
 
 async def _stopped(stop: asyncio.Event, within_s: float) -> bool:

@@ -55,6 +55,8 @@ MEMBERS = "members"
 HELD = "held, then all at once"
 LOST = " lost"
 AND_CLIENTS = " and clients"
+# The kind of fault that strikes neither nodes nor links: it excuses nobody from a promise.
+HOSTILE = "hostile"
 
 
 class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -243,6 +245,15 @@ class Recorder:
         if self._file is not None:
             self._file.write(self._encoder.encode(event) + b"\n")
         return event
+
+    def fault(self, args: Args, out: Out) -> None:
+        """Append the begin or the end of a fault, as `args` says."""
+        self.record("nemesis", F.FAULT, Type.INFO, args=args, out=out)
+
+    def phase(self, p: str, name: str, *, nodes: Iterable[str] = (), detail: str = "") -> None:
+        """Append that a phase begins."""
+        args = Args(name=name, nodes=tuple(nodes), detail=detail)
+        self.record(p, F.PHASE, Type.INFO, args=args)
 
 
 def load(path: Path) -> list[Event]:

@@ -171,7 +171,6 @@ def _noticed(mutant: Mutant, line: Line) -> bool:
 
 def _test(mutant: Mutant, source: Path, copy: Path, checkout: Checkout) -> Line:
     """Run the mutant's test on the broken copy, and check that it fails for the right reason."""
-    shutil.copytree(source / "tests", copy / "tests")
     harness = HOME.name
     for part in _HARNESS:
         # The harness's tests start programs, and these must import the copy too.

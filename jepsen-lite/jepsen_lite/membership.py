@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
-from codeq_cluster.testing.waiting import soon
 from jepsen_lite.db import Db
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
 from jepsen_lite.switch import Shape
+from tests.harness.waiting import soon
 
 # The number of members at the start; the cluster never has fewer.
 MEMBERS_MIN = 3

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from jepsen_lite.running import HOME
-from jepsen_lite.simulation import PLAYED
+from jepsen_lite.sim_faults import PLAYED
 
 PATCHES = HOME / "mutants"
 SECONDS = 40.0
@@ -77,11 +77,10 @@ def patched(mutant: Mutant, source: Path) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix=f"jepsen-lite-{mutant.name}-") as directory:
         copy = Path(directory)
-        shutil.copytree(
-            source / "codeq_cluster",
-            copy / "codeq_cluster",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
+        # Simulations and the mutants' own tests import the second one.
+        for part in ("codeq_cluster", "tests"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(source / part, copy / part, ignore=ignored)
         apply(mutant, copy)
         yield copy
 

@@ -13,13 +13,13 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from codeq_cluster.testing.waiting import soon
 from jepsen_lite.damage import Damage, damage
 from jepsen_lite.db import START_WITHIN_S, Db, Node, soon_forgotten
 from jepsen_lite.disk import DiskFault
 from jepsen_lite.history import AND_CLIENTS, HELD, LOST
 from jepsen_lite.network import NetworkFailed, Rules
 from jepsen_lite.switch import Shape
+from tests.harness.waiting import soon
 
 _CUT = Shape(cut=True)
 # Allowed after the start of a node: to begin a fetch of a snapshot, and to have it installed.

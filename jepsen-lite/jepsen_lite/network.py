@@ -21,6 +21,7 @@ from jepsen_lite.switch import Command, Link, Port, Shape, Tally
 # The MTU of a device; larger packets mean less work for the switch.
 _MTU = 9000
 _HARNESS = 100
+_STRANGER = 101
 _RUNS_MAX = 64
 _LOCKS = Path("/run/jepsen-lite")
 
@@ -37,10 +38,12 @@ class Network(Protocol):
     Attributes:
         cuttable: Whether `shape` works.
         harness: Address of the clients and of webhook sinks.
+        stranger: Another address of this process, on which no rule acts.
     """
 
     cuttable: bool
     harness: str
+    stranger: str
 
     def address(self, node: str) -> str:
         """Return a node's address."""
@@ -74,6 +77,7 @@ class LoopbackNetwork:
         self._lock, run = _claim(Path(f"/tmp/jepsen-lite-{os.getuid()}"))
         self._addresses = {node: f"127.77.{run}.{n}" for n, node in enumerate(nodes, 1)}
         self.harness = f"127.77.{run}.{_HARNESS}"
+        self.stranger = f"127.77.{run}.{_STRANGER}"
 
     def address(self, node: str) -> str:
         """Return a node's address."""
@@ -115,6 +119,7 @@ class NamespaceNetwork:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self.harness = f"{self._prefix}.{_HARNESS}"
+        self.stranger = f"{self._prefix}.{_STRANGER}"
 
     def address(self, node: str) -> str:
         """Return a node's address."""
@@ -147,10 +152,13 @@ class NamespaceNetwork:
             # Without priority the switch would wait for CPU time, and that looks like a slow
             # network.
             os.setpriority(os.PRIO_PROCESS, self._process.pid, -10)
-        await self._tell(Command(open=(*ports, Port(_HARNESS, device)), seed=self._seed))
+        await self._tell(
+            Command(open=(*ports, Port(_HARNESS, device, also=(_STRANGER,))), seed=self._seed)
+        )
         for node in self._numbers:
             _up("jl0", self.address(node), namespace=self._namespace(node))
         _up(device, self.harness)
+        _up(device, self.stranger)
 
     async def shape(self, rules: Rules) -> None:
         """Set the rules; the harness is the node `clients`."""

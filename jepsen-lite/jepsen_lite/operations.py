@@ -9,7 +9,7 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from jepsen_lite.history import HAPPENINGS, Args, Event, F, Out, Type
+from jepsen_lite.history import HAPPENINGS, HOSTILE, Args, Event, F, Out, Type
 
 # The instant of an answer that never came; it is later than any other.
 NEVER_NS = 2**62
@@ -191,10 +191,15 @@ class History:
 
     @cached_property
     def calm(self) -> list[tuple[int, int]]:
-        """Spans of time without any fault, in order; from, to."""
+        """Spans of time without any fault, in order; from, to.
+
+        A hostile tenant breaks no calm: beside it, all that holds in calm must hold.
+        """
         found = []
         begun = 0
         for fault in self.faults:
+            if fault.name == HOSTILE:
+                continue
             if fault.begun_ns > begun:
                 found.append((begun, fault.begun_ns))
             begun = max(begun, fault.ended_ns)

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from codeq_cluster.testing.waiting import ClusterError, soon
 from jepsen_lite.autopsy import states
 from jepsen_lite.checker.judging import Exit, Judgement, judge
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, counts, duration_s
@@ -24,11 +23,12 @@ from jepsen_lite.client import Client
 from jepsen_lite.db import DEADLINE_MS, SECRET, TOKENS, Db, discard
 from jepsen_lite.fault_schedule import KINDS, Nemeses
 from jepsen_lite.gathering import gathers
-from jepsen_lite.history import AUTOPSY, MEMBERS, Args, F, Out, Recorder, Type, load
+from jepsen_lite.history import AUTOPSY, HOSTILE, MEMBERS, F, Out, Recorder, Type, load
 from jepsen_lite.network import LoopbackNetwork, NamespaceNetwork, Network
 from jepsen_lite.operations import History
 from jepsen_lite.sink import Sink
 from jepsen_lite.workload import DRAIN_WITHIN_S, SILENT_S, WORKLOADS, Workload, minimum_ok
+from tests.harness.waiting import ClusterError, soon
 
 HOME = Path(__file__).parent.parent
 RUNS = HOME / "runs"
@@ -114,12 +114,14 @@ def demands(options: Options) -> Demands:
         for name in options.nemeses
     }
     moves = any(KINDS[name].moves_leaders for name in options.nemeses)
+    # A hostile tenant leaves nothing to recover from.
+    recovers = not set(options.nemeses) <= {HOSTILE}
     # Some kinds of faults stop all nodes for long, which leaves less time for work.
     return Demands(
         ok={f: -(-least // 3) for f, least in minimum_ok(mix, seconds=options.seconds).items()},
         faults=faults,
         leader_changes=1 if moves else 0,
-        proves=tuple(name for name in mix.proves if name != "G20" or options.nemeses),
+        proves=tuple(name for name in mix.proves if name != "G20" or recovers),
         fetch_ms=mix.fetch_ms,
         calm_p99_ms=options.calm_p99_ms,
     )
@@ -211,8 +213,7 @@ async def _play(options: Options, db: Db, recorder: Recorder, stack: AsyncExitSt
 
     def phase(name: str, detail: str = "") -> None:
         log.info("%s %s", name, detail)
-        args = Args(name=name, nodes=tuple(db.members), detail=detail)
-        recorder.record("harness", F.PHASE, Type.INFO, args=args)
+        recorder.phase("harness", name, nodes=db.members, detail=detail)
 
     # The report needs this event to relate the time of day in the logs to the history's clock.
     phase("setup", str(time.time_ns()))
@@ -300,8 +301,7 @@ async def _ask_members(db: Db, recorder: Recorder) -> None:
         groups = await db.memberships(name)
         if groups is not None:
             recorder.record(MEMBERS, F.STATUS, Type.INFO, node=name, out=Out(groups=groups))
-    args = Args(name=MEMBERS, nodes=tuple(db.members))
-    recorder.record("harness", F.PHASE, Type.INFO, args=args)
+    recorder.phase("harness", MEMBERS, nodes=db.members)
 
 
 class _Told:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import TypeVar
 
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
-from codeq_cluster.api.schemas.task_views import task_view
+from codeq_cluster.api.routes.task_views import task_view
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import FoundTask, NewResult, RequestedTask
+from codeq_cluster.broker.values import FoundTask, NewResult
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.testing.sim_brokers import AnswerLost, NotReached, SimBrokers
 from jepsen_lite.asking import Answer, Asker
 from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import Args, F, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
+from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 
 _T = TypeVar("_T")
 
@@ -109,8 +110,8 @@ class SimClient(Asker):
                 _check(await broker.cancel(TENANT, args.task, timeout_s=timeout_s))
             case F.REQUEUE:
                 wanted = DeadLetterSelection(queue=args.command, ids=(args.task,))
-                done = await broker.operators.requeue(
-                    TENANT, wanted, by="operator", dry_run=False, timeout_s=timeout_s
+                done = await broker.triage.requeue(
+                    TENANT, wanted, by="operator", timeout_s=timeout_s
                 )
                 return Out(http=200, task=args.task if done.changed else "")
             case _:
@@ -118,7 +119,7 @@ class SimClient(Asker):
         return Out(http=200)
 
     async def _create(self, broker: Broker, args: Args) -> Out:
-        new = RequestedTask(
+        new = Create(
             command=args.command,
             payload=args.content,
             priority=args.priority,
@@ -140,7 +141,7 @@ class SimClient(Asker):
         )
 
     async def _create_all(
-        self, broker: Broker, new: list[RequestedTask]
+        self, broker: Broker, new: list[Create]
     ) -> list[Created | Rejected | CodeqError]:
         return await broker.create(TENANT, new, timeout_s=self._deadline_ms / 1000)
 

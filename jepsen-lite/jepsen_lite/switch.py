@@ -65,11 +65,16 @@ class Link(Struct, frozen=True):
 
 
 class Port(Struct, frozen=True):
-    """A device to create: in a namespace by name, or else in the present one."""
+    """A device to create: in a namespace by name, or else in the present one.
+
+    Attributes:
+        also: The numbers of its further addresses.
+    """
 
     number: int
     device: str
     namespace: str = ""
+    also: tuple[int, ...] = ()
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,7 +143,7 @@ class Switch:
         if command.open:
             self._random.seed(command.seed)
         for port in command.open:
-            self._devices[port.number] = _device(port)
+            self._devices |= dict.fromkeys((port.number, *port.also), _device(port))
         if command.links is not None:
             self._rule(command.links)
         tally = Tally(passed=self._passed, struck=dict(self._struck))

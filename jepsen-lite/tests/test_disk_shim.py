@@ -17,6 +17,8 @@ from jepsen_lite.disk import Disk, DiskFault
 from jepsen_lite.running import HOME
 from jepsen_lite.shims import shim
 
+pytestmark = pytest.mark.needs("gcc")
+
 PROGRAM = Path(__file__).with_name("synced_writer.py")
 
 

@@ -8,8 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from jepsen_lite.drifting import Pace
 from jepsen_lite.shims import shim
+
+pytestmark = pytest.mark.needs("gcc")
 
 LOOK = "import time; print(time.monotonic_ns(), time.time_ns(), time.time())"
 

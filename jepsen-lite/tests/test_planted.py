@@ -596,6 +596,34 @@ def a_request_is_lost_again_and_again(story: Story, broken: bool) -> None:
     story.create("b", (30, 31), deadline_ms=10_000)
 
 
+@planted("G22")
+def a_hostile_tenant_takes_what_others_need(story: Story, broken: bool) -> None:
+    story.fault("hostile", (5, 15))
+    for n in range(200):
+        took_s = 0.5 if broken and n % 50 == 0 else 0.1
+        story.create(f"a{n}", (6 + n / 50, 6 + n / 50 + took_s))
+    story.create("b", (30, 31), deadline_ms=10_000)
+
+
+@planted("G22")
+def a_hostile_tenant_makes_nodes_refuse(story: Story, broken: bool) -> None:
+    story.fault("hostile", (5, 15))
+    if not broken:
+        story.fault("pause", (5, 9))
+    for n in range(200):
+        kind = Type.INFO if n % 50 == 0 else Type.OK
+        story.create(f"a{n}", (6 + n / 50, 6.1 + n / 50), kind)
+    story.create("b", (30, 31), deadline_ms=10_000)
+
+
+@planted("G9")
+def a_hostile_tenant_hides_ready_tasks(story: Story, broken: bool) -> None:
+    story.fault("hostile", (0, 20))
+    story.create("a", (0, 1))
+    story.claim("", (4, 5))
+    story.claim("a", (6 if broken else 4.5, 7))
+
+
 def _completed(story: Story, *, webhook: bool) -> None:
     story.create("a", (0, 1), webhook=webhook)
     story.claim("a", (2, 3))

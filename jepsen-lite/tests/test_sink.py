@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.testing.http import Broken, HttpClient, Refused
-from codeq_cluster.testing.waiting import soon
 from jepsen_lite.history import Recorder
 from jepsen_lite.sink import Sink, SinkFault
+from tests.harness.http import Broken, HttpClient, Refused
+from tests.harness.waiting import soon
 
 # Unique to this process: others may run these tests at the same time.
 ADDRESS = f"127.77.99.{1 + os.getpid() % 250}"

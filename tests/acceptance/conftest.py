@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Generator
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -16,11 +16,11 @@ from urllib.parse import urlencode
 import yaml
 
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.http import HttpClient
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.testing.servers import Server
-from codeq_cluster.testing.waiting import ClusterError, until
+from tests.harness.cluster import LocalCluster
+from tests.harness.http import HttpClient
+from tests.harness.servers import Server
+from tests.harness.waiting import ClusterError, until
 
 JOB = "codeq-cluster"
 RANGE_S = 5  # The shortest range of a rate: even on a busy machine it must contain some scrapes.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN
-from codeq_cluster.testing.waiting import until
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN, OPERATOR_TOKEN
+from tests.harness.waiting import until
 from tests.serving import served
 
 DIRECTORY = Path(__file__).resolve().parents[2] / "docs" / "runbooks"

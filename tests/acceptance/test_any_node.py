@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from codeq_cluster.testing.client import ClientAnswer, RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import ClusterError, until
+from tests.harness.client import ClientAnswer, RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import ClusterError, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,10 +16,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.client import RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.client import RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -17,12 +17,12 @@ from codeq_cluster.backup.catalogue import found
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.manifest import MANIFEST
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.client import RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.commands import command
-from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import RecordedOutcome
+from tests.harness.client import RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.commands import command
+from tests.harness.node_process import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,10 +12,10 @@ import pytest_asyncio
 from aiohttp import web
 
 from codeq_cluster.core.sharding import home_shard, shard_of
-from codeq_cluster.testing.client import RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.client import RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 from tests.integration.webhooks.target import fine, listening
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.commands import PROGRAM, command, command_environment
-from codeq_cluster.testing.harness import START_WITHIN_S, STOP_WITHIN_S
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.testing.servers import Server
-from codeq_cluster.testing.waiting import until
 from tests.codeq import configurations
+from tests.harness.client import RecordingClient
+from tests.harness.commands import PROGRAM, command, command_environment
+from tests.harness.node_process import START_WITHIN_S, STOP_WITHIN_S
+from tests.harness.servers import Server
+from tests.harness.waiting import until
 
 TOKEN = "one-token"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -13,12 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from codeq_cluster.settings import environment
-from codeq_cluster.testing.commands import PROGRAM, command
-from codeq_cluster.testing.http import fetch
-from codeq_cluster.testing.ports import free_port_base
-from codeq_cluster.testing.servers import Server
-from codeq_cluster.testing.waiting import ClusterError, until
+from tests.harness.commands import PROGRAM, command
+from tests.harness.http import fetch
+from tests.harness.ports import free_port_base
+from tests.harness.servers import Server
+from tests.harness.waiting import ClusterError, until
 
 READY_WITHIN_S = 60.0
 STOPPED_WITHIN_S = 25.0
@@ -82,6 +85,7 @@ def bash(script: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.needs("curl")
 async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> None:
     """Every printed command works, Ctrl-C ends everything, and the data is kept."""
     directory, base = tmp_path / "dev", str(free_port_base(3))
@@ -119,6 +123,7 @@ async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> Non
     assert "shards" in other_shards[1][0]
 
 
+@pytest.mark.needs("curl")
 async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -> None:
     """`--nodes 1` runs in a single process, and its printed commands work as well."""
     async with running(tmp_path / "dev", "--nodes", "1", "--port-base", str(free_port_base(3))) as (
@@ -133,6 +138,73 @@ async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -
     assert 0 == code
 
 
+def _ready(url: str) -> bool:
+    try:
+        return fetch("GET", url, "/readyz").status == 200
+    except ConnectionError:
+        return False
+
+
+async def test_a_node_restarted_by_hand_ends_with_the_cluster(tmp_path: Path) -> None:
+    """Ctrl-C would otherwise leave a process that holds its port and its data."""
+    directory, base = tmp_path / "dev", free_port_base(3)
+    by_hand = Server(tmp_path / "n2.out")
+    async with running(directory, "--port-base", str(base)) as (server, said):
+        nodes = json.loads((directory / "cluster.json").read_text())["nodes"]
+        os.kill(nodes[1]["pid"], signal.SIGKILL)
+
+        async def is_reported() -> bool:
+            return "start it again with" in said()
+
+        await until(is_reported, what="the death of n2")
+        by_hand.start(
+            [*PROGRAM, "node", "--config", str(directory / "n2/node.yaml")], environment()
+        )
+
+        async def serves() -> bool:
+            return await asyncio.to_thread(_ready, nodes[1]["url"])
+
+        await until(serves, within_s=READY_WITHIN_S, what="n2, started by hand")
+        code = await interrupted(server)
+        printed = said()
+
+    assert 0 == code
+    assert f"stopping n2, started by hand (process {by_hand.pid})" in printed
+    assert 0 == by_hand.stop(within_s=STOPPED_WITHIN_S)
+
+
+async def test_a_backup_is_restored_into_a_fresh_cluster_with_more_tenants(tmp_path: Path) -> None:
+    """The backup lies in the directory that is made anew, and each tenant has its own token."""
+    directory, base = tmp_path / "dev", free_port_base(3)
+    flags = ("--nodes", "1", "--port-base", str(base))
+    url = ("--url", f"http://127.0.0.1:{base}")
+    create = ("task", "create", "--command", "kept", "--payload", "1", "-q", *url)
+    async with running(directory, *flags):
+        task_id = (await command(*create, token="dev-token", within_s=30)).out.strip()
+        backup = await command("backup", "create", *url, token="dev-token", within_s=60)
+        later = (await command(*create, token="dev-token", within_s=30)).out.strip()
+    more = ("--fresh", "--restore", str(directory / "backups"), "--tenant", "acme")
+    async with running(directory, *flags, *more, "--webhook-secret", "a" * 32) as (_, said):
+        found, gone, theirs = [
+            await command("task", "get", each, *url, token=token, within_s=30)
+            for each, token in (
+                (task_id, "dev-token"),
+                (later, "dev-token"),
+                (task_id, "dev-token-acme"),
+            )
+        ]
+        operator = await command("cluster", "status", *url, token="dev-token-acme", within_s=30)
+        made = await command(*create, token="dev-token-acme", within_s=30)
+        printed = said()
+
+    assert 0 == backup.code, backup.err
+    assert (0, 4, 4) == (found.code, gone.code, theirs.code)
+    assert (3, 0) == (operator.code, made.code)
+    assert "restored 1 tasks" in printed
+    assert "dev-token-acme  (the same in tenant acme, no operator)" in printed
+    assert "webhookHmacSecret: aaaa" in (directory / "n1/node.yaml").read_text()
+
+
 async def test_a_taken_port_is_reported_in_one_line(tmp_path: Path) -> None:
     """The command ends with 1 and names the port."""
     base = free_port_base(3)
@@ -142,6 +214,7 @@ async def test_a_taken_port_is_reported_in_one_line(tmp_path: Path) -> None:
 
     assert (1, 1) == (code, len(lines)), lines
     assert str(port) in lines[0]
+    assert f"kill {os.getpid()} " in lines[0]
 
 
 async def test_a_foreign_directory_is_reported_in_one_line(tmp_path: Path) -> None:

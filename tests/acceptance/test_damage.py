@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.commands import Ended, command
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, NodeProcess
-from codeq_cluster.testing.waiting import until
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.commands import Ended, command
+from tests.harness.node_process import PRODUCER_TOKEN, NodeProcess
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,12 +9,14 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.rocks import RocksShard, new_cache
-from codeq_cluster.testing.accounting import audit
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.load import Load, workers
-from codeq_cluster.testing.waiting import until
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from tests.fakes.spilled_shard import put
+from tests.harness.accounting import audit
+from tests.harness.cluster import LocalCluster
+from tests.harness.load import Load, workers
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,9 +35,7 @@ def falsify(path: Path) -> int:
     settings = StoreSettings()
     shard = RocksShard(path / "shard-0", settings=settings, cache=new_cache(settings))
     index = shard.state.applied_index
-    shard.state.fill({b"codeq/no-entry-wrote-this": b"!"})
-    shard.state.settle(index=index, digest=b"another history!")
-    shard.log.write([], sync=True)
+    put(shard, {b"codeq/no-entry-wrote-this": b"!"}, digest=b"another history!")
     shard.close()
     return index
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.accounting import audit
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.http import HttpClient
-from codeq_cluster.testing.load import Load, workers
-from codeq_cluster.testing.small_disk import SmallDisk, small_disk
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import audit
+from tests.harness.cluster import LocalCluster
+from tests.harness.http import HttpClient
+from tests.harness.load import Load, workers
+from tests.harness.node_process import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.small_disk import SmallDisk, small_disk
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

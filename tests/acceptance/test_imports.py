@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from codeq_cluster.testing.accounting import audit
-from codeq_cluster.testing.client import RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.commands import command, commanded
-from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.load import Load, workers
-from codeq_cluster.testing.partition import LinkProxies
-from codeq_cluster.testing.waiting import until
+from codeq_cluster.core import task_ids
+from tests.harness.accounting import audit
+from tests.harness.client import RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.commands import command, commanded
+from tests.harness.load import Load, workers
+from tests.harness.node_process import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.partition import LinkProxies
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -204,7 +205,7 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
         ids = set()
         for n in range(3):
             made = await client.created("n1", ADMIN_TOKEN, "named", idempotencyKey=f"k{n}")
-            ids.add(made["id"])
+            ids.add(task_ids.kept("zeta", made["id"], key=f"k{n}", shards=1))
         here = ("--url", old.nodes["n1"].url, "--token")
         await told("backup", "create", *here, OPERATOR_TOKEN)
         move = ("import", backups, "--tenant", "_", "--as", "zeta")
@@ -220,15 +221,17 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
         full = await ended(*move, *there)
         claimed = [await client.claimed("n1", ZETA, ["named"]) for _ in range(2)]
         rest = await told(*move, *there)
+        audited = await told("audit", *there)
         read = [await client.done("GET", "n1", f"/tasks/{each}", ZETA) for each in ids]
 
-    assert 1 == taken[0]
-    assert ids == set(json.loads(taken[1])["leftOut"]["idsTaken"])
-    assert (3, True) == (foreign[0], "not of the tenant" in foreign[1])
+    assert 0 == taken[0]
+    assert (3, 3) == (json.loads(taken[1])["imported"], json.loads(taken[1])["renamed"])
+    assert (3, True) == (foreign[0], "is of tenant _, not of zeta" in foreign[1])
     assert (1, True) == (unknown[0], "holds nothing of a tenant nobody" in unknown[1])
     assert 1 == full[0]
     assert "budget readyTasks is used up" in full[1]
     assert re.search(r"^2 +tasks imported", full[1], re.MULTILINE)
     assert {each["id"] for each in claimed} < ids
     assert (1, 2, "zeta") == (rest["imported"], rest["present"], rest["as"])
+    assert ["1 task", "2 tasks"] == [each["detail"] for each in audited["records"]]
     assert {"zeta"} == {each["tenantId"] for each in read}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from jepsen_lite.network import namespaces_work
 from jepsen_lite.report import write
 from jepsen_lite.running import Options, run
 from jepsen_lite.workload import WORKLOADS
+from tests.system_tools import LEFT_OUT
 
-FAULTS = ("kill", "power", "pause", "partition")
+FAULTS = ("kill", "power", "pause", "partition", "hostile")
 SECONDS = 45.0
 # A wide bound, because other tests share the machine; the promises have bounds in seconds.
 CALM_P99_MS = 3000
@@ -25,15 +27,20 @@ RUNS_MAX = 3
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.uses("gcc", "ip")
 async def test_a_short_run_keeps_every_promise(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Tasks go through all their states, under each fault that this machine can inject.
 
     If CI is true, all of these faults are required: a missing tool fails the test.
     """
     caplog.set_level(logging.INFO, logger="jepsen_lite")
-    nemeses, _ = available(FAULTS, require=os.environ.get("CI") == "true")
+    nemeses, lacking = available(FAULTS, require=os.environ.get("CI") == "true")
+    for reason in set(lacking.values()):
+        record_property(LEFT_OUT, reason)
     options = Options(
         workload="lifecycle",
         nemeses=nemeses,

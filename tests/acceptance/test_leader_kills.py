@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from codeq_cluster.testing.accounting import Percentiles, audit
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.load import Load, outlived, workers
+from tests.harness.accounting import Percentiles, audit
+from tests.harness.cluster import LocalCluster
+from tests.harness.load import Load, outlived, workers
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

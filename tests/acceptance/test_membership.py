@@ -14,15 +14,15 @@ import pytest_asyncio
 import yaml
 
 from codeq_cluster.cli.main import main
-from codeq_cluster.testing.accounting import audit
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.http import HttpClient
-from codeq_cluster.testing.load import Load, workers
-from codeq_cluster.testing.partition import LinkProxies
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import audit
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.http import HttpClient
+from tests.harness.load import Load, workers
+from tests.harness.node_process import OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.partition import LinkProxies
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -17,17 +17,21 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.small_disk import SmallDisk, small_disk
-from codeq_cluster.testing.waiting import until
 from deploy.grafana.boards.catalogue import BOARDS
 from tests.acceptance.prometheus import JOB, RANGE_S, Prometheus, scraping
+from tests.harness.certificates import Authority
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.small_disk import SmallDisk, small_disk
+from tests.harness.waiting import until
 from tests.integration.webhooks.target import listening
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.timeout(240),
+    pytest.mark.needs("promtool"),
+]
 
 WITHIN_S = 60.0
 DISK_MIB = 96
@@ -51,6 +55,8 @@ OF_THE_LOAD = {
 }
 # Neither the load nor a busy machine can cause these alerts.
 OF_THE_NODES = {
+    "CodeqItemFailures",
+    "CodeqItemsAside",
     "CodeqReplicaOut",
     "CodeqStateDiffered",
     "CodeqDiskFull",

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.commands import Ended, command, commanded
-from codeq_cluster.testing.harness import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.cluster import LocalCluster
+from tests.harness.commands import Ended, command, commanded
+from tests.harness.node_process import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,7 +29,7 @@ async def _ran(cluster: LocalCluster, *words: str, token: str = ADMIN_TOKEN) -> 
 
 
 async def _created(cluster: LocalCluster, event: str, payload: str, *words: str) -> str:
-    asked = ("task", "create", "--event", event, "--payload", payload, "-q", *words)
+    asked = ("task", "create", "--command", event, "--payload", payload, "-q", *words)
     made = await _ran(cluster, *asked, token=PRODUCER_TOKEN)
     assert 0 == made.code, made.err
     return made.out.strip()
@@ -39,7 +39,7 @@ def _worker(
     cluster: LocalCluster, event: str, handler: str, *words: str
 ) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run `worker start`; kill it if it has not ended."""
-    start = ("worker", "start", "--events", event, "--handler", handler, "--json")
+    start = ("worker", "start", "--commands", event, "--handler", handler, "--json")
     return commanded(*start, *words, "--url", cluster.urls["n2"], token=WORKER_TOKEN)
 
 
@@ -88,7 +88,7 @@ async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_pa
 async def test_an_ending_is_printed_once_and_its_reason_beside_it(cluster: LocalCluster) -> None:
     """Standard output has a line per task; standard error has the reason without the ending."""
     task_id = await _created(cluster, "brief", "1", "--max-attempts", "1")
-    asked = ("worker", "start", "--events", "brief", "--handler", "false", "--once")
+    asked = ("worker", "start", "--commands", "brief", "--handler", "false", "--once")
     ran = await _ran(cluster, *asked, token=WORKER_TOKEN)
 
     assert (0, f"{task_id} dead\n") == (ran.code, ran.out)
@@ -309,12 +309,83 @@ async def test_a_doctor_passes_a_healthy_cluster_and_finds_a_fault(cluster: Loca
     checks = {row["check"] for row in well.document["findings"]}
     assert {
         *("reachable", "ready", "version", "token", "clock", "artifacts", "webhooks"),
-        *("config", "data", "disk", "durability", "operator"),
+        *("config", "data", "disk", "durability", "operator", "aside"),
     } == checks
     assert 3 == ill.code
     assert "FAIL" in ill.out
     assert 1 == spoilt.code
     assert "made for cluster acceptance, node n1" in spoilt.out
+
+
+async def test_dead_letters_of_a_kind_are_requeued_with_another_payload(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The kinds are counted, a dry run shows what the patch does, and the others stay dead."""
+    for number in (31, 7):
+        payload = json.dumps({"url": "http://old", "n": number})
+        await _created(cluster, "patchy", payload, "--max-attempts", "1")
+        await _handled(cluster, "patchy", _script(tmp_path, f"echo timeout {number} s >&2; exit 7"))
+    other = await _created(cluster, "patchy", '{"n": 1}', "--max-attempts", "1")
+    await _handled(cluster, "patchy", _script(tmp_path, "echo no table >&2; exit 7"))
+    grouped = await _ran(cluster, "dlq", "ls", "patchy", "--group")
+    of_kind = await _ran(cluster, "dlq", "ls", "patchy", "--kind", "exit code 7: timeout 1 s", "-q")
+    everywhere = await _ran(cluster, "dlq", "ls", "-q")
+    asked = ("dlq", "requeue", "patchy", "--kind", "exit code 7: timeout 1 s")
+    patch = ("--patch", '{"url": "http://new"}')
+    dry = await _ran(cluster, *asked, *patch)
+    done = await _ran(cluster, *asked, *patch, "--yes")
+    handled = await _handled(cluster, "patchy", _script(tmp_path, "cat"))
+    result = await _ran(cluster, "task", "result", handled["id"], "--json", token=PRODUCER_TOKEN)
+
+    assert "exit code #: timeout # s" in grouped.out
+    assert 2 == len(of_kind.out.split())
+    assert {*of_kind.out.split(), other} <= set(everywhere.out.split())
+    assert (2, "2\n") == (dry.code, dry.out), dry.err
+    assert '"url":"http://new"' in dry.err.replace(" ", "")
+    assert (0, "2\n") == (done.code, done.out), done.err
+    assert "http://new" == result.document["result"]["result"]["url"]
+    assert other == (await _ran(cluster, "dlq", "ls", "patchy", "-q")).out.strip()
+
+
+async def test_a_misspelt_queue_is_named_with_the_nearest_one(cluster: LocalCluster) -> None:
+    """No verb says 0 of a queue that is not there; a pause of one needs --create."""
+    await _created(cluster, "invoices", "1")
+    for words in (("dlq", "requeue", "invoces", "--all"), ("queue", "purge", "invoces")):
+        ran = await _ran(cluster, *words)
+
+        assert (4, "") == (ran.code, ran.out)
+        assert "there is no queue invoces; did you mean invoices?" in ran.err
+    refused = await _ran(cluster, "queue", "pause", "not-yet")
+    paused = await _ran(cluster, "queue", "pause", "not-yet", "--create")
+    resumed = await _ran(cluster, "queue", "resume", "not-yet")
+
+    assert 4 == refused.code
+    assert "--create" in refused.err
+    assert (0, 0) == (paused.code, resumed.code)
+
+
+async def test_a_part_of_an_id_is_enough(cluster: LocalCluster) -> None:
+    """A part as the page shows it finds the task; of a wrong one the command says so."""
+    task_id = await _created(cluster, "short-id", "1")
+    found = await _ran(cluster, "task", "get", f"{task_id[:13]}…", "--json")
+    explained = await _ran(cluster, "task", "explain", task_id[:8])
+    wrong = await _ran(cluster, "task", "get", "00000000-0000")
+
+    assert task_id == found.document["id"]
+    assert (0, True) == (explained.code, ": " in explained.out)
+    assert (4, True) == (wrong.code, "not found" in wrong.err)
+
+
+async def test_a_purge_cancels_what_waits(cluster: LocalCluster) -> None:
+    """It counts first, like every verb that destroys."""
+    task_id = await _created(cluster, "obsolete", "1")
+    dry = await _ran(cluster, "queue", "purge", "obsolete")
+    done = await _ran(cluster, "queue", "purge", "obsolete", "--yes", "--json")
+    found = await _ran(cluster, "task", "get", task_id, "--json")
+
+    assert (2, "1\n") == (dry.code, dry.out)
+    assert 1 == done.document["purged"]
+    assert "CANCELLED" == found.document["error"]
 
 
 @pytest.mark.parametrize(
@@ -332,8 +403,18 @@ async def test_a_doctor_passes_a_healthy_cluster_and_finds_a_fault(cluster: Loca
         (("delivery", "replay", "--id", "none"), ADMIN_TOKEN, 4),
         (("delivery", "replay", "--id", "none", "--yes"), ADMIN_TOKEN, 4),
         (("delivery", "ls"), ADMIN_TOKEN, 0),
-        (("dlq", "requeue", "never-used", "--all"), ADMIN_TOKEN, 0),
+        (("aside", "ls"), ADMIN_TOKEN, 0),
+        (("aside", "ls", "--ownerless"), ADMIN_TOKEN, 3),
+        (("aside", "show", "task.none"), ADMIN_TOKEN, 4),
+        (("aside", "retry", "--all"), ADMIN_TOKEN, 0),
+        (("aside", "retry", "--id", "task.none", "--yes"), ADMIN_TOKEN, 4),
+        (("dlq", "requeue", "never-used", "--all"), ADMIN_TOKEN, 4),
         (("dlq", "delete", "never-used", "--id", "none"), ADMIN_TOKEN, 4),
+        (("dlq", "ls", "never-used", "--group"), ADMIN_TOKEN, 4),
+        (("queue", "inspect", "never-used"), ADMIN_TOKEN, 4),
+        (("queue", "resume", "never-used"), ADMIN_TOKEN, 4),
+        (("queue", "purge", "never-used"), ADMIN_TOKEN, 4),
+        (("dlq", "ls", "--group"), ADMIN_TOKEN, 0),
     ],
 )
 async def test_exit_codes_tell_what_went_wrong(
@@ -350,9 +431,9 @@ async def test_exit_codes_tell_what_went_wrong(
 async def test_a_list_goes_on_where_it_ended(cluster: LocalCluster) -> None:
     """A limit cuts the list, and the cursor on standard error continues it."""
     ids = [await _created(cluster, "many", "1") for _ in range(3)]
-    first = await _ran(cluster, "task", "list", "--event", "many", "-q", "--limit", "2")
+    first = await _ran(cluster, "task", "list", "--queue", "many", "-q", "--limit", "2")
     cursor = first.err.split()[-1]
-    rest = await _ran(cluster, "task", "list", "--event", "many", "-q", cursor)
+    rest = await _ran(cluster, "task", "list", "--queue", "many", "-q", cursor)
 
     assert 2 == len(first.out.split())
     assert sorted(ids) == sorted(first.out.split() + rest.out.split())

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.settings import LimitSettings
-from codeq_cluster.testing.accounting import RecordedOutcome, audit, repair_seconds
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.load import Load, workers
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import RecordedOutcome, audit, repair_seconds
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.load import Load, workers
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from codeq_cluster.testing.accounting import RecordedOutcome, audit
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.load import Load, workers
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import RecordedOutcome, audit
+from tests.harness.cluster import LocalCluster
+from tests.harness.load import Load, workers
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

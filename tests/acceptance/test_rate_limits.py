@@ -13,10 +13,10 @@ import pytest_asyncio
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.ratelimit.limiter import OWNER_TIMEOUT_S
 from codeq_cluster.ratelimit.token_lease import HOLD_NS
-from codeq_cluster.testing.client import ClientAnswer, RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN
-from codeq_cluster.testing.waiting import until
+from tests.harness.client import ClientAnswer, RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN
+from tests.harness.waiting import until
 
 T = TypeVar("T")
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.testing.http import fetch
-from codeq_cluster.testing.ports import free_port_base
-from codeq_cluster.testing.waiting import until
 from tests.acceptance.runbooks import Block, blocks
 from tests.acceptance.test_commands import READY_WITHIN_S, STOPPED_WITHIN_S
+from tests.harness.http import fetch
+from tests.harness.ports import free_port_base
+from tests.harness.waiting import until
 from tests.integration.docs.pages import differing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,6 +196,7 @@ async def leaders(checkout: Checkout) -> set[object]:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.needs("curl")
 async def test_the_readme_and_the_five_minutes_work_as_they_are_written(tmp_path: Path) -> None:
     """From the first start, over all kinds of work, to a killed node that comes back."""
     checkout, readme, start = Checkout(tmp_path / "clone"), Reader(TEXT), Reader(START)

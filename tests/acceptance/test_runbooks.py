@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,25 +13,30 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
-from codeq_cluster.testing.accounting import RecordedOutcome, audit
-from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.load import Load, workers
-from codeq_cluster.testing.small_disk import small_disk
-from codeq_cluster.testing.waiting import until
+from codeq_cluster.core.task import Task
+from tests.acceptance.poison import rewrite
 from tests.acceptance.runbooks import Runbook, controlled
+from tests.harness.accounting import RecordedOutcome, audit
+from tests.harness.certificates import Authority
+from tests.harness.client import RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.load import Load, workers
+from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.small_disk import small_disk
+from tests.harness.waiting import until
 from tests.integration.webhooks.target import listening
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs("curl")]
 
 # A rate that leaves the machine time for a starting node.
 CYCLES_PER_S = 50.0
 # The least load for the test to count, however busy the machine is.
 CREATES_MIN = 300
 DRAINED_WITHIN_S = 90.0
+# Long enough to stop three nodes before a delay of it ends.
+_LATER_S = 20
 
 
 @asynccontextmanager
@@ -318,6 +323,53 @@ async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> N
 
     assert [500, 200] == heard.answered
     assert 503 == refused.status
+
+
+async def test_what_is_set_aside_goes_on_once_it_is_mended(tmp_path: Path) -> None:
+    """One task's record is poisoned on every disk; its neighbours are served by each leader."""
+    async with (
+        LocalCluster(tmp_path, shards=1) as cluster,
+        RecordingClient(cluster.urls) as client,
+    ):
+        bad = await client.created("n1", PRODUCER_TOKEN, "spoilt", delaySeconds=_LATER_S)
+        neighbour = await client.created("n1", PRODUCER_TOKEN, "reports", delaySeconds=_LATER_S)
+        await _changed(cluster, bad["id"], lambda task: replace(task, command="a/b"))
+        assert neighbour["id"] == (await _claimed(client))["id"]
+        await until(partial(_asides, cluster), what="something set aside")
+
+        leader = await cluster.leader(0)
+        assert leader is not None
+        await cluster.kill(leader)
+        other = next(node for node in cluster.nodes if node != leader)
+        later = await client.created(other, PRODUCER_TOKEN, "reports", delaySeconds=1)
+        task = await client.claimed(other, WORKER_TOKENS["worker-0"], ["reports"])
+        assert later["id"] == task["id"]
+        cluster.start(leader)
+        await cluster.wait_ready()
+        async with opened("set-aside.md", cluster) as book:
+            await book.run("See")
+            await _changed(cluster, bad["id"], lambda task: replace(task, command="spoilt"))
+            await book.run("Try again")
+            await book.run("It is over")
+        read = await client.task("n1", PRODUCER_TOKEN, bad["id"])
+
+    assert "PENDING" == read.body["status"]
+
+
+async def _changed(cluster: LocalCluster, task_id: str, change: Callable[[Task], Task]) -> None:
+    """Change a task's record on the disks of all nodes, and start them again."""
+    for node in cluster.nodes:
+        assert 0 == await cluster.stop(node)
+    rewrite((each.data_path for each in cluster.nodes.values()), task_id, change, shards=1)
+    for node in cluster.nodes:
+        cluster.start(node)
+    await cluster.wait_ready()
+
+
+async def _asides(cluster: LocalCluster) -> float:
+    """Return how many tasks are set aside."""
+    name = 'codeq_items_aside{kind="task",shard="0"}'
+    return sum([(await cluster.metrics(node)).get(name, 0.0) for node in cluster.nodes])
 
 
 async def _die(client: RecordingClient) -> None:

@@ -18,10 +18,10 @@ from codeq_cluster.client import (
     Untrusted,
     Worker,
 )
-from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.certificates import Authority
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

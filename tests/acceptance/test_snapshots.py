@@ -9,11 +9,11 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import RecordedOutcome
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.client import ClientAnswer, RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
-from codeq_cluster.testing.waiting import until
+from tests.harness.accounting import RecordedOutcome
+from tests.harness.client import ClientAnswer, RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

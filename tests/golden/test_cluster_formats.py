@@ -22,8 +22,8 @@ from codeq_cluster.raft.messages import PAYLOAD
 from codeq_cluster.snapshots import manifest
 from codeq_cluster.snapshots.manifest import File, SnapshotManifest
 from codeq_cluster.storage.directory import open_directory
-from codeq_cluster.testing.sim_disk import SimDisk
 from codeq_cluster.wire.handshake import Accepting, Dialling, LinkIdentity, LinkSession
+from tests.simulator.disk import SimDisk
 
 HERE = Path(__file__).parent
 TWO = Membership(
@@ -102,14 +102,6 @@ def test_stored_bytes_read_back() -> None:
     assert (3, TWO) == journal.memberships.newest
 
 
-def test_a_manifest_of_before_there_were_levels_is_of_the_first() -> None:
-    """A manifest from before levels existed has one field less."""
-    said = manifest.encode(MANIFEST)
-    assert isinstance(said, list)
-
-    assert MANIFEST == manifest.decode(said[:-1])
-
-
 @pytest.mark.parametrize("later", [[], ["what a later release adds"]], ids=["now", "later"])
 def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> None:
     """Its greetings are literal bytes, as a program without this code would send them."""
@@ -140,13 +132,25 @@ def test_a_release_of_version_1_of_the_link_is_let_in(later: list[object]) -> No
 
 
 def test_a_directory_of_the_first_release_is_opened(tmp_path: Path) -> None:
-    """The directory's file is as it was before levels and bootstrap memberships existed."""
+    """Its file is literal text, as a program without this code would write it."""
     with open_directory(tmp_path / "d", cluster_id="c", node_id="n1", shards=1):
         pass
     file = tmp_path / "d" / "node.json"
     known = msgspec.json.decode(file.read_bytes(), type=dict[str, object])
-    first = {"formatVersion": 1, "clusterId": "c", "nodeId": "n1", "shards": 1, "data": 9}
-    assert first.keys() < known.keys()
-    file.write_bytes(msgspec.json.encode(first | {"opened": 4}))
+    first: dict[str, object] = {
+        "formatVersion": 1,
+        "clusterId": "c",
+        "nodeId": "n1",
+        "shards": 1,
+        "data": 9,
+        "opened": 4,
+        "bootstrap": msgspec.to_builtins(TWO),
+        "level": 1,
+        "made": True,
+        "hasWal": False,
+    }
+    assert first.keys() == known.keys()
+    file.write_bytes(msgspec.json.encode(first))
     with open_directory(tmp_path / "d", cluster_id="c", node_id="n1", shards=1) as again:
         assert (9, 5) == (again.data, again.incarnation & 0xFFFFFFFF)
+        assert TWO == again.bootstrap

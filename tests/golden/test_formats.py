@@ -18,8 +18,10 @@ from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import (
     KIND_OF,
+    Aside,
     Audit,
     Delivery,
     Item,
@@ -29,6 +31,7 @@ from codeq_cluster.core.items import (
     Subscription,
     Sweep,
     Topic,
+    WebhookKey,
 )
 from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
@@ -37,6 +40,9 @@ HERE = Path(__file__).parent
 NOW_MS = 1_700_000_000_000
 SEQ = NOW_MS << 20
 
+HANDLING = Handling(
+    timeout_ms=30_000, backoff="linear", backoff_base_ms=2_000, backoff_max_ms=60_000
+)
 MINIMAL = Task(
     id="11111111",
     tenant="",
@@ -85,6 +91,7 @@ FULL = Task(
             error="busy",
             request="request-3",
             delay_ms=10,
+            worker_name="resizer@host-1:7",
         )
         for outcome in AttemptOutcome
     ),
@@ -93,6 +100,9 @@ FULL = Task(
     uploads=("upload-1", "upload-2"),
     endings=3,
     dead_queue="graves",
+    handling=HANDLING,
+    worker_name="host-1:7",
+    upload_bytes=(56, 78),
 )
 RESULT = Result(
     task_id="22222222",
@@ -119,6 +129,7 @@ ITEMS: dict[str, Item] = {
         created_ms=NOW_MS,
         updated_ms=NOW_MS + 1,
         request="request-5",
+        handling=HANDLING,
     ),
     "pause": Pause(tenant="", id="render", by="ops", since_ms=NOW_MS, request="request-6"),
     **{
@@ -171,6 +182,13 @@ ITEMS: dict[str, Item] = {
         due_ms=NOW_MS + 5,
         attempts=1,
     ),
+    "webhook key": WebhookKey(
+        tenant="acme",
+        version=3,
+        previous_until_ms=NOW_MS + 1,
+        rotated_ms=NOW_MS,
+        request="request-9",
+    ),
     "audit": Audit(
         tenant="acme",
         id="998300000000000-request-8",
@@ -182,6 +200,13 @@ ITEMS: dict[str, Item] = {
         request="request-8",
         expires_ms=NOW_MS + 6,
         index=70_000,
+    ),
+    "aside": Aside(
+        tenant="acme",
+        id="task.11111111",
+        timer=keyspace.ttl(NOW_MS, "11111111"),
+        reason="AssertionError",
+        since_ms=NOW_MS,
     ),
 }
 ENTRY = Entry(
@@ -234,10 +259,10 @@ def _key_lines() -> dict[str, bytes]:
 
 def _record_lines() -> dict[str, bytes]:
     return {
-        "minimal task": records.encode_task(MINIMAL),
-        "full task": records.encode_task(FULL),
+        "minimal task": records.encode(MINIMAL),
+        "full task": records.encode(FULL),
         **{
-            f"{state.name} task": records.encode_task(
+            f"{state.name} task": records.encode(
                 Task(
                     id="3",
                     tenant="",
@@ -251,10 +276,10 @@ def _record_lines() -> dict[str, bytes]:
             )
             for state in State
         },
-        "result": records.encode_result(RESULT),
-        "idempotency row": records.encode_key_row(KeyRow("22222222", "fingerprint")),
-        **{name: records.encode_item(item) for name, item in ITEMS.items()},
-        "counters": records.encode_counters(Counters(1, 200, 70_000, 5_000_000_000, 1, 2, 2**40)),
+        "result": records.encode(RESULT),
+        "idempotency row": records.encode(KeyRow("22222222", "fingerprint")),
+        **{name: records.encode(item) for name, item in ITEMS.items()},
+        "counters": records.encode(Counters(1, 200, 70_000, 5_000_000_000, 1, 2, 2**40)),
     }
 
 

@@ -11,12 +11,13 @@ from codeq_cluster.backup.manifest import BackupManifest
 from codeq_cluster.backup.rows import CLOCK, SEQ
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.items import ItemKind, Mode
 from codeq_cluster.core.operations import (
     Advance,
     Claim,
-    Create,
     Nack,
     Operation,
     PauseQueue,
@@ -31,10 +32,13 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.task import State, Task
-from codeq_cluster.raft.journal import rows_after_snapshot
+from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
-from codeq_cluster.testing.dict_view import DictView
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from codeq_cluster.storage.stored_shard import StoredShard
+from tests.fakes.dict_view import DictView
+from tests.fakes.spilled_shard import put
 
 from .rows import Rows, recomputed
 
@@ -224,12 +228,30 @@ class NewerWorld(World):
         return [first | {keyspace.ITEM_PREFIX + b"newer/_/x": b"\x01\x91\xa5newer"}, *others]
 
 
+class PoisonedWorld(World):
+    """A world in which the records of one task and one subscription cannot be read."""
+
+    def poison(self) -> Task:
+        """Choose both; return the task, which has an idempotency key."""
+        lost = next(task for task in self.tasks().values() if task.idempotency_key)
+        item = keyspace.item_prefix(ItemKind.SUBSCRIPTION)
+        keys = (key for shard in super().rows() for key in shard if key.startswith(item))
+        self._poisoned = (keyspace.task(lost.id), next(keys))
+        return lost
+
+    def rows(self) -> list[Rows]:
+        """Return every row of each shard."""
+        return [
+            {key: b"\x07" if key in self._poisoned else value for key, value in shard.items()}
+            for shard in super().rows()
+        ]
+
+
 def store(rows: Rows, path: Path, *, index: int = INDEX, term: int = 3) -> None:
     """Write a shard's rows into a directory, with a log that begins at `index`."""
     shard = RocksShard(path, settings=SETTINGS, cache=new_cache(SETTINGS))
-    shard.state.fill(rows)
-    shard.state.settle(index=index, digest=bytes(16))
-    shard.log.write(rows_after_snapshot(index, term, vote_term=term, voted_for="n1")[0], sync=True)
+    log_rows, _ = rows_after_snapshot(index, term, vote_term=term, voted_for="n1")
+    put(shard, rows, index=index, digest=bytes(16), log_rows=log_rows)
     shard.close()
 
 
@@ -250,6 +272,7 @@ def back_up(world: World, place: BackupTarget, scratch: Path) -> BackupManifest:
         created_ms=NOW_MS,
         release="0",
         parts=tuple(parts),
+        level=LEVEL,
     )
     write_manifest(place, manifest)
     return manifest

@@ -11,7 +11,7 @@ from codeq_cluster.core.operations import Claim, Import, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 REASONS = {
     State.READY: {

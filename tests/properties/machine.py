@@ -16,6 +16,8 @@ from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.faults import item_fault, result_fault, task_fault
+from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, ItemKind
 from codeq_cluster.core.items import Item as CoreItem
 from codeq_cluster.core.operations import (
@@ -34,7 +36,7 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 from . import checks, model_items, model_task
 from .answers import answer_of
@@ -48,6 +50,7 @@ RULES = LifetimeRules(
     dlq_retention_ms=model_items.DLQ_RETENTION_MS,
     key_retention_ms=model_task.KEY_RETENTION_MS,
     max_attempts_default=model_task.ATTEMPTS_DEFAULT,
+    overtime_ms=model_task.OVERTIME_MS,
     audit_retention_ms=model_items.AUDIT_RETENTION_MS,
     delivery_attempts_max=model_items.DELIVERY_ATTEMPTS_MAX,
     delivery_age_max_ms=model_items.DELIVERY_AGE_MAX_MS,
@@ -75,6 +78,15 @@ QUEUES = ("render", "scan")
 # No state remembers the first call of these operations, so a repeat proves nothing.
 FORGOTTEN = (DeleteTopic, ResumeQueue, Unsubscribe, Delivered, Undelivered, Swept)
 
+handlings = st.sampled_from(
+    [
+        *(None, None, None),
+        Handling(timeout_ms=5),
+        Handling(timeout_ms=2, backoff="linear"),
+        Handling(backoff="linear", backoff_base_ms=3),
+        Handling(backoff_base_ms=2, backoff_max_ms=12),
+    ]
+)
 tenants = st.sampled_from(["acme"] * 6 + ["", model_task.TIGHT])
 commands = st.sampled_from(["render", "Render", "scan"])
 workers = st.sampled_from(["ann", "bob"])
@@ -137,8 +149,10 @@ class Machine(RuleBasedStateMachine):
                 PLACES[task.state],
                 task.attempts,
                 task.max_attempts,
+                task.handling.timeout_ms if task.handling is not None else 0,
                 task.lease_token,
                 task.worker,
+                task.worker_name,
                 task.error,
                 task.endings,
                 task.dead_queue,
@@ -154,8 +168,10 @@ class Machine(RuleBasedStateMachine):
                 item.place,
                 item.attempts,
                 item.max_attempts,
+                item.timeout_ms,
                 item.token,
                 item.worker,
+                item.worker_name,
                 item.error,
                 item.endings,
                 item.dead_queue,
@@ -219,6 +235,17 @@ class Machine(RuleBasedStateMachine):
             reason = checks.explained(self.view, task, RULES, ahead=ahead)
 
             assert reason == self.model.why(item)
+
+    @invariant()
+    def every_record_is_one_that_a_restore_takes(self) -> None:
+        """Every record is within the bounds for those from outside."""
+        view = self.view
+        faults = [task_fault(task) for task in view.tasks.values()]
+        faults += [item_fault(item) for item in view.items.values()]
+        results = [*view.bodies.values(), *map(view.result, view.tasks)]
+        faults += [result_fault(result) for result in results if result is not None]
+
+        assert {""} >= set(faults)
 
     @invariant()
     def the_rows_are_those_of_the_tasks_and_items_and_no_others(self) -> None:

@@ -5,22 +5,22 @@ It shares only the operations with the core. Where the two disagree, one of them
 
 from __future__ import annotations
 
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Claim,
-    Create,
     Delete,
     Heartbeat,
     Nack,
     Operation,
     Purge,
-    Rebury,
     Requeue,
     Revise,
     Staging,
     Submit,
+    UndoRequeue,
 )
 
 from .model_items import DLQ_RETENTION_MS, Answer, Items
@@ -32,6 +32,7 @@ from .model_task import (
     KEY_RETENTION_MS,
     LEASED_MAX,
     MAX_MS,
+    OVERTIME_MS,
     RETENTION_MS,
     SWEEP_DELAY_MS,
     TIGHT,
@@ -84,8 +85,8 @@ class Model:
                 return self._purge(operation)
             case Revise():
                 return self._revise(operation)
-            case Rebury():
-                return self._rebury(operation)
+            case UndoRequeue():
+                return self._undo_requeue(operation)
             case Heartbeat() | Abandon() | Nack() | Submit() | Staging() | Cancel():
                 return self._act(operation)
             case _:
@@ -172,8 +173,16 @@ class Model:
             place="",
             expires_ms=self.now_ms + asked.ttl_ms if asked.ttl_ms else 0,
         )
+        self._handle(item, asked)
         self._wait(item, start_ms - self.now_ms)
         return "created", asked.id, False
+
+    def _handle(self, item: Item, asked: Create) -> None:
+        if (own := asked.handling) is not None:
+            item.timeout_ms = own.timeout_ms
+            item.backoff = (own.backoff, own.backoff_base_ms, own.backoff_max_ms)
+        if limit := self.beside.handling(item.tenant, item.queue).timeout_ms:
+            item.timeout_ms = min(item.timeout_ms or limit, limit)
 
     def _claim(self, asked: Claim) -> Answer:
         held = [item.id for item in self.items.values() if item.claim == asked.request]
@@ -203,7 +212,8 @@ class Model:
             item.place = "leased"
             item.attempts += 1
             item.token += 1
-            item.worker = asked.worker
+            item.worker, item.worker_name = asked.worker, asked.worker_name
+            item.claimed_ms = self.now_ms
             item.claim = asked.request
             item.timer_ms = self.now_ms + asked.lease_ms
             ids.append(item.id)
@@ -246,8 +256,7 @@ class Model:
             return "rejected", refused
         match asked:
             case Heartbeat():
-                item.timer_ms = self.now_ms + asked.extend_ms
-                return "extended", item.timer_ms
+                return self._extend(item, self.now_ms + asked.extend_ms)
             case Staging():
                 if asked.upload not in item.uploads:
                     if (item.tenant, f"{item.id}.{asked.upload}") in self.beside.sweeps:
@@ -260,6 +269,13 @@ class Model:
                 return self._abandon(item, asked)
             case Nack():
                 return self._nack(item, asked)
+
+    def _extend(self, item: Item, until_ms: int) -> Answer:
+        if item.timeout_ms:
+            last_ms = item.claimed_ms + item.timeout_ms + OVERTIME_MS
+            until_ms = min(until_ms, max(last_ms, item.timer_ms))
+        item.timer_ms = until_ms
+        return "extended", until_ms
 
     def _submit(self, item: Item, asked: Submit) -> Answer:
         if not set(asked.uploads) <= set(item.uploads):
@@ -289,11 +305,23 @@ class Model:
         if item.attempts >= item.max_attempts:
             self._end(item, "dead", error=asked.reason or "MAX_ATTEMPTS", request=asked.request)
             return "returned", True, 0
-        grown_ms = int(self.draw * min(BASE_MS * 2**item.attempts, MAX_MS))
-        delay_ms = min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else grown_ms
+        delay_ms = min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else self._grown_ms(item)
         item.revival = ""
         self._wait(item, delay_ms)
         return "returned", False, delay_ms
+
+    def _grown_ms(self, item: Item) -> int:
+        """Return the delay of the back-off: of the task, else of its queue, else of the broker."""
+        queue = self.beside.handling(item.tenant, item.queue)
+        topics = (queue.backoff, queue.backoff_base_ms, queue.backoff_max_ms)
+        brokers = ("exp_full_jitter", BASE_MS, MAX_MS)
+        policy, base_ms, max_ms = (
+            own or topic or broker
+            for own, topic, broker in zip(item.backoff, topics, brokers, strict=True)
+        )
+        if policy == "linear":
+            return min(base_ms * item.attempts, max_ms)
+        return int(self.draw * min(base_ms * 2**item.attempts, max_ms))
 
     def _refused(self, item: Item, asked: _Held) -> str:
         if item.place != "leased":
@@ -343,7 +371,7 @@ class Model:
         self.beside.put_on_record(asked, "dlq.revise", asked.id, "")
         return "changed", 1
 
-    def _rebury(self, asked: Rebury) -> Answer:
+    def _undo_requeue(self, asked: UndoRequeue) -> Answer:
         own = [i for i in self._named(asked.ids) if i.tenant == asked.tenant]
         before = [item for item in own if item.ended_by == asked.request]
         meant = [
@@ -366,7 +394,7 @@ class Model:
             )
             item.attempts = item.death.attempts
         if meant:
-            self.beside.put_ids_on_record(asked, "dlq.rebury", asked.ids)
+            self.beside.put_ids_on_record(asked, "dlq.undo", asked.ids)
         return "changed", len(before) + len(meant)
 
     def _purge(self, asked: Purge) -> Answer:
@@ -432,7 +460,7 @@ class Model:
         return min((instant for instant in instants if instant), default=0)
 
     def _wait(self, item: Item, delay_ms: int) -> None:
-        item.worker = item.claim = ""
+        item.worker = item.worker_name = item.claim = ""
         if delay_ms > 0:
             item.place = "delayed"
             item.timer_ms = self.now_ms + delay_ms
@@ -459,7 +487,7 @@ class Model:
         if place == "dead":
             item.dead_queue = says.get("dead_letter", "") or item.queue
             retention_ms = DLQ_RETENTION_MS
-        item.worker = item.claim = ""
+        item.worker = item.worker_name = item.claim = ""
         item.place = place
         item.error = error
         item.ended_by = request

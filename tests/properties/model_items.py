@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.operations import (
     DeleteTopic,
     Delivered,
@@ -14,6 +15,7 @@ from codeq_cluster.core.operations import (
     RenewSubscription,
     Replay,
     ResumeQueue,
+    RotateWebhookKey,
     Subscribe,
     Swept,
     Undelivered,
@@ -36,6 +38,7 @@ Asked = (
     | DeleteTopic
     | PauseQueue
     | ResumeQueue
+    | RotateWebhookKey
     | Subscribe
     | RenewSubscription
     | Unsubscribe
@@ -63,6 +66,7 @@ class Items:
         self.deliveries: dict[Name, Fields] = {}
         self.sweeps: dict[Name, Fields] = {}
         self.audits: dict[Name, Fields] = {}
+        self.webhook_keys: dict[Name, Fields] = {}
         self.bodies: dict[Name, Fields] = {}
 
     @property
@@ -71,6 +75,7 @@ class Items:
         return {
             "audit": self.audits,
             "hook": self.deliveries,
+            "hookkey": self.webhook_keys,
             "pause": self.pauses,
             "sub": self.subscriptions,
             "sweep": self.sweeps,
@@ -81,12 +86,16 @@ class Items:
         """Return a numeric field of the queue's topic; 0 without a topic."""
         return int(self.topics.get((tenant, queue), {}).get(field, 0))
 
+    def handling(self, tenant: str, queue: str) -> Handling:
+        """Return what the queue's topic says of handling; nothing without a topic."""
+        return self.topics.get((tenant, queue), {}).get("handling") or Handling()
+
     def tiers(self, tenant: str, queue: str) -> tuple[int, ...]:
         """Return the priorities that a queue's new tasks may have; empty for any."""
         found: tuple[int, ...] = self.topics.get((tenant, queue), {}).get("priority_tiers", ())
         return found
 
-    def ask(self, asked: Asked) -> Answer:  # noqa: C901 - a line an operation
+    def ask(self, asked: Asked) -> Answer:  # noqa: C901, PLR0912 - a line an operation
         """Perform the operation and return its answer."""
         match asked:
             case PutTopic():
@@ -99,6 +108,8 @@ class Items:
             case ResumeQueue():
                 gone = self.pauses.pop((asked.tenant, asked.queue.lower()), None)
                 return self._gone(gone, asked, "queue.resume", asked.queue.lower())
+            case RotateWebhookKey():
+                return self._rotate(asked)
             case Subscribe():
                 return self._subscribe(asked)
             case RenewSubscription():
@@ -184,6 +195,7 @@ class Items:
             "retention_s": asked.retention_s,
             "max_consumers": asked.max_consumers,
             "weight": asked.weight,
+            "handling": asked.handling,
         }
         found = self.topics.get((asked.tenant, queue))
         if found is not None and {field: found[field] for field in policy} == policy:
@@ -214,6 +226,22 @@ class Items:
             "request": asked.request,
         }
         self.put_on_record(asked, "queue.pause", queue)
+        return "changed", 1
+
+    def _rotate(self, asked: RotateWebhookKey) -> Answer:
+        name = asked.tenant, "callbacks"
+        found = self.webhook_keys.get(name)
+        if found is None or found["request"] != asked.request:
+            self.webhook_keys[name] = {
+                "tenant": asked.tenant,
+                "id": "callbacks",
+                "version": 2 if found is None else found["version"] + 1,
+                "previous_until_ms": self.now_ms + asked.overlap_ms,
+                "rotated_ms": self.now_ms,
+                "request": asked.request,
+            }
+            overlap = f"the previous key signs for {asked.overlap_ms // 1000} s more"
+            self.put_on_record(asked, "webhook-key.rotate", "callbacks", overlap)
         return "changed", 1
 
     def _gone(self, gone: Fields | None, asked: Any, action: str, target: str) -> Answer:

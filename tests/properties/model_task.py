@@ -14,6 +14,7 @@ RETENTION_MS = 50
 KEY_RETENTION_MS = 70
 SWEEP_DELAY_MS = 6
 ATTEMPTS_DEFAULT = 2
+OVERTIME_MS = 2
 
 TIGHT = "tight"  # The one tenant with a budget.
 WAITING_MAX = 3
@@ -54,6 +55,8 @@ class Item:
     attempts: int = 0
     token: int = 0
     worker: str = ""
+    worker_name: str = ""
+    claimed_ms: int = 0
     claim: str = ""
     cancelled_under: str = ""
     submitted: tuple[object, ...] = ()
@@ -63,6 +66,8 @@ class Item:
     dead_queue: str = ""
     ended_by: str = ""
     revival: str = ""  # The last request that revived it; cleared once a later delivery has ended.
+    timeout_ms: int = 0
+    backoff: tuple[str, int, int] = ("", 0, 0)  # Its own policy, base and longest delay.
     death: Death | None = None  # The death from which it was revived.
     uploads: list[str] = field(default_factory=list)
 

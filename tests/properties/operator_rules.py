@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, ItemKind
 from codeq_cluster.core.operations import (
     Delete,
@@ -12,16 +13,17 @@ from codeq_cluster.core.operations import (
     PauseQueue,
     Purge,
     PutTopic,
-    Rebury,
     Record,
     Replay,
     Requeue,
     ResumeQueue,
     Revise,
+    RotateWebhookKey,
+    UndoRequeue,
 )
 from codeq_cluster.core.task import State
 
-from .machine import Machine, commands, indexes, tenants
+from .machine import Machine, commands, handlings, indexes, tenants
 
 some = st.lists(indexes, min_size=1, max_size=3)
 
@@ -42,6 +44,7 @@ class Operators(Machine):
         retention_s=st.sampled_from([0, 0, 1]),
         max_consumers=st.sampled_from([0, 1, 2]),
         weight=st.sampled_from([1, 2, 7]),
+        handling=handlings,
     )
     def put_topic(
         self,
@@ -54,6 +57,7 @@ class Operators(Machine):
         retention_s: int,
         max_consumers: int,
         weight: int,
+        handling: Handling | None,
     ) -> None:
         """Create or change a topic."""
         self.ask(
@@ -68,6 +72,7 @@ class Operators(Machine):
                 retention_s=retention_s,
                 max_consumers=max_consumers,
                 weight=weight,
+                handling=handling,
             )
         )
 
@@ -90,6 +95,12 @@ class Operators(Machine):
             tenant, queue = found.tenant, found.id.upper()
         self.ask(ResumeQueue(request=self.request(), tenant=tenant, queue=queue, by="op"))
 
+    @rule(tenant=tenants, overlap_s=st.integers(0, 9))
+    def rotate_webhook_key(self, tenant: str, overlap_s: int) -> None:
+        """Begin the next version of a tenant's webhook key."""
+        request, overlap_ms = self.request(), overlap_s * 1000
+        self.ask(RotateWebhookKey(request=request, tenant=tenant, overlap_ms=overlap_ms, by="op"))
+
     @precondition(lambda self: self.view.tasks)
     @rule(some=some, stranger=st.sampled_from([False, False, True]))
     def requeue(self, some: list[int], stranger: bool) -> None:
@@ -109,12 +120,14 @@ class Operators(Machine):
 
     @precondition(lambda self: self.view.tasks and self.requeues)
     @rule(some=some, index=indexes, stranger=st.sampled_from([False, False, True]))
-    def rebury(self, some: list[int], index: int, stranger: bool) -> None:
+    def undo_requeue(self, some: list[int], index: int, stranger: bool) -> None:
         """Take a requeue back, for tasks that it revived and for others."""
         ids, tenant = self._meant(some, prefer=State.READY)
         tenant = "stranger" if stranger else tenant
         requeue = self.requeues[index % len(self.requeues)]
-        self.ask(Rebury(request=self.request(), tenant=tenant, ids=ids, by="op", requeue=requeue))
+        self.ask(
+            UndoRequeue(request=self.request(), tenant=tenant, ids=ids, by="op", requeue=requeue)
+        )
 
     @precondition(lambda self: self.view.tasks)
     @rule(

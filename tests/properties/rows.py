@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.items import ItemKind
 from codeq_cluster.core.task import Counters, State, Task
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 Rows = dict[bytes, bytes]
 
@@ -45,24 +45,24 @@ def recomputed(view: DictView) -> Rows:
     """Return every row that the view's tasks and items must have."""
     rows: Rows = {}
     for task in view.tasks.values():
-        rows[keyspace.task(task.id)] = records.encode_task(task)
+        rows[keyspace.task(task.id)] = records.encode(task)
         rows[keyspace.payload(task.id)] = view.payload(task.id).encode()
         rows |= dict.fromkeys(keyspace.index_keys(task), b"")
         result = view.result(task.id)
         assert (result is not None) == task.state.terminal == task.has_result
         if result is not None:
-            rows[keyspace.result(task.id)] = records.encode_result(result)
+            rows[keyspace.result(task.id)] = records.encode(result)
         if task.idempotency_key:
             row = view.keyed(task.tenant, task.idempotency_key)
             assert row is not None
             key = keyspace.idempotency(task.tenant, task.idempotency_key)
-            rows[key] = records.encode_key_row(row)
+            rows[key] = records.encode(row)
     for (kind, tenant, item_id), item in view.items.items():
-        rows[keyspace.item(kind, tenant, item_id)] = records.encode_item(item)
+        rows[keyspace.item(kind, tenant, item_id)] = records.encode(item)
         rows |= dict.fromkeys(keyspace.item_index_keys(item), b"")
         if kind is ItemKind.DELIVERY:
             body = view.bodies[tenant, item_id]
-            rows[keyspace.body(tenant, item_id)] = records.encode_result(body)
+            rows[keyspace.body(tenant, item_id)] = records.encode(body)
     return rows | _recounted(view)
 
 
@@ -74,13 +74,14 @@ def _recounted(view: DictView) -> Rows:
         counts.setdefault((place, task.tenant), Counter())[COUNTED[task.state]] += 1
         counts.setdefault((own, task.tenant), Counter())["stored_bytes"] += _size(view, task)
     return {
-        keyspace.stats(queue, tenant): records.encode_counters(Counters(**numbers))
+        keyspace.stats(queue, tenant): records.encode(Counters(**numbers))
         for (queue, tenant), numbers in counts.items()
     }
 
 
 def _size(view: DictView, task: Task) -> int:
-    """Return a task's stored bytes, computed from the texts themselves."""
+    """Return a task's stored bytes, computed from the texts themselves and the artifacts' sizes."""
     result = view.result(task.id)
     texts: Iterable[str] = (result.body, result.error) if result is not None else ()
-    return len(view.payload(task.id).encode()) + sum(len(text.encode()) for text in texts)
+    own = len(view.payload(task.id).encode()) + sum(len(text.encode()) for text in texts)
+    return own + sum(task.upload_bytes)

@@ -16,18 +16,24 @@ from codeq_cluster.backup.create import write_manifest
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import Restored, RestoreSource, Wanted, restore
 from codeq_cluster.backup.tenant_export import export
+from codeq_cluster.backup.tenant_reader import TenantReader
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.core.items import Audit
+from codeq_cluster.codec.mutations import mutations
+from codeq_cluster.core.changes import ItemChange
+from codeq_cluster.core.items import Aside, Audit, ItemKind
 from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import BackupFailed, DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import open_directory
-from codeq_cluster.storage.rocks import RocksShard, StoredShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from codeq_cluster.storage.stored_shard import StoredShard
 
-from .backup_worlds import NOW_MS, TENANTS, NewerWorld, World, all_rows, back_up
+from .backup_worlds import NOW_MS, TENANTS, NewerWorld, PoisonedWorld, World, all_rows, back_up
 from .rows import Rows
 
 seeds = st.integers(0, 2**32)
@@ -54,7 +60,7 @@ def compared(shards: list[Rows]) -> dict[bytes, bytes | Counter[str]]:
                     assert isinstance(before, Counter)
                     together[key] = before + numbers
                 case Family.ITEM if isinstance(item := records.decode_item(value), Audit):
-                    bare = records.encode_item(replace(item, id="-".join(item.id.split("-")[:1])))
+                    bare = records.encode(replace(item, id="-".join(item.id.split("-")[:1])))
                     together[bare] = b""
                 case Family.EXPIRY if keyspace.item_parts(key)[0] == "audit":
                     continue
@@ -228,6 +234,75 @@ def test_an_export_is_all_of_one_tenant_and_nothing_of_another(tmp_path: Path, t
     ]
     with pytest.raises(BackupFailed, match="is in more than one of the backups"):
         restore(both, Wanted(cluster_id="new", shards=4), into=tmp_path / "both", node_id="a")
+
+
+class _Changed(World):
+    """A world of one shard whose rows were changed."""
+
+    def __init__(self, world: World, rows: Rows) -> None:
+        super().__init__(1, seed=0)
+        self.views = world.views
+        self._rows = rows
+
+    def rows(self) -> list[Rows]:
+        """Return the changed rows."""
+        return [self._rows]
+
+
+def test_what_is_set_aside_is_due_again_after_a_restore(tmp_path: Path) -> None:
+    """A backup has the task and not the aside; its timer is made again like every other."""
+    world = World(1, seed=5)
+    world.live(60)
+    rows = world.rows()[0]
+    changed = dict(rows)
+    timer = next(key for key in rows if key.startswith(keyspace.TTL_PREFIX))
+    task_id = keyspace.place_task_id(timer)
+    aside = Aside(tenant="acme", id=f"task.{task_id}", timer=timer, reason="", since_ms=1)
+    change = ItemChange(before=None, after=aside)
+    for key, value in mutations([change], lambda _queue, _tenant: Counters()).items():
+        if value is None:
+            del changed[key]
+        else:
+            changed[key] = value
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = back_up(_Changed(world, changed), place, tmp_path)
+    into = tmp_path / "data"
+    source = RestoreSource(place=place, manifest=manifest)
+    restore([source], Wanted(cluster_id="new", shards=1), into=into, node_id="a")
+
+    assert keyspace.item(ItemKind.ASIDE, "acme", aside.id) in changed
+    assert rows.keys() == restored_rows(into, 1)[0].keys()
+
+
+def test_one_record_that_cannot_be_read_keeps_nothing_else_back(tmp_path: Path) -> None:
+    """A backup and an export have all others; a restore leaves it out with its rows, and says so.
+
+    The task that is lost has a key, and a subscription is lost as well.
+    """
+    world = PoisonedWorld(2, seed=5)
+    world.live(150)
+    lost = world.poison()
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = back_up(world, place, tmp_path)
+    assert 2 == verify(place, manifest)
+    into = tmp_path / "data"
+    source = RestoreSource(place=place, manifest=manifest)
+    done = restore([source], Wanted(cluster_id="new", shards=2), into=into, node_id="a")
+    rows = restored_rows(into, 2)
+    exports = BackupDirectory(tmp_path / "exports")
+    exported = export(place, manifest, tenant=lost.tenant or "_", into=exports, now_ms=NOW_MS)
+    reader = TenantReader(place=place, manifest=manifest, tenant=lost.tenant)
+    imported = [each.task.id for part in manifest.parts for each in reader.tasks(part)]
+
+    own = {task.id for task in world.tasks().values() if task.tenant == lost.tenant} - {lost.id}
+    assert (2, len(world.tasks()) - 1) == (done.unreadable, done.tasks)
+    assert set(world.tasks()) - {lost.id} == {task.id for task in tasks_of(rows)}
+    assert keyspace.payload(lost.id) not in rows[0] | rows[1]
+    assert keyspace.idempotency(lost.tenant, lost.idempotency_key) not in rows[0] | rows[1]
+    assert own
+    assert own == set(imported)
+    assert len(own) == exported.tasks
+    verify(exports, exported)
 
 
 def test_rows_of_a_later_version_are_kept_and_not_interpreted(tmp_path: Path) -> None:

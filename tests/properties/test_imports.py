@@ -17,13 +17,14 @@ from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals, encode_arriv
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.importing import ARRIVALS_MAX, fault, item_fault
+from codeq_cluster.core.faults import fault, new_item_fault
+from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import Delivery, ItemKind
 from codeq_cluster.core.operations import Advance, Arrival, Import, Operation
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.task import State, Task
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 from .backup_worlds import RULES, TENANTS, World, back_up
 from .rows import Rows, counters_in, recomputed, write
@@ -86,7 +87,7 @@ def carried(world: World, home: Path, tenant: str) -> Arrivals:
         tuple(item for part in parts for item in tenant_reader.governing(part)),
     )
     assert [] == [fault(each) for each in arrivals.tasks if fault(each)]
-    assert [] == [item_fault(each) for each in arrivals.items if item_fault(each)]
+    assert [] == [new_item_fault(each) for each in arrivals.items if new_item_fault(each)]
     assert arrivals == decode_arrivals(encode_arrivals(arrivals))
     return arrivals
 

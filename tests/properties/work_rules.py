@@ -5,12 +5,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Claim,
-    Create,
     Heartbeat,
     Nack,
     Staging,
@@ -18,7 +19,17 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.task import State
 
-from .machine import Caller, Machine, callers, commands, indexes, spans_ms, tenants, workers
+from .machine import (
+    Caller,
+    Machine,
+    callers,
+    commands,
+    handlings,
+    indexes,
+    spans_ms,
+    tenants,
+    workers,
+)
 
 uploads = st.sampled_from(["upload-1", "upload-2", "upload-3"])
 hooks = st.sampled_from(["", "https://hooks.example/", "https://hooks.example/"])
@@ -39,6 +50,7 @@ class Work(Machine):
         run_at_ms=st.sampled_from([0, 0, 0, 0, 40]),
         ttl_ms=st.sampled_from([0, 0, 0, 10, 30]),
         webhook=hooks,
+        handling=handlings,
     )
     def create(
         self,
@@ -54,6 +66,7 @@ class Work(Machine):
         run_at_ms: int,
         ttl_ms: int,
         webhook: str,
+        handling: Handling | None,
     ) -> None:
         """Create a few equal tasks; with a key, the second create is a replay."""
         for _ in range(many):
@@ -70,6 +83,7 @@ class Work(Machine):
                 delay_ms=delay_ms,
                 ttl_ms=ttl_ms,
                 webhook=webhook,
+                handling=handling,
             )
             self.ask(operation)
 
@@ -79,8 +93,18 @@ class Work(Machine):
         wanted=st.one_of(st.just([]), st.lists(commands, max_size=3)),
         most=st.integers(1, 4),
         lease_ms=spans_ms,
+        worker_name=st.sampled_from(["", "host:1"]),
     )
-    def claim(self, tenant: str, worker: str, wanted: list[str], most: int, lease_ms: int) -> None:
+    def claim(
+        self,
+        *,
+        tenant: str,
+        worker: str,
+        wanted: list[str],
+        most: int,
+        lease_ms: int,
+        worker_name: str,
+    ) -> None:
         """Claim from some queues, or from all."""
         self.ask(
             Claim(
@@ -90,6 +114,7 @@ class Work(Machine):
                 commands=tuple(wanted),
                 count=most,
                 lease_ms=lease_ms,
+                worker_name=worker_name,
             )
         )
 
@@ -100,6 +125,7 @@ class Work(Machine):
         uploads=st.sets(uploads, max_size=3),
         kept=st.sets(uploads, max_size=1),
         end=st.sampled_from(["submit", "submit", "fail", "nack", "abandon", "cancel", "hold"]),
+        handling=handlings,
     )
     def work_off(
         self,
@@ -110,6 +136,7 @@ class Work(Machine):
         uploads: set[str],
         kept: set[str],
         end: str,
+        handling: Handling | None,
     ) -> None:
         """Take a task through its whole life in one step, so that histories get beyond it."""
         self.create(
@@ -124,8 +151,11 @@ class Work(Machine):
             run_at_ms=0,
             ttl_ms=0,
             webhook=webhook,
+            handling=handling,
         )
-        self.claim(tenant=tenant, worker="ann", wanted=[command], most=1, lease_ms=20)
+        self.claim(
+            tenant=tenant, worker="ann", wanted=[command], most=1, lease_ms=20, worker_name=""
+        )
         held = {"tenant": tenant, "worker": "ann", "token": 0}
         for task_id in self.view.claimed_under(self.last_request):
             for upload in sorted(uploads):
@@ -143,6 +173,8 @@ class Work(Machine):
                     self.ask(Abandon(**again, **held))
                 case "cancel":
                     self.ask(Cancel(tenant=tenant, **again))
+                case "hold":
+                    self.ask(Heartbeat(id=task_id, extend_ms=40, **held))
 
     @precondition(lambda self: self.view.tasks)
     @rule(caller=callers, extend_ms=spans_ms)

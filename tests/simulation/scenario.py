@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeq_cluster.testing.invariants import InvariantViolated
+from tests.simulator.invariants import InvariantViolated
 
 from .stage_clients import Clients
 from .stage_looks import Looks

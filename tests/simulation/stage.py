@@ -8,9 +8,9 @@ from dataclasses import fields
 from codeq_cluster.raft.safety_switches import SafetySwitches
 from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_network import NetworkFaults
-from codeq_cluster.testing.sim_scenes import Wiretap, settled
+from tests.simulator.cluster import SimCluster
+from tests.simulator.network import NetworkFaults
+from tests.simulator.scenes import Wiretap, settled
 
 WITHIN_S = 30.0  # How long a command waits, unless it names a bound.
 _SETTINGS = {field.name for field in fields(RaftSettings)}

@@ -50,7 +50,7 @@ class Looks(Stage):
         return node_id in self._cluster.members().voters
 
     def _is_writing(self, node_id: str) -> bool:
-        log = self._cluster.nodes[node_id].group._journal
+        log = self._cluster.nodes[node_id].group._replica.journal
         return log.last > log.flushed_last
 
     def _is_following(self, node_id: str) -> bool:

@@ -5,21 +5,28 @@ Each bound is a count. Lower it when an operation gets cheaper; raise it only fo
 
 from __future__ import annotations
 
+import sys
 from asyncio import Task
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import wraps
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
 
+import codeq_cluster
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import NewResult, RequestedTask
+from codeq_cluster.broker.values import NewResult
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.outcomes import Claimed, Created, Submitted
-from codeq_cluster.testing.sim_brokers import SimBrokers
-from codeq_cluster.testing.sim_scenes import settled_brokers
+from tests.simulator.brokers import SimBrokers
+from tests.simulator.scenes import settled_brokers
 
 _T = TypeVar("_T")
+
+PACKAGE = str(Path(codeq_cluster.__file__).parent)
 
 # Long enough for an operation, the announcement of its commit and the spill of its rows. Shorter
 # than the time between two heartbeats.
@@ -68,6 +75,11 @@ class Costs:
         kind = "calls" if raft is None else "appends" if entries else "other Raft messages"
         self.counts[kind, sender] += 1
 
+    def _called(self, frame: FrameType, event: str, _argument: object) -> None:
+        """Count a call of one of the product's functions, or its resumption after a wait."""
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            self.counts["Python calls", ""] += 1
+
     def of(self, ask: Callable[[Broker], Awaitable[_T]], node_id: str) -> tuple[_T, Counter[str]]:
         """Run one action on a node's broker; return its result and the work of all nodes for it.
 
@@ -83,7 +95,11 @@ class Costs:
     def during(self, run: Callable[[], None]) -> Counter[str]:
         """Return the work that a function causes on all nodes."""
         self.counts.clear()
-        run()
+        sys.setprofile(self._called)
+        try:
+            run()
+        finally:
+            sys.setprofile(None)
         total: Counter[str] = Counter()
         for (what, _node), count in self.counts.items():
             total[what] += count
@@ -98,6 +114,7 @@ CREATE = {
     "hand-overs to the disk thread": 0,
     "spills": 3,
     "calls": 0,
+    "Python calls": 850,
     "tasks": 1,  # This one is the simulated client's own.
     # A turn counts as one, together with the log write and the frames that it asks for. The
     # simulated link has no frames.
@@ -116,7 +133,7 @@ def within(costs: Mapping[str, int], bounds: Mapping[str, int]) -> dict[str, tup
 
 def create(brokers: SimBrokers, costs: Costs, node_id: str) -> Counter[str]:
     """Create one task through a node; return the costs."""
-    new = (RequestedTask(command="work", payload='{"n": 1}'),)
+    new = (Create(command="work", payload='{"n": 1}'),)
     [made], counted = costs.of(lambda broker: broker.create("", new, timeout_s=4), node_id)
     assert isinstance(made, Created)
     return counted
@@ -161,7 +178,7 @@ def test_a_claim_and_a_result_at_the_leader(brokers: SimBrokers) -> None:
 def test_creates_that_arrive_together_share_entries(brokers: SimBrokers) -> None:
     """The first is taken at once; creates that arrive during its commit form the second."""
     costs = Costs(brokers)
-    new = (RequestedTask(command="work", payload='{"n": 1}'),)
+    new = (Create(command="work", payload='{"n": 1}'),)
     work = [
         brokers.outside.create_task(
             brokers.request("A", lambda broker: broker.create("", new, timeout_s=4), give_up_s=5)
@@ -178,7 +195,7 @@ def test_callers_who_ask_again_share_entries(brokers: SimBrokers) -> None:
     """A caller just answered joins those who wait: one entry per round, not two."""
     costs = Costs(brokers)
     lanes, rounds = 16, 10
-    new = (RequestedTask(command="work", payload='{"n": 1}'),)
+    new = (Create(command="work", payload='{"n": 1}'),)
 
     async def lane() -> None:
         for _ in range(rounds):
@@ -214,3 +231,32 @@ def test_a_quiet_cluster_does_little(brokers: SimBrokers) -> None:
             "tasks": 0,
         },
     )
+
+
+def heartbeat_frames(shards: int) -> Counter[str]:
+    """Return how many frames with heartbeats each node sends in a second, by sender.
+
+    Messages that a node sends a peer at one instant are one frame.
+    """
+    brokers = settled_brokers(shards=shards)
+    brokers.run(1.0)
+    frames: set[tuple[float, str, str]] = set()
+
+    def sent(sender: str, receiver: str, message: Mapping[str, object]) -> None:
+        raft = message.get("raft")
+        if isinstance(raft, Mapping) and "ec" in raft:
+            frames.add((brokers.clock.now, sender, receiver))
+
+    brokers.network.observers.append(sent)
+    brokers.run(1.0)
+    brokers.close()
+    return Counter(sender for _, sender, _ in frames)
+
+
+def test_the_heartbeats_of_all_shards_share_a_frame() -> None:
+    """A node that leads eight times as many shards sends its peers no more heartbeat frames."""
+    few, many = heartbeat_frames(4), heartbeat_frames(32)
+
+    assert {} == within(many, dict.fromkeys("ABC", 2 * 10))
+    assert {} == within(few, dict.fromkeys("ABC", 2 * 10))
+    assert set("ABC") == few.keys() == many.keys()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
-from codeq_cluster.testing.invariants import InvariantViolated
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
+from tests.simulator.cluster import SimCluster
+from tests.simulator.invariants import InvariantViolated
+from tests.simulator.scenes import Wiretap, propose, settled
 
 DIVERGED = 10
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
-from codeq_cluster.broker.values import RequestedTask
-from codeq_cluster.testing.sim_scenes import settled_brokers
+from codeq_cluster.core.creating import Create
+from tests.simulator.scenes import settled_brokers
 
 # Longer than an entry takes on three quiet nodes; shorter than the time between two heartbeats.
 _ENTRY_S = 0.01
-_NEW = (RequestedTask(command="work", payload='{"n": 1}'),)
+_NEW = (Create(command="work", payload='{"n": 1}'),)
 
 
 def test_callers_who_do_not_come_again_are_not_waited_for() -> None:

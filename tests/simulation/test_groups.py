@@ -7,13 +7,12 @@ from random import Random
 
 import pytest
 
-from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.sim_cluster import SHARD, SimCluster
-from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
 from codeq_cluster.wire.messages import pack
+from tests.simulator.cluster import SHARD, SimCluster
+from tests.simulator.scenes import Wiretap, propose, settled
 
 ANSWER = 2
 
@@ -45,24 +44,11 @@ def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: Safe
     assert (rules == ALL_RULES) == (b"one" in cluster.acknowledged)
 
 
-def test_an_earlier_release_is_not_sent_the_field_for_waiting_callers() -> None:
-    """It would refuse an answer with the new field, and it works without the field."""
-    wires = {}
-    for level in (1, 2):
-        cluster = waiting_at("BC", level=level)
-        wires[level] = Wiretap(cluster)
-        cluster.propose(b"one")
-        cluster.run(0.05)
-
-    assert not any("w" in answer for answer in wires[1].of(ANSWER, "B", "A"))
-    assert any("w" in answer for answer in wires[2].of(ANSWER, "B", "A"))
-
-
 def waiting_at(
-    waits: str, *, node_ids: str = "ABC", rules: SafetySwitches = ALL_RULES, level: int = LEVEL
+    waits: str, *, node_ids: str = "ABC", rules: SafetySwitches = ALL_RULES
 ) -> SimCluster:
     """Return a settled cluster with waiting callers on only these nodes."""
-    cluster = settled(node_ids, rules=rules, level=level)
+    cluster = settled(node_ids, rules=rules)
     for node_id, node in cluster.nodes.items():
         node.machine.waits = node_id in waits
     # Followers tell the leader in the answers of the next round.
@@ -146,7 +132,7 @@ def test_a_disk_without_a_second_chance_stops_the_replica() -> None:
     cluster = settled()
     cluster.expect_fatal = True
     group = cluster.nodes["B"].group
-    group._events = replace(group._events, on_storage_failed=None)
+    group._replica.events = replace(group._replica.events, on_storage_failed=None)
     cluster.disks["B"].full = True
 
     propose(cluster, 3)

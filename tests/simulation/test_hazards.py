@@ -9,15 +9,15 @@ import pytest
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.invariants import InvariantViolated
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import Wiretap, propose, settled
+from tests.simulator.cluster import SimCluster
+from tests.simulator.invariants import InvariantViolated
+from tests.simulator.scenes import Wiretap, propose, settled
 
 APPEND, ANSWER, VOTE_REQUEST, VOTE = 1, 2, 3, 4
 
 
 def journal(cluster: SimCluster, node_id: str) -> Journal:
-    return cluster.nodes[node_id].group._journal
+    return cluster.nodes[node_id].group._replica.journal
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,34 @@ def test_an_answer_from_an_earlier_leadership_counts_for_nothing(rules: SafetySw
             cluster.check()
 
 
+def test_an_entry_of_an_earlier_term_waits_for_one_of_this_term() -> None:
+    """A majority may hold it and lose it to a leader that was elected by others."""
+    cluster = settled(settings=RaftSettings(append_bytes_max=1))
+    cluster.cut("A", "B", "C")
+    cluster.propose(b"old")
+    cluster.run(0.01)
+    old = journal(cluster, "A").last
+    cluster.crash("A")
+    cluster.crash("C")
+    cluster.heal()
+    cluster.start("A")
+    leader = cluster.nodes["A"].group
+    while not leader.status().is_leader:
+        cluster.run(0.0001)
+    known = leader.status().commit_index
+    held = cluster.network.hold(("A", "B"))
+    cluster.run(0.05)
+    seen = []
+    for _ in range(3):
+        cluster.network.deliver(("A", "B"), held[-1])
+        cluster.run(0.01)
+        status = leader.status()
+        seen.append((status.peers[0].match_index, status.commit_index))
+
+    # The first message has no entry: B says what it holds. The last has the first of this term.
+    assert [(old - 1, known), (old, known), (old + 1, old + 1)] == seen
+
+
 @pytest.mark.parametrize(
     "rules", [ALL_RULES, SafetySwitches(one_vote_a_voter=False)], ids=["all rules", "without"]
 )
@@ -126,7 +154,7 @@ def test_one_voter_has_one_vote(rules: SafetySwitches) -> None:
     cluster.cut("A", "BCDE")
     cluster.run(4.0)
     candidate = cluster.nodes["A"].group
-    candidate._campaign.wanted = True
+    candidate._replica.campaign.wanted = True
     candidate.wake()
     cluster.run(0.01)
     term = candidate.status().term
@@ -134,7 +162,7 @@ def test_one_voter_has_one_vote(rules: SafetySwitches) -> None:
     for _ in range(2):
         # The same vote in two messages, each with a number of its own.
         [(incarnation, seq)] = [
-            seen for (peer, _), seen in candidate._inbox._seen.items() if peer == "B"
+            seen for (peer, _), seen in candidate._replica.inbox._seen.items() if peer == "B"
         ]
         vote = {"t": VOTE, "i": incarnation, "s": seq + 1, "e": term}
         cluster.network.deliver(("B", "A"), vote)

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import RequestedTask
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.outcomes import Claimed, Created
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
-from codeq_cluster.testing.invariants import Invariant, InvariantBroken
-from codeq_cluster.testing.sim_brokers import AnswerLost, NotReached, SimBrokers
-from codeq_cluster.testing.sim_scenes import settled_brokers
+from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
+from tests.simulator.invariants import Invariant, InvariantBroken
+from tests.simulator.scenes import settled_brokers
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ def asked(brokers: SimBrokers, ask: Callable[[Broker], Awaitable[_T]], node_id: 
 
 def created(brokers: SimBrokers) -> Task:
     """Create a task."""
-    new = (RequestedTask(command="work", payload="{}"),)
+    new = (Create(command="work", payload="{}"),)
     [made] = asked(brokers, lambda broker: broker.create("", new, timeout_s=4), "B")
     assert isinstance(made, Created)
     return made.task
@@ -69,12 +69,12 @@ def claimed(brokers: SimBrokers) -> Task:
 
 def engine(brokers: SimBrokers, node_id: str) -> SafeSyncObj:
     """Return the library's state of the shard."""
-    return brokers.nodes[node_id].groups[0]._engine
+    return brokers.nodes[node_id].groups[0]._replica.engine
 
 
 def log(brokers: SimBrokers, node_id: str) -> Journal:
     """Return a node's log."""
-    return brokers.nodes[node_id].groups[0]._journal
+    return brokers.nodes[node_id].groups[0]._replica.journal
 
 
 def broken(invariant: Invariant) -> pytest.RaisesExc[InvariantBroken]:
@@ -95,7 +95,7 @@ def test_a_node_that_is_down_is_not_reached_and_one_that_dies_answers_nobody(
     brokers: SimBrokers,
 ) -> None:
     """A client can tell an unsent request from one that may have been done."""
-    new = (RequestedTask(command="work", payload="{}"),)
+    new = (Create(command="work", payload="{}"),)
     brokers.client_s = lambda: 0.01
 
     def ask() -> asyncio.Task[object]:
@@ -117,7 +117,7 @@ def test_a_node_that_is_down_is_not_reached_and_one_that_dies_answers_nobody(
 
 def test_w1_two_leaders_in_a_term(brokers: SimBrokers) -> None:
     """A follower that claims to lead the term is found."""
-    engine(brokers, "B")._SyncObj__raftState = 2
+    engine(brokers, "B")._SyncObj__setState(2)
 
     with broken(Invariant.W1):
         brokers.look()
@@ -185,7 +185,7 @@ def test_w6_two_logs_that_part_and_meet_again(brokers: SimBrokers) -> None:
 def test_w7_a_committed_entry_that_is_cut_off(brokers: SimBrokers) -> None:
     """A committed entry stays the same in every log that has it."""
     mine = log(brokers, "A")
-    mine._run_starts.append(engine(brokers, "A").commit_index())
+    mine._run_starts.append(engine(brokers, "A").commit_index)
     mine._run_terms.append(mine.last_term + 1)
 
     with broken(Invariant.W7):
@@ -240,7 +240,7 @@ def test_w9_a_task_that_changes_after_its_end(brokers: SimBrokers) -> None:
 
 def decided(brokers: SimBrokers, task: Task) -> None:
     """Report an entry that writes a task."""
-    rows: dict[bytes, bytes | None] = {keyspace.task(task.id): records.encode_task(task)}
+    rows: dict[bytes, bytes | None] = {keyspace.task(task.id): records.encode(task)}
     watch = brokers.watches[0]
     payload = entries.encode(entries.Entry(1, 1, 1, 1, rows), level=LEVEL)
     watch.applied("A", max(watch._entries) + 1, 1, payload)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.errors import ReleaseTooOld
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import propose, settled
+from tests.simulator.cluster import SimCluster
+from tests.simulator.scenes import propose, settled
 
 NEXT = LEVEL + 1
 

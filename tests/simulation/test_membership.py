@@ -8,8 +8,8 @@ import pytest
 
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import propose, settled
+from tests.simulator.cluster import SimCluster
+from tests.simulator.scenes import propose, settled
 
 VOTE_REQUEST = 3
 
@@ -119,7 +119,7 @@ def test_a_leader_does_not_remove_itself() -> None:
     cluster = settled()
     group = cluster.nodes["A"].group
 
-    with pytest.raises(ValueError, match="hand its leadership over"):
+    with pytest.raises(ValueError, match="transfer its leadership"):
         group.change(group.membership.without("A"), print)
 
 

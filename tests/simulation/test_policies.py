@@ -11,19 +11,18 @@ from typing import TypeVar
 import pytest
 
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import RequestedTask
-from codeq_cluster.core.items import Topic
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import home_shard
-from codeq_cluster.testing.sim_brokers import SimBrokers, drawn_names
-from codeq_cluster.testing.sim_scenes import settled_brokers
+from tests.simulator.brokers import SimBrokers, drawn_names
+from tests.simulator.scenes import settled_brokers
 
 _T = TypeVar("_T")
 _TENANT = "acme"
 # A key decides the shard, so that both shards have tasks.
 _TASKS = tuple(
-    RequestedTask(command="work", payload="{}", idempotency_key=f"key {number}")
-    for number in range(24)
+    Create(command="work", payload="{}", idempotency_key=f"key {number}") for number in range(24)
 )
 _HOME = home_shard(_TENANT, 2)  # The home shard keeps the tenant's policies.
 _OTHER = 1 - _HOME
@@ -37,8 +36,8 @@ async def _pause(broker: Broker) -> object:
 
 
 async def _allow_one_at_a_time(broker: Broker) -> object:
-    topic = Topic(tenant=_TENANT, id="work", name="work", max_consumers=1)
-    return await broker.queue_policies.put_topic(_TENANT, "work", topic, by="op", timeout_s=4)
+    asked = PutTopic(tenant=_TENANT, name="work", by="op", max_consumers=1)
+    return await broker.queue_policies.put_topic(asked, timeout_s=4)
 
 
 async def _claim(broker: Broker) -> Claimed:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from codeq_cluster.raft.safety_switches import SafetySwitches
-from codeq_cluster.testing.simulator import simulate
+from tests.simulator.groups import simulate
 
 # Each seed takes about a second; CODEQ_SIMULATION_SEEDS=2000 takes about half an hour.
 _SEEDS = int(os.environ.get("CODEQ_SIMULATION_SEEDS", "10"))

@@ -10,9 +10,9 @@ import pytest
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.invariants import InvariantViolated
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import propose, settled
+from tests.simulator.cluster import SimCluster
+from tests.simulator.invariants import InvariantViolated
+from tests.simulator.scenes import propose, settled
 
 APPEND, ANSWER, VOTE_REQUEST, BEHIND = 1, 2, 3, 9
 
@@ -24,7 +24,7 @@ STORED_S = 1.1
 
 
 def journal(cluster: SimCluster, node_id: str) -> Journal:
-    return cluster.nodes[node_id].group._journal
+    return cluster.nodes[node_id].group._replica.journal
 
 
 def left_behind(

@@ -18,10 +18,10 @@ import yaml
 
 from codeq_cluster.config import load
 from codeq_cluster.settings import ArtifactProvider
-from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.cluster import LocalCluster
 from codeq_cluster.testing.ports import free_ports
 from tests.codeq import configurations
+from tests.harness.certificates import Authority
+from tests.harness.cluster import LocalCluster
 from tests.unit.image import image_directories, image_variables
 from tests.unit.shipped import operators
 

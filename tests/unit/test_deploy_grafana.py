@@ -61,6 +61,7 @@ def _parts(metric: str) -> list[str]:
     return [f"{metric}_{part}" for part in ("bucket", "count", "sum")]
 
 
+@pytest.mark.needs("promtool")
 @every_board
 def test_prometheus_takes_every_expression(board: Board, tmp_path: Path) -> None:
     """Variables are substituted as Grafana does."""

@@ -33,6 +33,7 @@ def _rules() -> list[dict[str, Any]]:
 _ALERTS = {rule["alert"]: rule for rule in _rules() if "alert" in rule}
 
 
+@pytest.mark.needs("promtool")
 def test_prometheus_takes_the_configuration_and_the_rules() -> None:
     """The configuration includes the rules, so this reads all of them."""
     checked = _promtool("check", "config", _SHIPPED / "prometheus.yml")
@@ -41,6 +42,7 @@ def test_prometheus_takes_the_configuration_and_the_rules() -> None:
     assert all(file.name in checked.stdout for file in _RULE_FILES)
 
 
+@pytest.mark.needs("promtool")
 def test_the_rules_do_what_their_tests_say() -> None:
     """Alerts fire when they should, not before, and with the expected text."""
     tested = _promtool("test", "rules", _TESTS)
@@ -48,6 +50,7 @@ def test_the_rules_do_what_their_tests_say() -> None:
     assert 0 == tested.returncode, tested.stdout + tested.stderr
 
 
+@pytest.mark.needs("promtool")
 def test_a_rule_that_is_wrong_fails_its_test(tmp_path: Path) -> None:
     """The previous test relies on this: a wrong threshold makes it fail."""
     (tmp_path / "rules").mkdir()
@@ -89,6 +92,7 @@ def test_every_alert_leads_to_a_page_that_knows_it(name: str) -> None:
     assert not anchor or anchor in {heading.lower().replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.needs("promtool")
 def test_the_page_says_how_alerts_lead_to_runbooks_kept_elsewhere(tmp_path: Path) -> None:
     """The page's command turns each name into an address, and the rules stay valid."""
     page = (_ROOT / "deploy" / "README.md").read_text()

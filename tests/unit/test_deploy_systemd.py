@@ -12,7 +12,7 @@ import pytest
 
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.config import load
-from codeq_cluster.node.drain import HANDOVER_S
+from codeq_cluster.node.drain import TRANSFER_S
 from codeq_cluster.node.fatal import EXIT_UNSAFE
 from codeq_cluster.settings import ArtifactProvider, LimitSettings, Signing
 from tests.acceptance.runbooks import blocks
@@ -45,6 +45,7 @@ def installed(tmp_path: Path) -> Path:
     return unit
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_takes_the_unit_without_a_complaint(installed: Path) -> None:
     """No directive is unknown, misspelt or out of range, and the program is there."""
     verified = _ran("systemd-analyze", "verify", installed)
@@ -52,6 +53,7 @@ def test_systemd_takes_the_unit_without_a_complaint(installed: Path) -> None:
     assert (0, "") == (verified.returncode, verified.stdout + verified.stderr)
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_would_complain_of_a_unit_that_is_wrong(installed: Path) -> None:
     """The previous test relies on this: systemd reports an unknown directive."""
     installed.write_text(installed.read_text().replace("ProtectClock=", "ProtectClocks="))
@@ -60,6 +62,7 @@ def test_systemd_would_complain_of_a_unit_that_is_wrong(installed: Path) -> None
     assert "ProtectClocks" in verified.stderr
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_the_unit_is_confined(installed: Path) -> None:
     """By systemd's own rating, the service can reach little."""
     judged = _ran(
@@ -82,7 +85,7 @@ def test_a_planned_stop_has_the_time_it_takes() -> None:
     """The unit allows well more time than a node gives its requests and its peers."""
     (seconds,) = _directives("TimeoutStopSec")
 
-    assert int(seconds) >= 5 * (HANDOVER_S + _CONNECTIONS_CUT_OFF_S)
+    assert int(seconds) >= 5 * (TRANSFER_S + _CONNECTIONS_CUT_OFF_S)
     assert f"stop_grace_period: {seconds}s" in (_ROOT / "docker-compose.yml").read_text()
 
 
@@ -93,6 +96,7 @@ def test_the_unit_allows_every_connection_the_node_does() -> None:
     assert int(files) >= 2 * LimitSettings().connections_max
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_the_user_is_made_that_the_unit_names() -> None:
     """systemd-sysusers reports that it would create the user."""
     (user,) = _directives("User")
@@ -103,6 +107,7 @@ def test_the_user_is_made_that_the_unit_names() -> None:
     assert re.search(rf"^u {user} ", text, re.MULTILINE)
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
     """systemd-tmpfiles creates them below a test root, for the user of this test."""
     (user,) = _directives("User")
@@ -121,6 +126,7 @@ def test_the_directories_are_made_for_the_user_alone(tmp_path: Path) -> None:
     assert 0o700 == (tmp_path / "var/backups/codeq-cluster").stat().st_mode & 0o777
 
 
+@pytest.mark.needs("systemd-analyze")
 def test_the_page_installs_what_systemd_needs(tmp_path: Path) -> None:
     """The page's own commands install it below a test root, for the user of this test."""
     page = blocks((_ROOT / "deploy" / "README.md").read_text())

@@ -1,7 +1,7 @@
 """Access log: one line per request, and the reasons of refusals; never the caller's data.
 
-A line names the method and the route's pattern. Paths contain ids, queries and headers may contain
-secrets, and bodies belong to the users.
+A line names the caller's address, the method and the route's pattern. Paths contain ids, queries
+and headers may contain secrets, and bodies belong to the users.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+
+from aiohttp import web
+
+from codeq_cluster.api.http.callers import Callers
+from codeq_cluster.api.http.whole_requests import Whole
 
 log = logging.getLogger(__name__)
 
@@ -21,30 +26,45 @@ STRETCH_S = 10.0
 class AccessLog:
     """Writes the log lines of requests.
 
+    Attributes:
+        writes: Whether requests get a line at the log's level.
+
     Args:
         severity: Of a request's line: `debug`, `info`, or `never` for no line.
+        callers: Knows the address that a request came from.
         monotonic: Seconds that never jump.
     """
 
-    def __init__(self, severity: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._level = {"debug": logging.DEBUG, "info": logging.INFO}.get(severity)
+    def __init__(
+        self, severity: str, callers: Callers, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._callers = callers
+        self._level = {"debug": logging.DEBUG, "info": logging.INFO}.get(severity, logging.NOTSET)
+        self.writes = self._level != logging.NOTSET and log.isEnabledFor(self._level)
         self._monotonic = monotonic
         self._stretch_ends_s = float("-inf")
         self._logged = 0
         self._untold = 0
 
     def answered(
-        self, request_id: str, *, method: str, route: str, status: int, seconds: float, tenant: str
+        self,
+        asked: web.BaseRequest | Whole,
+        request_id: str,
+        *,
+        route: str,
+        status: int,
+        seconds: float,
+        tenant: str,
     ) -> None:
         """Log a request that was answered, or whose client disconnected (499)."""
-        level = self._level
-        if level is None or not log.isEnabledFor(level):
+        if not self.writes:
             return
         log.log(
-            level,
+            self._level,
             "request",
             extra={
-                "method": method,
+                "caller": self._callers.of(asked),
+                "method": asked.method,
                 "route": route,
                 "status": status,
                 "ms": round(seconds * 1000, 3),
@@ -53,7 +73,15 @@ class AccessLog:
             },
         )
 
-    def refused(self, request_id: str, *, route: str, status: int, reason: str) -> None:
+    def refused(
+        self,
+        asked: web.BaseRequest | Whole,
+        request_id: str,
+        *,
+        route: str,
+        status: int,
+        reason: str,
+    ) -> None:
         """Log why a caller was refused, unless too many refusals were logged recently."""
         now_s = self._monotonic()
         if now_s >= self._stretch_ends_s:
@@ -67,6 +95,7 @@ class AccessLog:
         log.info(
             "caller refused",
             extra={
+                "caller": self._callers.of(asked),
                 "route": route,
                 "status": status,
                 "reason": reason,

@@ -54,7 +54,9 @@ class HttpAnswer(Generic[T]):
         """Return head and body as HTTP/1.1; `closing` adds that the connection ends."""
         body = self.body
         length = f"Content-Length: {len(body)}\r\n" if body else ""
-        more = "".join([f"{name}: {text}\r\n" for name, text in self.headers.items()])
+        more = ""
+        for name, text in self.headers.items():
+            more += f"{name}: {text}\r\n"
         if closing:
             more += "Connection: close\r\n"
         head = (

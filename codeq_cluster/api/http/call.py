@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.bodies import Bodies
+from codeq_cluster.api.http.callers import Callers, told
 from codeq_cluster.api.http.errors import ApiError
-from codeq_cluster.api.http.import_room import ImportRoom
-from codeq_cluster.api.http.memory_limits import LargeBodies
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_CONSISTENCY, no_integer
+from codeq_cluster.api.http.strangers import Strangers
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.http.whole_requests import Whole
 from codeq_cluster.artifacts import ArtifactStore
@@ -20,6 +21,8 @@ from codeq_cluster.auth import Authenticator, Identity
 from codeq_cluster.backup.job import BackupJobs
 from codeq_cluster.broker.polls import Polls
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.core.bounds import COMMAND
+from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.membership.service import MembershipService
 from codeq_cluster.ratelimit.limiter import RateLimiter
 from codeq_cluster.ratelimit.token_bucket import Scope
@@ -29,14 +32,11 @@ from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
 from codeq_cluster.webhooks.ssrf_guard.targets import Targets
 
-# A command, a task id and the id of what belongs to a task are written alike.
-COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # The `consistency` parameter of the query string, and its default.
 CONSISTENCY = "consistency"
 LINEARIZABLE = "linearizable"
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
-_NONE: tuple[str, ...] = ()
 
 # A request as a handler gets it: from aiohttp, or read in one piece.
 Asked = web.Request | Whole
@@ -48,6 +48,8 @@ class Services:
 
     Attributes:
         now_ms: Wall clock for values that are only shown, Unix milliseconds.
+        bodies: The room for bodies, a share a tenant.
+        imports: The parts of imports in memory, a share a tenant.
         polls: The workers that have claimed on this node.
         artifacts: The artifact store; None when there is none.
         backups: The backups this node takes; None when it has no place for them.
@@ -61,12 +63,14 @@ class Services:
     now_ms: Callable[[], int]
     waits: Waits
     access_log: AccessLog
+    callers: Callers
     quotas: RateLimiter
     targets: Targets
     cluster: LeadershipTransfers
     members: MembershipService
-    large_bodies: LargeBodies
-    import_room: ImportRoom
+    strangers: Strangers
+    bodies: Bodies
+    imports: FairShares
     polls: Polls
     artifacts: ArtifactStore | None = None
     backups: BackupJobs | None = None
@@ -130,7 +134,7 @@ class Call:
         Raises:
             ApiError: 400; the text cannot be a command.
         """
-        command = self.named["command"]
+        command = self.named["command"].removeprefix("~")
         if not COMMAND.fullmatch(command):
             raise INVALID_COMMAND
         return command
@@ -145,7 +149,9 @@ class Call:
         Raises:
             LimitExceeded: The request is over the limit; answered 429.
         """
-        await self.services.quotas.spend(scope, operation, self.identity.tenant, cost)
+        quotas = self.services.quotas
+        if scope not in quotas.unlimited:
+            await quotas.spend(scope, operation, self.identity.tenant, cost)
 
     def stale(self) -> bool:
         """Return whether the caller asked for a read from the local replica.
@@ -184,10 +190,7 @@ def authorization(asked: Asked) -> str | None:
     Duplicate headers are joined so that neither is accepted: a proxy in front may have checked the
     other one.
     """
-    if isinstance(asked, Whole):
-        return asked.headers.get("authorization")
-    given = asked.headers.getall("Authorization", _NONE)
-    return ", ".join(given) if given else None
+    return told(asked, "authorization") or None
 
 
 def is_task_id(text: str) -> bool:

@@ -14,8 +14,10 @@ from aiohttp.http import StreamWriter
 from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.errors import ApiError, not_applied
+from codeq_cluster.api.http.message_ends import HEAD_BYTES_MAX, MessageEnds
 from codeq_cluster.api.http.middleware import Answering, error_answer, new_request_id, request_id_of
 from codeq_cluster.api.http.security_headers import guard
+from codeq_cluster.api.http.strangers import Place, Strangers
 from codeq_cluster.api.http.whole_requests import Whole, WholeRoutes
 from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry import Metrics
@@ -26,6 +28,7 @@ _LINGER_S = 2.0  # An unread body is drained for this long, so that its sender r
 _READ_BYTES = 2**16  # Limit of received bytes that wait for their turn; beyond it, reading pauses.
 _NEVER_S = 10 * 365 * 86_400.0
 _NO_LINGER = struct.pack("ii", 1, 0)
+_REFUSED = b"\0"  # aiohttp refuses it anywhere in a head, with 400 and the end of the connection.
 _STALLED = 408
 _UNMATCHED = "unmatched"
 
@@ -37,6 +40,8 @@ _TEXT_OF_STATUS = {
     417: ("expectation failed", "expectation-failed"),
 }
 _FULL = not_applied(503, "too many connections", "overloaded")
+_CROWDED = not_applied(503, "too many unfinished requests", "overloaded")
+_HEAD_TOO_LARGE = ApiError(431, f"request head exceeds {HEAD_BYTES_MAX} bytes", "head-too-large")
 
 
 class Door(Protocol):
@@ -47,8 +52,8 @@ class Door(Protocol):
         """The log of requests."""
 
     @property
-    def full(self) -> bool:
-        """Whether the server has no room for another connection."""
+    def strangers(self) -> Strangers:
+        """What callers have taken before their tokens are verified."""
 
     @property
     def leaving(self) -> bool:
@@ -64,17 +69,21 @@ class Door(Protocol):
 class HttpConnection(web.RequestHandler):
     """One client's connection, with the bounds that aiohttp lacks.
 
-    Requests of the busiest routes that arrive in one piece are answered without aiohttp. Bytes that
-    arrive meanwhile wait, and are then read as usual.
+    Requests of the busiest routes that arrive in one piece, where a message ended, are answered
+    without aiohttp. Bytes that arrive meanwhile wait, and are then read as usual.
     """
 
     __slots__ = (
         "_answering",
+        "_ends",
+        "_head_bytes",
         "_head_due",
         "_idle_due",
         "_limits",
         "_metrics",
+        "_place",
         "_quiet_since_s",
+        "_remote",
         "_server",
         "_taken_due",
         "_unread",
@@ -87,6 +96,7 @@ class HttpConnection(web.RequestHandler):
         *,
         loop: asyncio.AbstractEventLoop,
         server: Door,
+        place: Place | None,
         limits: LimitSettings,
         metrics: Metrics,
         whole_routes: WholeRoutes[Answering],
@@ -105,20 +115,25 @@ class HttpConnection(web.RequestHandler):
             auto_decompress=False,
         )
         self._server = server
+        self._place = place
         self._limits = limits
         self._metrics = metrics
         self._whole_routes = whole_routes
+        self._head_bytes = 0  # Of an incomplete head, taken from the room for strangers.
         self._head_due: asyncio.TimerHandle | None = None
         self._taken_due: asyncio.TimerHandle | None = None
         self._idle_due: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
+        self._remote = ""
         self._answering: asyncio.Task[None] | None = None  # For a whole request.
-        self._unread = b""  # Bytes received while a request was being answered.
+        self._ends = MessageEnds()
+        self._unread = b""  # Bytes that wait until an earlier request has been answered.
 
     @property
     def idle(self) -> bool:
         """Return whether no part of an unanswered request has arrived."""
-        return self._waiting and self._head_due is None and self.transport is not None
+        apart = self._ends.reached and not self._unread
+        return apart and self._waiting and self.transport is not None
 
     @property
     def _waiting(self) -> bool:
@@ -142,15 +157,15 @@ class HttpConnection(web.RequestHandler):
         return cast("int", self.transport.get_extra_info("socket").fileno())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, or refuse it at once when the server is full."""
+        """Accept the connection, or refuse it at once when it has no place."""
         # A cast, because uvloop's transports do not inherit from asyncio's.
         writing = cast("asyncio.WriteTransport", transport)
-        # TLS connections were counted before their handshake.
-        if self._server.full and writing.get_extra_info("ssl_object") is None:
-            writing.write(_turned_away())
+        if self._place is None:
+            writing.write(_refused(_FULL))
             writing.close()
             return
         self._server.opened(self)
+        self._remote = str((writing.get_extra_info("peername") or ("",))[0])
         super().connection_made(transport)
         self._quiet_since_s = self._loop.time()
         self._end_if_idle()
@@ -167,33 +182,46 @@ class HttpConnection(web.RequestHandler):
             self._idle_due.cancel()
         if self._answering is not None:
             self._answering.cancel()
+        if self._place is not None:
+            self._place.leave()
         self._server.closed(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Read received bytes; a request's head must be complete in time."""
-        if self._answering is not None:
+        # aiohttp gives itself no bytes, in order to go on with those it has kept.
+        if (self._unread and data) or self._answering is not None:
             self._keep_unread(data)
             return
-        whole = self._whole_routes.read(data) if self.idle else None
-        if whole is not None:
-            self._answering = self._loop.create_task(self._answer(*whole))
+        waiter = self._waiter
+        if self._ends.reached and waiter is not None and not waiter.done() and self.transport:
+            whole = self._whole_routes.read(data)
+            if whole is not None:
+                whole[1].remote = self._remote
+                self._answering = self._loop.create_task(self._answer(*whole))
+                return
+        self._give(data)
+
+    def _give(self, data: bytes) -> None:
+        """Give aiohttp the next request, and keep what follows it."""
+        end = self._ends.follow(data)
+        if self._ends.too_long:
+            self._turn_away(_HEAD_TOO_LARGE)
             return
         try:
-            super().data_received(data)
+            super().data_received(_REFUSED if self._ends.refused else data[:end])
         except IndexError:
             # aiohttp raises this for a target of `http://[]@`, and leaves its parser as it was.
             self.force_close()
             return
-        # Bytes that made no request are a part of a head.
-        waiter = self._waiter
-        if waiter is None or waiter.done():
-            if self._head_due is not None:
-                self._head_arrived()
-        elif self._head_due is None and not self._force_close:
-            self._head_due = self._loop.call_later(
-                self._limits.header_timeout_ms / 1000, self.force_close
-            )
+        if end < len(data):
+            self._keep_unread(data[end:])
+        if not self._ends.in_head:
+            self._head_arrived()
+            return
+        self._hold_head()
+        if self._head_due is None and not self._force_close:
+            self._expect_head()
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -201,6 +229,9 @@ class HttpConnection(web.RequestHandler):
         """Send an answer; aiohttp's own errors get the envelope first."""
         if isinstance(resp, web.HTTPException):
             resp = self._enveloped(request, resp.status, headers=resp.headers.get("Allow"))
+        # The rest of a refused body may have trailers, which aiohttp adds to the next request.
+        if self._ends.unknown or self._ends.in_chunks:
+            resp.force_close()
         if not resp.prepared:
             guard(resp.headers)
             if self._server.leaving:
@@ -211,6 +242,9 @@ class HttpConnection(web.RequestHandler):
             return await super().finish_response(request, resp, start_time)
         finally:
             self._quiet_since_s = self._loop.time()
+            self._ends.asked = False
+            if self._unread:
+                self._loop.call_soon(self._read_on)
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - its name
         """Let the current answer end in time, or cancel it, and close."""
@@ -270,7 +304,7 @@ class HttpConnection(web.RequestHandler):
                 if leaving:
                     self.close()
                     self.transport.close()
-            if self.writing_paused:
+            if self._paused:
                 await StreamWriter(self, self._loop).drain()
         except ConnectionError:
             self.force_close()
@@ -286,18 +320,20 @@ class HttpConnection(web.RequestHandler):
             self._read_on()
 
     def _keep_unread(self, data: bytes) -> None:
-        """Keep bytes that follow the request being answered, within a bound."""
+        """Keep bytes that follow a request being answered, within a bound."""
         self._unread += data
         if len(self._unread) >= _READ_BYTES and self.transport is not None:
             self.transport.pause_reading()
 
     def _read_on(self) -> None:
+        """Read what was kept, up to the next request."""
         data, self._unread = self._unread, b""
-        if self.transport is None:
+        if self.transport is None or not data:
             return
-        if len(data) >= _READ_BYTES:
-            self.transport.resume_reading()
         self.data_received(data)
+        held = self._reading_paused or self._buffer_paused or len(self._unread) >= _READ_BYTES
+        if len(data) >= _READ_BYTES and not held and self.transport is not None:
+            self.transport.resume_reading()
 
     def _end_if_idle(self) -> None:
         """Close the connection if it has idled too long; else check again later."""
@@ -317,9 +353,9 @@ class HttpConnection(web.RequestHandler):
         text, code = _TEXT_OF_STATUS.get(status, ("internal error", "internal"))
         allow = {"Allow": headers} if headers else {}
         request_id = request_id_of(request)
-        self._metrics.http_answered(_UNMATCHED, request.method, status, 0.0)
+        self._metrics.http.observe(0.0, _UNMATCHED, request.method, status)
         self._server.access_log.answered(
-            request_id, method=request.method, route=_UNMATCHED, status=status, seconds=0, tenant=""
+            request, request_id, route=_UNMATCHED, status=status, seconds=0, tenant=""
         )
         error = ApiError(status, text, code, headers=allow)
         return error_answer(error, request_id).response()
@@ -336,12 +372,46 @@ class HttpConnection(web.RequestHandler):
             self._taken_due.cancel()
             self._taken_due = None
 
+    def _expect_head(self) -> None:
+        self._head_due = self._loop.call_later(
+            self._limits.header_timeout_ms / 1000, self._head_late
+        )
+
+    def _head_late(self) -> None:
+        """Close the connection; but not during an answer, after which the head is due."""
+        if self._waiting:
+            self.force_close()
+        else:
+            self._expect_head()
+
+    def _hold_head(self) -> None:
+        """Take room for a part of a head, or turn the client away."""
+        assert self._place is not None
+        room = self._server.strangers.bytes
+        more = self._ends.head_bytes - self._head_bytes
+        if more <= 0:
+            return
+        if not room.may_take(self._place.holder, more):
+            self._turn_away(_CROWDED)
+            return
+        room.take(self._place.holder, more)
+        self._head_bytes += more
+
+    def _turn_away(self, error: ApiError) -> None:
+        """Close the connection, with an answer unless an earlier one is under way."""
+        if self._waiting and self.transport is not None:
+            self.transport.write(_refused(error))
+        self.force_close()
+
     def _head_arrived(self) -> None:
+        if self._head_bytes and self._place is not None:
+            self._server.strangers.bytes.give_back(self._place.holder, self._head_bytes)
+            self._head_bytes = 0
         if self._head_due is not None:
             self._head_due.cancel()
             self._head_due = None
 
 
-def _turned_away() -> bytes:
+def _refused(error: ApiError) -> bytes:
     """Return the answer that refuses a connection, before any request."""
-    return error_answer(_FULL, new_request_id()).encoded(closing=True)
+    return error_answer(error, new_request_id()).encoded(closing=True)

@@ -185,7 +185,7 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
     elif rejection is Rejection.IDEMPOTENCY_CONFLICT:
         text = "idempotency conflict"
     elif rejection is Rejection.INVALID_PRIORITY:
-        # An absent priority means 0: say so, or its sender would look for it in vain.
+        # The body may have no priority: say that this means 0.
         allowed = f"one of {rejected.limit}, the priorityTiers of its topic"
         text = f"invalid 'priority' (must be {allowed}; 0 when absent)"
     return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)

@@ -12,10 +12,11 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from codeq_cluster.api.http.strangers import Place
 from codeq_cluster.broker.background import Background
 from codeq_cluster.wire import Certificates
 
@@ -30,7 +31,6 @@ class Listener:
     """Listens on one address.
 
     Attributes:
-        shaking: Connections in the handshake.
         failed: Connections that sent no TLS, or gave up during the handshake.
     """
 
@@ -38,8 +38,8 @@ class Listener:
         self,
         certificates: Certificates[ssl.SSLContext] | None,
         *,
-        is_full: Callable[[], bool],
-        admitted: Callable[[], asyncio.Protocol],
+        enter: Callable[[Sequence[object]], Place | None],
+        admitted: Callable[[Place | None], asyncio.Protocol],
         handshake_s: float,
         shutdown_s: float,
     ) -> None:
@@ -47,16 +47,16 @@ class Listener:
 
         Args:
             certificates: Each handshake uses the current one; None for plain HTTP.
-            is_full: Whether there is no room for the next connection. With TLS it is closed without
-                an answer, which nobody could read before the handshake.
-            admitted: Makes the protocol of a connection.
+            enter: Returns the place of a connection by its address, or None. With TLS a connection
+                without a place is closed without an answer, which nobody could read before the
+                handshake.
+            admitted: Makes the protocol of a connection, which gives the place back at its end.
             handshake_s: Bound of a handshake, in seconds.
             shutdown_s: Bound of sending queued data when a connection ends, in seconds.
         """
-        self.shaking = 0
         self.failed = 0
         self._certificates = certificates
-        self._is_full = is_full
+        self._enter = enter
         self._admitted = admitted
         self._handshake_s = handshake_s
         self._shutdown_s = shutdown_s
@@ -110,7 +110,7 @@ class Listener:
     def _accept(self, door: socket.socket) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
-                accepted, _ = door.accept()
+                accepted, peer = door.accept()
             except BlockingIOError:
                 return
             except ConnectionError:  # the client disconnected before it was accepted
@@ -123,31 +123,34 @@ class Listener:
                     self._again[door] = loop.call_later(_ACCEPT_AGAIN_S, self._watch, door)
                 return
             accepted.setblocking(False)
-            self._take_in(accepted)
+            self._take_in(accepted, self._enter(peer))
 
-    def _take_in(self, accepted: socket.socket) -> None:
+    def _take_in(self, accepted: socket.socket, place: Place | None) -> None:
         if self._certificates is None:
-            admitting = self._tasks.spawn(self._admit(accepted))
+            admitting = self._tasks.spawn(self._admit(accepted, place))
             self._admitting.add(admitting)
             admitting.add_done_callback(self._admitting.discard)
             return
-        if self._is_full():
+        if place is None:
             accepted.close()
             return
-        self.shaking += 1
-        self._tasks.spawn(self._shake_hands(accepted, self._certificates)).add_done_callback(
-            partial(self._shaken, accepted)
+        self._tasks.spawn(self._shake_hands(accepted, place, self._certificates)).add_done_callback(
+            partial(_given_up, accepted, place)
         )
 
-    async def _admit(self, accepted: socket.socket) -> None:
-        await asyncio.get_running_loop().connect_accepted_socket(self._admitted, accepted)
+    async def _admit(self, accepted: socket.socket, place: Place | None) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(partial(self._admitted, place), accepted)
 
     async def _shake_hands(
-        self, accepted: socket.socket, certificates: Certificates[ssl.SSLContext]
+        self,
+        accepted: socket.socket,
+        place: Place,
+        certificates: Certificates[ssl.SSLContext],
     ) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._admitted,
+                partial(self._admitted, place),
                 accepted,
                 ssl=certificates.current,
                 ssl_handshake_timeout=self._handshake_s,
@@ -155,8 +158,10 @@ class Listener:
             )
         except OSError:  # no TLS, no common version, timeout, disconnect: each is an OSError
             self.failed += 1
+            place.leave()
 
-    def _shaken(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
-        self.shaking -= 1
-        if task.cancelled():  # the task may not have started, so nobody else would close it
-            accepted.close()
+
+def _given_up(accepted: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+    if task.cancelled():  # the task may not have started, so nobody else would close it
+        accepted.close()
+        place.leave()

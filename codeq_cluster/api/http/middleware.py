@@ -5,19 +5,20 @@ In order: request id, caller, body, handler, error envelope, metrics.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from aiohttp import web
-from aiohttp.http import HttpProcessingError
 
+from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.bodies import result_bytes_max
 from codeq_cluster.api.http.call import (
     CONSISTENCY,
     LINEARIZABLE,
@@ -26,6 +27,7 @@ from codeq_cluster.api.http.call import (
     Services,
     authorization,
 )
+from codeq_cluster.api.http.callers import is_served, told
 from codeq_cluster.api.http.errors import (
     ApiError,
     Envelope,
@@ -33,21 +35,22 @@ from codeq_cluster.api.http.errors import (
     envelope,
     from_access,
     from_failure,
-    invalid_body,
 )
-from codeq_cluster.api.http.memory_limits import Body
-from codeq_cluster.api.http.refusals import NEVER_STALE, STALLED, body_too_large
+from codeq_cluster.api.http.refusals import NEVER_STALE
+from codeq_cluster.api.http.strangers import BODY_BYTES_MAX, Strangers
 from codeq_cluster.api.http.whole_requests import Whole
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity
 from codeq_cluster.auth.jwks import KeysUnavailable
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.settings import LimitSettings
 from codeq_cluster.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _NOBODY = Identity(subject="", tenant="", scopes=frozenset(), event_types=(), roles=frozenset())
+_WRONG_HOST = ApiError(
+    421, "this host name is not served: use an IP address, or add it to allowedHosts", "wrong-host"
+)
 _CLIENT_GONE = 499  # No answer is sent; only the metric shows this status.
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse | HttpAnswer[Any]]]
@@ -106,12 +109,12 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
             token.
     """
     access, unreadable = route.access, route.unreadable
-    # A route with its own admission gets only requests that aiohttp read.
-    admitted = cast("_AdmittingAny", admit) if admit else _by_token(route, services.authenticator)
-    handler = _with_large_body(route, services) if route.large else route.handler
-    small = unreadable and not route.large
-    limits = services.settings.limits
-    answered = services.metrics.http_answered
+    admitted = _admission(route, services, admit)
+    # Who sent a whole request, if the caller was admitted before and no other rule is left.
+    known = partial(services.authenticator.known, access=access, scope=route.scope)
+    recognised = _nobody if services.settings.allowed_hosts else known
+    handler = _with_body(route, services) if unreadable else route.handler
+    observe = services.metrics.http.observe
     access_log = services.access_log
     monotonic = time.monotonic
 
@@ -121,56 +124,41 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
         status = _CLIENT_GONE
         identity = _NOBODY
         try:
-            identity = await admitted(asked)
             if isinstance(asked, Whole):
-                # A body in one piece is too small to count against the room for large bodies.
+                identity = recognised(asked.headers.get("authorization")) or await admitted(asked)
+                # A body in one piece is too small to count against the room for bodies.
                 call = Call(asked, services, identity, asked.text(unreadable), request_id)
                 response = await route.handler(call)
             else:
+                identity = await admitted(asked)
                 if asked.query_string and not route.stale:
                     _refuse_consistency(asked)
-                text = await _body(asked, limits, unreadable) if small else ""
-                response = await handler(Call(asked, services, identity, text, request_id))
+                response = await handler(Call(asked, services, identity, "", request_id))
             status = response.status
-        except (ApiError, AccessRefused, CodeqError) as refused:
-            if isinstance(refused, AccessRefused):
-                access_log.refused(
-                    request_id,
-                    route=route.path,
-                    status=refused.status,
-                    reason=refused.reason or refused.text,
-                )
-            response = error_answer(_answer(refused), request_id)
-            status = response.status
-            # A refusal may be a constant, which would keep the frames of every request it refused.
-            refused.with_traceback(None)
         except ConnectionError:
             raise  # The client disconnected, and the server must see the error.
-        except Exception:
-            # A bug: the caller still gets an envelope, which says that the outcome is unknown.
-            log.exception(
-                "handler failed",
-                extra={
-                    "route": route.path,
-                    "request_id": request_id,
-                    "tenant": identity.tenant,
-                },
-            )
-            response = error_answer(
-                ApiError(500, "internal error", "internal", retryable=False), request_id
+        except Exception as error:  # noqa: BLE001 - `_failed` logs what is a bug
+            response = _failed(
+                error,
+                asked,
+                request_id,
+                route=route.path,
+                tenant=identity.tenant,
+                access_log=access_log,
             )
             status = response.status
         finally:
             took_s = monotonic() - started_s
-            answered(route.path, route.method, status, took_s)
-            access_log.answered(
-                request_id,
-                method=route.method,
-                route=route.path,
-                status=status,
-                seconds=took_s,
-                tenant=identity.tenant,
-            )
+            observe(took_s, route.path, route.method, status)
+            if access_log.writes:
+                access_log.answered(
+                    asked,
+                    request_id,
+                    route=route.path,
+                    status=status,
+                    seconds=took_s,
+                    tenant=identity.tenant,
+                )
         if isinstance(response, HttpAnswer):
             response.request_id = request_id
         elif not response.prepared:
@@ -182,7 +170,67 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
     return handle if tracing is None or access is Access.OPEN else _traced(route, handle, tracing)
 
 
-def _by_token(route: Route, authenticator: Authenticator) -> _AdmittingAny:
+def _failed(
+    error: Exception,
+    asked: Asked,
+    request_id: str,
+    *,
+    route: str,
+    tenant: str,
+    access_log: AccessLog,
+) -> HttpAnswer[Envelope]:
+    """Return the answer to a request that was refused, or failed for a bug, and log why."""
+    if not isinstance(error, ApiError | AccessRefused | CodeqError):
+        # The caller still gets an envelope, which says that the outcome is unknown.
+        log.error(
+            "handler failed",
+            extra={"route": route, "request_id": request_id, "tenant": tenant},
+            exc_info=error,
+        )
+        bug = ApiError(500, "internal error", "internal", retryable=False)
+        return error_answer(bug, request_id)
+    if isinstance(error, AccessRefused):
+        access_log.refused(
+            asked,
+            request_id,
+            route=route,
+            status=error.status,
+            reason=error.reason or error.text,
+        )
+    # A refusal may be a constant, which would keep the frames of every request it refused.
+    error.with_traceback(None)
+    return error_answer(_answer(error), request_id)
+
+
+def _admission(route: Route, services: Services, admit: Admitting | None) -> _AdmittingAny:
+    """Return what identifies the callers of a route, or refuses them."""
+    # A route with its own admission gets only requests that aiohttp read.
+    admitted = (
+        cast("_AdmittingAny", admit)
+        if admit
+        else _by_token(route, services.authenticator, services.strangers)
+    )
+    hosts = services.settings.allowed_hosts
+    return _at_its_host(admitted, hosts) if hosts else admitted
+
+
+def _nobody(_authorization: str | None) -> Identity | None:
+    """Recognise nobody."""
+    return None
+
+
+def _at_its_host(admitted: _AdmittingAny, names: tuple[str, ...]) -> _AdmittingAny:
+    """Return an admission that first refuses requests to any other host name."""
+
+    async def admit(asked: Asked) -> Identity:
+        if not is_served(told(asked, "host"), names):
+            raise _WRONG_HOST
+        return await admitted(asked)
+
+    return admit
+
+
+def _by_token(route: Route, authenticator: Authenticator, strangers: Strangers) -> _AdmittingAny:
     """Return an admission by bearer token, for the route's access and scope."""
     access, scope = route.access, route.scope
 
@@ -190,8 +238,10 @@ def _by_token(route: Route, authenticator: Authenticator) -> _AdmittingAny:
         if access is Access.OPEN:
             return _NOBODY
         header = authorization(asked)
-        known = authenticator.known(header, access)
-        identity = known or await authenticator.authenticate(header, access)
+        identity = authenticator.known(header, access)
+        if identity is None:
+            with strangers.verifying.one(strangers.caller(asked)):
+                identity = await authenticator.authenticate(header, access)
         if scope and scope not in identity.scopes:
             raise ApiError(403, "missing scope", "forbidden")
         return identity
@@ -199,18 +249,23 @@ def _by_token(route: Route, authenticator: Authenticator) -> _AdmittingAny:
     return admit
 
 
-def _with_large_body(route: Route, services: Services) -> Handler:
-    """Return a handler that reads its body within the room for large bodies."""
-    limits, room = services.settings.limits, services.large_bodies
+def _with_body(route: Route, services: Services) -> Handler:
+    """Return a handler that reads its body within its caller's share of a room."""
+    bodies, strangers, settings = services.bodies, services.strangers, services.settings
+    bytes_max = result_bytes_max(settings) if route.large else settings.limits.max_body_bytes
 
     async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
-        with room.body() as body:
-            call.text = await _body(
-                call.request, limits, route.unreadable, bytes_max=room.bytes_max, large=body
-            )
+        with bodies.of(call.identity.tenant) as body:
+            call.text = await body.text(call.request, route.unreadable, bytes_max=bytes_max)
             return await route.handler(call)
 
-    return handle
+    async def handle_stranger(call: Call) -> web.StreamResponse | HttpAnswer[Any]:
+        holder = strangers.caller(call.request)
+        with bodies.of(holder, room=strangers.bytes) as body:
+            call.text = await body.text(call.request, route.unreadable, bytes_max=BODY_BYTES_MAX)
+            return await route.handler(call)
+
+    return handle_stranger if route.access is Access.OPEN else handle
 
 
 def _traced(route: Route, handle: Answering, tracing: Tracing) -> Answering:
@@ -236,7 +291,7 @@ def request_id_of(request: web.BaseRequest | Whole) -> str:
     given = request.headers.get("x-request-id")
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given
-    return new_request_id()
+    return f"{random.getrandbits(128):032x}"
 
 
 def new_request_id() -> str:
@@ -270,48 +325,3 @@ def _answer(refused: ApiError | AccessRefused | CodeqError) -> ApiError:
             return auth_unavailable()
         case CodeqError():
             return from_failure(refused)
-
-
-async def _body(
-    request: web.Request,
-    limits: LimitSettings,
-    unreadable: str,
-    *,
-    bytes_max: int = 0,
-    large: Body | None = None,
-) -> str:
-    bytes_max = bytes_max or limits.max_body_bytes
-    length = request.content_length
-    if length is not None and length > bytes_max:
-        raise body_too_large(bytes_max)
-    if large is not None and length is not None:
-        large.grown(length)
-    try:
-        if request.content.is_eof() and request.content.exception() is None:
-            # A small body arrives with the head, so no deadline is needed.
-            body: bytes | bytearray = request.content.read_nowait()
-            if len(body) > bytes_max:
-                raise body_too_large(bytes_max)
-        else:
-            async with asyncio.timeout(limits.body_timeout_ms / 1000):
-                body = await _whole(request, bytes_max, large)
-    except TimeoutError as stalled:
-        raise STALLED from stalled
-    except (web.RequestPayloadError, HttpProcessingError) as broken:
-        raise invalid_body(unreadable) from broken
-    try:
-        return body.decode()
-    except UnicodeDecodeError as error:
-        raise invalid_body(unreadable) from error
-
-
-async def _whole(request: web.Request, bytes_max: int, large: Body | None) -> bytearray:
-    """Read a body of unknown length, up to its limit."""
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > bytes_max:
-            raise body_too_large(bytes_max)
-        if large is not None:
-            large.grown(len(body))
-    return body

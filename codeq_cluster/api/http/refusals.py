@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.broker.requests.producer import over_budget
+from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.errors import LimitExceeded
+from codeq_cluster.ratelimit.token_bucket import Scope
 
 INVALID_COMMAND = bad_request("invalid command", "invalid-command")
 INVALID_STATUS = bad_request("invalid status", "invalid-status")
@@ -66,3 +70,13 @@ def body_too_large(bytes_max: int) -> ApiError:
 def invalid_field(field: str, message: str) -> ApiError:
     """Return the 422 that names one field of a body."""
     return ApiError(422, f"invalid {field}: {message}", "invalid-field", extra={"field": field})
+
+
+def rate_limited(scope: Scope, operation: str) -> ApiError:
+    """Return the 429 for an exceeded rate."""
+    return from_failure(LimitExceeded(scope=scope, operation=operation, retry_after_s=1))
+
+
+def budget_exceeded(limit: str, operation: str) -> ApiError:
+    """Return the 429 for an exhausted budget."""
+    return from_failure(over_budget(Rejected(Rejection.BUDGET_EXCEEDED, limit), operation))

@@ -9,10 +9,14 @@ HEADERS: Mapping[str, str] = {
     "Server": "codeq-cluster",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 
 def guard(headers: MutableMapping[str, str]) -> None:
-    """Forbid caching and content sniffing, unless the answer sets these headers itself."""
+    """Add each header that the answer does not set itself."""
     for name, text in HEADERS.items():
         headers.setdefault(name, text)

@@ -42,9 +42,10 @@ class Whole:
         headers: One value each, by name in lower case.
         match_info: The named parts of the path.
         query_string: Always empty.
+        remote: The address of the connection's other end; set by the connection.
     """
 
-    __slots__ = ("body", "headers", "match_info")
+    __slots__ = ("body", "headers", "match_info", "remote")
 
     method = "POST"
     query_string = ""
@@ -55,6 +56,7 @@ class Whole:
         self.headers = headers
         self.match_info = match_info
         self.body = body
+        self.remote = ""
 
     def text(self, unreadable: str) -> str:
         """Return the body as text.
@@ -83,14 +85,14 @@ class WholeRoutes(Generic[R]):
         self._begin = f"POST {base}".encode()
         self._base = f"{base}/"
         self._body_bytes_max = body_bytes_max
-        self._fixed: dict[str, R] = {}
+        self._fixed: dict[bytes, R] = {}  # By the request's line.
         self._of_a_task: dict[str, R] = {}
 
     def add(self, path: str, route: R) -> None:
         """Add a route: a fixed path, or one with an id between the base and a last word."""
         before, named, after = path.partition(_ID)
         if not named:
-            self._fixed[path] = route
+            self._fixed[f"POST {path} HTTP/1.1".encode()] = route
             return
         assert before == self._base, path
         self._of_a_task[after] = route
@@ -103,12 +105,11 @@ class WholeRoutes(Generic[R]):
         head_end = data.find(b"\r\n\r\n", line_end, _HEAD_BYTES_MAX)
         if head_end < 0:
             return None
-        line = _LINE.fullmatch(data, 0, line_end)
-        if line is None:
-            return None
-        route, match_info = self._route(line[1].decode())
+        route, match_info = self._fixed.get(data[:line_end]), _NONE
         if route is None:
-            return None
+            route, match_info = self._route(data, line_end)
+            if route is None:
+                return None
         headers = _headers(data[line_end + 2 : head_end + 2])
         body = data[head_end + 4 :]
         if headers is None or int(headers["content-length"]) != len(body):
@@ -117,10 +118,9 @@ class WholeRoutes(Generic[R]):
             return None
         return route, Whole(headers, match_info, body)
 
-    def _route(self, path: str) -> tuple[R | None, Mapping[str, str]]:
-        route = self._fixed.get(path)
-        if route is not None:
-            return route, _NONE
+    def _route(self, data: bytes, line_end: int) -> tuple[R | None, Mapping[str, str]]:
+        line = _LINE.fullmatch(data, 0, line_end)
+        path = line[1].decode() if line is not None else ""
         task_id, slash, last = path[len(self._base) :].partition("/")
         # A segment of dots may be read as a parent directory.
         if not task_id.strip(".") or not path.startswith(self._base):

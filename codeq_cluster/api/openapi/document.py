@@ -7,25 +7,13 @@ from collections.abc import Sequence
 import msgspec
 
 from codeq_cluster import __version__
-from codeq_cluster.api.http.middleware import Route
-from codeq_cluster.api.openapi import (
-    artifacts,
-    audit,
-    backups,
-    cluster,
-    components,
-    dead_letters,
-    deliveries,
-    operation,
-    ops,
-    queues,
-    subscriptions,
-    task_lists,
-    tasks,
-    workers,
-)
-from codeq_cluster.api.openapi.types import BodyFields, Json, Operations
-from codeq_cluster.settings import NodeSettings
+from codeq_cluster.api.declared.bodies import REF
+from codeq_cluster.api.declared.operations import JSON, Operation
+from codeq_cluster.api.openapi import operation
+from codeq_cluster.api.openapi.operation import Json
+from codeq_cluster.api.routes.webhooks import SENT, SIGNED
+from codeq_cluster.settings import NodeSettings, WebhookSettings
+from codeq_cluster.webhooks.http_client import DELIVERY
 
 _ABOUT = """A task broker for several machines, wire-compatible with codeQ.
 
@@ -38,50 +26,15 @@ Before any route is reached: 400 `bad-request` for what is no HTTP, 404 `no-such
 """
 
 
-def operations(settings: NodeSettings) -> Operations:
-    """Return the description of each handler on a node with these settings."""
-    limits = settings.limits
-    return {
-        **tasks.operations(limits),
-        **workers.operations(limits),
-        **artifacts.operations(limits),
-        **dead_letters.OPERATIONS,
-        **task_lists.OPERATIONS,
-        **queues.OPERATIONS,
-        **deliveries.OPERATIONS,
-        **audit.OPERATIONS,
-        **cluster.operations(settings.shards),
-        **backups.operations(settings.raft.entry_bytes_max),
-        **subscriptions.OPERATIONS,
-        **ops.OPERATIONS,
-    }
-
-
-def fields(settings: NodeSettings) -> BodyFields:
-    """Return the description of bodies' fields beyond their types, with these settings."""
-    return {
-        **tasks.fields(settings),
-        **workers.fields(settings),
-        **artifacts.fields(settings.limits),
-        **dead_letters.FIELDS,
-        **task_lists.FIELDS,
-        **queues.FIELDS,
-        **deliveries.FIELDS,
-        **cluster.fields(settings.shards),
-        **subscriptions.fields(settings.webhooks.subscription_min_interval_seconds),
-    }
-
-
-def encoded(table: Sequence[Route], settings: NodeSettings) -> bytes:
+def encoded(operations: Sequence[Operation], settings: NodeSettings) -> bytes:
     """Return the document that describes the routes as a node with these settings serves them."""
-    known = operations(settings)
-    schema_of, schemas = components.answers(known)
-    schemas |= components.requests(fields(settings))
+    schema_of, schemas = operation.answers(operations)
+    schemas |= operation.requests(operations, settings)
     paths: dict[str, Json] = {}
-    for route in table:
-        made = operation.operation(route, known[route.handler], settings, schema_of)
-        paths.setdefault(route.path, {})[route.method.lower()] = made
-    tags = dict(operation.tag(route.handler) for route in table)
+    for each in operations:
+        made = operation.described(each, settings, schema_of)
+        paths.setdefault(each.path, {})[each.method.lower()] = made
+    tags = dict(operation.tag(each) for each in operations)
     document = {
         "openapi": "3.1.0",
         "info": {"title": "codeq-cluster", "version": __version__, "description": _ABOUT},
@@ -93,9 +46,52 @@ def encoded(table: Sequence[Route], settings: NodeSettings) -> bytes:
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": text} for name, text in tags.items()],
         "paths": paths,
+        "webhooks": _sent(settings.webhooks),
         "components": {
             "schemas": dict(sorted(schemas.items())),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
     }
     return msgspec.json.encode(document)
+
+
+def _sent(settings: WebhookSettings) -> dict[str, Json]:
+    """Return the requests that a node with these settings makes.
+
+    Their schemas are no components: a generator for Go drops those that no route refers to.
+    """
+    signed = bool(settings.hmac_secret)
+    _, components = msgspec.json.schema_components(
+        [type(each.example) for each in SENT.values()], ref_template=REF
+    )
+    found: dict[str, Json] = {}
+    for name, each in SENT.items():
+        body = type(each.example).__name__
+        for field, about in each.fields.items():
+            components[body]["properties"][field]["description"] = about
+        content = {"schema": components[body], "example": each.example}
+        parameters = [
+            {
+                "name": header,
+                "in": "header",
+                "required": header == DELIVERY or (signed and header in SIGNED),
+                "description": about,
+                "schema": {"type": "string"},
+            }
+            for header, about in each.headers.items()
+        ]
+        answers = {
+            "2XX": {"description": "Accepted; the body is not read."},
+            "default": {"description": "Not accepted."},
+        }
+        found[name] = {
+            "post": {
+                "summary": each.summary,
+                "description": each.text,
+                "operationId": name,
+                "parameters": parameters,
+                "requestBody": {"required": True, "content": {JSON: content}},
+                "responses": answers,
+            }
+        }
+    return found

@@ -1,35 +1,32 @@
-"""Operation: one route with its handler's description, as an operation of the document."""
+"""Operation: a declared route, and the types of its bodies, in the words of the document."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, get_args, get_origin, get_type_hints
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 
+from codeq_cluster.api.declared.bodies import REF, DeclaredField, Schema
+from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, JSON, Answer, Operation
+from codeq_cluster.api.declared.parameters import Parameter
+from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.bodies import result_bytes_max
 from codeq_cluster.api.http.errors import (
     ApiError,
+    Envelope,
     auth_unavailable,
     envelope,
     from_access,
     from_failure,
     invalid_body,
 )
-from codeq_cluster.api.http.memory_limits import result_bytes_max
-from codeq_cluster.api.http.middleware import Handler, Route
+from codeq_cluster.api.http.middleware import Handler
 from codeq_cluster.api.http.refusals import NEVER_STALE, STALLED, body_too_large
-from codeq_cluster.api.openapi.components import REF, body_of
-from codeq_cluster.api.openapi.types import (
-    COMMAND_SCHEMA,
-    JSON,
-    DescribedAnswer,
-    DescribedBody,
-    DescribedOperation,
-    Json,
-    Parameter,
-)
 from codeq_cluster.auth import Access, AccessRefused, Role
 from codeq_cluster.auth.identity import NO_TENANT_DATA, PAGE_ALONE, lacks
 from codeq_cluster.errors import MethodUnknown, NoLeader, OutcomeUnknown, Overloaded
@@ -58,6 +55,7 @@ _WORKER_REFUSED = (
     AccessRefused(403, "missing scope"),
 )
 _FAILED = (NoLeader(), Overloaded("a queue"), OutcomeUnknown(), MethodUnknown())
+_CROWDED = (Overloaded("a room"),)
 
 _COMMANDS = {"command", "name"}  # The names of a command, and of a topic by its command, in paths.
 
@@ -74,78 +72,75 @@ _USUAL_HEADERS = {
         "schema": {"type": "string"},
     },
     "X-Content-Type-Options": {"description": "`nosniff`.", "schema": {"type": "string"}},
+    "X-Frame-Options": {"description": "`DENY`.", "schema": {"type": "string"}},
 }
 
 
-def operation(
-    route: Route,
-    described: DescribedOperation,
-    settings: NodeSettings,
-    schema_of: Mapping[str, Json],
-) -> Json:
-    """Return the operation of a route on a node with these settings.
+def described(operation: Operation, settings: NodeSettings, schema_of: Mapping[str, Json]) -> Json:
+    """Return an operation of the document.
 
     Args:
-        route: From the route table; its handler's docstring says what it does.
-        described: The description of its requests and answers.
-        settings: They bound bodies.
+        operation: Its handler's docstring says what it does.
+        settings: Of the node; they bound bodies.
         schema_of: The schema of each answer's body, by its type's text.
     """
-    first, *more = inspect.cleandoc(route.handler.__doc__ or "").split("\n\n")
-    caller = _CALLER[route.access] + (f" with the scope `{route.scope}`." if route.scope else "")
+    first, *more = inspect.cleandoc(operation.handler.__doc__ or "").split("\n\n")
+    scope = operation.scope
+    caller = _CALLER[operation.access] + (f" with the scope `{scope}`." if scope else "")
     made: Json = {
-        "tags": [tag(route.handler)[0]],
-        "operationId": operation_id(route.handler),
+        "tags": [tag(operation)[0]],
+        "operationId": operation_id(operation),
         "summary": first.removesuffix("."),
         "description": " ".join([first, *more, caller]),
-        "security": [{"bearer": [route.scope] if route.scope else []}]
-        if route.access is not Access.OPEN
+        "security": [{"bearer": [scope] if scope else []}]
+        if operation.access is not Access.OPEN
         else [],
-        "parameters": [*_of_path(route.path), *map(_parameter, described.parameters)],
+        "parameters": [
+            *_of_path(operation.path),
+            *(_parameter(each, settings) for each in operation.parameters),
+        ],
         "responses": {
-            str(each.status): _answer(each, body_of(each, route.handler), schema_of)
-            for each in described.answers
+            str(each.status): _answer(each, body_of(each, operation.handler), schema_of)
+            for each in operation.answers
         },
     }
-    errors: dict[int, list[ApiError]] = {}
-    for error in (*_usual_errors(route, described, settings), *described.errors):
-        errors.setdefault(error.status, []).append(error)
-    for status, of_status in sorted(errors.items()):
-        made["responses"][str(status)] = _error(of_status)
-    if described.body is not None:
-        made["requestBody"] = _body(described.body)
-    elif described.binary:
+    errors: dict[int, dict[str, ApiError]] = {}
+    for error in (*_usual_errors(operation, settings), *operation.refusals(settings)):
+        errors.setdefault(error.status, {}).setdefault(error.text, error)
+    for status, by_text in sorted(errors.items()):
+        made["responses"][str(status)] = _error(list(by_text.values()))
+    if operation.body is not None:
+        made["requestBody"] = _body(operation, settings)
+    elif operation.binary:
         made["requestBody"] = {"required": True, "content": {"*/*": {"schema": {}}}}
     return made
 
 
-def operation_id(handler: Handler) -> str:
-    """Return the name of a handler's operation: its module and its function."""
-    return f"{handler.__module__.rpartition('.')[2]}_{getattr(handler, '__name__', '')}"
+def operation_id(operation: Operation) -> str:
+    """Return the name of an operation: its feature and its function."""
+    return f"{operation.feature}_{getattr(operation.handler, '__name__', '')}"
 
 
-def tag(handler: Handler) -> tuple[str, str]:
-    """Return the subject of a handler's module, and its description."""
-    # Both are in the first line of a handler's module.
-    name, _, text = (sys.modules[handler.__module__].__doc__ or "").strip().partition(": ")
+def tag(operation: Operation) -> tuple[str, str]:
+    """Return the name of an operation's feature, and its description."""
+    name, _, text = operation.about.strip().partition(": ")
     return name, text[:1].upper() + text[1:]
 
 
-def _body(body: DescribedBody) -> Json:
-    schema: Json = {"$ref": REF.format(name=body.type.__name__)}
-    if body.required:
-        schema["required"] = list(body.required)
+def _body(operation: Operation, settings: NodeSettings) -> Json:
+    assert operation.body is not None
+    schema: Json = {"$ref": REF.format(name=operation.body.body.__name__)}
+    if operation.required:
+        schema["required"] = list(operation.required)
         # Null is the same as absent.
-        schema["properties"] = {name: {"not": {"type": "null"}} for name in body.required}
-    content = {"schema": schema, "example": body.example}
-    return {"required": not body.may_miss, "content": {JSON: content}}
+        schema["properties"] = {name: {"not": {"type": "null"}} for name in operation.required}
+    example = operation.example
+    content = {"schema": schema, "example": example(settings) if callable(example) else example}
+    return {"required": not operation.may_miss, "content": {JSON: content}}
 
 
-def _answer(answer: DescribedAnswer, body: object, schema_of: Mapping[str, Json]) -> Json:
-    made: Json = {
-        "description": answer.text,
-        "headers": _headers(answer.headers) | _USUAL_HEADERS,
-    }
+def _answer(answer: Answer, body: object, schema_of: Mapping[str, Json]) -> Json:
+    made: Json = {"description": answer.text, "headers": _headers(answer.headers) | _USUAL_HEADERS}
     if body is not None:
         content: Json = {"schema": schema_of[repr(body)]}
         if answer.example is not None:
@@ -156,9 +151,7 @@ def _answer(answer: DescribedAnswer, body: object, schema_of: Mapping[str, Json]
     return made
 
 
-def _usual_errors(
-    route: Route, described: DescribedOperation, settings: NodeSettings
-) -> Iterable[ApiError]:
+def _usual_errors(route: Operation, settings: NodeSettings) -> Iterable[ApiError]:
     """Yield the errors of requests that do not reach their handler, or that find no shard."""
     if route.access is not Access.OPEN:
         yield from map(from_access, _REFUSED)
@@ -183,8 +176,8 @@ def _usual_errors(
         yield body_too_large(
             result_bytes_max(settings) if route.large else settings.limits.max_body_bytes
         )
-    if described.replicated:
-        yield from map(from_failure, _FAILED)
+    failed = _FAILED if route.replicated else _CROWDED if route.access is not Access.OPEN else ()
+    yield from map(from_failure, failed)
     yield ApiError(500, "internal error", "internal")
 
 
@@ -200,12 +193,12 @@ def _of_path(path: str) -> list[Json]:
     ]
 
 
-def _parameter(parameter: Parameter) -> Json:
+def _parameter(parameter: Parameter, settings: NodeSettings) -> Json:
     return {
         "name": parameter.name,
         "in": parameter.place,
         "required": parameter.required,
-        "description": parameter.text,
+        "description": parameter.text.format(node=settings),
         "schema": parameter.schema,
     }
 
@@ -236,3 +229,96 @@ def _error(errors: Sequence[ApiError]) -> Json:
         "headers": _headers(headers) | _USUAL_HEADERS,
         "content": {JSON: {"schema": schema, "examples": examples}},
     }
+
+
+Json = dict[str, Any]
+
+_BODILESS = {204, 304}
+
+
+def answers(operations: Sequence[Operation]) -> tuple[dict[str, Json], dict[str, Json]]:
+    """Return the schema of each answer's body, by its type's text; and the components."""
+    bodies = [
+        body
+        for each in operations
+        for answer in each.answers
+        if (body := body_of(answer, each.handler)) is not None
+    ]
+    described, components = msgspec.json.schema_components([*bodies, Envelope], ref_template=REF)
+    components["Error"] = components.pop(Envelope.__name__)
+    for component in components.values():
+        if "enum" in component:
+            component["type"] = "string"  # The library names only the members.
+    return dict(zip(map(repr, bodies), described, strict=False)), components
+
+
+def requests(operations: Sequence[Operation], settings: NodeSettings) -> dict[str, Json]:
+    """Return the components of request bodies, on a node with these settings."""
+    schemas = {
+        each.body.__name__: each
+        for operation in operations
+        if operation.body is not None
+        for each in with_items(operation.body)
+    }
+    _, components = msgspec.json.schema_components(
+        map(_describable, schemas.values()), ref_template=REF
+    )
+    for name, schema in schemas.items():
+        _complete(components[name], schema, settings)
+    return components
+
+
+def body_of(answer: Answer, handler: Handler) -> Any:
+    """Return the type of an answer's body, None if it has none, or none in JSON."""
+    if answer.media != JSON or answer.status in _BODILESS:
+        return None
+    return answer.body or _returned(handler)
+
+
+@lru_cache(maxsize=128)
+def _returned(handler: Handler) -> Any:
+    """Return the type of the body that a handler's signature names."""
+    returned = get_type_hints(handler)["return"]
+    assert get_origin(returned) is HttpAnswer, f"{handler} does not say what its body is"
+    [body] = get_args(returned)
+    return body
+
+
+def with_items(schema: Schema[Any]) -> Iterator[Schema[Any]]:
+    """Yield a body, and the bodies that are items of its fields."""
+    yield schema
+    for field in schema.fields:
+        if field.said.each is not None:
+            yield from with_items(field.said.each)
+
+
+def _complete(component: Json, schema: Schema[Any], settings: NodeSettings) -> None:
+    """Add what the type does not say."""
+    # The decoder is strict for speed; bodies it refuses are read again without unknown fields.
+    if schema.unknown is None:
+        del component["additionalProperties"]
+    component["required"] = [field.name for field in schema.fields if field.required]
+    if schema.one_of:
+        component["anyOf"] = [{"required": [name]} for name in schema.one_of]
+    for field in schema.fields:
+        component["properties"][field.name] |= field.facts(settings)
+
+
+def _describable(schema: Schema[Any]) -> type[Struct]:
+    """Return a copy that msgspec can describe: it cannot describe a default of raw JSON."""
+    return msgspec.defstruct(
+        schema.body.__name__,
+        list(_plain(schema.fields)),
+        namespace={"__doc__": schema.body.__doc__},
+        forbid_unknown_fields=True,
+        kw_only=True,
+    )
+
+
+def _plain(fields: Iterable[DeclaredField]) -> Iterator[tuple[str, Any, Any]]:
+    for field in fields:
+        kind = field.plain if field.required or field.plain is Raw else field.plain | None
+        default = msgspec.NODEFAULT if field.required else field.default
+        if isinstance(default, Raw):
+            default = msgspec.json.decode(default)
+        yield field.name, kind, msgspec.field(default=default)

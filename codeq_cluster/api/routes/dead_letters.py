@@ -2,44 +2,204 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
+from codeq_cluster.api.declared.parameters import query, whole
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
-from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.http.refusals import TASK_NOT_FOUND, bounded, no_flag, too_many
-from codeq_cluster.api.routes.listing import listed_tasks
-from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.dead_letter_views import DeadLetters, Deleted, ErrorGroup, Requeued
-from codeq_cluster.api.schemas.task_views import TaskAndResult, result_view, task_view
+from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
+from codeq_cluster.api.routes.listing import ERROR, PAGE, listed_tasks
+from codeq_cluster.api.routes.task_views import (
+    CURSOR,
+    DEAD,
+    DEAD_RESULT,
+    TaskAndResult,
+    TaskView,
+    result_view,
+    task_view,
+)
+from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
-from codeq_cluster.broker.requests.operators import Done
+from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
 from codeq_cluster.broker.values import FoundTask
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.bounds import COMMAND, is_deeper
+from codeq_cluster.core.error_kinds import error_kind
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.merge_patch import NoObject, patched
 from codeq_cluster.core.task import State
 
-IDS_MAX = 1000  # In one request: read at once, 1000 x about 400 bytes.
+ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
-_INVALID = invalid_body()
-_NAMES = requests.SELECTION.names
-INVALID_GROUP_BY = bad_request("invalid 'groupBy' (use error)", "invalid-query")
+IDS_MAX = 1000  # In one request: read at once, 1000 x about 400 bytes.
+PATCHED_MAX = 1000  # In one request: each is an operation of its own.
+
+INVALID_GROUP_BY = bad_request("invalid 'groupBy' (use error or kind)", "invalid-query")
+NO_PATCH = bad_request("invalid 'patch' (must be a JSON object)", "invalid-patch")
 INVALID_IDS = bad_request("invalid 'ids' (name at least one)", "invalid-ids")
 EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
-_WORDS = {"false": False, "0": False, "true": True, "1": True}
+EMPTY_KIND = bad_request("invalid 'kind' (must not be empty)", "out-of-range")
+
+_KIND = "Only those whose error is of this kind: an error, or its kind as `groupBy=kind` shows it."
+_DRY_RUN = query(
+    "dryRun", "`true` counts the tasks and changes nothing.", type="boolean", default=False
+)
+_BY_LIMIT = whole("limit", "Maximum number of tasks; the newest are taken.", least=1, most=BULK_MAX)
+_SELECTED_BY = (
+    query(
+        "ids",
+        "Ids separated by commas. A field of the body overrides its parameter.",
+        pattern=f"^{COMMAND.pattern}(,{COMMAND.pattern})*$",
+    ),
+    query("error", ERROR.text, minLength=1),
+    query("kind", _KIND, minLength=1),
+    _BY_LIMIT,
+    _DRY_RUN,
+)
+
+
+def ids_field(text: str) -> Any:
+    """Return a field of ids, which `read_ids` checks; a task's command has the form of any."""
+    refused = (INVALID_IDS, too_many("ids", IDS_MAX))
+    return field(text, refused=refused, minItems=1, maxItems=IDS_MAX, items=COMMAND_SCHEMA)
+
+
+class SelectionBody(Body):
+    """A selection of dead letters, and whether only to count them."""
+
+    ids: list[str] | None = ids_field("Only these tasks; absent for all.")
+    error: str | None = field(ERROR.text, min_length=1, refused=(EMPTY_ERROR,))
+    kind: str | None = field(_KIND, min_length=1, refused=(EMPTY_KIND,))
+    limit: int | None = field(
+        f"Maximum number of tasks, {BULK_MAX} when absent; the newest are taken.", ge=1, le=BULK_MAX
+    )
+    dry_run: bool | None = field("Count the tasks and change nothing.")
+
+
+class RequeueBody(SelectionBody):
+    """A selection of dead letters, and a merge patch of their payloads."""
+
+    patch: Raw = field(
+        "A JSON object, merged into each payload (RFC 7396) before the requeue; at "
+        f"most {PATCHED_MAX} tasks in one request then. A payload that it does not fit is left "
+        "alone.",
+        type=["object", "null"],
+        refused=(NO_PATCH,),
+        default=Raw(b"null"),
+    )
+
+
+def unknown_name(name: str, known: Sequence[str]) -> ApiError:
+    """Return the error for an unknown selector, which would otherwise select everything."""
+    shown = f"invalid '{name[:64]}' (unknown: use {', '.join(known)})"
+    return bad_request(shown, "unknown-name")
+
+
+_SELECTION = Schema(SelectionBody, unknown=unknown_name)
+_REQUEUE = Schema(RequeueBody, unknown=unknown_name)
+
+
+class ErrorGroup(Struct):
+    """The number of dead letters with one error."""
+
+    error: str
+    count: int
+
+
+class ErrorKindRow(Struct, rename="camel", kw_only=True):
+    """Dead letters with the same kind of error, and one of their errors in full."""
+
+    kind: str
+    sample: str
+    count: int
+    newest_at: str
+    oldest_at: str
+
+
+class DeadLetters(Struct):
+    """A page of a list, whose cursor is missing at its end; or the causes of the dead letters.
+
+    Groups come with the most frequent first, and `more` says that not all `matched` were examined.
+    """
+
+    tasks: list[TaskView] | UnsetType = UNSET
+    cursor: str | UnsetType = UNSET
+    groups: list[ErrorGroup] | UnsetType = UNSET
+    kinds: list[ErrorKindRow] | UnsetType = UNSET
+    matched: int | UnsetType = UNSET
+    more: bool | UnsetType = UNSET
+
+
+class Requeued(Struct, rename="camel", kw_only=True):
+    """The result of requeueing dead letters; a dry run only counts them.
+
+    With a patch, `leftAlone` counts those whose payload it does not fit; a dry run shows the
+    payload of the newest one `before` and `after` it, which is null if the patch does not fit.
+    """
+
+    matched: int
+    requeued: int
+    left_alone: int | UnsetType = UNSET
+    by_error: Mapping[str, int]
+    more: bool
+    dry_run: bool
+    before: str | UnsetType = UNSET
+    after: str | UnsetType | None = UNSET
+
+
+class Deleted(Struct, rename="camel"):
+    """The result of deleting dead letters; a dry run only counts them."""
+
+    matched: int
+    deleted: int
+    by_error: Mapping[str, int]
+    more: bool
+    dry_run: bool
+
 
 # The selection of dead letters, and whether only to count them.
 _Wanted = tuple[DeadLetterSelection, bool]
 
+_TOLD = "How many were found and how many of them were {}; `more` if some are left."
+_BY_ERROR = {DEAD.error: 2}
+_REQUEUED = Answer(
+    _TOLD.format("requeued"),
+    Requeued(matched=2, requeued=2, by_error=_BY_ERROR, more=False, dry_run=False),
+)
+_DELETED = Answer(
+    _TOLD.format("deleted"),
+    Deleted(matched=2, deleted=2, by_error=_BY_ERROR, more=False, dry_run=False),
+)
+_SELECTION_REFUSED = (INVALID_COMMAND, unknown_name("id", _SELECTION.names))
+_ONE_REFUSED = (INVALID_COMMAND, TASK_NOT_FOUND)
 
-class _Acts(Protocol):
-    def __call__(
-        self, tenant: str, wanted: DeadLetterSelection, *, by: str, dry_run: bool, timeout_s: float
-    ) -> Awaitable[Done]: ...
 
-
+@ROUTES(
+    "GET",
+    "/admin/queues/{command}/dlq",
+    Answer("A page, or the groups.", DeadLetters(tasks=[DEAD], cursor=CURSOR)),
+    parameters=(
+        query(
+            "groupBy",
+            "`error` or `kind` returns the causes with counts instead. Errors that differ only in "
+            "numbers and ids are of one kind.",
+            INVALID_GROUP_BY,
+            enum=["error", "kind"],
+        ),
+        ERROR,
+        query("kind", _KIND),
+        *PAGE,
+    ),
+    errors=(INVALID_COMMAND,),
+)
 async def dead_letters(call: Call) -> HttpAnswer[DeadLetters]:
     """Return the dead letters of a queue, the newest first, or their causes with counts.
 
@@ -49,11 +209,55 @@ async def dead_letters(call: Call) -> HttpAnswer[DeadLetters]:
     queue = call.command().lower()
     group_by = call.query_text("groupBy")
     if group_by:
-        return await _groups(call, queue, group_by)
+        return await _causes(call, queue, group_by)
+    kind = _kind(call.query_text("kind"))
     views, cursor = await listed_tasks(call, queue=queue, places=(QueuePlace.DLQ,))
+    views = [view for view in views if not kind or error_kind(view.error or "") == kind]
     return reply(DeadLetters(tasks=views, cursor=cursor))
 
 
+@ROUTES(
+    "DELETE",
+    "/admin/queues/{command}/dlq",
+    _DELETED,
+    body=_SELECTION,
+    example={"error": DEAD.error, "limit": 100, "dryRun": True},
+    may_miss=True,
+    parameters=_SELECTED_BY,
+    errors=_SELECTION_REFUSED,
+)
+async def delete(call: Call) -> HttpAnswer[Deleted]:
+    """Delete dead letters of a queue: the selected ones, by body or by query, or all."""
+    return await _delete(call, _selected(call, _SELECTION.decode_any(call.text)))
+
+
+@ROUTES(
+    "POST",
+    "/admin/queues/{command}/dlq/requeue",
+    _REQUEUED,
+    body=_REQUEUE,
+    example={"kind": DEAD.error, "patch": {"retries": 3}, "dryRun": True},
+    may_miss=True,
+    parameters=_SELECTED_BY,
+    errors=_SELECTION_REFUSED,
+)
+async def requeue(call: Call) -> HttpAnswer[Requeued]:
+    """Requeue dead letters of a queue: the selected ones, or all.
+
+    Their attempts start again from 1, and their errors stay in their history. A task returns to the
+    queue of its own command. With a patch, their payloads are changed first.
+    """
+    body = _REQUEUE.decode_any(call.text)
+    patch = bytes(body.patch).decode()
+    return await _requeue(call, _selected(call, body), patch="" if patch == "null" else patch)
+
+
+@ROUTES(
+    "GET",
+    "/admin/queues/{command}/dlq/{id}",
+    Answer("The dead letter.", TaskAndResult(DEAD, DEAD_RESULT)),
+    errors=_ONE_REFUSED,
+)
 async def dead_letter(call: Call) -> HttpAnswer[TaskAndResult]:
     """Return one dead letter of a queue, and the result it died with."""
     queue = call.command().lower()
@@ -72,113 +276,173 @@ async def dead_letter(call: Call) -> HttpAnswer[TaskAndResult]:
     return reply(TaskAndResult(task, result_view(ended)))
 
 
-async def requeue(call: Call) -> HttpAnswer[Requeued]:
-    """Requeue dead letters of a queue: the selected ones, or all.
-
-    Their attempts start again from 1, and their errors stay in their history. A task returns to the
-    queue of its own command.
-    """
-    return await _requeue(call, _selected(call))
-
-
-async def delete(call: Call) -> HttpAnswer[Deleted]:
-    """Delete dead letters of a queue: the selected ones, by body or by query, or all."""
-    return await _delete(call, _selected(call))
-
-
-async def requeue_one(call: Call) -> HttpAnswer[Requeued]:
-    """Make one dead letter ready again."""
-    return await _requeue(call, _one(call))
-
-
+@ROUTES(
+    "DELETE",
+    "/admin/queues/{command}/dlq/{id}",
+    _DELETED,
+    parameters=(_DRY_RUN,),
+    errors=_ONE_REFUSED,
+)
 async def delete_one(call: Call) -> HttpAnswer[Deleted]:
     """Delete one dead letter."""
     return await _delete(call, _one(call))
 
 
-async def _groups(call: Call, queue: str, group_by: str) -> HttpAnswer[DeadLetters]:
-    if group_by != "error":
-        raise INVALID_GROUP_BY
-    done = await call.services.broker.operators.requeue(
+@ROUTES(
+    "POST",
+    "/admin/queues/{command}/dlq/{id}/requeue",
+    _REQUEUED,
+    parameters=(_DRY_RUN,),
+    errors=_ONE_REFUSED,
+)
+async def requeue_one(call: Call) -> HttpAnswer[Requeued]:
+    """Make one dead letter ready again."""
+    return await _requeue(call, _one(call))
+
+
+async def _causes(call: Call, queue: str, group_by: str) -> HttpAnswer[DeadLetters]:
+    triage, tenant, timeout_s = call.services.broker.triage, call.identity.tenant, call.timeout_s
+    wanted = DeadLetterSelection(
+        queue=queue, error=call.query_text("error"), kind=_kind(call.query_text("kind"))
+    )
+    match group_by:
+        case "error":
+            done = await triage.requeue(
+                tenant, wanted, by=call.identity.subject, dry_run=True, timeout_s=timeout_s
+            )
+            groups = sorted(done.by_error.items(), key=lambda group: (-group[1], group[0]))
+            views = [ErrorGroup(error, count) for error, count in groups]
+            return reply(DeadLetters(groups=views, matched=len(done.ids), more=done.more))
+        case "kind":
+            found, _, more = await triage.preview(tenant, wanted, timeout_s=timeout_s)
+            matched = sum(each.count for each in found)
+            return reply(DeadLetters(kinds=kind_rows(found), matched=matched, more=more))
+        case _:
+            raise INVALID_GROUP_BY
+
+
+async def _requeue(call: Call, wanted: _Wanted, *, patch: str = "") -> HttpAnswer[Requeued]:
+    selection, dry_run = wanted
+    change = revising(call, patch) if patch else None
+    if change is not None:
+        selection = replace(selection, limit=min(selection.limit, PATCHED_MAX))
+    done = await call.services.broker.triage.requeue(
         call.identity.tenant,
-        DeadLetterSelection(queue=queue, error=call.query_text("error")),
+        selection,
         by=call.identity.subject,
-        dry_run=True,
+        dry_run=dry_run,
+        revising=change,
         timeout_s=call.timeout_s,
     )
-    groups = sorted(done.by_error.items(), key=lambda group: (-group[1], group[0]))
-    views = [ErrorGroup(error, count) for error, count in groups]
-    return reply(DeadLetters(groups=views, matched=done.matched, more=done.more))
-
-
-async def _requeue(call: Call, wanted: _Wanted) -> HttpAnswer[Requeued]:
-    done = await _act(call, call.services.broker.operators.requeue, wanted)
-    return reply(Requeued(done.matched, done.changed, done.by_error, done.more, wanted[1]))
+    answer = Requeued(
+        matched=_found(call, done),
+        requeued=done.changed,
+        left_alone=done.left_alone if patch else UNSET,
+        by_error=done.by_error,
+        more=done.more,
+        dry_run=dry_run,
+    )
+    if dry_run and change is not None and done.ids:
+        shown = await payload_of(call, done.ids[0])
+        if shown is not None:
+            answer.before, answer.after = shown, change(shown)
+    return reply(answer)
 
 
 async def _delete(call: Call, wanted: _Wanted) -> HttpAnswer[Deleted]:
-    done = await _act(call, call.services.broker.operators.delete, wanted)
-    return reply(Deleted(done.matched, done.changed, done.by_error, done.more, wanted[1]))
-
-
-async def _act(call: Call, act: _Acts, wanted: _Wanted) -> Done:
     selection, dry_run = wanted
-    one = "id" in call.request.match_info
-    done = await act(
+    done = await call.services.broker.triage.delete(
         call.identity.tenant,
         selection,
         by=call.identity.subject,
         dry_run=dry_run,
         timeout_s=call.timeout_s,
     )
-    if one and not done.matched:
+    matched = _found(call, done)
+    return reply(Deleted(matched, done.changed, done.by_error, done.more, dry_run))
+
+
+def _found(call: Call, done: Acted) -> int:
+    """Return how many dead letters were found; 404 if the route names one and there is none."""
+    if "id" in call.request.match_info and not done.ids:
         raise TASK_NOT_FOUND
-    return done
+    return len(done.ids)
+
+
+async def payload_of(call: Call, task_id: str) -> str | None:
+    """Return a task's payload; None if it is gone."""
+    found = await call.services.broker.task(
+        call.identity.tenant, task_id, stale=False, timeout_s=call.timeout_s
+    )
+    return None if found is None else found.payload
+
+
+def revising(call: Call, patch: str) -> Revising:
+    """Return the change that a merge patch makes to a payload.
+
+    Raises:
+        ApiError: 400 if the patch is not a JSON object.
+    """
+    try:
+        patched("{}", patch)
+    except NoObject as error:
+        raise NO_PATCH from error
+    return partial(_patched, call, patch)
+
+
+def _patched(call: Call, patch: str, payload: str) -> str | None:
+    """Return the patched payload; None if it is not an object or would be too large."""
+    try:
+        made = patched(payload, patch)
+    except NoObject:
+        return None
+    return made if payload_fits(call, made) else None
+
+
+def payload_fits(call: Call, payload: str) -> bool:
+    """Return whether a create would take this payload."""
+    limits = call.services.settings.limits
+    return len(payload.encode()) <= limits.max_body_bytes and not is_deeper(
+        payload, limits.payload_depth_max
+    )
 
 
 def _one(call: Call) -> _Wanted:
     task_id = call.task_id(not_found=TASK_NOT_FOUND)
-    return DeadLetterSelection(queue=call.command().lower(), ids=(task_id,)), flag(call, "dryRun")
+    selection = DeadLetterSelection(queue=call.command().lower(), ids=(task_id,))
+    return selection, _DRY_RUN.flag(call)
 
 
-def _selected(call: Call) -> _Wanted:
+def _selected(call: Call, body: SelectionBody) -> _Wanted:
     """Read the selection from the body and, for fields it lacks, from the query."""
-    queue = call.command().lower()
-    body = requests.SELECTION.decode_any(call.text, error=_INVALID.text)
-    _refuse_unknown(call)
-    ids, limit, dry_run = body.ids, body.limit, body.dry_run
-    if ids is None and "ids" in call.request.query:
-        ids = [each for each in call.query_text("ids").split(",") if each]
-    if limit is None and call.query_text("limit"):
-        limit = call.query_integer("limit")
-    if dry_run is None:
-        dry_run = flag(call, "dryRun")
-    error = body.error
-    if error is None and "error" in call.request.query:
-        error = call.query_text("error")
-    if error == "":
-        # An empty error must not select every error.
-        raise EMPTY_ERROR
-    wanted = DeadLetterSelection(queue=queue, error=error or "")
-    if limit is not None:
-        wanted = replace(wanted, limit=bounded("limit", limit, least=1, most=BULK_MAX))
-    if ids is not None:
-        wanted = replace(wanted, ids=read_ids(ids))
-    return wanted, dry_run
-
-
-def unknown_name(name: str) -> ApiError:
-    """Return the error for an empty selector, which would otherwise select everything."""
-    shown = f"invalid '{name[:64]}' (unknown: use {', '.join(_NAMES)})"
-    return bad_request(shown, "unknown-name")
-
-
-def _refuse_unknown(call: Call) -> None:
-    unknown = next((name for name in call.request.query if name not in _NAMES), None)
-    if unknown is None:
-        unknown = requests.SELECTION.unknown(call.text)
+    queue, asked = call.command().lower(), call.request.query
+    unknown = next((name for name in asked if name not in _SELECTION.names), None)
     if unknown is not None:
-        raise unknown_name(unknown)
+        raise unknown_name(unknown, _SELECTION.names)
+    ids = body.ids
+    if ids is None and "ids" in asked:
+        ids = [each for each in asked["ids"].split(",") if each]
+    limit = _BY_LIMIT.read(call) if body.limit is None else body.limit
+    error = asked.get("error") if body.error is None else body.error
+    kind = asked.get("kind") if body.kind is None else body.kind
+    # An empty error must not select every error.
+    if error == "":
+        raise EMPTY_ERROR
+    if kind == "":
+        raise EMPTY_KIND
+    wanted = DeadLetterSelection(
+        queue=queue,
+        ids=() if ids is None else read_ids(ids),
+        error=error or "",
+        kind=_kind(kind or ""),
+        limit=limit or BULK_MAX,
+    )
+    return wanted, _DRY_RUN.flag(call) if body.dry_run is None else body.dry_run
+
+
+def _kind(text: str) -> str:
+    """Return the kind of an error; a kind is the kind of itself."""
+    return error_kind(text) if text else ""
 
 
 def read_ids(ids: list[str]) -> tuple[str, ...]:
@@ -196,15 +460,19 @@ def read_ids(ids: list[str]) -> tuple[str, ...]:
     return tuple(ids)
 
 
-def flag(call: Call, name: str) -> bool:
-    """Return a flag of the query; an empty value does not mean false: it may guard a deletion."""
-    if name not in call.request.query:
-        return False
-    said = call.query_text(name)
-    if said not in _WORDS:
-        raise no_flag(name)
-    return _WORDS[said]
-
-
 def _died_in(found: FoundTask, queue: str) -> bool:
     return found.task.state is State.DEAD and found.task.dead_queue == queue
+
+
+def kind_rows(found: Sequence[ErrorKind]) -> list[ErrorKindRow]:
+    """Render kinds of errors, the most frequent first."""
+    return [
+        ErrorKindRow(
+            kind=each.kind,
+            sample=each.sample,
+            count=each.count,
+            newest_at=rfc3339(each.newest_ms),
+            oldest_at=rfc3339(each.oldest_ms),
+        )
+        for each in sorted(found, key=lambda each: -each.count)
+    ]

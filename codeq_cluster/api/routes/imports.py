@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
-import msgspec
-from aiohttp import web
-from aiohttp.http import HttpProcessingError
+from msgspec import Struct
+from msgspec.structs import asdict
 
+from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
-from codeq_cluster.api.http.call import COMMAND, Call
+from codeq_cluster.api.http.bodies import import_bytes_max
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.http.refusals import STALLED, body_too_large
-from codeq_cluster.api.routes.dead_letters import flag
-from codeq_cluster.api.schemas.backup_views import ImportView, import_view
-from codeq_cluster.backup.manifest import is_id
+from codeq_cluster.api.routes.task_views import NOON_MS, TASK_ID
+from codeq_cluster.auth import Access
+from codeq_cluster.backup.manifest import ID, is_id
 from codeq_cluster.backup.tenant_rows import tenant_name
+from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals
 from codeq_cluster.codec.levels import LEVEL_MAX
 from codeq_cluster.codec.records import RecordInvalid
-from codeq_cluster.core.importing import fault, item_fault
-from codeq_cluster.core.items import Topic
-from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.faults import fault, new_item_fault
+from codeq_cluster.core.items import KIND_OF, audit_id, audit_ms
+from codeq_cluster.core.outcomes import Imported
 
-_BYTES_MIN = 2 * 2**20
-TASKS_MAX = 256  # Per request, and as many items: 25 ms of decisions on one shard.
+AT_ONCE = 4  # Parts on one node: reading and decoding hold several copies of each.
+
+ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
 INVALID_BACKUP = bad_request("invalid 'backup' (use the id of the backup)", "invalid-query")
-OTHER_TENANT = ApiError(403, "the token is not of the tenant that 'tenant' names", "other-tenant")
-MALFORMED = invalid_body("the body is none that this release imports")
+OTHER_TENANT = ApiError(403, "the token is of another tenant than 'tenant' names", "other-tenant")
+_UNREADABLE = "the body is none that this release imports"
+MALFORMED = invalid_body(_UNREADABLE)
 INVALID_LEVEL = bad_request(f"invalid 'level' (use 1 to {LEVEL_MAX})", "out-of-range")
 NEWER_FORMATS = ApiError(
     409,
@@ -37,13 +41,90 @@ NEWER_FORMATS = ApiError(
     "have an operator let it use them first, by cluster upgrade",
     "level-not-used",
 )
-TOO_MANY = bad_request(f"at most {TASKS_MAX} tasks and as many items", "out-of-range")
 
-# The broker's ids: the part after a dot in a callback's id is not the task's.
-_TASK_ID = re.compile(r"[A-Za-z0-9_:-]{1,128}")
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,256}")
+_BACKUP = query(
+    "backup",
+    "Id of the backup that the body comes from, for the audit record.",
+    INVALID_BACKUP,
+    required=True,
+    pattern=f"^{ID.pattern}$",
+)
+_TENANT = query(
+    "tenant",
+    "The token's tenant, as a safeguard; `_` for the default tenant.",
+    OTHER_TENANT,
+    required=True,
+)
+_FORGET_KEYS = query(
+    "forgetKeys",
+    "Import a task without its idempotency key if the key cannot be kept.",
+    type="boolean",
+)
+_DRY_RUN = query("dryRun", "`true` returns the outcome and changes nothing.", type="boolean")
+INVALID_RECORD = bad_request("invalid 'record' (use the one of an answer)", "invalid-query")
+_RECORD = query(
+    "record",
+    "`record` of the answer to an earlier part of the same import, so that the audit has one "
+    "record of both, with the sum of their counts. Absent, or an hour old: a new one.",
+    INVALID_RECORD,
+)
+_LEVEL = query(
+    "level",
+    "Version of the backup's formats; default: 1.",
+    INVALID_LEVEL,
+    type="integer",
+    minimum=1,
+    maximum=LEVEL_MAX,
+)
 
 
+class ImportView(Struct, rename="camel", kw_only=True):
+    """The outcome of importing the tasks and items of one request.
+
+    `imported`, `present`, `ended`, `left` and the lists of ids together cover all its tasks. The
+    name of a list ends with the reason its tasks were left out: `Taken`, `Apart` or `Large`. If
+    some are `left`, `limit` names the exhausted budget. A task keeps its id if it was created in a
+    tenant of the caller's name. `renamed` counts those that did not; the lists have the ids of the
+    backup. `record` names the audit record, for the next part.
+    """
+
+    imported: int
+    present: int
+    ended: int
+    forgotten_keys: int
+    renamed: int
+    keys_taken: tuple[str, ...]
+    keys_apart: tuple[str, ...]
+    too_large: tuple[str, ...]
+    left: int
+    limit: str
+    items_imported: int
+    items_present: int
+    items_refused: tuple[str, ...]
+    dry_run: bool
+    record: str
+
+
+@ROUTES(
+    "POST",
+    "/admin/import",
+    Answer(
+        "The outcome for each task and item.",
+        ImportView(
+            **asdict(Imported(imported=120, present=7, keys_taken=(TASK_ID,), items_imported=2)),
+            dry_run=False,
+            record=audit_id(NOON_MS, "0c8a2f4e6d1b4f7a9b3c5e2d"),
+        ),
+    ),
+    binary=True,
+    parameters=(_BACKUP, _TENANT, _RECORD, _FORGET_KEYS, _DRY_RUN, _LEVEL),
+    errors=(
+        NEWER_FORMATS,
+        MALFORMED,
+        lambda node: body_too_large(import_bytes_max(node.raft.entry_bytes_max)),
+        STALLED,
+    ),
+)
 async def take(call: Call) -> HttpAnswer[ImportView]:
     """Import tasks, topics, pauses and subscriptions of another cluster.
 
@@ -54,23 +135,33 @@ async def take(call: Call) -> HttpAnswer[ImportView]:
     source = call.query_text("backup")
     if not is_id(source):
         raise INVALID_BACKUP
-    tenant = call.query_text("tenant")
-    if not tenant or tenant_name(tenant) != call.identity.tenant:
+    named = call.query_text("tenant")
+    if not named:
         raise OTHER_TENANT
+    if tenant_name(named) != call.identity.tenant:
+        text = f"the token is of tenant {call.identity.tenant or '_'}, not of {named[:128]}"
+        raise ApiError(403, text, "other-tenant")
+    record = call.query_text("record") or audit_id(call.services.now_ms(), new_request())
+    if audit_ms(record) is None:
+        raise INVALID_RECORD
     _refuse_newer(call)
-    forget_keys, dry_run = flag(call, "forgetKeys"), flag(call, "dryRun")
-    with call.services.import_room.one():
-        arrivals = await asyncio.to_thread(_arrivals, await _body(call))
+    forget_keys, dry_run = _FORGET_KEYS.flag(call), _DRY_RUN.flag(call)
+    most = import_bytes_max(call.services.settings.raft.entry_bytes_max)
+    tenant = call.identity.tenant
+    with call.services.imports.one(tenant), call.services.bodies.of(tenant) as body:
+        sent = await body.read(call.request, _UNREADABLE, bytes_max=most)
+        arrivals = await asyncio.to_thread(checked, bytes(sent))
         outcome = await call.services.broker.importer.take(
-            call.identity.tenant,
+            tenant,
             arrivals,
             by=call.identity.subject,
             source=source,
+            record=record,
             forget_keys=forget_keys,
             dry_run=dry_run,
             timeout_s=call.timeout_s,
         )
-    return reply(import_view(outcome, dry_run=dry_run))
+    return reply(ImportView(**asdict(outcome), dry_run=dry_run, record=record))
 
 
 def _refuse_newer(call: Call) -> None:
@@ -90,67 +181,23 @@ def _refuse_newer(call: Call) -> None:
         )
 
 
-def bytes_max(entry_bytes_max: int) -> int:
-    """Return the limit of a body: many small tasks, or one that took three entries."""
-    return max(_BYTES_MIN, 4 * entry_bytes_max)
+def checked(body: bytes) -> Arrivals:
+    """Return the tasks and items in a body, each within its bounds; blocks for long.
 
-
-async def _body(call: Call) -> bytes:
-    settings = call.services.settings
-    most = bytes_max(settings.raft.entry_bytes_max)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(settings.limits.body_timeout_ms / 1000):
-            async for chunk in call.request.content.iter_any():
-                body += chunk
-                if len(body) > most:
-                    raise body_too_large(most)
-    except TimeoutError as stalled:
-        raise STALLED from stalled
-    except (web.RequestPayloadError, HttpProcessingError) as broken:
-        raise MALFORMED from broken
-    return bytes(body)
-
-
-def _arrivals(body: bytes) -> Arrivals:
-    """Decode a body and check that every task and item is valid; blocks for long."""
+    Raises:
+        ApiError: 400, with the first record and field that are not.
+    """
     try:
         arrivals = decode_arrivals(body)
     except RecordInvalid as invalid:
-        raise MALFORMED from invalid
-    if max(len(arrivals.tasks), len(arrivals.items)) > TASKS_MAX:
-        raise TOO_MANY
+        raise MALFORMED.saying(f"{MALFORMED.text}: {invalid}") from invalid
     for arrival in arrivals.tasks:
-        why = _fault(arrival)
-        if why:
-            raise invalid_body(f"task {arrival.task.id[:128]}: {why}")
+        _refuse("task", arrival.task.id, fault(arrival))
     for item in arrivals.items:
-        name = item.name if isinstance(item, Topic) else item.id
-        why = item_fault(item)
-        if not (_NAME.fullmatch(item.id) and _NAME.fullmatch(name)):
-            why = "its name is none"
-        if why:
-            raise invalid_body(f"item {item.id[:128]}: {why}")
+        _refuse(KIND_OF[type(item)].value, item.id, new_item_fault(item))
     return arrivals
 
 
-def _fault(arrival: Arrival) -> str:
-    task = arrival.task
-    if not _TASK_ID.fullmatch(task.id):
-        return "its id is none"
-    if not COMMAND.fullmatch(task.command):
-        return "its command is none"
-    if task.dead_queue and not COMMAND.fullmatch(task.dead_queue.lower()):
-        return "its queue of dead letters is none"
-    callbacks = (delivery.id for delivery, _ in arrival.deliveries)
-    if not all(_NAME.fullmatch(name) for name in (task.claim or "-", *task.uploads, *callbacks)):
-        return "the id of its claim, of an upload or of a callback is none"
-    texts = [body.body for _, body in arrival.deliveries if body.body]
-    if arrival.result is not None and arrival.result.body:
-        texts.append(arrival.result.body)
-    try:
-        for text in (arrival.payload, *texts):
-            msgspec.json.decode(text, type=msgspec.Raw)
-    except (msgspec.MsgspecError, UnicodeError):
-        return "its payload or its result is not JSON"
-    return fault(arrival)
+def _refuse(kind: str, name: str, why: str) -> None:
+    if why:
+        raise invalid_body(f"{kind} {name[:128]}: {why}")

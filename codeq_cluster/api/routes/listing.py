@@ -1,22 +1,78 @@
-"""Listing: the requested page of a tenant's items or tasks."""
+"""Listing: the requested page of a tenant's items or tasks, and the cursor to the next one.
+
+A cursor is only valid for the list it came from. It carries a digest of that list and its position,
+so a truncated or foreign cursor is refused instead of continuing at a wrong place.
+"""
 
 from __future__ import annotations
 
+import base64
+import binascii
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TypeVar
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
+from codeq_cluster.api.declared.parameters import query, whole
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.schemas import paging
-from codeq_cluster.api.schemas.task_views import TaskView, task_view
+from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.codec.keyspace import QueuePlace
-from codeq_cluster.core.items import KIND_OF, Audit, Delivery, Subscription, Topic
+from codeq_cluster.core.items import KIND_OF, Aside, Audit, Delivery, Subscription, Topic
 
-T = TypeVar("T", Audit, Delivery, Subscription, Topic)
+INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")
+COUNT_DEFAULT = 50
+COUNT_MAX = 500  # A page of tasks is rendered on the loop: 500 take about 5 ms.
+
+_LIMIT = whole(
+    "limit", "Maximum number of entries.", least=1, most=COUNT_MAX, default=COUNT_DEFAULT
+)
+PAGE = (
+    _LIMIT,
+    query(
+        "cursor", "The `cursor` of the previous page; absent for the first page.", INVALID_CURSOR
+    ),
+)
+ERROR = query("error", "Only those with exactly this error.")
+
+_DIGEST_BYTES = 6
+_CHARS_MAX = 1024  # A position is at most a queue's name, two numbers and an id.
+
+T = TypeVar("T", Aside, Audit, Delivery, Subscription, Topic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedPage:
+    """The requested page of a list.
+
+    Attributes:
+        count: Entries at most, 1 to `COUNT_MAX`.
+        after: Position after which to begin; empty for the start.
+        name: Of the list, including filters that change its order.
+    """
+
+    count: int
+    after: bytes
+    name: bytes
+
+    def cursor(self, edge: bytes) -> str | UnsetType:
+        """Return the cursor that continues after `edge`, UNSET if that is empty: the end."""
+        if not edge:
+            return UNSET
+        return base64.urlsafe_b64encode(self._digest(edge) + edge).rstrip(b"=").decode()
+
+    def _digest(self, position: bytes) -> bytes:
+        return blake2b(self.name + b"\0" + position, digest_size=_DIGEST_BYTES).digest()
 
 
 async def listed(
-    call: Call, kind: type[T], *, order: str = "", dead_only: bool = False
+    call: Call,
+    kind: type[T],
+    *,
+    order: str = "",
+    dead_only: bool = False,
+    tenant: str | None = None,
 ) -> tuple[list[T], str | UnsetType]:
     """Return the next items of a kind, and the cursor to those after them; UNSET at the end.
 
@@ -25,13 +81,14 @@ async def listed(
         kind: The items' type.
         order: Tells lists apart whose positions differ.
         dead_only: Dead deliveries, the latest death first.
+        tenant: The owner; None for the caller's tenant.
 
     Raises:
         ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
     """
-    asked = paging.asked(call, order=order)
+    asked = asked_page(call, order=order)
     found, edge = await call.services.broker.operators.items(
-        call.identity.tenant,
+        call.identity.tenant if tenant is None else tenant,
         KIND_OF[kind],
         after=asked.after,
         count=asked.count,
@@ -51,7 +108,7 @@ async def listed_tasks(
         queue: In lower case; empty for every queue.
         places: The parts of a queue to read.
     """
-    asked = paging.asked(call)
+    asked = asked_page(call)
     found, edge = await call.services.broker.operators.tasks(
         call.identity.tenant,
         queue=queue,
@@ -64,3 +121,38 @@ async def listed_tasks(
     shards = call.services.settings.shards
     views = [task_view(each.task, each.payload, shards=shards) for each in found]
     return views, asked.cursor(edge)
+
+
+def asked_page(call: Call, *, order: str = "") -> AskedPage:
+    """Read `limit` and `cursor` of the query.
+
+    Args:
+        call: The request; its path names the list.
+        order: Tells lists apart whose positions differ.
+
+    Raises:
+        ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
+    """
+    count = _LIMIT.read(call) or COUNT_DEFAULT
+    name = f"{call.identity.tenant}\0{call.request.path}\0{order}".encode()
+    start = AskedPage(count=count, after=b"", name=name)
+    cursor = call.query_text("cursor")
+    if not cursor:
+        return start
+    after = _position(cursor)
+    if start.cursor(after) != cursor:
+        raise INVALID_CURSOR
+    return AskedPage(count=count, after=after, name=name)
+
+
+def _position(cursor: str) -> bytes:
+    """Return the position in a cursor after checking its digest; empty if the digest is wrong."""
+    if len(cursor) > _CHARS_MAX:
+        return b""
+    try:
+        raw = base64.b64decode(
+            cursor.encode() + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True
+        )
+    except (binascii.Error, UnicodeError):
+        return b""
+    return raw[_DIGEST_BYTES:]

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, UnsetType
+
+from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, whole
+from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
+from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
-from codeq_cluster.api.http.call import COMMAND, Call
-from codeq_cluster.api.http.errors import bad_request, invalid_body
-from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS
-from codeq_cluster.api.routes.listing import listed_tasks
-from codeq_cluster.api.schemas import reading, requests
-from codeq_cluster.api.schemas.task_views import CleanedUp, TaskPage
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, rate_limited
+from codeq_cluster.api.routes.listing import ERROR, PAGE, listed_tasks
+from codeq_cluster.api.routes.task_views import CURSOR, DEAD, TaskView
+from codeq_cluster.auth import Access
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ratelimit.token_bucket import Scope
 
 CLEANUP_DEFAULT = 1000
 CLEANUP_MAX = 10_000
+
+ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
 PLACES = {
     "": tuple(QueuePlace),
@@ -22,14 +32,69 @@ PLACES = {
     "IN_PROGRESS": (QueuePlace.INPROG,),
     "COMPLETED": (QueuePlace.DONE,),
     "FAILED": (QueuePlace.FAILED, QueuePlace.DLQ),
+    # No status of a task: its dead letters alone, over all queues.
+    "DEAD": (QueuePlace.DLQ,),
 }
 
 CLEANING = (Scope.ADMIN, "cleanup")
-_INVALID = invalid_body()
 INVALID_BEFORE = bad_request("invalid 'before' (use RFC3339)", "invalid-before")
 BEFORE_IN_FUTURE = bad_request("invalid 'before' (must not be in the future)", "invalid-before")
 
 
+class CleanupBody(Body):
+    """A selection of finished tasks to delete."""
+
+    limit: int | None = field(
+        f"Maximum number of tasks: {CLEANUP_DEFAULT} for 0 or less, never more than {CLEANUP_MAX}."
+    )
+    before: str | None = field(
+        "Delete tasks that ended before this instant, even within their "
+        "retention; RFC 3339, not in the future. Absent: only tasks whose retention is "
+        "over.",
+        format="date-time",
+        refused=(INVALID_BEFORE, BEFORE_IN_FUTURE),
+    )
+
+
+_CLEANUP = Schema(CleanupBody)
+
+
+class TaskPage(Struct):
+    """A page of a list of tasks; the cursor is missing at its end."""
+
+    tasks: Sequence[TaskView]
+    cursor: str | UnsetType = UNSET
+
+
+class CleanedUp(Struct):
+    """How many tasks were deleted, and the bounds in force."""
+
+    deleted: int
+    before: str
+    limit: int
+
+
+@ROUTES(
+    "GET",
+    "/admin/tasks",
+    Answer("A page.", TaskPage([DEAD], CURSOR)),
+    parameters=(
+        query(
+            "command",
+            "Only tasks of this queue.",
+            INVALID_COMMAND,
+            pattern=COMMAND_SCHEMA["pattern"],
+        ),
+        query(
+            "status",
+            "Only tasks in this state.",
+            INVALID_STATUS,
+            enum=[status for status in PLACES if status],
+        ),
+        ERROR,
+        *PAGE,
+    ),
+)
 async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     """Return the tenant's tasks by queue: waiting ones in claim order, ended ones newest first.
 
@@ -47,18 +112,30 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     return reply(TaskPage(views, cursor))
 
 
+@ROUTES(
+    "POST",
+    "/admin/tasks/cleanup",
+    Answer(
+        "The number of deleted tasks, and the bounds in force.",
+        CleanedUp(deleted=17, before="2026-01-31T12:00:00.000Z", limit=100),
+    ),
+    body=_CLEANUP,
+    example={"limit": 100, "before": "2026-01-31T12:00:00Z"},
+    may_miss=True,
+    errors=(rate_limited(*CLEANING),),
+)
 async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
     """Delete ended tasks except dead letters: those whose retention is over, or older ones.
 
     Without `before`, tasks within their retention stay; with it, all tasks that ended before go.
     """
     await call.spend(*CLEANING)
-    body = requests.CLEANUP.decode_any(call.text, error=_INVALID.text)
-    limit = reading.whole(body.limit, error=_INVALID)
+    body = _CLEANUP.decode_any(call.text)
+    limit = whole(body.limit, error=_CLEANUP.unreadable)
     limit = min(limit, CLEANUP_MAX) if limit > 0 else CLEANUP_DEFAULT
     now_ms = call.services.now_ms()
     if body.before:
-        before_ms, retained_until_ms = reading.instant_ms(body.before, error=INVALID_BEFORE), 0
+        before_ms, retained_until_ms = instant_ms(body.before, error=INVALID_BEFORE), 0
         if before_ms > now_ms:
             raise BEFORE_IN_FUTURE
     else:

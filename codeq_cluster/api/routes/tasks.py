@@ -3,56 +3,222 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection, Iterable
+from operator import attrgetter
+from typing import Any
 
-import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from codeq_cluster.api.http.answer import HttpAnswer, reply
-from codeq_cluster.api.http.call import COMMAND, Call
-from codeq_cluster.api.http.errors import (
-    ApiError,
-    bad_request,
-    from_failure,
-    from_rejection,
-    invalid_body,
+from codeq_cluster.api.declared.bodies import (
+    Body,
+    Schema,
+    field,
+    instant_ms,
+    json_text,
+    whole,
+    wholes,
 )
-from codeq_cluster.api.http.refusals import INVALID_COMMAND, NO_TASK, batch_too_large, too_high
-from codeq_cluster.api.routes.webhooks import require_webhooks, takes_webhooks
-from codeq_cluster.api.schemas import reading, requests
-from codeq_cluster.api.schemas.task_views import (
-    CancelledTask,
-    CreatedBatch,
-    CreatedItem,
+from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.parameters import header
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.refusals import (
+    INVALID_COMMAND,
+    NO_TASK,
+    batch_too_large,
+    bounded,
+    budget_exceeded,
+    rate_limited,
+    too_high,
+)
+from codeq_cluster.api.routes.task_views import (
+    ANY_JSON,
+    TASK,
+    TASK_ID,
+    TOO_LARGE,
     TaskView,
+    items_field,
+    read_handling,
     task_view,
 )
-from codeq_cluster.broker.values import RequestedTask
-from codeq_cluster.core.outcomes import Created, Rejected
+from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks, takes_webhooks
+from codeq_cluster.auth import Access
+from codeq_cluster.broker.requests.producer import too_many_queues
+from codeq_cluster.core import bounds
+from codeq_cluster.core.backoff import POLICIES
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.handling import BOUNDS
+from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.ratelimit.token_bucket import Scope
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import LimitSettings, NodeSettings
+
+ROUTES = Routes(__name__, __doc__, Access.PRODUCER)
 
 CREATING = (Scope.PRODUCER, "create_task")
-_INVALID = invalid_body()
 INVALID_RUN_AT = bad_request("invalid 'runAt' (use RFC3339)", "invalid-run-at")
 INVALID_DELAY = bad_request("invalid 'delaySeconds' (must be >= 0)", "invalid-delay-seconds")
 INVALID_TTL = bad_request("invalid 'ttlSeconds' (must be >= 0)", "invalid-ttl-seconds")
-INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
-
-# W3C Trace Context §3.2.2: version ff and ids of zeros only are invalid.
-_TRACE_PARENT = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+INVALID_BACKOFF = bad_request(
+    f"invalid 'backoffPolicy' (use {', '.join(POLICIES)})", "invalid-backoff-policy"
 )
-_TRACE_STATE_CHARS_MAX = 512  # W3C Trace Context §3.3.1.5: propagate at least this much.
+INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
+_CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 
 
+def key_too_long(node: NodeSettings) -> ApiError:
+    """Return the error for an idempotency key."""
+    return bad_request(
+        f"invalid 'idempotencyKey' (at most {node.limits.idempotency_key_bytes_max} bytes)",
+        "invalid-idempotency-key",
+    )
+
+
+def _handling(name: str, text: str) -> Any:
+    return field(text, minimum=0, maximum=BOUNDS[name][1])
+
+
+class TaskBody(Body):
+    """A task to create."""
+
+    command: str | None = field(
+        "The name of the queue; upper and lower case are kept.",
+        required=True,
+        refused=(INVALID_COMMAND,),
+        pattern=f"^{bounds.COMMAND.pattern}$",
+    )
+    payload: Raw = field(
+        f"{ANY_JSON} Kept as the text that was sent, nested at most "
+        "{node.limits.payload_depth_max} deep.",
+        default=Raw(b"null"),
+        required=True,
+        refused=(TOO_LARGE,),
+        **{"not": {"type": "null"}},
+    )
+    priority: int | None = field(
+        f"A higher one is claimed first; clamped to {PRIORITY_MIN} to {PRIORITY_MAX}, 0 when "
+        "absent. If the topic has `priorityTiers`, it must be one of these.",
+        refused=(from_rejection(Rejected(Rejection.INVALID_PRIORITY, "0, 5, 9")),),
+    )
+    webhook: str | None = field(
+        "URL that gets the result: http or https, on a public address. A node without a signing "
+        "secret refuses it, unless it allows unsigned calls.",
+        refused=(NOT_CONFIGURED, INVALID_WEBHOOK),
+        format="uri",
+    )
+    max_attempts: int | None = field(
+        "Deliveries after which the task becomes a dead letter; "
+        "{node.lifecycle.max_attempts_default} for 0 or less.",
+        maximum=attrgetter("limits.max_attempts_max"),
+    )
+    idempotency_key: str | None = field(
+        "A repeated create with the same key returns the first task; at most "
+        "{node.limits.idempotency_key_bytes_max} bytes.",
+        refused=(key_too_long, _CONFLICT),
+    )
+    run_at: str | None = field(
+        "No worker gets the task before this instant; overrides `delaySeconds`. RFC 3339.",
+        refused=(INVALID_RUN_AT,),
+        format="date-time",
+    )
+    delay_seconds: int | None = field(
+        "No worker gets the task within this time.",
+        refused=(
+            INVALID_DELAY,
+            lambda node: too_high("delaySeconds", node.limits.delay_seconds_max),
+        ),
+        minimum=0,
+        maximum=attrgetter("limits.delay_seconds_max"),
+    )
+    ttl_seconds: int | None = field(
+        "Time after which a waiting task becomes a dead letter; 0 for never.",
+        refused=(INVALID_TTL, lambda node: too_high("ttlSeconds", node.limits.delay_seconds_max)),
+        minimum=0,
+        maximum=attrgetter("limits.delay_seconds_max"),
+    )
+    timeout_seconds: int | None = _handling(
+        "timeoutSeconds", "How long a worker may take for one delivery; 0 for its own limit."
+    )
+    backoff_policy: str | None = field(
+        "How the delay after a nack grows with the attempts.",
+        refused=(INVALID_BACKOFF,),
+        enum=[*POLICIES, None],
+    )
+    backoff_base_seconds: int | None = _handling("backoffBaseSeconds", "The delay it grows from.")
+    backoff_max_seconds: int | None = _handling("backoffMaxSeconds", "The longest delay it gives.")
+
+
+TASK_SCHEMA = Schema(TaskBody)
+_INVALID = TASK_SCHEMA.unreadable
+
+
+class TasksBody(Body):
+    """Tasks to create; each item is decoded on its own."""
+
+    tasks: list[Raw] | None = items_field(TASK_SCHEMA)
+
+
+_TASKS = Schema(TasksBody)
+
+
+class CreatedItem(Struct, rename="camel"):
+    """The outcome of one item of a batch: a task, or an error with its code."""
+
+    task: TaskView | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+
+
+class CreatedBatch(Struct, rename="camel"):
+    """One entry per item, in the items' order."""
+
+    results: list[CreatedItem]
+
+
+class CancelledTask(Struct, rename="camel"):
+    """The task that was cancelled."""
+
+    status: str
+    id: str
+
+
+_KEYED = {
+    "command": TASK.command,
+    "payload": {"image": "cat.png", "width": 640},
+    "idempotencyKey": "cat-640",
+}
+_TRACE = tuple(header(name, "W3C Trace Context.") for name in ("traceparent", "tracestate"))
+_LIMITED = rate_limited(*CREATING)
+
+
+@ROUTES(
+    "POST",
+    "/tasks",
+    Answer(
+        "The task: a new one, or the earlier one with the same idempotency key.",
+        TASK,
+        status=202,
+        headers={"X-CodeQ-Idempotent-Replay": "`true` for an earlier task."},
+    ),
+    body=TASK_SCHEMA,
+    example=_KEYED | {"priority": TASK.priority},
+    parameters=_TRACE,
+    errors=(
+        _LIMITED,
+        budget_exceeded("readyTasks", "create_task"),
+        budget_exceeded("storedBytes", "create_task"),
+        lambda node: from_failure(too_many_queues(node.limits.queues_max)),
+    ),
+    whole=True,
+)
 async def create(call: Call) -> HttpAnswer[TaskView]:
     """Create one task: 202, replayed or not."""
     await call.spend(*CREATING)
-    body = requests.TASK.decode(call.text, error=_INVALID.text)
-    new = _new_task(call, body, refused=await _refused_webhooks(call, (body,)))
+    body = TASK_SCHEMA.decode(call.text)
+    refused = await _refused_webhooks(call, (body,)) if body.webhook else ()
+    new = _new_task(call, body, refused=refused)
     [outcome] = await call.services.broker.create(
         call.identity.tenant, (new,), timeout_s=call.timeout_s
     )
@@ -66,9 +232,22 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
             raise outcome
 
 
+@ROUTES(
+    "POST",
+    "/tasks/batch",
+    Answer(
+        "The outcome of each item, in order.",
+        CreatedBatch([CreatedItem(TASK), CreatedItem(error=_CONFLICT.text, code=_CONFLICT.code)]),
+    ),
+    body=_TASKS,
+    example={"tasks": [_KEYED, _KEYED | {"payload": {"image": "dog.png"}}]},
+    parameters=_TRACE,
+    errors=(_LIMITED,),
+    whole=True,
+)
 async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     """Create tasks independently of each other; the answer keeps their order."""
-    items = requests.TASKS.decode(call.text, error=_INVALID.text).tasks
+    items = _TASKS.decode(call.text).tasks
     batch_max = call.services.settings.limits.batch_max
     # A bucket never holds more than its burst: a larger batch could retry for ever.
     batch_max = min(batch_max, call.most(Scope.PRODUCER) or batch_max)
@@ -78,11 +257,9 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
         raise batch_too_large(batch_max)
     await call.spend(*CREATING, len(items))
     bodies = [_decoded(item) for item in items]
-    refused = await _refused_webhooks(
-        call, (body for body in bodies if isinstance(body, requests.TaskBody))
-    )
+    refused = await _refused_webhooks(call, (body for body in bodies if isinstance(body, TaskBody)))
     read = [_read_item(call, body, refused=refused) for body in bodies]
-    wanted = [each for each in read if isinstance(each, RequestedTask)]
+    wanted = [each for each in read if isinstance(each, Create)]
     outcomes = iter(
         await call.services.broker.create(call.identity.tenant, wanted, timeout_s=call.timeout_s)
         if wanted
@@ -90,7 +267,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     )
     results = []
     for each in read:
-        outcome = next(outcomes) if isinstance(each, RequestedTask) else each
+        outcome = next(outcomes) if isinstance(each, Create) else each
         match outcome:
             case Created():
                 results.append(CreatedItem(_view(call, outcome)))
@@ -103,6 +280,15 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     return reply(CreatedBatch(results))
 
 
+@ROUTES(
+    "POST",
+    "/tasks/{id}/cancel",
+    Answer(
+        "The task is cancelled; its holder's result will be refused.",
+        CancelledTask("cancelled", TASK_ID),
+    ),
+    errors=(NO_TASK, from_rejection(Rejected(Rejection.ALREADY_TERMINAL))),
+)
 async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     """Cancel a task that has not ended, even if a worker holds it."""
     task_id = call.task_id(not_found=NO_TASK)
@@ -113,25 +299,26 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     return reply(CancelledTask("cancelled", outcome.task.id))
 
 
-def _decoded(item: msgspec.Raw) -> requests.TaskBody | ApiError:
+def _decoded(item: Raw) -> TaskBody | ApiError:
     try:
-        return requests.TASK.decode(item, error=_INVALID.text)
+        return TASK_SCHEMA.decode(item)
     except ApiError as unreadable:
         return unreadable.with_traceback(None)
 
 
-async def _refused_webhooks(call: Call, bodies: Iterable[requests.TaskBody]) -> Collection[str]:
+async def _refused_webhooks(call: Call, bodies: Iterable[TaskBody]) -> Collection[str]:
     """Return the webhooks of the bodies that are forbidden targets, checked concurrently."""
     urls = tuple({body.webhook for body in bodies if body.webhook})
     if not urls or not takes_webhooks(call):
         return ()
-    allowed = await asyncio.gather(*(call.services.targets.allows(url) for url in urls))
+    targets, tenant = call.services.targets, call.identity.tenant
+    allowed = await asyncio.gather(*(targets.allows(url, tenant=tenant) for url in urls))
     return {url for url, allows in zip(urls, allowed, strict=True) if not allows}
 
 
 def _read_item(
-    call: Call, body: requests.TaskBody | ApiError, *, refused: Collection[str]
-) -> RequestedTask | ApiError:
+    call: Call, body: TaskBody | ApiError, *, refused: Collection[str]
+) -> Create | ApiError:
     if isinstance(body, ApiError):
         return body
     try:
@@ -140,39 +327,35 @@ def _read_item(
         return error.with_traceback(None)
 
 
-def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) -> RequestedTask:
+def _new_task(call: Call, body: TaskBody, *, refused: Collection[str]) -> Create:
     limits = call.services.settings.limits
-    payload = reading.json_text(
-        body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text
-    )
+    payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:
         raise _INVALID
     run_at_ms = 0
     if body.run_at:
         # An instant before 1970 is in the past like any other; 0 would mean "not set".
-        run_at_ms = max(1, reading.instant_ms(body.run_at, error=INVALID_RUN_AT))
-    delay_s = reading.whole(body.delay_seconds, error=_INVALID)
+        run_at_ms = max(1, instant_ms(body.run_at, error=INVALID_RUN_AT))
+    asked = body.delay_seconds, body.ttl_seconds, body.max_attempts, body.priority
+    delay_s, ttl_s, max_attempts, priority = wholes(*asked, error=_INVALID)
     if delay_s < 0:
         raise INVALID_DELAY
-    if not COMMAND.fullmatch(body.command):
+    if not bounds.is_queue_name(body.command):
         raise INVALID_COMMAND
     if body.webhook:
         require_webhooks(call)
     if body.webhook in refused:
         raise INVALID_WEBHOOK
-    ttl_s = reading.whole(body.ttl_seconds, error=_INVALID)
-    max_attempts = max(0, reading.whole(body.max_attempts, error=_INVALID))
+    max_attempts = max(0, max_attempts)
     key = body.idempotency_key or ""
-    _check_bound("delaySeconds", delay_s, limits.delay_seconds_max)
     if ttl_s < 0:
         raise INVALID_TTL
-    _check_bound("ttlSeconds", ttl_s, limits.delay_seconds_max)
-    _check_bound("maxAttempts", max_attempts, limits.max_attempts_max)
+    _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
     if len(key.encode()) > limits.idempotency_key_bytes_max:
-        raise key_too_long(limits)
+        raise key_too_long(call.services.settings)
+    handling = read_handling(body, _handling_number, _backoff)
     trace_parent, trace_state = _trace(call)
-    priority = reading.whole(body.priority, error=_INVALID)
-    return RequestedTask(
+    return Create(
         command=body.command,
         payload=payload,
         priority=min(max(priority, PRIORITY_MIN), PRIORITY_MAX),
@@ -184,33 +367,39 @@ def _new_task(call: Call, body: requests.TaskBody, *, refused: Collection[str]) 
         ttl_ms=ttl_s * 1000,
         trace_parent=trace_parent,
         trace_state=trace_state,
+        handling=handling,
     )
 
 
-def key_too_long(limits: LimitSettings) -> ApiError:
-    """Return the error for an idempotency key."""
-    return bad_request(
-        f"invalid 'idempotencyKey' (at most {limits.idempotency_key_bytes_max} bytes)",
-        "invalid-idempotency-key",
-    )
+def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attempts: int) -> None:
+    if delay_s > limits.delay_seconds_max:
+        raise too_high("delaySeconds", limits.delay_seconds_max)
+    if ttl_s > limits.delay_seconds_max:
+        raise too_high("ttlSeconds", limits.delay_seconds_max)
+    if max_attempts > limits.max_attempts_max:
+        raise too_high("maxAttempts", limits.max_attempts_max)
 
 
-def _check_bound(name: str, value: int, most: int) -> None:
-    if value > most:
-        raise too_high(name, most)
+def _handling_number(name: str, value: int | None) -> int:
+    number = whole(value, error=_INVALID)
+    return bounded(name, number, least=0, most=BOUNDS[name][1])
+
+
+def _backoff(policy: str | None) -> str:
+    if policy is not None and policy not in POLICIES:
+        raise INVALID_BACKOFF
+    return policy or ""
 
 
 def _trace(call: Call) -> tuple[str, str]:
     headers, tracing = call.headers, call.services.tracing
     trace_parent = headers.get("traceparent", "")
     # A malformed parent is ignored, as the standard demands.
-    if not trace_parent or not _TRACE_PARENT.fullmatch(trace_parent):
+    if not trace_parent or not bounds.TRACE_PARENT.fullmatch(trace_parent):
         return ("", "") if tracing is None else tracing.current()
     trace_state = headers.get("tracestate", "")
     # The state is stored and forwarded; the standard allows dropping one that cannot be.
-    fits = len(trace_state) <= _TRACE_STATE_CHARS_MAX
-    sendable = fits and trace_state.isascii() and trace_state.isprintable()
-    return trace_parent, trace_state if sendable else ""
+    return trace_parent, trace_state if bounds.is_trace_state(trace_state) else ""
 
 
 def _view(call: Call, created: Created) -> TaskView:

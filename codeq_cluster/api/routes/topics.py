@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
+from typing import Any
 
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
+
+from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
-from codeq_cluster.api.http.call import COMMAND, Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.refusals import invalid_field
-from codeq_cluster.api.routes.listing import listed
-from codeq_cluster.api.schemas import requests
-from codeq_cluster.api.schemas.item_views import TopicPage, TopicView, topic_view
-from codeq_cluster.core.items import TIER_MAX, TIERS_MAX, Topic
+from codeq_cluster.api.routes.listing import PAGE, listed
+from codeq_cluster.api.routes.task_views import COMMAND, NOON_MS, read_handling, show_handling
+from codeq_cluster.auth import Access
+from codeq_cluster.core import bounds
+from codeq_cluster.core.backoff import POLICIES
+from codeq_cluster.core.bounds import LABEL, is_queue_name
+from codeq_cluster.core.handling import BOUNDS as HANDLING_BOUNDS
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.items import (
+    CONSUMERS,
+    RETENTION_S,
+    TIER_MAX,
+    TIERS_MAX,
+    TOPIC_ATTEMPTS,
+    TOPICS_MAX,
+    WEIGHT,
+    Topic,
+)
+from codeq_cluster.core.operations import PutTopic
+from codeq_cluster.errors import TooMany
 
-WEIGHT_MAX = 100
-BOUNDS = {
-    "maxAttempts": (1, 100),
-    "retentionSeconds": (0, 2**31 - 1),
-    "maxConsumers": (0, 10_000),
-    "weight": (1, WEIGHT_MAX),
-}
+ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
 BAD_NAME = invalid_field("topicName", "must be a command: 1 to 128 of A-Za-z0-9._:-")
 TIERS_COUNT = invalid_field("priorityTiers", f"must contain between 1 and {TIERS_MAX} priorities")
@@ -27,23 +44,170 @@ TIERS_RANGE = invalid_field(
     "priorityTiers", f"priorities must be integers from 0 through {TIER_MAX}"
 )
 TIERS_REPEAT = invalid_field("priorityTiers", "priorities must be unique")
-OUT_OF_BOUNDS = {
-    field: invalid_field(field, f"must be between {least} and {most}")
-    for field, (least, most) in BOUNDS.items()
-}
 NO_LABEL = invalid_field("deadLetterTopicRef", "must be a DNS label with at most 63 characters")
 OWN_DEAD_LETTERS = invalid_field("deadLetterTopicRef", "must differ from topicName")
+BAD_BACKOFF = invalid_field("backoffPolicy", f"must be one of {', '.join(POLICIES)}")
 POLICY_REQUIRED = bad_request("deletionPolicy=Delete is required", "deletion-policy-required")
-_INVALID = invalid_body("invalid request body")
-LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 
 
+def _number(name: str, text: str, bounds: tuple[int, int]) -> Any:
+    least, most = bounds
+    refused = invalid_field(name, f"must be between {least} and {most}")
+    return field(text, ge=least, le=most, refused=(refused,))
+
+
+def _handling(name: str, text: str) -> Any:
+    return _number(name, text, HANDLING_BOUNDS[name])
+
+
+class TopicBody(Body):
+    """The policy of a queue; absent fields get the broker's defaults."""
+
+    priority_tiers: list[int] | None = field(
+        "Priorities that a new task of the command may have, any when absent; "
+        "10 means 9. Existing tasks keep theirs.",
+        min_length=1,
+        max_length=TIERS_MAX,
+        uniqueItems=True,
+        items={"type": "integer", "minimum": 0, "maximum": TIER_MAX},
+        refused=(TIERS_COUNT, TIERS_RANGE, TIERS_REPEAT),
+    )
+    max_attempts: int | None = _number(
+        "maxAttempts", "Default and upper bound of a new task's `maxAttempts`.", TOPIC_ATTEMPTS
+    )
+    dead_letter_topic_ref: str | None = field(
+        "Another queue, in which the command's dead letters are kept.",
+        pattern=LABEL,
+        refused=(NO_LABEL, OWN_DEAD_LETTERS),
+    )
+    retention_seconds: int | None = _number(
+        "retentionSeconds",
+        "Time from a task's end to its deletion; 0 for the broker's default.",
+        RETENTION_S,
+    )
+    max_consumers: int | None = _number(
+        "maxConsumers",
+        "Most tasks of the queue in progress at once in the cluster; 0 for no limit.",
+        CONSUMERS,
+    )
+    weight: int | None = _number(
+        "weight", "Share of the queue in claims from several queues.", WEIGHT
+    )
+    timeout_seconds: int | None = _handling(
+        "timeoutSeconds", "Default and upper bound of a new task's `timeoutSeconds`."
+    )
+    backoff_policy: str | None = field(
+        "How the delay after a nack grows with the attempts.",
+        enum=[*POLICIES, None],
+        refused=(BAD_BACKOFF,),
+    )
+    backoff_base_seconds: int | None = _handling("backoffBaseSeconds", "The delay it grows from.")
+    backoff_max_seconds: int | None = _handling("backoffMaxSeconds", "The longest delay it gives.")
+
+
+def _unknown_field(name: str, known: Sequence[str]) -> ApiError:  # noqa: ARG001, a schema gives it
+    """Return the 422 for a field that topics do not have."""
+    return invalid_field(name[:64], "unknown field")
+
+
+_TOPIC = Schema(TopicBody, refusal="invalid request body", unknown=_unknown_field)
+
+
+class PolicyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """The policy of a queue; missing fields have the broker's defaults."""
+
+    priority_tiers: tuple[int, ...] = ()
+    max_attempts: int = 0
+    dead_letter_topic_ref: str = ""
+    retention_seconds: int = 0
+    max_consumers: int = 0
+    weight: int
+    timeout_seconds: int = 0
+    backoff_policy: str = ""
+    backoff_base_seconds: int = 0
+    backoff_max_seconds: int = 0
+
+
+class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
+    """A topic; its policy's fields are beside its name, and in `policy` for codeQ's clients."""
+
+    name: str
+    version: int
+    created_at: str
+    updated_at: str
+    topic_id: str
+    topic_name: str
+    tenant_id: str = ""
+    policy: PolicyView
+
+
+class TopicPage(Struct):
+    """A page of a list; the cursor is missing at its end."""
+
+    topics: Sequence[TopicView]
+    cursor: str | UnsetType = UNSET
+
+
+def topic_view(topic: Topic) -> TopicView:
+    """Render a topic."""
+    policy = PolicyView(
+        priority_tiers=topic.priority_tiers,
+        max_attempts=topic.max_attempts,
+        dead_letter_topic_ref=topic.dead_letter,
+        retention_seconds=topic.retention_s,
+        max_consumers=topic.max_consumers,
+        weight=topic.weight,
+    )
+    show_handling(policy, topic.handling)
+    return TopicView(
+        name=topic.name,
+        version=topic.version,
+        created_at=rfc3339(topic.created_ms),
+        updated_at=rfc3339(topic.updated_ms),
+        topic_id=f"{topic.tenant or '_'}.{topic.name}",
+        topic_name=topic.name,
+        tenant_id=topic.tenant,
+        policy=policy,
+        **asdict(policy),
+    )
+
+
+def topic_not_found(topic_id: str) -> ApiError:
+    """Return the 404 for a topic."""
+    return ApiError(404, f'queue topic "{topic_id}" not found', "not-found")
+
+
+_EXAMPLE = topic_view(
+    Topic(
+        tenant="acme",
+        id=COMMAND,
+        name=COMMAND,
+        version=2,
+        priority_tiers=(0, 5, 9),
+        max_attempts=5,
+        dead_letter="images-dead",
+        retention_s=3600,
+        max_consumers=20,
+        weight=3,
+        created_ms=NOON_MS,
+        updated_ms=NOON_MS + 30 * 60_000,
+    )
+)
+
+
+@ROUTES("GET", "/admin/topics", Answer("A page.", TopicPage([_EXAMPLE])), parameters=PAGE)
 async def topics(call: Call) -> HttpAnswer[TopicPage]:
     """Return the tenant's topics by name."""
     found, cursor = await listed(call, Topic)
     return reply(TopicPage(list(map(topic_view, found)), cursor))
 
 
+@ROUTES(
+    "GET",
+    "/admin/topics/{name}",
+    Answer("The topic.", _EXAMPLE),
+    errors=(BAD_NAME, topic_not_found(_EXAMPLE.topic_id)),
+)
 async def topic(call: Call) -> HttpAnswer[TopicView]:
     """Return a topic."""
     name = _name(call)
@@ -54,6 +218,15 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
     return reply(topic_view(found))
 
 
+@ROUTES(
+    "PUT",
+    "/admin/topics/{name}",
+    Answer("The topic, changed or already the same.", _EXAMPLE),
+    Answer("The topic is new.", _EXAMPLE, status=201),
+    body=_TOPIC,
+    example=_EXAMPLE.policy,
+    errors=(BAD_NAME, _unknown_field("owner", ()), from_failure(TooMany("topics", TOPICS_MAX))),
+)
 async def put(call: Call) -> HttpAnswer[TopicView]:
     """Create or change a topic; repeating the request changes nothing.
 
@@ -61,20 +234,26 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
     broker's defaults, even if an earlier version set them.
     """
     name = _name(call)
-    body = requests.TOPIC.decode(call.text, error=_INVALID.text)
-    unknown = requests.TOPIC.unknown(call.text)
-    if unknown is not None:
-        raise unknown_field(unknown)
+    if not is_queue_name(name):
+        raise BAD_NAME
+    body = _TOPIC.decode(call.text)
     stands = await call.services.broker.queue_policies.put_topic(
-        call.identity.tenant,
-        name,
-        _policy(call, name, body),
-        by=call.identity.subject,
-        timeout_s=call.timeout_s,
+        _operation(call, name, body), timeout_s=call.timeout_s
     )
     return reply(topic_view(stands.topic), status=201 if stands.made else 200)
 
 
+@ROUTES(
+    "DELETE",
+    "/admin/topics/{name}",
+    Answer("The topic is deleted.", status=204),
+    parameters=(
+        query(
+            "deletionPolicy", "Must be `Delete`.", POLICY_REQUIRED, required=True, enum=["Delete"]
+        ),
+    ),
+    errors=(BAD_NAME,),
+)
 async def delete(call: Call) -> HttpAnswer[None]:
     """Delete a topic; its queue gets the broker's defaults. A missing one counts as deleted.
 
@@ -89,32 +268,28 @@ async def delete(call: Call) -> HttpAnswer[None]:
 
 
 def _name(call: Call) -> str:
-    name = call.request.match_info["name"]
-    if not COMMAND.fullmatch(name):
+    name = call.request.match_info["name"].removeprefix("~")
+    if not bounds.COMMAND.fullmatch(name):
         raise BAD_NAME
     return name
 
 
-def _policy(call: Call, name: str, body: requests.TopicBody) -> Topic:
-    tiers = _tiers(body.priority_tiers)
-    return Topic(
+def _operation(call: Call, name: str, body: TopicBody) -> PutTopic:
+    return PutTopic(
         tenant=call.identity.tenant,
-        id=name.lower(),
         name=name,
-        priority_tiers=tiers,
-        max_attempts=_number("maxAttempts", body.max_attempts, absent=0),
-        dead_letter=_dead_letter(name, body.dead_letter_topic_ref),
-        retention_s=_number("retentionSeconds", body.retention_seconds, absent=0),
-        max_consumers=_number("maxConsumers", body.max_consumers, absent=0),
-        weight=_number("weight", body.weight, absent=1),
+        by=call.identity.subject,
+        priority_tiers=_tiers(body.priority_tiers or []),
+        max_attempts=body.max_attempts or 0,
+        dead_letter=_dead_letter(name, body.dead_letter_topic_ref or ""),
+        retention_s=body.retention_seconds or 0,
+        max_consumers=body.max_consumers or 0,
+        weight=body.weight or 1,
+        handling=read_handling(body, lambda _, number: number or 0, _backoff),
     )
 
 
-def _tiers(tiers: list[int] | None) -> tuple[int, ...]:
-    if tiers is None:
-        return ()
-    if not 1 <= len(tiers) <= TIERS_MAX:
-        raise TIERS_COUNT
+def _tiers(tiers: list[int]) -> tuple[int, ...]:
     if not all(0 <= each <= TIER_MAX for each in tiers):
         raise TIERS_RANGE
     if len(set(tiers)) < len(tiers):
@@ -122,30 +297,13 @@ def _tiers(tiers: list[int] | None) -> tuple[int, ...]:
     return tuple(sorted(tiers))
 
 
-def _number(field: str, value: int | None, *, absent: int) -> int:
-    if value is None:
-        return absent
-    least, most = BOUNDS[field]
-    if not least <= value <= most:
-        raise OUT_OF_BOUNDS[field]
-    return value
+def _backoff(policy: str | None) -> str:
+    if policy is not None and policy not in POLICIES:
+        raise BAD_BACKOFF
+    return policy or ""
 
 
-def _dead_letter(name: str, target: str | None) -> str:
-    if target is None:
-        return ""
-    if not LABEL.fullmatch(target):
-        raise NO_LABEL
+def _dead_letter(name: str, target: str) -> str:
     if target == name.lower():
         raise OWN_DEAD_LETTERS
     return target
-
-
-def topic_not_found(topic_id: str) -> ApiError:
-    """Return the 404 for a topic."""
-    return ApiError(404, f'queue topic "{topic_id}" not found', "not-found")
-
-
-def unknown_field(name: str) -> ApiError:
-    """Return the 422 for a field that topics do not have."""
-    return invalid_field(name[:64], "unknown field")

@@ -2,78 +2,206 @@
 
 from __future__ import annotations
 
-import msgspec
+from functools import partial
+from operator import attrgetter
 
+from msgspec import Struct
+
+from codeq_cluster.api.declared.bodies import Body, Schema, field, whole
+from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
+from codeq_cluster.api.declared.parameters import header
 from codeq_cluster.api.http.answer import HttpAnswer, reply
-from codeq_cluster.api.http.call import Call, is_task_id
-from codeq_cluster.api.http.errors import (
-    ApiError,
-    bad_request,
-    from_failure,
-    from_rejection,
-    invalid_body,
-)
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
 from codeq_cluster.api.http.refusals import (
-    INVALID_STATUS,
+    INVALID_COMMAND,
+    NOT_ALLOWED,
     NOT_FOUND,
-    TASK_NOT_FOUND,
-    batch_too_large,
+    budget_exceeded,
+    rate_limited,
     too_high,
+    too_many,
 )
 from codeq_cluster.api.http.waits import WaitEnded
-from codeq_cluster.api.routes.allowed import allowed_commands
-from codeq_cluster.api.routes.attachments import artifacts_of, from_refusal
-from codeq_cluster.api.schemas import reading, requests
-from codeq_cluster.api.schemas.lease_views import (
-    AbandonedTask,
-    ClaimedBatch,
-    ExtendedLease,
-    RefusedTask,
-    SubmittedBatch,
-    SubmittedItem,
-)
-from codeq_cluster.api.schemas.task_views import ResultView, TaskView, result_view, task_view
-from codeq_cluster.broker.values import NewResult
+from codeq_cluster.api.routes.task_views import CLAIMED, TaskView, task_view
+from codeq_cluster.auth import Access
+from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.outcomes import Claimed, Rejected, Returned, Submitted
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Returned
+from codeq_cluster.core.task import shown_as
 from codeq_cluster.ratelimit.token_bucket import Scope
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import NodeSettings
 
 # A wait ends this much early: a client whose timeout equals the wait must get its answer.
 EARLY_S = 0.2
+COMMANDS_MAX = 1000  # In one claim; each costs a look at its queue.
+
+ROUTES = Routes(__name__, __doc__, Access.WORKER)
 
 INVALID_TOKEN = bad_request("invalid 'X-CodeQ-Lease-Token' (use an integer)", "invalid-lease-token")
-RESULT_REQUIRED = bad_request("result required when status=COMPLETED", "result-required")
-ERROR_REQUIRED = bad_request("error required when status=FAILED", "error-required")
+INVALID_NAME = bad_request(
+    "invalid 'workerName' (use 1 to 128 of A-Za-z0-9._:@-)", "invalid-worker-name"
+)
 
+LEASE_TOKEN = header(
+    "X-CodeQ-Lease-Token",
+    "The claim's `leaseToken`, if the body does not have it.",
+    INVALID_TOKEN,
+    kind="integer",
+)
+# The task is not the caller's, or no longer.
+NOT_HELD = tuple(
+    from_rejection(Rejected(each))
+    for each in (Rejection.NOT_OWNER, Rejection.NOT_IN_PROGRESS, Rejection.LEASE_LOST)
+)
+LEASE_TOKEN_FIELD = field(
+    "The claim's `leaseToken`; a stale one is refused. Without it, the token's subject must hold "
+    "the lease."
+)
 CLAIMING = (Scope.WORKER, "claim")
 _INVALID = invalid_body()
-_INVALID_RESULT = invalid_body("invalid request body")
-REASON_CHARS_MAX = 1024  # The task's history keeps one per attempt.
 
 
+class ClaimBody(Body):
+    """A worker's claim; `count` matters only to the batch route."""
+
+    commands: list[str] | None = field(
+        "Queues to claim from; the token must allow each. Absent or empty for all that it allows.",
+        maxItems=COMMANDS_MAX,
+        items=COMMAND_SCHEMA,
+    )
+    worker_name: str | None = field(
+        "This worker among those of the token, such as its host and process; it is only shown.",
+        pattern=f"^({WORKER_NAME.pattern})?$",
+        refused=(INVALID_NAME,),
+    )
+    lease_seconds: int | None = field(
+        "Duration of the lease; {node.lifecycle.default_lease_seconds} for 0 or less.",
+        maximum=attrgetter("limits.lease_seconds_max"),
+    )
+    wait_seconds: int | None = field(
+        "How long to wait for a task; clamped to 0 to {node.limits.claim_wait_seconds_max}. "
+        f"The wait ends {EARLY_S} s early."
+    )
+    count: int | None = field(
+        "Maximum number of tasks; only the batch route uses it.",
+        refused=(),
+        minimum=1,
+        maximum=attrgetter("limits.batch_max"),
+    )
+
+
+class LeaseBody(Body):
+    """The fields of a heartbeat, an abandon and a nack."""
+
+    extend_seconds: int | None = field(
+        "Of a heartbeat: time from now to the new end of the lease; "
+        "{node.lifecycle.default_lease_seconds} for 0 or less.",
+        refused=(),
+        maximum=attrgetter("limits.lease_seconds_max"),
+    )
+    delay_seconds: int | None = field(
+        "Of a nack: time until the task is ready again, clamped to 0 to "
+        "{node.lifecycle.backoff_max_seconds}; 0 for the delay of the back-off."
+    )
+    reason: str | None = field(
+        f"Of a nack: why; the task's history keeps the first {REASON_CHARS_MAX} characters."
+    )
+    lease_token: int | None = LEASE_TOKEN_FIELD
+
+
+_CLAIM = Schema(ClaimBody)
+_LEASE = Schema(LeaseBody)
+
+
+class ClaimedBatch(Struct, rename="camel"):
+    """The tasks now leased to the caller, in claim order."""
+
+    tasks: list[TaskView]
+
+
+class ExtendedLease(Struct, rename="camel"):
+    """The new end of the lease."""
+
+    ok: bool
+    lease_until: str
+
+
+class AbandonedTask(Struct, rename="camel"):
+    """Where the task went: `requeued`, or `dlq` if it has had all its attempts."""
+
+    status: str
+
+
+class RefusedTask(Struct, rename="camel"):
+    """Where the task went, as for an abandoned one, and the delay until it is ready again."""
+
+    status: str
+    delay_seconds: int
+
+
+def count_too_large(node: NodeSettings) -> ApiError:
+    """Return the error for a claim of too many tasks."""
+    return bad_request(f"count exceeds maximum of {node.limits.batch_max}", "count-too-large")
+
+
+_NOTHING_CAME = Answer("No task became ready in time.", status=204)
+_CLAIM_EXAMPLE = {"commands": [CLAIMED.command], "leaseSeconds": 300, "waitSeconds": 10}
+_CLAIM_REFUSED = (
+    INVALID_COMMAND,
+    NOT_ALLOWED,
+    rate_limited(*CLAIMING),
+    budget_exceeded("inFlight", "claim"),
+)
+_LEASE_REFUSED = (NOT_FOUND, *NOT_HELD)
+_TOKEN = {"leaseToken": CLAIMED.lease_token}
+
+
+@ROUTES(
+    "POST",
+    "/tasks/claim",
+    Answer("The task, now leased to the caller.", CLAIMED),
+    _NOTHING_CAME,
+    scope="codeq:claim",
+    body=_CLAIM,
+    example=_CLAIM_EXAMPLE,
+    errors=_CLAIM_REFUSED,
+    whole=True,
+)
 async def claim(call: Call) -> HttpAnswer[TaskView]:
     """Claim one task: 200, or 204 when none came in time."""
     await call.spend(*CLAIMING)
-    body = requests.CLAIM.decode(call.text, error=_INVALID.text)
+    body = _CLAIM.decode(call.text)
     claimed = await _claimed(call, body, count=1)
     if not claimed.tasks:
         return HttpAnswer(status=204)
     _trace(call, claimed)
-    return reply(_views(call, claimed)[0])
+    [task], [payload] = claimed.tasks, claimed.payloads
+    return reply(task_view(task, payload, shards=call.services.settings.shards, claimed=True))
 
 
+@ROUTES(
+    "POST",
+    "/tasks/claim/batch",
+    Answer("The tasks, now leased to the caller; at least one.", ClaimedBatch([CLAIMED])),
+    _NOTHING_CAME,
+    scope="codeq:claim",
+    body=_CLAIM,
+    example=lambda node: {"count": min(10, node.limits.batch_max)} | _CLAIM_EXAMPLE,
+    required=("count",),
+    errors=(count_too_large, *_CLAIM_REFUSED),
+    whole=True,
+)
 async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     """Claim up to `count` tasks; the wait ends with the first."""
     await call.spend(*CLAIMING)
-    body = requests.CLAIM.decode(call.text, error=_INVALID.text)
-    count = reading.whole(body.count, error=_INVALID)
-    count_max = call.services.settings.limits.batch_max
+    body = _CLAIM.decode(call.text)
+    count = whole(body.count, error=_INVALID)
+    settings = call.services.settings
     if count < 1:
         raise _INVALID
-    if count > count_max:
-        raise count_too_large(count_max)
+    if count > settings.limits.batch_max:
+        raise count_too_large(settings)
     claimed = await _claimed(call, body, count=count)
     if not claimed.tasks:
         return HttpAnswer(status=204)
@@ -81,9 +209,23 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     return reply(ClaimedBatch(_views(call, claimed)))
 
 
+@ROUTES(
+    "POST",
+    "/tasks/{id}/heartbeat",
+    Answer(
+        "The new end of the lease; a majority of the nodes has it.",
+        ExtendedLease(ok=True, lease_until="2026-01-31T12:09:30.000Z"),
+    ),
+    scope="codeq:heartbeat",
+    body=_LEASE,
+    example={"extendSeconds": 300} | _TOKEN,
+    parameters=(LEASE_TOKEN,),
+    errors=(lambda node: too_high("extendSeconds", node.limits.lease_seconds_max), *_LEASE_REFUSED),
+    whole=True,
+)
 async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     """Extend a lease."""
-    body = requests.LEASE.decode(call.text, error=_INVALID.text)
+    body = _LEASE.decode(call.text)
     extend_ms = _lease_ms(call, body.extend_seconds, "extendSeconds")
     outcome = await call.services.broker.heartbeat(
         call.identity.tenant,
@@ -98,9 +240,21 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     return reply(ExtendedLease(True, rfc3339(outcome.lease_until_ms)))
 
 
+@ROUTES(
+    "POST",
+    "/tasks/{id}/abandon",
+    Answer("The task returned to its queue, or became a dead letter.", AbandonedTask("requeued")),
+    scope="codeq:abandon",
+    body=_LEASE,
+    example=_TOKEN,
+    may_miss=True,
+    parameters=(LEASE_TOKEN,),
+    errors=_LEASE_REFUSED,
+    whole=True,
+)
 async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     """Return a task to its queue; a body is optional."""
-    body = requests.LEASE.decode_any(call.text, error=_INVALID.text)
+    body = _LEASE.decode_any(call.text)
     outcome = await call.services.broker.abandon(
         call.identity.tenant,
         call.identity.subject,
@@ -113,10 +267,24 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     return reply(AbandonedTask(_went(outcome)))
 
 
+@ROUTES(
+    "POST",
+    "/tasks/{id}/nack",
+    Answer(
+        "The task returns to its queue after a delay, or became a dead letter.",
+        RefusedTask("requeued", delay_seconds=30),
+    ),
+    scope="codeq:nack",
+    body=_LEASE,
+    example={"delaySeconds": 30, "reason": "upstream is down"} | _TOKEN,
+    parameters=(LEASE_TOKEN,),
+    errors=_LEASE_REFUSED,
+    whole=True,
+)
 async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     """Return a task to its queue after a delay, the given one or the back-off's."""
-    body = requests.LEASE.decode(call.text, error=_INVALID.text)
-    delay_s = reading.whole(body.delay_seconds, error=_INVALID)
+    body = _LEASE.decode(call.text)
+    delay_s = whole(body.delay_seconds, error=_INVALID)
     delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
     outcome = await call.services.broker.nack(
         call.identity.tenant,
@@ -132,84 +300,75 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
     return reply(RefusedTask(_went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
 
 
-async def submit(call: Call) -> HttpAnswer[ResultView]:
-    """End a task with a result."""
-    body = requests.RESULT.decode(call.text, error=_INVALID_RESULT.text)
-    token = lease_token(call, body.lease_token, _INVALID_RESULT)
-    new = await _new_result(call, body, token=token)
-    new = msgspec.structs.replace(new, task_id=call.task_id(not_found=TASK_NOT_FOUND))
-    [outcome] = await call.services.broker.submit(
-        call.identity.tenant, call.identity.subject, (new,), timeout_s=call.timeout_s
-    )
-    match outcome:
-        case Submitted():
-            return reply(result_view(outcome.result))
-        case Rejected():
-            raise from_refusal(outcome, not_found=TASK_NOT_FOUND.text)
-        case CodeqError():
-            raise outcome
-
-
-async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
-    """End tasks with results, independently; if a task is named twice, the second is refused."""
-    items = requests.RESULTS.decode(call.text, error=_INVALID.text).results
-    batch_max = call.services.settings.limits.batch_max
-    if not items:
-        raise _INVALID
-    if len(items) > batch_max:
-        raise batch_too_large(batch_max)
-    seen: set[str] = set()
-    read = [await _read_item(call, item, seen) for item in items]
-    wanted = [each for _, each in read if isinstance(each, NewResult)]
-    outcomes = iter(
-        await call.services.broker.submit(
-            call.identity.tenant, call.identity.subject, wanted, timeout_s=call.timeout_s
-        )
-        if wanted
-        else ()
-    )
-    results = []
-    for task_id, each in read:
-        outcome = next(outcomes) if isinstance(each, NewResult) else each
-        match outcome:
-            case Submitted():
-                results.append(SubmittedItem(task_id, result_view(outcome.result)))
-            case Rejected():
-                refused = from_refusal(outcome, not_found=TASK_NOT_FOUND.text)
-                results.append(_item_error(task_id, refused))
-            case ApiError():
-                results.append(_item_error(task_id, outcome))
-            case CodeqError():
-                results.append(_item_error(task_id, from_failure(outcome)))
-    return reply(SubmittedBatch(results))
-
-
-async def _claimed(call: Call, body: requests.ClaimBody, *, count: int) -> Claimed:
+async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:
     limits = call.services.settings.limits
-    wait_s = reading.whole(body.wait_seconds, error=_INVALID)
+    wait_s = whole(body.wait_seconds, error=_INVALID)
     wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
     commands = allowed_commands(call, body.commands)
-    claiming = call.services.broker.claim(
-        call.identity.tenant,
-        call.identity.subject,
-        commands=commands,
-        count=count,
-        lease_ms=_lease_ms(call, body.lease_seconds, "leaseSeconds"),
-        wait_s=max(0.0, wait_s - EARLY_S),
-        timeout_s=call.timeout_s,
-    )
-    with call.services.polls.polling(call.identity.tenant, call.identity.subject, commands):
-        if wait_s == 0:
-            return await claiming
-        try:
-            return await call.services.waits.wait(claiming)
-        except WaitEnded:
-            return Claimed(())
+    name = body.worker_name or ""
+    if name and not WORKER_NAME.fullmatch(name):
+        raise INVALID_NAME
+    lease_ms = _lease_ms(call, body.lease_seconds, "leaseSeconds")
+    services, identity = call.services, call.identity
+    tenant, subject = identity.tenant, identity.subject
+    poll = services.polls.begun(tenant, shown_as(subject, name), commands)
+    try:
+        return await services.broker.claim(
+            tenant,
+            subject,
+            commands=commands,
+            count=count,
+            lease_ms=lease_ms,
+            wait_s=max(0.0, wait_s - EARLY_S),
+            place=partial(services.waits.in_place, identity),
+            timeout_s=call.timeout_s,
+            worker_name=name,
+        )
+    except WaitEnded:
+        return Claimed(())
+    finally:
+        poll.waiting -= 1
+
+
+def allowed_commands(
+    call: Call, asked: list[str] | None, *, field: str = "commands", count_max: int = COMMANDS_MAX
+) -> tuple[str, ...]:
+    """Return the commands a worker asks for; the token's own when the worker names none.
+
+    Args:
+        call: The worker's request.
+        asked: The commands, as sent.
+        field: Their name in the body.
+        count_max: The most that may be named.
+
+    Returns:
+        Commands, each once; empty for every command of the tenant.
+
+    Raises:
+        ApiError: 403 for a command outside the token; 400 for too many, or for an invalid one.
+    """
+    allowed = call.identity.event_types
+    everything = "*" in allowed
+    if not asked or (everything and asked == ["*"]):
+        if everything:
+            return ()
+        # An empty tuple would mean every command, so a token without one usable name gets none.
+        commands = tuple(each for each in allowed if COMMAND.fullmatch(each))[:count_max]
+        if not commands:
+            raise NOT_ALLOWED
+        return commands
+    if len(asked) > count_max:
+        raise too_many(field, count_max)
+    if not everything and not set(asked) <= set(allowed):
+        raise NOT_ALLOWED
+    if not all(map(COMMAND.fullmatch, asked)):
+        raise INVALID_COMMAND
+    return tuple(dict.fromkeys(asked))
 
 
 def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
     settings = call.services.settings
-    lease_s = reading.whole(asked_s, error=_INVALID)
+    lease_s = whole(asked_s, error=_INVALID)
     if lease_s > settings.limits.lease_seconds_max:
         raise too_high(name, settings.limits.lease_seconds_max)
     return (lease_s if lease_s > 0 else settings.lifecycle.default_lease_seconds) * 1000
@@ -222,29 +381,14 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
         ApiError: The given error, or 400 for a header that is not an integer.
     """
     if in_body is not None:
-        return reading.whole(in_body, error=error)
+        return whole(in_body, error=error)
     in_header = call.headers.get("x-codeq-lease-token")
     if not in_header:
         return 0
     try:
-        return reading.whole(int(in_header), error=error)
+        return whole(int(in_header), error=error)
     except ValueError as malformed:
         raise INVALID_TOKEN from malformed
-
-
-def count_too_large(most: int) -> ApiError:
-    """Return the error for a claim of too many tasks."""
-    return bad_request(f"count exceeds maximum of {most}", "count-too-large")
-
-
-def result_too_large(limits: LimitSettings) -> ApiError:
-    """Return the 413 for a result."""
-    return ApiError(413, f"result exceeds {limits.max_result_bytes} bytes", "result-too-large")
-
-
-def error_too_large(limits: LimitSettings) -> ApiError:
-    """Return the 413 for the error of a failed task."""
-    return ApiError(413, f"error exceeds {limits.max_error_bytes} bytes", "error-too-large")
 
 
 def _trace(call: Call, claimed: Claimed) -> None:
@@ -273,54 +417,3 @@ def _views(call: Call, claimed: Claimed) -> list[TaskView]:
         task_view(task, payload, shards=shards, claimed=True)
         for task, payload in zip(claimed.tasks, claimed.payloads, strict=True)
     ]
-
-
-async def _read_item(
-    call: Call, item: msgspec.Raw, seen: set[str]
-) -> tuple[str, NewResult | ApiError]:
-    task_id = ""
-    try:
-        body = requests.RESULT.decode(item, error=_INVALID_RESULT.text)
-        task_id = body.task_id or ""
-        token = reading.whole(body.lease_token, error=_INVALID_RESULT)
-        new = await _new_result(call, body, token=token)
-    except ApiError as refused:
-        return task_id, refused.with_traceback(None)
-    if not is_task_id(task_id):
-        return task_id, TASK_NOT_FOUND
-    if task_id in seen:
-        return task_id, ApiError(409, "not-in-progress", "not-in-progress")
-    seen.add(task_id)
-    return task_id, msgspec.structs.replace(new, task_id=task_id)
-
-
-async def _new_result(call: Call, body: requests.ResultBody, *, token: int) -> NewResult:
-    limits = call.services.settings.limits
-    text = reading.json_text(
-        body.result, depth_max=limits.payload_depth_max, error=_INVALID_RESULT.text
-    )
-    error = body.error or ""
-    if body.status == "COMPLETED":
-        if not text:
-            raise RESULT_REQUIRED
-    elif body.status == "FAILED":
-        if not error.strip():
-            raise ERROR_REQUIRED
-    else:
-        raise INVALID_STATUS
-    if len(text.encode()) > limits.max_result_bytes:
-        raise result_too_large(limits)
-    if len(error.encode()) > limits.max_error_bytes:
-        raise error_too_large(limits)
-    return NewResult(
-        task_id="",
-        status=body.status,
-        body=text,
-        error=error,
-        artifacts=await artifacts_of(call, body),
-        token=token,
-    )
-
-
-def _item_error(task_id: str, error: ApiError) -> SubmittedItem:
-    return SubmittedItem(task_id, error=error.text, code=error.code)

@@ -2,43 +2,122 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import assert_never
 
-from codeq_cluster.broker.engine.view import ShardView, seq_ms
-from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.broker.engine.faults import alone
+from codeq_cluster.broker.engine.state import CLOCK_KEY, EngineState
+from codeq_cluster.broker.engine.view import seq_ms
+from codeq_cluster.broker.ports import Depth, StateStore
 from codeq_cluster.broker.questions import (
     END,
+    Answer,
+    AnyQuestion,
     Browse,
     BrowseDelayed,
+    BrowseIds,
     Explain,
+    Explained,
     ItemPage,
     ListItems,
+    Settle,
+    Settled,
     ShardPage,
 )
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
-from codeq_cluster.core.explaining import Explanation, Facts, explain
-from codeq_cluster.core.items import Item, ItemKind
-from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.codec.records import RecordInvalid
+from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
+from codeq_cluster.core.items import TASK, Item, ItemKind, aside_id
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.task import PRIORITY_MAX, State, Task
 
 # Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
 LOOKED_AT_MAX = 1000
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
+DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
 
 _ORDER = tuple(QueuePlace)
 _ENDED = (QueuePlace.DONE, QueuePlace.FAILED, QueuePlace.DLQ)
 
 
-def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> ShardPage:
+# Called for each row that is left out of a list, because its record cannot be read.
+Unreadable = Callable[[], None]
+
+
+async def answer(state: EngineState, question: AnyQuestion) -> Answer:
+    """Answer a question from the applied state.
+
+    Raises:
+        Overloaded: Too many callers wait for another shard's entries.
+    """
+    store, replica = state.store, state.replica
+    unreadable = partial(state.setup.observer.item_failed, Loop.LISTS)
+    match question:
+        case Browse():
+            return browse(store, replica.counted_queues(question.tenant), question, unreadable)
+        case BrowseDelayed():
+            tenant, counted = question.tenant, replica.counted
+            names = replica.counted_queues(tenant)
+            delayed = [queue for queue in names if counted(queue, tenant).delayed]
+            return browse_delayed(store, delayed, question, unreadable)
+        case BrowseIds():
+            return browse_ids(store, question, unreadable)
+        case ListItems():
+            return list_items(store, question, unreadable)
+        case Explain():
+            return Explained(explain_task(state, question))
+        case Settle():
+            await state.setup.catalogue.settled(question.shard, question.index)
+            return Settled()
+        case _:
+            assert_never(question)
+
+
+async def depths(state: EngineState, tenant: str, queue: str) -> list[Depth]:
+    """Return the tenant's queues, or the one named if it has tasks.
+
+    The counters are of one instant. For many queues, the oldest tasks are looked up in portions, so
+    that other work on the loop gets its turn.
+    """
+    replica = state.replica
+    names = [queue] if queue else list(replica.counted_queues(tenant))
+    found = [
+        (name, replica.counters[name, tenant])
+        for name in names
+        if (name, tenant) in replica.counters
+    ]
+    answered: list[Depth] = []
+    for name, counters in found:
+        answered.append(
+            Depth(
+                name,
+                counters.ready,
+                counters.delayed,
+                counters.leased,
+                counters.dead,
+                oldest_ready_ms(state.store, name, tenant) if counters.ready else 0,
+            )
+        )
+        if len(answered) % DEPTHS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return answered
+
+
+def browse(
+    store: StateStore, queues: Iterable[str], asked: Browse, unreadable: Unreadable
+) -> ShardPage:
     """Return the next tasks of the tenant.
 
     Args:
         store: The shard's state.
         queues: The tenant's queues; those without tasks may be missing.
         asked: The request; its `places` must not be empty.
+        unreadable: See `Unreadable`.
     """
     rows: list[tuple[bytes, Task]] = []
     looked_at = size = 0
@@ -56,11 +135,12 @@ def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> ShardPage
         while page := store.scan(start, end, min(asked.count + 1, LOOKED_AT_MAX)):
             for key, _ in page:
                 position = head + key[len(prefix) :]
-                record = _record(store, keyspace.place_task_id(key))
-                task = records.decode_task(record)
-                if (not asked.error or task.error == asked.error) and asked.only.fits(task):
-                    rows.append((position, task))
-                    size += len(record)
+                with alone(unreadable, task=keyspace.place_task_id(key)):
+                    record = _record(store, keyspace.place_task_id(key))
+                    task = records.decode_task(record)
+                    if (not asked.error or task.error == asked.error) and asked.only.fits(task):
+                        rows.append((position, task))
+                        size += len(record)
                 looked_at += 1
                 full = len(rows) == asked.count or size >= BYTES_MAX
                 if full or looked_at >= LOOKED_AT_MAX:
@@ -71,27 +151,50 @@ def browse(store: StateStore, queues: Iterable[str], asked: Browse) -> ShardPage
     return ShardPage(tuple(rows), END)
 
 
-def browse_delayed(store: StateStore, queues: Iterable[str], asked: BrowseDelayed) -> ShardPage:
+def browse_delayed(
+    store: StateStore, queues: Iterable[str], asked: BrowseDelayed, unreadable: Unreadable
+) -> ShardPage:
     """Return the tenant's next delayed tasks, those of all its queues in one order.
 
     Args:
         store: The shard's state.
         queues: The tenant's queues with delayed tasks.
         asked: The request.
+        unreadable: See `Unreadable`.
     """
     wanted = [queue for queue in queues if asked.queue in ("", queue)]
     positions = heapq.merge(*(_delays(store, queue, asked) for queue in wanted))
     rows: list[tuple[bytes, Task]] = []
     for looked_at, (position, task_id) in enumerate(positions, 1):
-        task = records.decode_task(_record(store, task_id))
-        if asked.only.fits(task):
-            rows.append((position, task))
+        with alone(unreadable, task=task_id):
+            task = records.decode_task(_record(store, task_id))
+            if asked.only.fits(task):
+                rows.append((position, task))
         if len(rows) == asked.count or looked_at == LOOKED_AT_MAX:
             return ShardPage(tuple(rows), position)
     return ShardPage(tuple(rows), END)
 
 
-def list_items(store: StateStore, asked: ListItems) -> ItemPage:
+def browse_ids(store: StateStore, asked: BrowseIds, unreadable: Unreadable) -> ShardPage:
+    """Return the tenant's first tasks whose ids begin with the prefix; other tenants' are read too.
+
+    Without more than `LOOKED_AT_MAX` tasks of any tenant under the prefix, the list is complete.
+    """
+    start, end = keyspace.prefix_range(keyspace.task(asked.prefix))
+    page = store.scan(start, end, LOOKED_AT_MAX)
+    rows: list[tuple[bytes, Task]] = []
+    for key, record in page:
+        task_id = keyspace.place_task_id(key)
+        with alone(unreadable, task=task_id):
+            task = records.decode_task(record)
+            if task.tenant == asked.tenant:
+                rows.append((task_id.encode(), task))
+        if len(rows) == asked.count:
+            return ShardPage(tuple(rows), rows[-1][0])
+    return ShardPage(tuple(rows), END if len(page) < LOOKED_AT_MAX else task_id.encode())
+
+
+def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> ItemPage:
     """Return the tenant's next items: by id, or its dead deliveries, newest first."""
     by_death = asked.dead_only
     prefix = (
@@ -105,38 +208,42 @@ def list_items(store: StateStore, asked: ListItems) -> ItemPage:
     count = min(asked.count, LOOKED_AT_MAX)
     page = store.scan(start, end, count)
     rows: list[tuple[bytes, Item]] = []
+    position = b""
     for key, value in page:
-        record = value
-        if by_death:
-            delivery_id = keyspace.dead_delivery_id(key)
-            found = store.get(keyspace.item(ItemKind.DELIVERY, asked.tenant, delivery_id))
-            assert found is not None, "a dead delivery is listed and not there"
-            record = found
-        rows.append((key[len(prefix) :], records.decode_item(record)))
-    return ItemPage(tuple(rows), rows[-1][0] if len(page) == count else END)
+        position = key[len(prefix) :]
+        with alone(unreadable, kind=asked.kind.value, item=keyspace.place_task_id(key)):
+            record = value
+            if by_death:
+                delivery_id = keyspace.dead_delivery_id(key)
+                found = store.get(keyspace.item(ItemKind.DELIVERY, asked.tenant, delivery_id))
+                assert found is not None, "a dead delivery is listed and not there"
+                record = found
+            rows.append((position, records.decode_item(record)))
+    return ItemPage(tuple(rows), position if len(page) == count else END)
 
 
-def explain_task(
-    store: StateStore,
-    view: ShardView,
-    rules: LifetimeRules,
-    asked: Explain,
-    *,
-    now_ms: int,
-) -> Explanation | None:
+def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
     """Return why the task is in its state, or None if it is not the tenant's."""
+    store, setup, view = state.store, state.setup, state.replica
+    aside = view.item(ItemKind.ASIDE, asked.tenant, aside_id(TASK, asked.id))
     record = store.get(keyspace.task(asked.id))
-    task = None if record is None else records.decode_task(record)
+    try:
+        task = None if record is None else records.decode_task(record)
+    except RecordInvalid:
+        if aside is None:
+            raise
+        return set_aside(asked.id)
     if task is None or task.tenant != asked.tenant:
         return None
     queue = keyspace.queue_name(task.command)
     facts = Facts(
-        now_ms=now_ms,
+        now_ms=max(state.number(CLOCK_KEY), setup.clock.wall_ms()),
         policy=view.policy(task.tenant, queue),
         leased=view.leased(task.tenant, queue),
         tenant_leased=view.usage(task.tenant).leased,
-        tenant_leased_max=rules.budget_of(task.tenant).leased_max,
+        tenant_leased_max=setup.rules.budget_of(task.tenant).leased_max,
         ahead=_ahead(store, task) if task.state is State.READY else 0,
+        set_aside=aside is not None,
     )
     return explain(task, facts)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,7 +11,9 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.core.task import Task
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+
+log = logging.getLogger(__name__)
 
 ROW_OVERHEAD_BYTES = 16  # A row's CBOR heads and RocksDB's overhead.
 
@@ -26,6 +29,23 @@ class OutcomeSlot(Protocol):
 
     def set_exception(self, exception: BaseException, /) -> None:
         """Give the caller an error in place of the outcomes."""
+
+
+class _NoCaller:
+    """Takes the outcomes of operations that nobody waits for."""
+
+    def done(self) -> bool:
+        """Return that nobody waits."""
+        return True
+
+    def set_result(self, result: list[Outcome], /) -> None:
+        """Do nothing."""
+
+    def set_exception(self, exception: BaseException, /) -> None:
+        """Do nothing."""
+
+
+NO_CALLER = _NoCaller()
 
 
 @dataclass(slots=True)
@@ -72,9 +92,7 @@ class Batch:
     seq: int = 0
     taken_at: float = 0.0
 
-    def add_rows(
-        self, rows: dict[bytes, bytes | None], changes: Sequence[TaskChange], *, rows_bytes: int
-    ) -> None:
+    def add_rows(self, rows: dict[bytes, bytes | None], *, rows_bytes: int) -> None:
         """Append one decision, whose own rows are net."""
         own = self.rows
         twice = [key for key in rows if key in own and keyspace.is_task_index(key)]
@@ -83,7 +101,6 @@ class Batch:
             # Put and deleted, or deleted and put: in the store nothing changes.
             del own[key]
         self.cancelled += twice
-        self.changes.extend(changes)
         self.rows_bytes += rows_bytes
 
     def adopt(self, other: Batch) -> None:
@@ -96,7 +113,15 @@ class Batch:
         """Answer every waiting caller with its outcomes passed through `finished`."""
         for waiting in self.waiting:
             if not waiting.place.done():
-                waiting.place.set_result(finished(waiting.outcomes))
+                try:
+                    waiting.place.set_result(finished(waiting.outcomes))
+                except Exception:
+                    # This runs while an entry is applied, and the replica and the other callers
+                    # must go on.
+                    log.exception("an answer cannot be given")
+                    error = OutcomeUnknown("it is done, and its answer cannot be given")
+                    if not waiting.place.done():
+                        waiting.place.set_exception(error)
 
     def fail(self, error_of: Callable[[Waiting], CodeqError]) -> None:
         """Fail every waiting caller with its own error."""

@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Protocol
 
+from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.scanning import every_row
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.budget import Usage
-from codeq_cluster.core.items import NO_POLICY, Item, ItemKind, Pause, Policy, Subscription, Topic
+from codeq_cluster.core.items import (
+    KIND_OF,
+    NO_POLICY,
+    Item,
+    ItemKind,
+    Pause,
+    Policy,
+    Subscription,
+    Topic,
+    WebhookKey,
+)
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import Overloaded
 
 _WAITING_MAX = 1000  # Callers waiting for an entry to be applied here.
+_KNOWN = [kind for each, kind in KIND_OF.items() if each.is_known_everywhere]
 _EVERY = "*"  # Means every queue; no command can have this name.
 
 
@@ -32,18 +45,26 @@ class ShardTally(Protocol):
     def usage_here(self, tenant: str) -> Usage:
         """Return the tenant's usage on the shard."""
 
+    def counted_queues(self, tenant: str) -> AbstractSet[str]:
+        """Return the tenant's queues on the shard that have any tasks."""
+
 
 class Catalogue:
     """One node's catalogue; follows the entries applied to every shard.
 
     Args:
         stores: Of all shards, in order; `reload` loads their items.
+        failed: Called for each item that cannot be read.
     """
 
-    def __init__(self, stores: Sequence[StateStore]) -> None:
+    def __init__(
+        self, stores: Sequence[StateStore], *, failed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._failed = failed
         self._policies: dict[tuple[str, str], Policy] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._subscribers: dict[tuple[str, str], dict[str, Subscription]] = {}
+        self._webhook_keys: dict[str, WebhookKey] = {}
         self._stores = stores
         self._tallies: list[Callable[[], ShardTally]] = []
         self._settling: set[asyncio.Event] = set()
@@ -59,12 +80,14 @@ class Catalogue:
         self._policies.clear()
         self._subscriptions.clear()
         self._subscribers.clear()
+        self._webhook_keys.clear()
         for event in self._settling:
             event.set()
         for store in self._stores:
-            for kind in (ItemKind.TOPIC, ItemKind.PAUSE, ItemKind.SUBSCRIPTION):
-                for item in _items(store, kind):
-                    self._put(item)
+            for kind in _KNOWN:
+                start, end = keyspace.prefix_range(keyspace.item_prefix(kind))
+                for key, value in every_row(store, start, end):
+                    self._take(key, value)
         for tenant, queue in before:
             if not self.policy(tenant, queue).paused:
                 self._opened(tenant, queue)
@@ -97,9 +120,28 @@ class Catalogue:
             sum(usage.stored_bytes for usage in usages),
         )
 
+    def has_queue(self, tenant: str, queue: str) -> bool:
+        """Return whether the queue has any tasks on any shard."""
+        return any(True for _ in self._counted(tenant, queue))
+
+    def most_queues(self, tenant: str) -> int:
+        """Return how many queues the tenant has on the shard where it has most of them."""
+        return max((len(tally().counted_queues(tenant)) for tally in self._tallies), default=0)
+
     def ready(self, tenant: str, queue: str) -> int:
         """Return how many tasks of the queue are ready on all shards."""
         return sum(counters.ready for _, counters in self._counted(tenant, queue))
+
+    def is_open(self, tenant: str, queue: str) -> bool:
+        """Return whether a task of the queue is ready on some shard, and the queue not paused."""
+        policy = self._policies.get((tenant, queue))
+        if policy is not None and policy.paused:
+            return False
+        for tally in self._tallies:
+            counters = tally().counters.get((queue, tenant))
+            if counters is not None and counters.ready:
+                return True
+        return False
 
     def claimable(self, tenant: str, queue: str, ready: int) -> int:
         """Return how many of `ready` ready tasks of the queue may be claimed now."""
@@ -146,6 +188,10 @@ class Catalogue:
                 totals[queue] = totals.get(queue, 0) + len(found)
         return totals
 
+    def webhook_key(self, tenant: str) -> WebhookKey:
+        """Return the version of the key that signs the tenant's callbacks."""
+        return self._webhook_keys.get(tenant) or WebhookKey(tenant=tenant)
+
     # -- applied entries --------------------------------------------------------------------------
 
     async def settled(self, shard: int, index: int) -> None:
@@ -174,16 +220,31 @@ class Catalogue:
         for key, value in rows.items():
             if key.startswith(keyspace.STATS_PREFIX):
                 queue, tenant = keyspace.stats_parts(key)
-                if self.policy(tenant, queue).max_consumers:
+                policy = self._policies.get((tenant, queue))
+                if policy is not None and policy.max_consumers:
                     self._opened(tenant, queue)  # A place may be free, on any shard.
+                continue
             if not key.startswith(keyspace.ITEM_PREFIX) or not keyspace.knows_kind(key):
                 continue
             kind, tenant, item_id = keyspace.item_parts(key)
             if value is not None:
-                if kind in (ItemKind.TOPIC, ItemKind.PAUSE, ItemKind.SUBSCRIPTION):
-                    self._put(records.decode_item(value))
+                if kind in _KNOWN:
+                    self._take(key, value)
             else:
                 self._drop(kind, tenant, item_id)
+
+    def _take(self, key: bytes, value: bytes) -> None:
+        """Take in an item.
+
+        If one cannot be read, a queue keeps the topic that is known, or the broker's defaults. A
+        pause is a pause by its key alone.
+        """
+        kind, tenant, item_id = keyspace.item_parts(key)
+        with alone(self._failed, kind=kind.value, tenant=tenant, item=item_id):
+            if kind is ItemKind.PAUSE:
+                self._put(Pause(tenant=tenant, id=item_id))
+            else:
+                self._put(records.decode_item(value))
 
     def _put(self, item: Item) -> None:
         match item:
@@ -198,6 +259,8 @@ class Catalogue:
                 self._subscriptions[item.tenant, item.id] = item
                 for queue in _queues(item):
                     self._subscribers.setdefault((item.tenant, queue), {})[item.id] = item
+            case WebhookKey():
+                self._webhook_keys[item.tenant] = item
             case _:
                 pass
 
@@ -247,8 +310,3 @@ def _queues(subscription: Subscription) -> set[str]:
     """Return the queues a subscription covers: those of its commands, or every one."""
     named = {keyspace.queue_name(command) for command in subscription.event_types}
     return {_EVERY} if not named or _EVERY in named else named
-
-
-def _items(store: StateStore, kind: ItemKind) -> Iterable[Item]:
-    start, end = keyspace.prefix_range(keyspace.item_prefix(kind))
-    return (records.decode_item(value) for _, value in every_row(store, start, end))

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import islice
 
 from codeq_cluster.broker.engine.busy_queues import BusyQueues
 from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.time_index import TimeIndex
 from codeq_cluster.broker.engine.window import KeyBudget, Window
 from codeq_cluster.broker.ports import Head, StateStore
 from codeq_cluster.broker.scanning import every_row, next_keys
@@ -40,6 +40,7 @@ _TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it every tenant 
 _NO_QUEUES: frozenset[str] = frozenset()
 _NONE = Counters()
 _NO_USAGE = Usage()
+_ASIDES = keyspace.item_prefix(ItemKind.ASIDE)
 
 
 def seq_ms(seq: int) -> int:
@@ -61,6 +62,7 @@ class ShardView:
         self.now_ms = 0
         self.seq = 0
         self.counters: dict[tuple[str, str], Counters] = {}
+        self.asides: set[tuple[str, str]] = set()
         self._shard = shard
         self._store = store
         self._fraction = fraction
@@ -76,14 +78,7 @@ class ShardView:
         self._unread: dict[str, None] = {}  # Tenants whose lines are known only in part.
         self._ready: dict[tuple[str, str], Window] = {}  # Only of queues that have ready tasks.
         self._ready_keys = KeyBudget(_READY_KEYS_MAX)
-        self._leases = self._timer(keyspace.LEASE_PREFIX)
-        self._timers = self._timer(keyspace.TTL_PREFIX)
-        self._expiries = self._timer(keyspace.EXPIRY_PREFIX)
-        self._timed = {
-            keyspace.Family.LEASE: self._leases,
-            keyspace.Family.TTL: self._timers,
-            keyspace.Family.EXPIRY: self._expiries,
-        }
+        self.time = TimeIndex(self._live)
         self._load()
 
     # -- for the core ----------------------------------------------------------------------------
@@ -99,7 +94,7 @@ class ShardView:
     def payload(self, task_id: str) -> str:
         """Return the JSON text of a task that exists."""
         text = self._get(keyspace.payload(task_id))
-        assert text is not None, "a task stands without its payload"
+        assert text is not None, "the payload of a task is missing"
         return text.decode()
 
     def result(self, task_id: str) -> Result | None:
@@ -145,6 +140,14 @@ class ShardView:
             here.stored_bytes + there.stored_bytes,
         )
 
+    def has_queue(self, tenant: str, queue: str) -> bool:
+        """Return whether the queue has any tasks; on other shards, as applied on this node."""
+        return (queue, tenant) in self.counters or self._catalogue.has_queue(tenant, queue)
+
+    def most_queues(self, tenant: str) -> int:
+        """Return the tenant's queues on its fullest shard; of others, as applied on this node."""
+        return max(len(self.counted_queues(tenant)), self._catalogue.most_queues(tenant))
+
     def turns(self, tenant: str) -> Turns:
         """Return the turns of the tenant's queues."""
         turns = self._turns.get(tenant)
@@ -158,11 +161,9 @@ class ShardView:
     def lapsed(self, count: int) -> tuple[Item, ...]:
         """Return at most `count` expired items, oldest first."""
         found: list[Item] = []
-        for key in islice(self._known_expiries(), count):
-            if keyspace.item_timer_ms(key) > self.now_ms:
-                break
+        for key in self.time.items(count, now_ms=self.now_ms):
             item = self.item(*keyspace.item_parts(key))
-            assert item is not None, "a timer stands without its item"
+            assert item is not None, "the item of a timer is missing"
             found.append(item)
         return tuple(found)
 
@@ -198,15 +199,8 @@ class ShardView:
 
     def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
         """Return at most `count` ids of tasks whose timer is at or before now."""
-        found: list[tuple[int, str]] = []
-        for window in (self._timers, self._leases) if leases_too else (self._timers,):
-            for key in islice(window, count):
-                when_ms, task_id = keyspace.timed_parts(key)
-                if when_ms > self.now_ms:
-                    break
-                found.append((when_ms, task_id))
-        found.sort()
-        return tuple(task_id for _, task_id in found[:count])
+        found = self.time.tasks(count, now_ms=self.now_ms, leases_too=leases_too)
+        return tuple(task_id for _, task_id, _ in found)
 
     def next_seq(self) -> int:
         """Return the next ready position and count it as given."""
@@ -218,17 +212,6 @@ class ShardView:
         return self._fraction()
 
     # -- for the engine --------------------------------------------------------------------------
-
-    def next_due_ms(self, *, leases_from_ms: int) -> int | None:
-        """Return when the next timer is due, Unix milliseconds; leases from `leases_from_ms` on."""
-        due = [keyspace.item_timer_ms(key) for key in islice(self._known_expiries(), 1)]
-        timer = self._timers.first()
-        if timer is not None:
-            due.append(keyspace.timed_parts(timer)[0])
-        lease = self._leases.first()
-        if lease is not None:
-            due.append(max(leases_from_ms, keyspace.timed_parts(lease)[0]))
-        return min(due, default=None)
 
     def head(self, tenant: str, queues: Iterable[str]) -> Head | None:
         """Return the first ready task of the named queues, or of all the tenant's if none is named.
@@ -290,15 +273,13 @@ class ShardView:
 
     def follow(self, rows: Rows) -> None:
         """Update the windows and counters from rows that were written or deleted."""
-        timed = self._timed
-        counted: list[tuple[bytes, bytes | None]] = []
+        timed = self.time.windows
+        noted: list[tuple[bytes, bytes | None]] = []
         became_ready: list[tuple[str, str, bytes]] = []
-        for key, value in rows.items():
-            place = keyspace.scheduled(key)
-            if place is None:
-                continue
-            if place is keyspace.Family.STATS:
-                counted.append((key, value))
+        for place, key in keyspace.scheduled(rows):
+            value = rows[key]
+            if place is keyspace.Family.STATS or place is keyspace.Family.ITEM:
+                noted.append((key, value))
                 continue
             if isinstance(place, tuple):
                 window = self._followed_window(*place, live=value is not None)
@@ -314,8 +295,8 @@ class ShardView:
                 window.add(key)
         # Counters come after the windows, which rely on the old counts. They come before the lines,
         # which must know the queues that have work.
-        for key, value in counted:
-            self._count(keyspace.stats_parts(key), value)
+        for key, value in noted:
+            self._note(key, value)
         if self._lines:
             self._tell_lines(became_ready)
 
@@ -352,7 +333,17 @@ class ShardView:
     def _load(self) -> None:
         start, end = keyspace.prefix_range(keyspace.STATS_PREFIX)
         for key, value in every_row(self._store, start, end):
+            self._note(key, value)
+        for key, value in every_row(self._store, *keyspace.prefix_range(_ASIDES)):
+            self._note(key, value)
+
+    def _note(self, key: bytes, value: bytes | None) -> None:
+        """Take in a row of counters or of an item."""
+        if key.startswith(keyspace.STATS_PREFIX):
             self._count(keyspace.stats_parts(key), value)
+        elif key.startswith(_ASIDES):
+            change = self.asides.discard if value is None else self.asides.add
+            change(keyspace.item_parts(key)[1:])
 
     def _count(self, place: tuple[str, str], value: bytes | None) -> None:
         queue, tenant = place
@@ -400,7 +391,7 @@ class ShardView:
             self._lines[tenant].left(queue)
 
     def _use(self, tenant: str, before: Counters, after: Counters) -> None:
-        usage = self.usage_here(tenant)
+        usage = self._usages.get(tenant, _NO_USAGE)
         now = Usage(
             usage.waiting + after.ready + after.delayed - before.ready - before.delayed,
             usage.leased + after.leased - before.leased,
@@ -411,18 +402,10 @@ class ShardView:
         else:
             self._usages[tenant] = now
 
-    def _known_expiries(self) -> Iterator[bytes]:
-        """Yield the timers of items, except those written by a newer version."""
-        return (key for key in self._expiries if keyspace.knows_kind(key))
-
     def _open(self, tenant: str, queue: str) -> bool:
         """Return whether the queue may be claimed from now."""
         leased = partial(self.leased, tenant, queue)
         return self.policy(tenant, queue).claimable(1, leased) > 0
-
-    def _timer(self, prefix: bytes) -> Window:
-        start, end = keyspace.prefix_range(prefix)
-        return Window(start, end, self._live)
 
     def _ready_window(self, queue: str, tenant: str) -> Window:
         window = self._ready.get((queue, tenant))

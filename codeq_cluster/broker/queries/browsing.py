@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.questions import ALL_TASKS, Browse, BrowseDelayed, ListItems, Question
-from codeq_cluster.core.items import Item
+from codeq_cluster.broker.questions import Browse, BrowseDelayed, BrowseIds, ListItems, Question
+from codeq_cluster.core.import_record import joined
+from codeq_cluster.core.items import Audit, Item
 from codeq_cluster.core.task import Task
 
 _P = TypeVar("_P")
@@ -28,7 +29,7 @@ class Browser:
         self._shards = shards
 
     async def tasks(
-        self, asked: Browse | BrowseDelayed, *, deadline: float
+        self, asked: Browse | BrowseDelayed | BrowseIds, *, deadline: float
     ) -> tuple[Rows[Task], bytes]:
         """Return the next tasks and where to go on; `END` when there are no more.
 
@@ -36,15 +37,22 @@ class Browser:
         read.
         """
         pages = await self._all(asked, deadline=deadline)
-        rows, edge = _merged([(page.rows, page.edge) for page in pages], asked.count)
-        if asked.only != ALL_TASKS:
-            rows = [row for row in rows if asked.only.fits(row[1])]
-        return rows, edge
+        return _merged([(page.rows, page.edge) for page in pages], asked.count)
 
     async def items(self, asked: ListItems, *, deadline: float) -> tuple[Rows[Item], bytes]:
         """Return the next items and where to go on; `END` when there are no more."""
         pages = await self._all(asked, deadline=deadline)
-        return _merged([(page.rows, page.edge) for page in pages], asked.count)
+        records: dict[bytes, list[Audit]] = {}
+        for page in pages:
+            for position, item in page.rows:
+                if isinstance(item, Audit):
+                    records.setdefault(position, []).append(item)
+        rows, edge = _merged([(page.rows, page.edge) for page in pages], asked.count)
+        # An import has a record of the same id on each shard; up to the edge all of them are read.
+        return [
+            (position, joined(same) if len(same := records.get(position, ())) > 1 else item)
+            for position, item in dict(rows).items()
+        ], edge
 
     async def _all(self, asked: Question[_P], *, deadline: float) -> list[_P]:
         return await asyncio.gather(

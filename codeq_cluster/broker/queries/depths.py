@@ -18,6 +18,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.items import ItemKind, Pause
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.core.task import Counters
+from codeq_cluster.portions import in_portions
 
 DEAD_MAX = 100  # A longer count needs the list of deliveries.
 
@@ -54,7 +55,7 @@ class LocalDepths:
     async def queues(self, tenant: str) -> dict[str, Counters]:
         """Return the counters of each of the tenant's queues."""
         sums: dict[str, Counters] = {}
-        for (queue, owner), counters in await self._rows():
+        async for (queue, owner), counters in in_portions(await self._rows()):
             if owner == tenant:
                 before = sums.get(queue)
                 sums[queue] = counters if before is None else plus(before, counters)
@@ -64,7 +65,7 @@ class LocalDepths:
         """Return every tenant that has tasks, by name."""
         queues: dict[str, set[str]] = {}
         sums: dict[str, Counters] = {}
-        for (queue, tenant), counters in await self._rows():
+        async for (queue, tenant), counters in in_portions(await self._rows()):
             queues.setdefault(tenant, set()).add(queue)
             sums[tenant] = plus(sums.get(tenant, _NOTHING), counters)
         return [
@@ -96,6 +97,11 @@ class LocalDepths:
     def dead_deliveries(self, tenant: str) -> int:
         """Return the number of dead deliveries, counted up to `DEAD_MAX` a shard."""
         start, end = keyspace.prefix_range(keyspace.dead_prefix(tenant))
+        return sum(len(store.scan(start, end, DEAD_MAX)) for store in self._stores)
+
+    def asides(self, tenant: str) -> int:
+        """Return how many tasks and items are set aside, counted up to `DEAD_MAX` a shard."""
+        start, end = keyspace.prefix_range(keyspace.item_prefix(ItemKind.ASIDE, tenant))
         return sum(len(store.scan(start, end, DEAD_MAX)) for store in self._stores)
 
     async def _rows(self) -> list[tuple[tuple[str, str], Counters]]:

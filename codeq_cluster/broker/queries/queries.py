@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards, Snapshot
 from codeq_cluster.broker.values import FoundTask, QueueDepth
-from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.broker.waiters import Place, Waiters
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Counters, Result
+from codeq_cluster.portions import in_portions
 
 # Between two reads while no applied entries arrive that could show a result.
 ISOLATED_PAUSE_S = 1.0
@@ -32,14 +34,21 @@ class Queries:
         return None if looked is None else looked[0]
 
     async def result(
-        self, tenant: str, task_id: str, *, wait_s: float, stale: bool, timeout_s: float
+        self,
+        tenant: str,
+        task_id: str,
+        *,
+        wait_s: float,
+        stale: bool,
+        timeout_s: float,
+        place: Place = nullcontext,
     ) -> tuple[FoundTask, Result | None] | None:
         """Return a task and its result, waiting up to `wait_s` for one; None for no task."""
         if wait_s <= 0:
             return await self._look(tenant, task_id, stale=stale, timeout_s=timeout_s)
         loop = asyncio.get_running_loop()
         waits_until = loop.time() + wait_s
-        with self._waiters.for_result(task_id) as ticket:
+        with place(), self._waiters.for_result(task_id) as ticket:
             while True:
                 ticket.event.clear()
                 looked = await self._look(tenant, task_id, stale=stale, timeout_s=timeout_s)
@@ -61,7 +70,8 @@ class Queries:
         """
         deadline = deadline_in(timeout_s)
         sums: dict[str, QueueDepth] = {}
-        for depth in await self._shards.depths(tenant, queue, deadline=deadline):
+        found = await self._shards.depths(tenant, queue, deadline=deadline)
+        async for depth in in_portions(found):
             before = sums.get(depth.queue, QueueDepth(depth.queue, Counters(), 0))
             counters = before.counters
             ages = [ms for ms in (before.oldest_ready_ms, depth.oldest_ready_ms) if ms]

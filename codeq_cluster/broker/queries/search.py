@@ -7,7 +7,14 @@ from msgspec.structs import replace
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
-from codeq_cluster.broker.questions import ALL_TASKS, END, Browse, BrowseDelayed, TaskFilter
+from codeq_cluster.broker.questions import (
+    ALL_TASKS,
+    END,
+    Browse,
+    BrowseDelayed,
+    BrowseIds,
+    TaskFilter,
+)
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.sharding import shard_of
@@ -16,6 +23,7 @@ from codeq_cluster.core.task import Task
 # Pages read although a filter leaves them short; then the caller must ask for more. For each page,
 # a shard's leader reads at most a thousand tasks.
 LOOKS_MAX = 5
+IDS_MAX = 10  # Ids shown for a prefix that several tasks have.
 
 
 class Search:
@@ -33,6 +41,12 @@ class Search:
         [record] = rows.values
         task = None if record is None else records.decode_task(record)
         return task if task is not None and task.tenant == tenant else None
+
+    async def ids(self, tenant: str, prefix: str, *, timeout_s: float) -> tuple[list[str], bool]:
+        """Return the first ids that begin with the prefix, and whether there may be more."""
+        asked = BrowseIds(tenant=tenant, prefix=prefix, count=IDS_MAX)
+        rows, edge = await self._browser.tasks(asked, deadline=deadline_in(timeout_s))
+        return [task.id for _, task in rows], edge != END
 
     async def tasks(
         self,

@@ -55,12 +55,13 @@ async def act(shards: Shards, ids: Sequence[str], operation: Makes, *, deadline:
         # A delivery's id begins with its task's id, which names the shard.
         shard = shard_of(item_id.split(".", 1)[0], shards.count)
         by_shard.setdefault(shard, []).append(item_id)
-    placed = [
-        (shard, operation(tuple(part[start : start + IDS_MAX])))
-        for shard, part in by_shard.items()
-        for start in range(0, len(part), IDS_MAX)
-    ]
+    placed = [(shard, operation(ids)) for shard, part in by_shard.items() for ids in parts_of(part)]
     return await carry_out(shards, placed, deadline=deadline)
+
+
+def parts_of(ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the ids in parts that one operation may name."""
+    return (tuple(ids[start : start + IDS_MAX]) for start in range(0, len(ids), IDS_MAX))
 
 
 async def carry_out(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import compress, groupby
 
 from msgspec.structs import replace
@@ -16,7 +16,7 @@ from codeq_cluster.broker.ports import Head, Shards
 from codeq_cluster.broker.requests.producer import on_their_shards, over_budget
 from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
-from codeq_cluster.broker.waiters import Ticket, Waiters
+from codeq_cluster.broker.waiters import Place, Ticket, Waiters
 from codeq_cluster.core.operations import Abandon, Cancel, Claim, Heartbeat, Nack, Submit
 from codeq_cluster.core.outcomes import (
     Cancelled,
@@ -34,7 +34,7 @@ from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 RELEASE_TIMEOUT_S = 10.0  # After it, only the lease's end gives a vanished client's tasks back.
 # A leader that gives nothing where this node sees work is slightly behind this node, or ahead of
-# it. Ask it again, soon at first: no event on this node need show when the two agree.
+# it. Ask it again, soon at first, because perhaps no event on this node tells when the two agree.
 AGAIN_S = 0.02
 AGAIN_S_MAX = 1.0
 # An older task elsewhere may wait this much longer, so that a claim can take a younger one from a
@@ -51,6 +51,7 @@ class Consumer:
         self, shards: Shards, waiters: Waiters, background: Background, uploads: Uploads
     ) -> None:
         self._shards = shards
+        self._replicas = tuple(map(shards.local, range(shards.count)))
         self._waiters = waiters
         self._background = background
         self._uploads = uploads
@@ -65,8 +66,10 @@ class Consumer:
         lease_ms: int,
         wait_s: float,
         timeout_s: float,
+        worker_name: str = "",
+        place: Place = nullcontext,
     ) -> Claimed:
-        """Lease up to `count` tasks; wait up to `wait_s` for the first one.
+        """Lease up to `count` tasks; wait up to `wait_s` for the first one, in a place of its own.
 
         A claim that finds nothing at first asks every leader before it returns nothing. Later,
         woken by entries applied here, it trusts this node's replicas. A leader may go by an older
@@ -74,7 +77,7 @@ class Consumer:
         give. All leaders are asked again while a replica of this node is out of service.
         """
         waits_until = asyncio.get_running_loop().time() + wait_s
-        queues = tuple(dict.fromkeys(command.lower() for command in commands))
+        queues = tuple(dict.fromkeys(map(str.lower, commands)))
         wanted = Claim(
             request="",
             tenant=tenant,
@@ -82,6 +85,7 @@ class Consumer:
             commands=commands,
             count=count,
             lease_ms=lease_ms,
+            worker_name=worker_name,
         )
         self._waiters.claiming()
         if wait_s <= 0:
@@ -92,7 +96,7 @@ class Consumer:
             claimed = await self._take_from(known, wanted, deadline=deadline_in(timeout_s))
             if claimed.tasks:
                 return claimed
-        with self._in_line(tenant, queues) as ticket:
+        with place(), self._in_line(tenant, queues) as ticket:
             return await self._take_when_woken(
                 ticket, wanted, queues, waits_until=waits_until, timeout_s=timeout_s
             )
@@ -160,6 +164,13 @@ class Consumer:
 
         Files among the artifacts are stored first, under a time limit of their own.
         """
+        if len(items) == 1 and not items[0].artifacts:
+            [item] = items
+            ended = submit_of(tenant, worker, item, ())
+            one = (shard_of(item.task_id, self._shards.count), ended)
+            [outcome] = await on_their_shards(self._shards, [one], timeout_s=timeout_s)
+            assert isinstance(outcome, Submitted | Rejected | CodeqError)
+            return [outcome]
         first: dict[str, int] = {}
         for position, item in enumerate(items):
             first.setdefault(item.task_id, position)
@@ -280,7 +291,9 @@ class Consumer:
             taken.extend(zip(part.tasks, part.payloads, strict=True))
             return len(part.tasks) == count
 
-        ordered = sorted(heads, key=self._order)
+        ordered = sorted(heads, key=self._order) if len(heads) > 1 else heads
+        if wanted.count == 1:
+            return await self._take_one(ordered, wanted, deadline=deadline)
         by_priority = groupby(ordered, key=lambda head: head.priority)
         try:
             for _, group in by_priority:
@@ -303,16 +316,26 @@ class Consumer:
         taken.sort(key=lambda pair: (-pair[0].priority, pair[0].ready_ms))
         return Claimed(tuple(task for task, _ in taken), tuple(payload for _, payload in taken))
 
+    async def _take_one(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
+        """Claim one task from the first shard that gives one."""
+        failure: CodeqError | None = None
+        for head in heads:
+            try:
+                claimed = await self._claim_on(head.shard, wanted, 1, deadline=deadline)
+            except OutcomeUnknown:
+                raise  # It may have leased a task that nobody receives: more would hide it.
+            except CodeqError as error:
+                failure = failure or error  # Another shard may have work and a leader.
+                continue
+            if claimed.tasks:
+                return claimed
+        if failure is not None:
+            raise failure
+        return _NOTHING
+
     async def _claim_on(self, shard: int, wanted: Claim, count: int, *, deadline: float) -> Claimed:
         """Claim on one shard; leave nothing leased if the caller goes away meanwhile."""
-        claim = Claim(
-            request=new_request(),
-            tenant=wanted.tenant,
-            worker=wanted.worker,
-            commands=wanted.commands,
-            count=count,
-            lease_ms=wanted.lease_ms,
-        )
+        claim = replace(wanted, request=new_request(), count=count)
         try:
             [outcome] = await self._shards.operate(shard, [claim], deadline=deadline)
         except asyncio.CancelledError:
@@ -365,15 +388,13 @@ class Consumer:
         A shard led here goes before one whose head is only slightly older, which saves a network
         hop.
         """
-        led = self._shards.local(head.shard).leads
+        led = self._replicas[head.shard].leads
         return -head.priority, seq_ms(head.seq) - (NEAR_MS if led else 0)
 
     def _known(self, tenant: str, queues: tuple[str, ...]) -> list[Head]:
         """Return the first ready task of every shard that has one, as far as this node knows."""
         return [
-            head
-            for shard in range(self._shards.count)
-            if (head := self._shards.local(shard).head(tenant, queues)) is not None
+            head for replica in self._replicas if (head := replica.head(tenant, queues)) is not None
         ]
 
     def _pass_on(self, tenant: str, queues: tuple[str, ...]) -> None:

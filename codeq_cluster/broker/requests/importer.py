@@ -10,8 +10,8 @@ from msgspec.structs import asdict, replace
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests.producer import fingerprint_of
-from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.arrivals import Arrivals
+from codeq_cluster.core import task_ids
 from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import KIND_OF, Pause, Subscription, Topic
 from codeq_cluster.core.operations import Arrival, Import
@@ -26,7 +26,7 @@ _Placed = Sequence[tuple[int, Import]]
 
 
 class Importer:
-    """Imports tasks, topics, pauses and subscriptions; every change leaves an audit record."""
+    """Imports tasks, topics, pauses and subscriptions; an import leaves one audit record."""
 
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
@@ -38,6 +38,7 @@ class Importer:
         *,
         by: str,
         source: str,
+        record: str,
         forget_keys: bool,
         dry_run: bool,
         timeout_s: float,
@@ -46,9 +47,10 @@ class Importer:
 
         Args:
             tenant: The tenant that receives it.
-            arrivals: Already checked by `importing.fault` and `item_fault`.
+            arrivals: Already checked by `faults.fault` and `new_item_fault`.
             by: Subject of the operator.
             source: The backup it comes from.
+            record: Id of the audit record that all parts of one import add to.
             forget_keys: Import tasks without their idempotency keys if the keys cannot be kept.
             dry_run: Only return what would happen.
             timeout_s: For all of it.
@@ -60,7 +62,7 @@ class Importer:
         deadline = deadline_in(timeout_s)
         count = self._shards.count
         whole = Import(
-            request="",
+            request=record,
             tenant=tenant,
             by=by,
             source=source,
@@ -69,8 +71,10 @@ class Importer:
             dry_run=dry_run,
         )
         by_shard: dict[int, list[Arrival]] = {}
-        for each in arrivals.tasks:
-            by_shard.setdefault(shard_of(each.task.id, count), []).append(_complete(each))
+        own = [_complete(_kept(tenant, each, count)) for each in arrivals.tasks]
+        old = {new.task.id: each.task.id for new, each in zip(own, arrivals.tasks, strict=True)}
+        for each in own:
+            by_shard.setdefault(shard_of(each.task.id, count), []).append(each)
         items = [
             (
                 home_shard(tenant, count),
@@ -80,8 +84,8 @@ class Importer:
         ]
         tasks = [
             (shard, _part(whole, tasks=part))
-            for shard, own in by_shard.items()
-            for part in in_parts(own, count_max=ARRIVALS_MAX, bytes_max=OPERATION_BYTES_MAX)
+            for shard, some in by_shard.items()
+            for part in in_parts(some, count_max=ARRIVALS_MAX, bytes_max=OPERATION_BYTES_MAX)
         ]
         done: list[Imported] = []
         # Policies come first: otherwise workers could claim tasks of a queue that is to be paused.
@@ -91,7 +95,16 @@ class Importer:
                 raise OutcomeUnknown(f"some of it is done: {failure}") from failure
             if failure is not None:
                 raise failure
-        return _together(done)
+        outcome = _together(done)
+        left_out = (outcome.keys_taken, outcome.keys_apart, outcome.too_large)
+        keys_taken, keys_apart, too_large = (tuple(old[id_] for id_ in ids) for ids in left_out)
+        return replace(
+            outcome,
+            keys_taken=keys_taken,
+            keys_apart=keys_apart,
+            too_large=too_large,
+            renamed=sum(new != former for new, former in old.items()),
+        )
 
     async def _run(
         self, placed: _Placed, done: list[Imported], *, deadline: float
@@ -162,6 +175,26 @@ class Importer:
         return await self._one(shard, bare, done, deadline=deadline)
 
 
+def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
+    """Return an arrival under the id that its task has here, in everything that names the task."""
+    task, result = arrival.task, arrival.result
+    new = task_ids.kept(tenant, task.id, key=task.idempotency_key, shards=shards)
+    if new == task.id:
+        return arrival
+    return replace(
+        arrival,
+        task=replace(task, id=new),
+        result=None if result is None else replace(result, task_id=new),
+        deliveries=tuple(
+            (
+                replace(delivery, id=f"{new}.{delivery.id.rpartition('.')[2]}", task_id=new),
+                replace(body, task_id=new),
+            )
+            for delivery, body in arrival.deliveries
+        ),
+    )
+
+
 def _complete(arrival: Arrival) -> Arrival:
     """Return an arrival with sizes and fingerprint computed from its texts."""
     result = arrival.result
@@ -193,7 +226,8 @@ def arrival_bytes(arrival: Arrival) -> int:
     results = [body for _, body in arrival.deliveries]
     if arrival.result is not None:
         results.append(arrival.result)
-    return len(arrival.payload) + sum(len(each.body) + len(each.error) for each in results) + 512
+    texts = len(arrival.payload) + sum(len(each.body) + len(each.error) for each in results)
+    return texts + 512 * (1 + len(arrival.deliveries))
 
 
 def _halves(shard: int, operation: Import) -> _Placed:
@@ -210,13 +244,8 @@ def _part(
     items: tuple[Topic | Pause | Subscription, ...] = (),
     callbacks_only: bool = False,
 ) -> Import:
-    """Return a part of an import under a request id of its own, so that its audit record is unique.
-
-    Two parts under one request in the same millisecond would get the same record id.
-    """
-    return replace(
-        whole, request=new_request(), tasks=tasks, items=items, callbacks_only=callbacks_only
-    )
+    """Return a part of an import."""
+    return replace(whole, tasks=tasks, items=items, callbacks_only=callbacks_only)
 
 
 def _together(done: Sequence[Imported]) -> Imported:

@@ -2,51 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
 from codeq_cluster.broker.questions import END, Browse, Explain, ListItems
-from codeq_cluster.broker.requests.bulk import PAGE, Makes, act, half_way, rows_of
-from codeq_cluster.broker.requests.dead_letters import (
-    BULK_MAX,
-    DeadLetterReader,
-    DeadLetterSelection,
-)
+from codeq_cluster.broker.requests.bulk import PAGE, act, carry_out, half_way, parts_of, rows_of
+from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.broker.values import FoundTask, new_request
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item, ItemKind
-from codeq_cluster.core.operations import Delete, Operation, Replay, Requeue
+from codeq_cluster.core.operations import Delete, Replay, Retry
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
 LOOKS_MAX = 10  # Pages read although a filter leaves them empty; then the caller must ask for more.
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Of one page, so that one shard's part fits a frame of the link.
-ERRORS_MAX = 100  # Distinct errors counted; all others are counted together.
-OTHER = "(other)"
-
-
-class Done(Struct, frozen=True, kw_only=True):
-    """The outcome of an action on many tasks.
-
-    Attributes:
-        matched: Tasks the selection found.
-        changed: How many of them were changed.
-        by_error: Counts of the matched tasks by error.
-        more: Whether tasks are left unread: ask again.
-    """
-
-    matched: int
-    changed: int
-    by_error: dict[str, int]
-    more: bool
 
 
 class Operators:
@@ -59,7 +36,6 @@ class Operators:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
         self._browser = Browser(shards)
-        self._dead_letters = DeadLetterReader(shards)
 
     async def tasks(
         self,
@@ -117,26 +93,6 @@ class Operators:
         answer = await self._shards.ask(shard, asked, deadline=deadline_in(timeout_s))
         return answer.explanation
 
-    async def requeue(
-        self, tenant: str, wanted: DeadLetterSelection, *, by: str, dry_run: bool, timeout_s: float
-    ) -> Done:
-        """Make dead letters ready again."""
-
-        def operation(ids: tuple[str, ...]) -> Operation:
-            return Requeue(request=new_request(), tenant=tenant, ids=ids, by=by)
-
-        return await self._dead(tenant, wanted, None if dry_run else operation, timeout_s=timeout_s)
-
-    async def delete(
-        self, tenant: str, wanted: DeadLetterSelection, *, by: str, dry_run: bool, timeout_s: float
-    ) -> Done:
-        """Delete dead letters."""
-
-        def operation(ids: tuple[str, ...]) -> Operation:
-            return Delete(request=new_request(), tenant=tenant, ids=ids, by=by, dead_only=True)
-
-        return await self._dead(tenant, wanted, None if dry_run else operation, timeout_s=timeout_s)
-
     async def cleanup(
         self,
         tenant: str,
@@ -184,60 +140,59 @@ class Operators:
         Returns:
             How many are pending again.
         """
-        deadline = deadline_in(timeout_s)
 
-        def operation(part: tuple[str, ...]) -> Operation:
-            return Replay(request=new_request(), tenant=tenant, ids=part, by=by)
-
-        if ids:
-            return await act(self._shards, ids, operation, deadline=deadline)
-        replayed = 0
-        after = b""
-        while after != END and replayed < BULK_MAX:
-            asked = ListItems(
-                tenant=tenant, kind=ItemKind.DELIVERY, after=after, count=PAGE, dead_only=True
+        async def change(part: Sequence[str], deadline: float) -> int:
+            return await act(
+                self._shards,
+                part,
+                lambda ids: Replay(request=new_request(), tenant=tenant, ids=ids, by=by),
+                deadline=deadline,
             )
-            with half_way(replayed):
-                rows, after = await self._browser.items(asked, deadline=deadline)
-                found = [item.id for _, item in rows]
-                replayed += await act(self._shards, found, operation, deadline=deadline)
-        return replayed
 
-    async def _dead(
+        dead = ListItems(
+            tenant=tenant, kind=ItemKind.DELIVERY, after=b"", count=PAGE, dead_only=True
+        )
+        return await self._named_or_all(ids, dead, change, timeout_s=timeout_s)
+
+    async def retry(self, tenant: str, ids: Sequence[str], *, by: str, timeout_s: float) -> int:
+        """Make due again what is set aside; if none is named, all of it, at most `BULK_MAX`.
+
+        One that fails again is set aside again.
+
+        Returns:
+            How many are due again.
+        """
+
+        async def change(part: Sequence[str], deadline: float) -> int:
+            placed = [
+                (shard, Retry(request=new_request(), tenant=tenant, ids=ids, by=by))
+                for shard in range(self._shards.count)
+                for ids in parts_of(part)
+            ]
+            return await carry_out(self._shards, placed, deadline=deadline)
+
+        asides = ListItems(tenant=tenant, kind=ItemKind.ASIDE, after=b"", count=PAGE)
+        return await self._named_or_all(ids, asides, change, timeout_s=timeout_s)
+
+    async def _named_or_all(
         self,
-        tenant: str,
-        wanted: DeadLetterSelection,
-        operation: Makes | None,
+        ids: Sequence[str],
+        every: ListItems,
+        change: Callable[[Sequence[str], float], Awaitable[int]],
         *,
         timeout_s: float,
-    ) -> Done:
-        """Act on the dead letters of a queue, page by page; with no operation, only count them.
-
-        A task that dies again meanwhile becomes the newest, so it sorts before the page and is not
-        met a second time.
-        """
+    ) -> int:
+        """Change the named items, or page by page those of the list; return how many changed."""
         deadline = deadline_in(timeout_s)
-        matched = changed = 0
-        by_error: Counter[str] = Counter()
-        after = b""
-        more = False
-        while after != END and matched < wanted.limit:
+        if ids:
+            return await change(ids, deadline)
+        changed = 0
+        while every.after != END and changed < BULK_MAX:
             with half_way(changed):
-                tasks, after = await self._dead_letters.page(
-                    tenant, wanted, after, deadline=deadline
-                )
-            left = wanted.limit - matched
-            more = after != END or len(tasks) > left
-            tasks = tasks[:left]
-            matched += len(tasks)
-            for task in tasks:
-                known = task.error in by_error or len(by_error) < ERRORS_MAX
-                by_error[task.error if known else OTHER] += 1
-            if operation is not None:
-                ids = [task.id for task in tasks]
-                with half_way(changed):
-                    changed += await act(self._shards, ids, operation, deadline=deadline)
-        return Done(matched=matched, changed=changed, by_error=dict(by_error), more=more)
+                rows, after = await self._browser.items(every, deadline=deadline)
+                changed += await change([item.id for _, item in rows], deadline)
+            every = replace(every, after=after)
+        return changed
 
     async def _with_payloads(self, tasks: Sequence[Task], *, deadline: float) -> list[FoundTask]:
         """Return the tasks with their payloads, without those deleted meanwhile."""

@@ -7,11 +7,8 @@ thirty. Tasks share an entry only if they reach one leader at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
 from codeq_cluster.broker.ports import Clock, Shards
-from codeq_cluster.broker.values import RequestedTask
+from codeq_cluster.core.creating import Create
 
 # A queue with fewer tasks on one shard empties in a moment; tasks of longer queues are spread
 # evenly.
@@ -38,30 +35,28 @@ class Placement:
     """Chooses shards for the tasks that one node is asked to create."""
 
     def __init__(self, shards: Shards, clock: Clock) -> None:
-        self._shards = shards
+        self._replicas = tuple(map(shards.local, range(shards.count)))
         self._clock = clock
         self._placed = 0
         self._under_way = 0
         self._window = 0
         self._most = self._most_before = 0
 
-    @contextmanager
-    def under_way(self, items: Sequence[RequestedTask]) -> Iterator[None]:
-        """Count new tasks as under way until the block ends."""
-        count = len(items)
+    def begin(self, count: int) -> None:
+        """Count new tasks as under way, until as many `end`."""
         self._under_way += count
         window = self._clock.monotonic_ms() // WINDOW_MS
         if window != self._window:
             self._most_before = self._most if window == self._window + 1 else 0
             self._window, self._most = window, 0
         self._most = max(self._most, self._under_way)
-        try:
-            yield
-        finally:
-            self._under_way -= count
-            self._placed += count
 
-    def shard(self, tenant: str, item: RequestedTask) -> int | None:
+    def end(self, count: int) -> None:
+        """Stop counting tasks as under way."""
+        self._under_way -= count
+        self._placed += count
+
+    def shard(self, tenant: str, item: Create) -> int | None:
         """Return the shard for a task without an idempotency key, or None if any will do.
 
         A shard is not chosen if its queue is longer than the shortest by more than `AHEAD_MAX`
@@ -69,10 +64,10 @@ class Placement:
         cannot fill one shard alone. Nodes share no shard without a known leader: its creates would
         wait for an election.
         """
-        count = self._shards.count
+        replicas = self._replicas
+        count = len(replicas)
         if count == 1:
             return 0
-        replicas = [self._shards.local(shard) for shard in range(count)]
         queue = item.command.lower()
         ready = [replica.ready(tenant, queue) for replica in replicas]
         shortest = min(ready)
@@ -95,7 +90,7 @@ class Placement:
         ]
         return led[self._placed // TOGETHER % len(led)] if led else None
 
-    def _meets(self, item: RequestedTask) -> bool:
+    def _meets(self, item: Create) -> bool:
         """Return whether a task goes to the shard that the other nodes use now."""
         busy = MEET_MIN <= max(self._most, self._most_before) <= MEET_MAX
         return busy and len(item.payload) <= CARRIED_BYTES_MAX

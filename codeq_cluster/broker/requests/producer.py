@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from hashlib import blake2b
-from typing import TypeVar
+from itertools import repeat
+from typing import Any, TypeVar
 
-from codeq_cluster.broker.deadlines import deadline_in
+from msgspec.structs import replace
+
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests.placement import Placement
-from codeq_cluster.broker.values import RequestedTask
-from codeq_cluster.core.operations import Create, Operation
+from codeq_cluster.core import task_ids
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
 from codeq_cluster.core.sharding import shard_of, with_shard
-from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge
+from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge, TooMany
 
 _O = TypeVar("_O", bound=Operation)
+_FEWER_QUEUES = (
+    "use a queue that the tenant has, or wait until one has no tasks, ended ones included; the "
+    "operator sets limits.queuesMax"
+)
 
 
 def new_id() -> str:
-    """Return a new task id: 128 random bits in the usual 8-4-4-4-12 form."""
-    text = os.urandom(16).hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    """Return a new id for anything but a task: 128 random bits in the usual 8-4-4-4-12 form."""
+    return task_ids.grouped(os.urandom(16).hex())
 
 
 def fingerprint_of(command: str, payload: str) -> str:
@@ -36,20 +42,25 @@ class Producer:
 
     def __init__(self, shards: Shards, clock: Clock) -> None:
         self._shards = shards
+        self._count = shards.count
         self._placement = Placement(shards, clock)
 
     async def create(
-        self, tenant: str, items: Sequence[RequestedTask], *, timeout_s: float
+        self, tenant: str, items: Sequence[Create], *, timeout_s: float
     ) -> list[Created | Rejected | CodeqError]:
         """Create tasks; one answer per item, order kept, `Created.payload` always set."""
-        with self._placement.under_way(items):
+        count = len(items)
+        self._placement.begin(count)
+        try:
             chosen: dict[str, int | None] = {}
-            placed = [self._place(tenant, item, chosen) for item in items]
+            placed = list(map(self._place, repeat(tenant), items, repeat(chosen)))
             outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
-        return [_answer(outcome, item) for outcome, item in zip(outcomes, items, strict=True)]
+        finally:
+            self._placement.end(count)
+        return list(map(_answer, outcomes, items))
 
     def _place(
-        self, tenant: str, item: RequestedTask, chosen: dict[str, int | None]
+        self, tenant: str, item: Create, chosen: dict[str, int | None]
     ) -> tuple[int, Create]:
         """Choose the id and the shard; an idempotency key has one shard, so one log decides on it.
 
@@ -58,9 +69,9 @@ class Producer:
             item: The task.
             chosen: By command, the shard of this request's tasks; filled in.
         """
-        task_id = new_id()
+        task_id = task_ids.task_id(tenant, os.urandom(16))
         fingerprint = ""
-        count = self._shards.count
+        count = self._count
         if item.idempotency_key:
             shard: int | None = shard_of(f"{tenant}/{item.idempotency_key}", count)
             fingerprint = fingerprint_of(item.command, item.payload)
@@ -72,31 +83,23 @@ class Producer:
             shard = shard_of(task_id, count)
         else:
             task_id = with_shard(task_id, shards=count, wanted=shard)
-        return shard, Create(
-            id=task_id,
-            tenant=tenant,
-            command=item.command,
-            payload=item.payload,
-            priority=item.priority,
-            max_attempts=item.max_attempts,
-            webhook=item.webhook,
-            idempotency_key=item.idempotency_key,
-            fingerprint=fingerprint,
-            run_at_ms=item.run_at_ms,
-            delay_ms=item.delay_ms,
-            ttl_ms=item.ttl_ms,
-            trace_parent=item.trace_parent,
-            trace_state=item.trace_state,
-        )
+        return shard, replace(item, id=task_id, tenant=tenant, fingerprint=fingerprint)
 
 
-def _answer(outcome: Outcome | CodeqError, item: RequestedTask) -> Created | Rejected | CodeqError:
+def _answer(outcome: Outcome | CodeqError, item: Create) -> Created | Rejected | CodeqError:
     if isinstance(outcome, Created):
         return Created(outcome.task, outcome.replay, outcome.payload or item.payload)
     if isinstance(outcome, Rejected) and outcome.rejection is Rejection.BUDGET_EXCEEDED:
         return over_budget(outcome, "create_task")
+    if isinstance(outcome, Rejected) and outcome.rejection is Rejection.TOO_MANY:
+        return too_many_queues(int(outcome.limit))
     assert isinstance(outcome, Rejected | CodeqError), "a create is answered with something else"
     return outcome
+
+
+def too_many_queues(most: int) -> TooMany:
+    """Return the error for a create that would begin one queue too many."""
+    return TooMany("queues with tasks", most, advice=_FEWER_QUEUES)
 
 
 def over_budget(rejected: Rejected, operation: str) -> LimitExceeded:
@@ -110,9 +113,9 @@ def over_budget(rejected: Rejected, operation: str) -> LimitExceeded:
     )
 
 
-async def on_their_shards(
+def on_their_shards(
     shards: Shards, placed: Sequence[tuple[int, _O]], *, timeout_s: float
-) -> list[Outcome | CodeqError]:
+) -> Coroutine[Any, Any, list[Outcome | CodeqError]]:
     """Run operations on several shards at once, in order on each; return errors as values.
 
     Args:
@@ -120,25 +123,39 @@ async def on_their_shards(
         placed: n operations, each with its shard.
         timeout_s: For all of them together.
     """
-    deadline = deadline_in(timeout_s)
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    if len(placed) == 1:
+        return _alone(shards, *placed[0], deadline=deadline)
+    return _together(shards, placed, deadline=deadline)
+
+
+async def _alone(
+    shards: Shards, shard: int, operation: Operation, *, deadline: float
+) -> list[Outcome | CodeqError]:
+    try:
+        return [*await shards.operate(shard, [operation], deadline=deadline)]
+    except CodeqError as error:
+        return [error]
+
+
+async def _together(
+    shards: Shards, placed: Sequence[tuple[int, _O]], *, deadline: float
+) -> list[Outcome | CodeqError]:
     by_shard: dict[int, list[int]] = {}
     for position, (shard, _) in enumerate(placed):
         by_shard.setdefault(shard, []).append(position)
     answers: dict[int, Outcome | CodeqError] = {}
 
     async def on_one(shard: int, positions: list[int]) -> None:
+        operations = [placed[position][1] for position in positions]
+        outcomes: list[Outcome | CodeqError] = []
         try:
-            outcomes: Sequence[Outcome | CodeqError] = await shards.operate(
-                shard, [placed[position][1] for position in positions], deadline=deadline
-            )
-        except OperationTooLarge as error:
-            if len(positions) > 1:
-                # One operation is too large, and others may have been carried out. Retry each one:
-                # it carries its request's id, so a repetition has no effect.
-                for position in positions:
-                    await on_one(shard, [position])
-                return
-            outcomes = [error]
+            outcomes += await shards.operate(shard, operations, deadline=deadline)
+        except OperationTooLarge:
+            # One operation is too large, and others may have been carried out. Retry each one: it
+            # carries its request's id, so a repetition has no effect.
+            for each in operations:
+                outcomes += await _alone(shards, shard, each, deadline=deadline)
         except CodeqError as error:
             outcomes = [error] * len(positions)
         answers.update(zip(positions, outcomes, strict=True))

@@ -1,9 +1,10 @@
-"""Queue policies: topics, pauses and subscriptions, kept on the tenant's home shard."""
+"""Queue policies: topics, pauses, subscriptions and webhook keys, on the tenant's home shard."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
@@ -11,8 +12,16 @@ from codeq_cluster.broker.questions import END, ListItems, Settle
 from codeq_cluster.broker.requests.producer import new_id
 from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
-from codeq_cluster.core.items import Item, ItemKind, Mode, Subscription, Topic
+from codeq_cluster.core.items import (
+    PAUSES_MAX,
+    TOPICS_MAX,
+    WEBHOOK_KEY_ID,
+    Item,
+    ItemKind,
+    Subscription,
+    Topic,
+    WebhookKey,
+)
 from codeq_cluster.core.operations import (
     DeleteTopic,
     Operation,
@@ -21,6 +30,7 @@ from codeq_cluster.core.operations import (
     Record,
     RenewSubscription,
     ResumeQueue,
+    RotateWebhookKey,
     Subscribe,
     Unsubscribe,
 )
@@ -44,23 +54,10 @@ class QueuePolicies:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    async def put_topic(
-        self, tenant: str, name: str, policy: Topic, *, by: str, timeout_s: float
-    ) -> TopicStands:
-        """Create or change a topic; only the policy fields of `policy` are used."""
-        operation = PutTopic(
-            request=new_request(),
-            tenant=tenant,
-            name=name,
-            by=by,
-            priority_tiers=policy.priority_tiers,
-            max_attempts=policy.max_attempts,
-            dead_letter=policy.dead_letter,
-            retention_s=policy.retention_s,
-            max_consumers=policy.max_consumers,
-            weight=policy.weight,
-        )
-        outcome = await self._change_and_settle(tenant, operation, timeout_s=timeout_s)
+    async def put_topic(self, asked: PutTopic, *, timeout_s: float) -> TopicStands:
+        """Create or change a topic."""
+        operation = replace(asked, request=new_request())
+        outcome = await self._change_and_settle(asked.tenant, operation, timeout_s=timeout_s)
         assert isinstance(outcome, TopicStands)
         return outcome
 
@@ -101,52 +98,35 @@ class QueuePolicies:
         item = await self._item(ItemKind.PAUSE, tenant, queue.lower(), timeout_s=timeout_s)
         return item is not None
 
-    async def subscribe(
-        self,
-        tenant: str,
-        worker: str,
-        *,
-        callback_url: str,
-        event_types: Sequence[str],
-        mode: Mode,
-        group_id: str,
-        ttl_ms: int,
-        min_interval_ms: int,
-        timeout_s: float,
-    ) -> Subscription | Rejected:
-        """Add a subscription and return it, or the rejection."""
-        operation = Subscribe(
-            id=new_id(),
-            tenant=tenant,
-            worker=worker,
-            callback_url=callback_url,
-            event_types=tuple(event_types),
-            mode=mode,
-            group_id=group_id,
-            ttl_ms=ttl_ms,
-            min_interval_ms=min_interval_ms,
-        )
-        outcome = await self._operate(tenant, operation, deadline_in(timeout_s))
-        if isinstance(outcome, Rejected):
-            return outcome
-        assert isinstance(outcome, Subscribed)
-        return outcome.subscription
+    async def subscribe(self, asked: Subscribe, *, timeout_s: float) -> Subscription | Rejected:
+        """Add a subscription under a new id and return it, or the rejection."""
+        return await self._subscribed(replace(asked, id=new_id()), timeout_s=timeout_s)
 
     async def renew(
         self, tenant: str, subscription_id: str, *, ttl_ms: int, timeout_s: float
     ) -> Subscription | Rejected:
         """Extend a subscription by its own time to live, or by `ttl_ms` if that is not 0."""
         operation = RenewSubscription(id=subscription_id, tenant=tenant, ttl_ms=ttl_ms)
-        outcome = await self._operate(tenant, operation, deadline_in(timeout_s))
-        if isinstance(outcome, Rejected):
-            return outcome
-        assert isinstance(outcome, Subscribed)
-        return outcome.subscription
+        return await self._subscribed(operation, timeout_s=timeout_s)
 
     async def unsubscribe(self, tenant: str, subscription_id: str, *, timeout_s: float) -> bool:
         """End a subscription; return whether it existed."""
         operation = Unsubscribe(id=subscription_id, tenant=tenant)
         return _changed(await self._operate(tenant, operation, deadline_in(timeout_s)))
+
+    async def webhook_key(self, tenant: str, *, timeout_s: float) -> WebhookKey:
+        """Return the version of the key that signs the tenant's callbacks."""
+        item = await self._item(ItemKind.WEBHOOK_KEY, tenant, WEBHOOK_KEY_ID, timeout_s=timeout_s)
+        return item if isinstance(item, WebhookKey) else WebhookKey(tenant=tenant)
+
+    async def rotate_webhook_key(
+        self, tenant: str, *, overlap_ms: int, by: str, timeout_s: float
+    ) -> None:
+        """Begin the key's next version; other nodes sign with it once they have applied this."""
+        operation = RotateWebhookKey(
+            request=new_request(), tenant=tenant, overlap_ms=overlap_ms, by=by
+        )
+        await self._operate(tenant, operation, deadline_in(timeout_s))
 
     async def record(
         self, tenant: str, *, by: str, action: str, target: str, detail: str, timeout_s: float
@@ -161,6 +141,15 @@ class QueuePolicies:
             detail=detail,
         )
         await self._operate(tenant, operation, deadline_in(timeout_s))
+
+    async def _subscribed(
+        self, operation: Subscribe | RenewSubscription, *, timeout_s: float
+    ) -> Subscription | Rejected:
+        outcome = await self._operate(operation.tenant, operation, deadline_in(timeout_s))
+        if isinstance(outcome, Rejected):
+            return outcome
+        assert isinstance(outcome, Subscribed)
+        return outcome.subscription
 
     async def _change_and_settle(
         self, tenant: str, operation: Operation, *, timeout_s: float

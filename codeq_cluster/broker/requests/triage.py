@@ -6,7 +6,9 @@ the tasks are changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -20,7 +22,7 @@ from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
-from codeq_cluster.core.operations import Delete, Operation, Purge, Rebury, Requeue, Revise
+from codeq_cluster.core.operations import Delete, Operation, Purge, Requeue, Revise, UndoRequeue
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
@@ -28,8 +30,13 @@ PAYLOADS_BYTES_MAX = 4 * 2**20  # Read and sent at once, so that one shard's par
 KINDS_MAX = 200  # Distinct kinds in one answer; all others are counted together.
 OTHER_KIND = "(other errors)"
 
+ERRORS_MAX = 100  # Distinct errors counted in one answer; all others are counted together.
+OTHER = "(other)"
+
 # Returns a task's new payload, or None to leave the task unchanged.
 Revising = Callable[[str], str | None]
+# Changes dead letters; returns how many it changed, and how many it could not change.
+_Change = Callable[[Sequence[Task]], Awaitable[tuple[int, int]]]
 
 
 class ErrorKind(Struct, kw_only=True):
@@ -55,13 +62,15 @@ class Acted(Struct, frozen=True, kw_only=True):
         ids: The selected tasks.
         changed: How many of them were changed.
         left_alone: How many of them could not be changed as asked.
+        by_error: Counts of the selected dead letters by error.
         more: Whether more tasks may be selected: ask again.
     """
 
-    action: str
+    action: str = ""
     ids: tuple[str, ...]
     changed: int
-    left_alone: int
+    left_alone: int = 0
+    by_error: Mapping[str, int] = {}
     more: bool
 
 
@@ -133,15 +142,13 @@ class Triage:
         *,
         by: str,
         timeout_s: float,
+        dry_run: bool = False,
         revising: Revising | None = None,
     ) -> Acted:
         """Make dead letters ready again, with a new payload where `revising` returns one.
 
-        A requeue with new payloads cannot be undone.
+        A requeue with new payloads cannot be undone. A dry run only counts.
         """
-        deadline = deadline_in(timeout_s)
-        if revising is not None:
-            return await self._revise(tenant, wanted, revising, by=by, deadline=deadline)
         action = new_request()
         number = 0
 
@@ -150,17 +157,32 @@ class Triage:
             number += 1
             return Requeue(request=f"{action}.{number}", tenant=tenant, ids=ids, by=by)
 
-        return await self._each(tenant, wanted, operation, deadline=deadline, action=action)
+        deadline = deadline_in(timeout_s)
+        if dry_run:
+            return await self._each(tenant, wanted, None, deadline=deadline)
+        if revising is None:
+            change = self._changing(operation, deadline)
+            return await self._each(tenant, wanted, change, deadline=deadline, action=action)
+        change = partial(self._revise, tenant, revising, by, deadline)
+        return await self._each(tenant, wanted, change, deadline=deadline)
 
     async def delete(
-        self, tenant: str, wanted: DeadLetterSelection, *, by: str, timeout_s: float
+        self,
+        tenant: str,
+        wanted: DeadLetterSelection,
+        *,
+        by: str,
+        timeout_s: float,
+        dry_run: bool = False,
     ) -> Acted:
-        """Delete dead letters permanently."""
+        """Delete dead letters permanently; a dry run only counts them."""
 
         def operation(ids: tuple[str, ...]) -> Operation:
             return Delete(request=new_request(), tenant=tenant, ids=ids, by=by, dead_only=True)
 
-        return await self._each(tenant, wanted, operation, deadline=deadline_in(timeout_s))
+        deadline = deadline_in(timeout_s)
+        change = None if dry_run else self._changing(operation, deadline)
+        return await self._each(tenant, wanted, change, deadline=deadline)
 
     async def take_back(
         self, tenant: str, action: str, ids: Sequence[str], *, by: str, timeout_s: float
@@ -168,14 +190,26 @@ class Triage:
         """Undo a requeue for the tasks that no worker has claimed since; return their number."""
 
         def operation(part: tuple[str, ...]) -> Operation:
-            return Rebury(request=new_request(), tenant=tenant, ids=part, by=by, requeue=action)
+            return UndoRequeue(
+                request=new_request(), tenant=tenant, ids=part, by=by, requeue=action
+            )
 
         return await act(self._shards, ids, operation, deadline=deadline_in(timeout_s))
 
     async def purge(
-        self, tenant: str, queue: str, *, limit: int, by: str, timeout_s: float
+        self,
+        tenant: str,
+        queue: str,
+        *,
+        limit: int,
+        by: str,
+        timeout_s: float,
+        dry_run: bool = False,
     ) -> Acted:
-        """Cancel tasks that wait in a queue: ready ones in claim order, then delayed ones."""
+        """Cancel tasks that wait in a queue: ready ones in claim order, then delayed ones.
+
+        A dry run only counts them.
+        """
         deadline = deadline_in(timeout_s)
 
         def operation(ids: tuple[str, ...]) -> Operation:
@@ -195,48 +229,27 @@ class Triage:
             with half_way(changed):
                 rows, after = await self._browser.tasks(asked, deadline=deadline)
                 ids = [task.id for _, task in rows]
-                changed += await act(self._shards, ids, operation, deadline=deadline)
+                if not dry_run:
+                    changed += await act(self._shards, ids, operation, deadline=deadline)
             meant += ids
-        return Acted(action="", ids=tuple(meant), changed=changed, left_alone=0, more=after != END)
+        return Acted(ids=tuple(meant), changed=changed, more=after != END)
 
     async def _each(
         self,
         tenant: str,
         wanted: DeadLetterSelection,
-        operation: Makes,
+        change: _Change | None,
         *,
         deadline: float,
         action: str = "",
     ) -> Acted:
-        """Act on the selected dead letters page by page."""
-        ids: list[str] = []
-        changed = 0
-        after = b""
-        while after != END and len(ids) < wanted.limit:
-            with half_way(changed):
-                tasks, after = await self._dead_letters.page(
-                    tenant, wanted, after, deadline=deadline
-                )
-                left = wanted.limit - len(ids)
-                meant = [task.id for task in tasks[:left]]
-                after = after if len(tasks) <= left else b""
-                changed += await act(self._shards, meant, operation, deadline=deadline)
-            ids += meant
-        return Acted(
-            action=action, ids=tuple(ids), changed=changed, left_alone=0, more=after != END
-        )
+        """Act on the selected dead letters page by page; without a change, only count them.
 
-    async def _revise(
-        self,
-        tenant: str,
-        wanted: DeadLetterSelection,
-        revising: Revising,
-        *,
-        by: str,
-        deadline: float,
-    ) -> Acted:
-        """Requeue dead letters with new payloads, page by page."""
+        A task that dies again meanwhile becomes the newest, so it sorts before the page and is not
+        met a second time.
+        """
         ids: list[str] = []
+        by_error: Counter[str] = Counter()
         changed = left_alone = 0
         after = b""
         while after != END and len(ids) < wanted.limit:
@@ -246,15 +259,43 @@ class Triage:
                 )
             left = wanted.limit - len(ids)
             after = after if len(tasks) <= left else b""
-            for part in _by_size(tasks[:left]):
+            tasks = tasks[:left]
+            ids += [task.id for task in tasks]
+            for task in tasks:
+                known = task.error in by_error or len(by_error) < ERRORS_MAX
+                by_error[task.error if known else OTHER] += 1
+            if change is not None:
                 with half_way(changed):
-                    placed = await self._revisions(tenant, part, revising, by, deadline)
-                    changed += await carry_out(self._shards, placed, deadline=deadline)
-                left_alone += len(part) - len(placed)
-                ids += [task.id for task in part]
+                    some, alone = await change(tasks)
+                changed += some
+                left_alone += alone
         return Acted(
-            action="", ids=tuple(ids), changed=changed, left_alone=left_alone, more=after != END
+            action=action,
+            ids=tuple(ids),
+            changed=changed,
+            left_alone=left_alone,
+            by_error=dict(by_error),
+            more=after != END,
         )
+
+    def _changing(self, operation: Makes, deadline: float) -> _Change:
+        async def change(tasks: Sequence[Task]) -> tuple[int, int]:
+            ids = [task.id for task in tasks]
+            return await act(self._shards, ids, operation, deadline=deadline), 0
+
+        return change
+
+    async def _revise(
+        self, tenant: str, revising: Revising, by: str, deadline: float, tasks: Sequence[Task]
+    ) -> tuple[int, int]:
+        """Requeue dead letters with new payloads; return how many, and how many were left alone."""
+        changed = left_alone = 0
+        for part in _by_size(tasks):
+            with half_way(changed):
+                placed = await self._revisions(tenant, part, revising, by, deadline)
+                changed += await carry_out(self._shards, placed, deadline=deadline)
+            left_alone += len(part) - len(placed)
+        return changed, left_alone
 
     async def _revisions(
         self, tenant: str, tasks: Sequence[Task], revising: Revising, by: str, deadline: float

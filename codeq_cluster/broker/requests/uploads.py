@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from codeq_cluster.broker import links
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.files import Files
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.requests.producer import over_budget
 from codeq_cluster.broker.values import NewFile, NewResult, Uploaded, new_request
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.operations import Staging, Submit
-from codeq_cluster.core.outcomes import Outcome, Rejected, Submitted
+from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection, Submitted
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Artifact, Result
 from codeq_cluster.errors import (
@@ -72,6 +74,7 @@ class Uploads:
         name: str,
         content_type: str,
         chunks: AsyncIterator[bytes],
+        size_max: int,
         token: int,
         timeout_s: float,
     ) -> Uploaded | Rejected:
@@ -84,19 +87,22 @@ class Uploads:
             name: By the rules for names.
             content_type: By the rules for content types.
             chunks: The content; its errors pass through.
+            size_max: Counts against the tenant's budget until the size is known.
             token: The lease token; 0 if the worker sent none.
             timeout_s: Of each of the two requests to the shard; the store has its own.
         """
         upload = links.new_upload()
-        stage = Staging(id=task_id, tenant=tenant, worker=worker, upload=upload, token=token)
+        stage = Staging(
+            id=task_id, tenant=tenant, worker=worker, upload=upload, token=token, size=size_max
+        )
         refused = await self._stage(stage, timeout_s)
         if refused is not None:
             return refused
-        with self._watched():
+        with self._released(stage, timeout_s), self._watched():
             kept = await self._files.store(
                 tenant, task_id, upload, name=name, content_type=content_type, chunks=chunks
             )
-        refused = await self._held(stage, timeout_s)
+        refused = await self._held(replace(stage, size=kept.size), timeout_s)
         if refused is not None:
             await self._discard(stage)
             return refused
@@ -125,12 +131,17 @@ class Uploads:
         files = [each for each in item.artifacts if isinstance(each, NewFile)]
         upload = links.new_upload(_digest(files))
         stage = Staging(
-            id=item.task_id, tenant=tenant, worker=worker, upload=upload, token=item.token
+            id=item.task_id,
+            tenant=tenant,
+            worker=worker,
+            upload=upload,
+            token=item.token,
+            size=sum(len(chunk) for each in files for chunk in each.chunks),
         )
         refused = await self._stage(stage, timeout_s)
         if refused is not None:
             return await self._said_before(stage, item, timeout_s) or refused
-        with self._watched():
+        with self._released(stage, timeout_s), self._watched():
             await self._files.store_all(tenant, item.task_id, upload, files)
         artifacts = self._linked(item, upload)
         operation = submit_of(tenant, worker, item, artifacts)
@@ -166,7 +177,11 @@ class Uploads:
     async def _held(self, stage: Staging, timeout_s: float) -> Rejected | None:
         """Return why the worker does not hold the lease, or None."""
         outcome = await self._operate(stage, timeout_s)
-        return outcome if isinstance(outcome, Rejected) else None
+        if not isinstance(outcome, Rejected):
+            return None
+        if outcome.rejection is Rejection.BUDGET_EXCEEDED:
+            raise over_budget(outcome, "upload")
+        return outcome
 
     async def _said_before(
         self, stage: Staging, item: NewResult, timeout_s: float
@@ -202,6 +217,20 @@ class Uploads:
             )
 
     @contextmanager
+    def _released(self, stage: Staging, timeout_s: float) -> Iterator[None]:
+        """Give the announced size back to the tenant's budget if nothing is stored."""
+        try:
+            yield
+        except BaseException:
+            self._background.spawn(self._release(replace(stage, size=0), timeout_s))
+            raise
+
+    async def _release(self, stage: Staging, timeout_s: float) -> None:
+        # If this fails, the size counts until the task ends.
+        with suppress(CodeqError):
+            await self._held(stage, timeout_s)
+
+    @contextmanager
     def _watched(self) -> Iterator[None]:
         """Remember whether the last use of the store failed."""
         try:
@@ -226,7 +255,7 @@ def submit_of(tenant: str, worker: str, item: NewResult, artifacts: tuple[Artifa
         error=item.error,
         artifacts=artifacts,
         token=item.token,
-        uploads=links.uploads(artifacts, item.task_id),
+        uploads=links.uploads(artifacts, item.task_id) if artifacts else (),
     )
 
 

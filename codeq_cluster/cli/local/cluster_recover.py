@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
-from codeq_cluster.offline.force_single_member import survivor
-from codeq_cluster.offline.inspect import Stand, stopped_node
+
+if TYPE_CHECKING:
+    from codeq_cluster.offline.inspect import Stand
 
 
 def add(verbs: Verbs) -> None:
@@ -28,6 +30,10 @@ def add(verbs: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> Exit:
+    # Import late: the other verbs of `cluster` need no library of the broker.
+    from codeq_cluster.offline.force_single_member import survivor  # noqa: PLC0415
+    from codeq_cluster.offline.inspect import stopped_node  # noqa: PLC0415
+
     with stopped_node(options.data) as node:
         _show(node.identity.node_id, list(node.stands()), options)
     if not options.yes:

@@ -44,9 +44,10 @@ def add(commands: Verbs) -> None:
         metavar="URL",
         help="base URL of a node; may be repeated",
     )
-    parser.add_argument("--token", help="for all commands without one of the two below")
+    parser.add_argument("--token", help="for all commands without one of the three below")
     parser.add_argument("--producer-token", metavar="TOKEN", help="for `task` and `bench`")
     parser.add_argument("--worker-token", metavar="TOKEN", help="for `worker` and `bench`")
+    parser.add_argument("--operator-token", metavar="TOKEN", help="for `cluster` and `backup`")
     parser.add_argument(
         "--ca", type=Path, metavar="FILE", help="PEM file of the authorities trusted for https"
     )
@@ -59,7 +60,7 @@ def _run(options: argparse.Namespace) -> Exit:
     kept = profiles.read()
     name = options.profile or kept.current or profiles.DEFAULT
     if not name.isprintable() or name.strip() != name:
-        raise UsageRefused("--profile: allowed is a name without spaces around it")
+        raise UsageRefused("--profile: must be a name without spaces around it")
     before = kept.get(name) if name in kept.names else Profile()
     profile = _from_flags(options, before)
     if not options.no_prompt and sys.stdin.isatty():
@@ -88,6 +89,7 @@ def _from_flags(options: argparse.Namespace, before: Profile) -> Profile:
         "token": options.token,
         "producer_token": options.producer_token,
         "worker_token": options.worker_token,
+        "operator_token": options.operator_token,
         # Commands run from any directory.
         "ca_file": str(options.ca.expanduser().absolute()) if options.ca else "",
     }
@@ -116,6 +118,7 @@ def _prompted(profile: Profile, options: argparse.Namespace) -> Profile:
             ("token", "Token for everything"),
             ("producer_token", "Producer token"),
             ("worker_token", "Worker token"),
+            ("operator_token", "Operator token"),
         )
         if getattr(options, field) is None
     }
@@ -126,7 +129,9 @@ def _prompted(profile: Profile, options: argparse.Namespace) -> Profile:
 async def _looked(profile: Profile) -> str:
     """Report whether the cluster answers; a profile is saved even if it does not run yet."""
     url = profile.base_url.split(",")[0]
-    token = profile.token or profile.producer_token or profile.worker_token
+    token = (
+        profile.token or profile.producer_token or profile.worker_token or profile.operator_token
+    )
     ca = Path(profile.ca_file) if profile.ca_file else None
     async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
         try:

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_limit, check_limit, document, note, table
+from codeq_cluster.cli.support.times import add_times, instant, times_of
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.task import Task
@@ -54,6 +55,7 @@ def add(commands: Verbs) -> None:
     what.add_argument("--key", metavar="KEY", help="one row, such as codeq/payload/ID")
     parser.add_argument("--shard", type=int, metavar="N", help="only of this shard")
     add_limit(parser)
+    add_times(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=_run)
 
@@ -63,7 +65,7 @@ def _run(options: argparse.Namespace) -> Exit:
     with stopped_node(options.data) as node:
         shards = node.identity.shards
         if options.shard is not None and not 0 <= options.shard < shards:
-            raise UsageRefused(f"--shard {options.shard}: allowed is 0 to {shards - 1}")
+            raise UsageRefused(f"--shard {options.shard}: must be 0 to {shards - 1}")
         if options.key is not None:
             return _row(node, options)
         if options.what is None:
@@ -126,7 +128,7 @@ def _show(what: str, rows: list[_Row], options: argparse.Namespace) -> None:
     if options.json:
         document({what: rows}, compact=True)
         return
-    table(_COLUMNS[what], (_cells(what, row) for row in rows))
+    table(_COLUMNS[what], (_cells(what, row) for row in rows), times=times_of(options))
 
 
 def _cells(what: str, row: _Row) -> list[object]:
@@ -138,7 +140,7 @@ def _cells(what: str, row: _Row) -> list[object]:
                 *(row[name] for name in names),
                 row.get("attempts", 0),
                 row.get("worker", ""),
-                rfc3339(updated),
+                instant(rfc3339(updated)),
             ]
         case "queues":
             places = ("ready", "delayed", "leased", "dead", "done", "failed", "stored_bytes")
@@ -146,8 +148,9 @@ def _cells(what: str, row: _Row) -> list[object]:
         case "items":
             return [row[name] for name in ("id", "shard", "tenant", "kind")]
         case _:
-            entry = ("index", "shard", "term", "kind", "version", "clock", "rows", "keys")
-            return [row[name] for name in entry]
+            before = ("index", "shard", "term", "kind", "version")
+            rest = (row["rows"], row["keys"])
+            return [*(row[name] for name in before), instant(row["clock"]), *rest]
 
 
 def _summary(node: StoppedNode, options: argparse.Namespace) -> None:

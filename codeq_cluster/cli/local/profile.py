@@ -34,6 +34,7 @@ def _list(options: argparse.Namespace) -> Exit:
             ("all", profile.token),
             ("producer", profile.producer_token),
             ("worker", profile.worker_token),
+            ("operator", profile.operator_token),
         )
         rows.append(
             {

@@ -65,10 +65,10 @@ def _run(options: argparse.Namespace) -> Exit:
         sources.append(RestoreSource(place=added, manifest=newest_export(added)))
     shards = first.manifest.shards if options.shards is None else options.shards
     if not 1 <= shards <= SHARDS_MAX:
-        raise UsageRefused(f"--shards {shards}: allowed is 1 to {SHARDS_MAX}")
+        raise UsageRefused(f"--shards {shards}: must be 1 to {SHARDS_MAX}")
     for flag, name in (("--node-id", options.node_id), ("--cluster-id", options.cluster_id)):
         if name and not NODE_ID.fullmatch(name):
-            raise UsageRefused(f"{flag} {name}: allowed is {ID.allowed}")
+            raise UsageRefused(f"{flag} {name}: must be {ID.allowed}")
     wanted = Wanted(
         cluster_id=options.cluster_id or first.manifest.cluster_id,
         shards=shards,
@@ -92,6 +92,7 @@ def _run(options: argparse.Namespace) -> Exit:
                 "tasks": done.tasks,
                 "rows": done.rows,
                 "forgottenKeys": done.forgotten_keys,
+                "unreadable": done.unreadable,
             },
             compact=True,
         )
@@ -100,5 +101,7 @@ def _run(options: argparse.Namespace) -> Exit:
     note(f"{done.tasks} tasks on {shards} shards, from {first.manifest.id}")
     if done.forgotten_keys:
         note(f"{done.forgotten_keys} idempotency keys are left out")
+    if done.unreadable:
+        note(f"{done.unreadable} records cannot be read and are left out; the log names them")
     note("restore every node before the first one starts")
     return Exit.OK

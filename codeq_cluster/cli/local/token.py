@@ -48,11 +48,13 @@ def add(commands: Verbs) -> None:
     )
     parser.add_argument("--scope", action="append", default=[], metavar="NAME", help="one more")
     parser.add_argument(
+        "--command",
         "--event",
+        dest="commands",
         action="append",
         default=[],
         metavar="NAME",
-        help="eventTypes; default of a worker: *",
+        help="a command of its claim eventTypes; default of a worker: *",
     )
     parser.add_argument("--ttl", type=int, default=3600, metavar="SECONDS", help="default: 3600")
     parser.add_argument("--issuer", metavar="NAME", help="claim iss")
@@ -77,7 +79,7 @@ def _run(options: argparse.Namespace) -> Exit:
 
 def _claims(options: argparse.Namespace, *, now_s: int) -> dict[str, object]:
     if not 1 <= options.ttl <= _TTL_SECONDS_MAX:
-        raise UsageRefused(f"--ttl {options.ttl}: allowed is 1 to {_TTL_SECONDS_MAX} seconds")
+        raise UsageRefused(f"--ttl {options.ttl}: must be 1 to {_TTL_SECONDS_MAX} seconds")
     if "producer" in options.roles and not {"worker", "admin"} & {*options.roles}:
         other = next((each for each in options.roles if each != "producer"), "")
         if other:
@@ -96,13 +98,13 @@ def _claims(options: argparse.Namespace, *, now_s: int) -> dict[str, object]:
         "iss": options.issuer,
         "aud": options.audience,
         "scope": " ".join(sorted(scopes)) or None,
-        "eventTypes": options.event or (["*"] if worker else None),
+        "eventTypes": options.commands or (["*"] if worker else None),
     }
     claims = {name: value for name, value in known.items() if value is not None}
     for pair in options.claim:
         name, equals, value = str(pair).partition("=")
         if not equals or not name:
-            raise UsageRefused(f"--claim {pair}: allowed is NAME=VALUE")
+            raise UsageRefused(f"--claim {pair}: must be NAME=VALUE")
         try:
             claims[name] = json.loads(value)
         except ValueError:
@@ -120,7 +122,7 @@ def _secret(file: str | None) -> str:
         else:
             secret = environment().get(_VARIABLE, "")
     except (OSError, UnicodeError) as error:
-        raise UsageRefused(f"--secret-file {file}: {error}; allowed is a file of text") from error
+        raise UsageRefused(f"--secret-file {file}: {error}; must be a file of text") from error
     if not secret:
         raise UsageRefused(f"no secret: name its file with --secret-file, or set {_VARIABLE}")
     if len(secret.encode()) < _SECRET_BYTES_MIN:

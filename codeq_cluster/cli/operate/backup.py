@@ -11,13 +11,15 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from codeq_cluster.backup import catalogue
 from codeq_cluster.backup.manifest import BackupManifest
-from codeq_cluster.backup.tenant_export import export
+from codeq_cluster.backup.tenant_export import export, named_tenant, tenants_of
+from codeq_cluster.backup.tenant_rows import DEFAULT_TENANT
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, notes, table
 from codeq_cluster.cli.support.place import add_place, place_of
 from codeq_cluster.cli.support.progress import bar
-from codeq_cluster.cli.support.target import OPERATORS
+from codeq_cluster.cli.support.target import Caller
+from codeq_cluster.cli.support.times import add_times, dated, times_of
 from codeq_cluster.client import Operator
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.errors import BackupFailed
@@ -34,18 +36,17 @@ def add(commands: Verbs) -> None:
         help="take a backup to the place in a node's configuration",
         description="Take a backup of the whole cluster to the place in a node's configuration "
         "(backup.directory or backup.s3), and wait until it is verified.",
-        epilog=OPERATORS,
     )
     create.add_argument("--no-wait", action="store_true", help="print the id and end")
-    asks(create, Operator, _create)
+    asks(create, Operator, _create, caller=Caller.OPERATOR)
 
     listing = verbs.add_parser(
         "ls",
         aliases=["list"],
         help="list the backups of a node, or of a place",
-        epilog=f"{OPERATORS} With --in no node is asked.",
     )
-    asks(listing, Operator, _list_of_node)
+    add_times(listing)
+    asks(listing, Operator, _list_of_node, caller=Caller.OPERATOR)
     add_place(
         listing,
         "--in",
@@ -81,6 +82,12 @@ def add(commands: Verbs) -> None:
     prune.add_argument("--json", action="store_true", help="print JSON, one line")
     prune.set_defaults(run=_prune)
 
+    tenants = verbs.add_parser("tenants", help="list the tenants of a backup")
+    _add_id(tenants)
+    add_place(tenants, "--in", "where it is")
+    tenants.add_argument("--json", action="store_true", help="print JSON, one line")
+    tenants.set_defaults(run=_tenants)
+
     tenant = verbs.add_parser(
         "export",
         help="extract one tenant of a backup into a backup",
@@ -89,7 +96,9 @@ def add(commands: Verbs) -> None:
     )
     _add_id(tenant)
     add_place(tenant, "--in", "where it is")
-    tenant.add_argument("--tenant", required=True, metavar="NAME", help="`_` is the default tenant")
+    tenant.add_argument(
+        "--tenant", required=True, metavar="NAME", help="`_` or default: the default tenant"
+    )
     tenant.add_argument("--to", required=True, metavar="PLACE", help="the place of the export")
     tenant.add_argument("--json", action="store_true", help="print JSON, one line")
     tenant.set_defaults(run=_export)
@@ -158,10 +167,11 @@ def _print_list(rows: Sequence[Mapping[str, object]], options: argparse.Namespac
     if options.json:
         document({"backups": rows}, compact=True)
         return
-    fields = ("id", "clusterId", "node", "shards", "tasks", "bytes", "tenant", "problem")
+    fields = ("id", "startedAt", "clusterId", "node", "shards", "tasks", "bytes", "tenant")
     table(
-        ("ID", "CLUSTER", "NODE", "SHARDS", "TASKS", "BYTES", "TENANT", "PROBLEM"),
-        ([row.get(field, "") for field in fields] for row in rows),
+        ("ID", "STARTED", "CLUSTER", "NODE", "SHARDS", "TASKS", "BYTES", "TENANT", "PROBLEM"),
+        ([row.get(field) for field in (*fields, "problem")] for row in map(dated, rows)),
+        times=times_of(options),
     )
 
 
@@ -169,14 +179,16 @@ def _verify(options: argparse.Namespace) -> Exit:
     place = place_of(options.place, options)
     manifest = catalogue.chosen(place, options.id)
     with bar("verifying", manifest.size) as shown:
-        catalogue.verify(place, manifest, passed=shown.passed)
+        unreadable = catalogue.verify(place, manifest, passed=shown.passed)
     _print(manifest, options)
+    if unreadable:
+        note(f"{unreadable} records cannot be read; the cluster held them so, a restore omits them")
     return Exit.OK
 
 
 def _prune(options: argparse.Namespace) -> Exit:
     if options.keep < 1:
-        raise UsageRefused(f"--keep {options.keep}: allowed is 1 or more")
+        raise UsageRefused(f"--keep {options.keep}: must be 1 or more")
     place = place_of(options.place, options)
     old = catalogue.prunable(place, keep=options.keep, now_ms=_now_ms())
     if options.yes:
@@ -193,6 +205,21 @@ def _prune(options: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
+def _tenants(options: argparse.Namespace) -> Exit:
+    place = place_of(options.place, options)
+    manifest = catalogue.chosen(place, options.id)
+    with bar("reading", manifest.size) as shown:
+        found = tenants_of(place, manifest, passed=shown.passed)
+    if options.json:
+        rows = [{"tenant": name, "tasks": tasks} for name, tasks in found.items()]
+        document({"id": manifest.id, "tenants": rows}, compact=True)
+    else:
+        table(("TENANT", "TASKS"), found.items())
+        if DEFAULT_TENANT in found:
+            note("_ is the default tenant")
+    return Exit.OK
+
+
 def _export(options: argparse.Namespace) -> Exit:
     place = place_of(options.place, options)
     manifest = catalogue.chosen(place, options.id)
@@ -201,7 +228,7 @@ def _export(options: argparse.Namespace) -> Exit:
         made = export(
             place,
             manifest,
-            tenant=options.tenant,
+            tenant=named_tenant(place, manifest, options.tenant),
             into=into,
             now_ms=_now_ms(),
             passed=shown.passed,

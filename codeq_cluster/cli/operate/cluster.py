@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from codeq_cluster.cli.local import cluster_recover
 from codeq_cluster.cli.operate import cluster_members, cluster_upgrade
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, rows_of, table
-from codeq_cluster.cli.support.target import OPERATORS
+from codeq_cluster.cli.support.target import Caller
+from codeq_cluster.cli.support.times import add_times, dated, times_of
 from codeq_cluster.client import Operator
 
-_NODE = ("id", "httpAddr", "addr", "connected", "voter", "level", "leads")
+_NODE = ("id", "httpAddr", "addr", "connected", "awaySince", "voter", "level", "leads")
 
 
 def add(commands: Verbs) -> None:
@@ -23,36 +25,37 @@ def add(commands: Verbs) -> None:
         "show the nodes, transfer leaderships, add and remove nodes",
         description=__doc__,
     )
-    status = verbs.add_parser(
-        "status", help="show nodes, and the leader of each shard", epilog=OPERATORS
-    )
-    asks(status, Operator, _status)
+    status = verbs.add_parser("status", help="show nodes, and the leader of each shard")
+    add_times(status)
+    asks(status, Operator, _status, caller=Caller.OPERATOR)
 
     transfer = verbs.add_parser(
         "transfer",
         help="transfer a shard's leadership to another node",
         description="Transfer a shard's leadership to another node. The preferred node takes it "
         "back after a while.",
-        epilog=OPERATORS,
     )
     transfer.add_argument("--shard", type=int, required=True, metavar="N")
     transfer.add_argument(
         "--to", default="", metavar="NODE", help="default: the node that has most of the log"
     )
-    asks(transfer, Operator, _transfer)
+    asks(transfer, Operator, _transfer, caller=Caller.OPERATOR)
     cluster_members.add(verbs)
     cluster_upgrade.add(verbs)
     cluster_recover.add(verbs)
 
 
-async def _status(operator: Operator, options: argparse.Namespace) -> None:
+async def _status(operator: Operator, options: argparse.Namespace) -> Exit:
     cluster = await operator.cluster()
+    away = [row for row in rows_of(cluster.get("nodes")) if not row.get("connected")]
+    code = Exit.ERROR if away else Exit.OK
     if options.json:
         document(cluster, compact=True)
-        return
+        return code
     table(
-        ("NODE", "HTTP", "LINK", "CONNECTED", "VOTER", "KNOWS LEVEL", "LEADS"),
-        ([row.get(name) for name in _NODE] for row in rows_of(cluster.get("nodes"))),
+        ("NODE", "HTTP", "LINK", "CONNECTED", "AWAY SINCE", "VOTER", "KNOWS LEVEL", "LEADS"),
+        ([row.get(name) for name in _NODE] for row in map(dated, rows_of(cluster.get("nodes")))),
+        times=times_of(options),
     )
     print()
     table(
@@ -68,6 +71,7 @@ async def _status(operator: Operator, options: argparse.Namespace) -> None:
             for row in rows_of(cluster.get("shards"))
         ),
     )
+    return code
 
 
 async def _transfer(operator: Operator, options: argparse.Namespace) -> None:
@@ -84,6 +88,8 @@ def _behind(shard: Mapping[str, object], peer: Mapping[str, object]) -> str:
     """Return a peer with the number of committed entries it is not known to hold."""
     if not peer.get("connected"):
         return f"{peer.get('id')} (away)"
+    if peer.get("id") == shard.get("leader"):
+        return f"{peer.get('id')} (leads)"
     commit, match = shard.get("commitIndex"), peer.get("matchIndex")
     known = isinstance(commit, int) and isinstance(match, int) and match > 0
     return f"{peer.get('id')} ({max(0, int(str(commit)) - int(str(match))) if known else '?'})"

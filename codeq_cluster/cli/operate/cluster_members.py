@@ -11,7 +11,7 @@ from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, rows_of, table
 from codeq_cluster.cli.support.progress import waiting
-from codeq_cluster.cli.support.target import OPERATORS
+from codeq_cluster.cli.support.target import Caller
 from codeq_cluster.client import Operator, Refused
 
 _WAIT_S_DEFAULT = 600
@@ -30,42 +30,38 @@ def add(verbs: Verbs) -> None:
         "Its raft.peers must list itself and at least one member. A node that lists only itself "
         "starts a new cluster, which joins no other; to add it after all, stop it and empty its "
         "data directory.",
-        epilog=OPERATORS,
     )
     _name(join, "node", "its id")
     _addresses(join)
     _waits(join)
-    asks(join, Operator, _join)
+    asks(join, Operator, _join, caller=Caller.OPERATOR)
 
     remove = verbs.add_parser(
         "remove",
         help="remove a node for good",
         description="Remove a node for good, after its leaderships are transferred. Refused if the "
         "remaining nodes would have no majority.",
-        epilog=OPERATORS,
     )
     _name(remove, "node", "its id")
     _tries(remove)
-    asks(remove, Operator, _remove)
+    asks(remove, Operator, _remove, caller=Caller.OPERATOR)
 
     replace = verbs.add_parser(
         "replace",
         help="add a node, then remove another one",
         description="Add a node, wait until it votes, then remove another one.",
-        epilog=OPERATORS,
     )
     _name(replace, "old", "id of the node that goes")
     _name(replace, "new", "id of the node that comes")
     _addresses(replace)
     _waits(replace)
-    asks(replace, Operator, _replace)
+    asks(replace, Operator, _replace, caller=Caller.OPERATOR)
 
     rebalance = verbs.add_parser(
         "rebalance",
         help="return leaderships to the preferred nodes now",
         description="Transfer every shard's leadership to its preferred node. That also happens by "
         "itself, a few seconds after that node is up to date.",
-        epilog=OPERATORS,
     )
     rebalance.add_argument(
         "--wait",
@@ -74,7 +70,7 @@ def add(verbs: Verbs) -> None:
         metavar="SECONDS",
         help=f"for a node that is down or behind; 0 to ask once; default: {_REBALANCE_S_DEFAULT}",
     )
-    asks(rebalance, Operator, _rebalance)
+    asks(rebalance, Operator, _rebalance, caller=Caller.OPERATOR)
 
 
 def _name(parser: argparse.ArgumentParser, name: str, words: str) -> None:
@@ -203,7 +199,7 @@ async def _begin(
 
 def _check_wait(seconds: int) -> None:
     if not 0 <= seconds <= _WAIT_S_MAX:
-        raise UsageRefused(f"--wait {seconds}: allowed is 0 to {_WAIT_S_MAX}")
+        raise UsageRefused(f"--wait {seconds}: must be 0 to {_WAIT_S_MAX}")
 
 
 async def _wait(operator: Operator, node_id: str, seconds: int) -> Exit:

@@ -6,7 +6,7 @@ import argparse
 
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.output import document, note, rows_of, table
-from codeq_cluster.cli.support.target import OPERATORS
+from codeq_cluster.cli.support.target import Caller
 from codeq_cluster.client import Operator
 
 
@@ -18,7 +18,6 @@ def add(verbs: Verbs) -> None:
         description="Enable the formats of the release that every node runs now. Refused while a "
         "node does not know them. Before it, nodes can return to the earlier release one by one; "
         "afterwards they cannot.",
-        epilog=OPERATORS,
     )
     upgrade.add_argument(
         "--level", type=int, metavar="N", help="default: the newest that any node knows"
@@ -26,7 +25,7 @@ def add(verbs: Verbs) -> None:
     upgrade.add_argument(
         "--dry-run", action="store_true", help="only show what it would do to each shard"
     )
-    asks(upgrade, Operator, _upgrade)
+    asks(upgrade, Operator, _upgrade, caller=Caller.OPERATOR)
 
 
 async def _upgrade(operator: Operator, options: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from codeq_cluster.cli.operate.look import Flowed, FlowLine, Look, ProblemLine
 from codeq_cluster.cli.support.output import cell
+from codeq_cluster.cli.support.times import Times, instant
 
 
 class EventKind(StrEnum):
@@ -33,15 +34,9 @@ class Event:
     text: str
 
     @property
-    def line(self) -> str:
-        """Return the event as a line for a reader, in local time."""
-        return f"{self.at.astimezone():%H:%M:%S}  {self.kind:<6}  {self.text}"
-
-    @property
     def row(self) -> dict[str, str]:
         """Return the event as a document for a program."""
-        at = self.at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return {"at": at, "kind": self.kind, "text": self.text}
+        return {"at": Times.ISO.text(self.at), "kind": self.kind, "text": self.text}
 
 
 def begun(look: Look, *, at: datetime) -> Iterator[Event]:
@@ -118,7 +113,5 @@ def _worded(problem: ProblemLine) -> str:
 
 
 def _instant(text: object) -> datetime:
-    try:
-        return datetime.fromisoformat(str(text)).astimezone()
-    except ValueError:
-        return datetime.now(UTC)
+    found = instant(text)
+    return found if isinstance(found, datetime) else datetime.now(UTC)

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from codeq_cluster.api.routes.imports import TASKS_MAX
 from codeq_cluster.backup.catalogue import complete, manifest_of, verify
 from codeq_cluster.backup.manifest import BackupManifest
 from codeq_cluster.backup.target import BackupTarget
+from codeq_cluster.backup.tenant_export import named_tenant
 from codeq_cluster.backup.tenant_reader import TenantReader
-from codeq_cluster.backup.tenant_rows import tenant_name
+from codeq_cluster.backup.tenant_rows import DEFAULT_TENANT, tenant_name
 from codeq_cluster.broker.requests.importer import in_parts
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit
@@ -20,7 +20,7 @@ from codeq_cluster.cli.support.output import document, note, table
 from codeq_cluster.cli.support.place import add_place_options, place_of
 from codeq_cluster.cli.support.progress import Bar, bar
 from codeq_cluster.client import Operator
-from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
+from codeq_cluster.codec.arrivals import TASKS_MAX, Arrivals, encode_arrivals
 from codeq_cluster.errors import BackupFailed, CodeqError
 
 # Each shard's leader decides on a request in one step, ahead of all others; 128 tasks take a few
@@ -33,18 +33,18 @@ _IDS_MAX = 1000  # Shown in the summary, per reason.
 _WORDS = {
     "imported": "tasks imported",
     "present": "tasks that were there already",
+    "renamed": "tasks with another id here: they were created in a tenant of another name",
     "ended": "tasks whose retention is over",
     "forgottenKeys": "idempotency keys left out of the imported tasks",
     "keysTaken": "tasks left out: another task has their idempotency key (--forget-keys)",
     "keysApart": "tasks left out: their idempotency key cannot be kept (--forget-keys)",
-    "idsTaken": "tasks left out: another tenant has a task of their id",
     "tooLarge": "tasks left out: too large for raft.entryBytesMax",
     "itemsImported": "topics, pauses and subscriptions imported",
     "itemsPresent": "topics, pauses and subscriptions that were there already",
     "itemsRefused": "topics, pauses and subscriptions left out: the tenant has as many as it may",
-    "callbacksLeftOut": "callbacks left out: their task was deleted before",
+    "callbacksLeftOut": "callbacks left out: of tasks deleted before, or too many of one task",
 }
-_REFUSED = ("keysTaken", "keysApart", "idsTaken", "tooLarge", "itemsRefused")
+_REFUSED = ("keysTaken", "keysApart", "tooLarge", "itemsRefused")
 
 
 def add(commands: Verbs) -> None:
@@ -58,7 +58,9 @@ def add(commands: Verbs) -> None:
     )
     parser.add_argument("place", metavar="PLACE", help="a directory, or s3://BUCKET/PREFIX")
     add_place_options(parser)
-    parser.add_argument("--tenant", required=True, metavar="NAME", help="`_` is the default tenant")
+    parser.add_argument(
+        "--tenant", required=True, metavar="NAME", help="`_` or default: the default tenant"
+    )
     parser.add_argument("--id", default="", help="of the backup; default: the newest with it")
     parser.add_argument(
         "--as",
@@ -80,6 +82,7 @@ def add(commands: Verbs) -> None:
 async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
     place = place_of(options.place, options)
     manifest = _chosen(place, options.id, options.tenant)
+    options.tenant = await asyncio.to_thread(named_tenant, place, manifest, options.tenant)
     done = _Done(manifest.id, options)
     sending = _Sending(operator, manifest, done)
     await sending.nothing()
@@ -99,7 +102,7 @@ def _chosen(place: BackupTarget, backup: str, tenant: str) -> BackupManifest:
     if backup:
         return manifest_of(place, backup)
     for manifest in complete(place):
-        if manifest.tenant in (None, tenant):
+        if manifest.tenant in {None, tenant, DEFAULT_TENANT if tenant == "default" else tenant}:
             return manifest
     raise BackupFailed(f"there is no complete backup with a tenant {tenant} in {place.where}")
 
@@ -188,6 +191,7 @@ class _Sending:
         self._operator = operator
         self._manifest = manifest
         self._done = done
+        self._record = ""  # Of the audit; of all parts.
 
     async def nothing(self) -> None:
         """Send an empty part: the token, tenant and formats are checked before anything is read.
@@ -232,11 +236,14 @@ class _Sending:
 
     async def _answered(self, arrivals: Arrivals, *, dry_run: bool) -> Mapping[str, object]:
         part = encode_arrivals(arrivals)
-        return await self._operator.import_part(
+        answer = await self._operator.import_part(
             part,
             backup=self._manifest.id,
             tenant=self._done.tenant,
-            level=self._manifest.formats,
+            level=self._manifest.level,
             forget_keys=self._done.options.forget_keys,
             dry_run=dry_run,
+            record=self._record,
         )
+        self._record = str(answer.get("record", ""))
+        return answer

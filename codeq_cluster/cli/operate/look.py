@@ -77,7 +77,7 @@ class NodeLine(Struct):
     connected: bool = False
 
 
-class StandingLine(Struct, rename="camel"):
+class ServingNodeLine(Struct, rename="camel"):
     """The node asked, and its place in the cluster."""
 
     node: str
@@ -159,7 +159,7 @@ class ShardLine(Struct, rename="camel"):
 
 
 class _Parts(Struct):
-    standing: StandingLine
+    serving: ServingNodeLine
     totals: TotalsLine | None = None
     view: OverviewLines | None = None
     series: Series | None = None
@@ -189,7 +189,7 @@ class Look:
     at_s: float
     cluster: str
     roles: frozenset[str] = frozenset()
-    standing: StandingLine
+    serving: ServingNodeLine
     totals: TotalsLine | None
     overview: OverviewLines
     shards: tuple[ShardLine, ...]
@@ -229,7 +229,7 @@ async def taken(live: Live, flows: Flows) -> Look:
         at_s=time.monotonic(),
         cluster=str(session.get("cluster", "")),
         roles=frozenset(map(str, session.get("roles", ()))),
-        standing=parts.standing,
+        serving=parts.serving,
         totals=parts.totals,
         overview=parts.view or OverviewLines(),
         shards=tuple(sorted(groups.groups, key=lambda shard: shard.shard_idx)),

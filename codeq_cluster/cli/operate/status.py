@@ -1,4 +1,7 @@
-"""Command `status`: the nodes of a cluster and its shards, as the nodes report them."""
+"""Command `status`: the nodes of a cluster and its shards, as the nodes report them.
+
+The nodes named to it are asked for all members, and each member is asked at its own address.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from codeq_cluster.cli.operate.members import Member, members_of
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, note, table
-from codeq_cluster.cli.support.target import add_target, ca_of, token_of, urls_of
+from codeq_cluster.cli.support.target import add_target, ca_of, say_default, token_of, urls_of
+from codeq_cluster.cli.support.times import Times, add_times, times_of
 from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
 
 _TIMEOUT_S = 5.0
@@ -36,18 +41,23 @@ class NodeAnswer:
     """One node's answer.
 
     Attributes:
-        id: Empty if the node did not answer.
+        id: Empty if nobody knows which node this is.
+        healthy: None if it cannot be asked from here, as is `ready`.
         problem: Why it is not ready or did not answer; empty if all is well.
         code: The exit code of the command for this node.
+        away_since: Since when other nodes cannot reach it; empty if they can.
+        status: Its answer of `GET /raft/status`; None for none.
     """
 
     url: str
-    id: str
-    healthy: bool
-    ready: bool
+    id: str = ""
+    healthy: bool | None = False
+    ready: bool | None = False
     problem: str
     code: Exit
-    shards: tuple[ReplicaAnswer, ...]
+    shards: tuple[ReplicaAnswer, ...] = ()
+    away_since: str = ""
+    status: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +85,16 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser("status", help="show nodes and shards", description=__doc__)
     add_target(parser)
+    add_times(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> Exit:
-    reports = asyncio.run(_ask_all(urls_of(options), token_of(options), ca_of(options)))
+    say_default(options)
+    reports = asyncio.run(
+        _ask_all(urls_of(options), token_of(options), ca_of(options), times_of(options))
+    )
     if options.json:
         print(json.dumps(_plain(reports), indent=2))
     else:
@@ -88,8 +102,44 @@ def _run(options: argparse.Namespace) -> Exit:
     return max(report.code for report in reports)
 
 
-async def _ask_all(urls: Sequence[str], token: str, ca: Path | None) -> list[NodeAnswer]:
-    return list(await asyncio.gather(*(_ask(url, token, ca) for url in urls)))
+async def _ask_all(
+    urls: Sequence[str], token: str, ca: Path | None, times: Times
+) -> list[NodeAnswer]:
+    """Ask the nodes at the URLs, and then the other members that they know of."""
+    asked = [url.rstrip("/") for url in urls]
+    named = await asyncio.gather(*(_ask(url, token, ca) for url in asked))
+    members = members_of(report.status for report in named)
+    at = {member.url.rstrip("/"): member.id for member in members.values()}
+    # A balancer, or a node that has two names, answers as a node that is there already.
+    reports = {report.id or at.get(report.url) or report.url: report for report in named}
+    others = [each for each in members.values() if each.id not in reports and each.url]
+    for member, report in zip(
+        others,
+        await asyncio.gather(*(_ask(each.url, token, ca) for each in others)),
+        strict=True,
+    ):
+        reports[member.id] = report
+    members = members_of(report.status for report in reports.values())
+    judged = [_judged(report, members.get(key), asked, times) for key, report in reports.items()]
+    return sorted(judged, key=lambda report: report.id or "~")
+
+
+def _judged(
+    report: NodeAnswer, member: Member | None, asked: Sequence[str], times: Times
+) -> NodeAnswer:
+    """Add what the other members say of a node to what was learned by asking it."""
+    if member is None:
+        return report
+    report = replace(report, id=member.id)
+    if away := member.away(times):
+        problem = "; ".join(filter(None, (report.problem, away)))
+        code = max(report.code, Exit.ERROR)
+        return replace(report, problem=problem, code=code, away_since=member.since)
+    if report.status is None and not report.healthy and report.url not in asked:
+        by = " and ".join(sorted(member.reached_by))
+        text = f"not reachable from here, but connected with {by}"
+        return replace(report, healthy=None, ready=None, problem=text, code=Exit.OK)
+    return report
 
 
 async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
@@ -97,11 +147,13 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
     problem, code = "", Exit.OK
     node_id = ""
     shards: tuple[ReplicaAnswer, ...] = ()
+    status: object = None
     async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
         try:
             await probe.healthy()
             healthy = True
-            node_id, shards = _parsed(await probe.raft_status())
+            status = await probe.raft_status()
+            node_id, shards = _parsed(status)
             await probe.ready()
             ready = True
         except Untrusted as error:
@@ -119,6 +171,7 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
         problem=problem,
         code=code,
         shards=shards,
+        status=status,
     )
 
 
@@ -160,6 +213,7 @@ def _plain(reports: Sequence[NodeAnswer]) -> dict[str, object]:
                 "healthy": report.healthy,
                 "ready": report.ready,
                 "problem": report.problem or None,
+                "awaySince": report.away_since or None,
                 "logSync": _log_sync(report) or None,
                 "leads": [shard.shard for shard in report.shards if shard.is_leader],
             }
@@ -221,7 +275,7 @@ def _print(reports: Sequence[NodeAnswer]) -> None:
                 for shard in summaries
             ),
         )
-    if any(report.problem for report in reports):
+    if any(report.code for report in reports):
         note("codeq-cluster doctor says what is wrong and what to do")
 
 
@@ -230,8 +284,8 @@ def _log_sync(report: NodeAnswer) -> str:
     return report.shards[0].log_sync if report.shards else ""
 
 
-def _word(value: bool) -> str:
-    return "yes" if value else "NO"
+def _word(value: bool | None) -> str:
+    return "?" if value is None else "yes" if value else "NO"
 
 
 def _shards(reports: Sequence[NodeAnswer]) -> list[ShardSummary]:

@@ -34,7 +34,8 @@ from codeq_cluster.cli.operate.events import (
 from codeq_cluster.cli.operate.look import Flows, Look, flowed, taken
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
-from codeq_cluster.cli.support.output import cell, console
+from codeq_cluster.cli.support.output import cell, console, note
+from codeq_cluster.cli.support.times import Times, add_times, times_of
 from codeq_cluster.cli.support.watching import INTERVALS_S, add_interval, asked_to_end
 from codeq_cluster.client import Live, Refused, Unreachable
 from codeq_cluster.errors import CodeqError
@@ -43,7 +44,6 @@ _LINES_DEFAULT = 10
 _LINES_MAX = 500  # A page of the audit.
 _NEW_MAX = 100  # Per look: of the audit, and of each queue's dead letters.
 _SECONDS_MAX = 7 * 86_400
-_BEFORE_TEXT = 18  # Columns for an event's time and kind.
 _GIVE_UP_S = 300.0  # No node answered.
 
 _ADMIN = "codeq:admin"
@@ -80,6 +80,7 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--seconds", type=float, metavar="N", help="end after so long; default: never"
     )
+    add_times(parser)
     asks(parser, Live, _tail, discover=True)
 
 
@@ -90,12 +91,12 @@ def _check(options: argparse.Namespace) -> None:
         ("--seconds", options.seconds, (0, _SECONDS_MAX)),
     ):
         if value is not None and not least <= value <= most:
-            raise UsageRefused(f"{flag} {value:g}: allowed is {least:g} to {most:g}")
+            raise UsageRefused(f"{flag} {value:g}: must be {least:g} to {most:g}")
 
 
 async def _tail(live: Live, options: argparse.Namespace) -> Exit | None:
     _check(options)
-    tell = _say_json if options.json else _say
+    tell = _say_json if options.json else _Lines(times_of(options)).say
     wanted = frozenset(options.kind or EventKind)
 
     def say(event: Event) -> None:
@@ -140,7 +141,7 @@ async def _follow(live: Live, options: argparse.Namespace, say: Callable[[Event]
             continue
         if silent_s is not None:
             silent_s = None
-            text = f"{fresh.standing.node} answers"
+            text = f"{fresh.serving.node} answers"
             say(Event(at=_now(), kind=EventKind.BACK, text=text))
         look = fresh
         _tell(events, say)
@@ -172,7 +173,7 @@ class _News:
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._newest: set[object] = set()  # The ids of the audit's newest page.
+        self._newest: set[object] = set()  # Of the audit's newest page; an import's grows.
         self._depths: dict[str, int] = {}  # Dead letters per queue.
 
     async def begin(self, lines: int) -> list[Event]:
@@ -185,7 +186,7 @@ class _News:
         """Return new records; dead letters are read only if their number has changed."""
         newest = self._newest
         records = await self._records(_NEW_MAX)
-        fresh = [*takewhile(lambda record: record.get("id") not in newest, records)]
+        fresh = [*takewhile(lambda record: _state(record) not in newest, records)]
         events = [audited(record) for record in reversed(fresh)]
         if before.totals and now.totals and before.totals.dlq != now.totals.dlq:
             depths = await self._dead()
@@ -196,7 +197,7 @@ class _News:
 
     async def _records(self, limit: int) -> Sequence[Mapping[str, object]]:
         records = (await self._live.audit(limit=limit)).rows
-        self._newest = {record.get("id") for record in records}
+        self._newest = {_state(record) for record in records}
         return records
 
     async def _dead(self) -> dict[str, int]:
@@ -213,25 +214,42 @@ class _News:
         return events
 
 
+def _state(record: Mapping[str, object]) -> tuple[object, object]:
+    return record.get("id"), record.get("detail")
+
+
 def _tell(events: Iterable[Event], say: Callable[[Event], None]) -> None:
-    for event in events:
+    for event in sorted(events, key=lambda each: each.at):
         say(event)
 
 
-def _say(event: Event) -> None:
-    printed = console()
-    line = event.line
-    if printed.is_terminal:
-        # The terminal would break the line within a word.
-        line = textwrap.fill(
-            line,
-            printed.width,
-            subsequent_indent=" " * _BEFORE_TEXT,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-    printed.print(Text(line, style=_STYLES.get(event.kind, "")), soft_wrap=True)
-    sys.stdout.flush()
+class _Lines:
+    """Prints events for a reader."""
+
+    def __init__(self, times: Times) -> None:
+        self._times = times
+        self._zone = ""  # Of the lines above.
+
+    def say(self, event: Event) -> None:
+        """Print one event, and the offset of its time from UTC if the last one had another."""
+        zone = self._times.zone(event.at)
+        if zone != self._zone:
+            note(f"times are UTC{zone}")
+            self._zone = zone
+        printed = console()
+        before = f"{self._times.bare(event.at)}  {event.kind:<6}  "
+        line = before + event.text
+        if printed.is_terminal:
+            # The terminal would break the line within a word.
+            line = textwrap.fill(
+                line,
+                printed.width,
+                subsequent_indent=" " * len(before),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        printed.print(Text(line, style=_STYLES.get(event.kind, "")), soft_wrap=True)
+        sys.stdout.flush()
 
 
 def _say_json(event: Event) -> None:

@@ -53,8 +53,8 @@ def screen(
 
 
 def _heading(look: Look, said: str, *, width: int) -> Text:
-    there = sum(node.connected for node in look.standing.nodes)
-    nodes = f"{there} of {len(look.standing.nodes)} nodes connected with {look.standing.node}"
+    there = sum(node.connected for node in look.serving.nodes)
+    nodes = f"{there} of {len(look.serving.nodes)} nodes connected with {look.serving.node}"
     room = max(0, width - len(said) - 3)
     name = f"{look.cluster}   {nodes}"[:room].ljust(room)
     line = Text(f" {name} {said} ", style="reverse", no_wrap=True)
@@ -103,9 +103,9 @@ def _problems(look: Look) -> list[Text]:
         Text(f" {problem.severity:<5}{cell(problem.text)}", style=_COLORS.get(problem.severity, ""))
         for problem in look.overview.problems
     ]
-    if look.standing.leaderless:
-        numbers = ", ".join(map(str, look.standing.leaderless))
-        text = f" bad  Shards without a leader that {look.standing.node} knows: {numbers}"
+    if look.serving.leaderless:
+        numbers = ", ".join(map(str, look.serving.leaderless))
+        text = f" bad  Shards without a leader that {look.serving.node} knows: {numbers}"
         found.insert(0, Text(text, style=_COLORS["bad"]))
     if look.trouble:
         found.insert(0, Text(f" bad  {cell(look.trouble)}", style=_COLORS["bad"]))

@@ -8,7 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
 from codeq_cluster.cli.support.outcome import Exit
-from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
+from codeq_cluster.cli.support.target import (
+    Caller,
+    add_target,
+    ca_of,
+    say_default,
+    token_of,
+    urls_of,
+)
 from codeq_cluster.client import Client, Live, Operator
 
 C = TypeVar("C", Client, Operator, Live)
@@ -22,6 +29,7 @@ def asks(
     connection: type[C],
     act: Callable[[C, argparse.Namespace], Awaitable[Exit | None]],
     *,
+    caller: Caller | None = None,
     deadline_s: float = 0,
     discover: bool = False,
 ) -> None:
@@ -31,11 +39,12 @@ def asks(
         parser: Gets the flags of `add_target`, and `--json`.
         connection: Opened for `act`.
         act: Sends the request and prints; None counts as `Exit.OK`.
+        caller: The role that the command speaks as; default: producer for a `Client`, else admin.
         deadline_s: Of a request with its repetitions; 0 asks each node once, so that a person
             sees an error soon.
         discover: Learn the other nodes, and use them when those that were named are gone.
     """
-    add_target(parser, Caller.PRODUCER if connection is Client else Caller.ADMIN)
+    add_target(parser, caller or (Caller.PRODUCER if connection is Client else Caller.ADMIN))
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
 
     async def answer(options: argparse.Namespace) -> Exit | None:
@@ -50,6 +59,7 @@ def asks(
             return await act(opened, options)
 
     def run(options: argparse.Namespace) -> Exit:
+        say_default(options)
         return asyncio.run(answer(options)) or Exit.OK
 
     parser.set_defaults(run=run)

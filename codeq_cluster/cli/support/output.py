@@ -6,14 +6,18 @@ import argparse
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from codeq_cluster.cli.support.outcome import UsageRefused, fitting
+from codeq_cluster.cli.support.times import Times, dated, times_of
 from codeq_cluster.client import Page
 
 # The rows of a list without --limit, and the most that one table gathers in memory.
@@ -25,20 +29,30 @@ CELL_CHARS_MAX = 100
 TEXT_CHARS_MAX = 2000  # For long texts, such as a reason.
 _PLAIN_WIDTH = 250
 _GAP = 2
-_WHOLE_CHARS = 24  # A time, or an address with its port.
+_WHOLE_CHARS = 25  # A time, or an address with its port.
 _BETWEEN = "   "
 _INDENT = 4
 
 
-def document(value: object, *, compact: bool) -> None:
-    """Print a JSON document: one line, or indented for a reader."""
+def document(value: object, *, compact: bool, times: Times = Times.ISO) -> None:
+    """Print a JSON document: one line, or indented for a reader, who reads instants in `times`."""
+
+    def plain(part: object) -> object:
+        """Return an instant as text, and a record of the client with the API's names."""
+        match part:
+            case datetime():
+                return times.text(part)
+            case Struct():
+                return {
+                    field.encode_name: value
+                    for field in fields(part)
+                    if (value := getattr(part, field.name)) != field.default
+                }
+            case _:
+                return json.loads(msgspec.json.encode(part))
+
     indent = None if compact else 2
-    print(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain))
-
-
-def _plain(record: object) -> object:
-    """Return a record of the client with the API's names."""
-    return json.loads(msgspec.json.encode(record))
+    print(json.dumps(value, indent=indent, ensure_ascii=False, default=plain))
 
 
 def note(text: str) -> None:
@@ -47,7 +61,11 @@ def note(text: str) -> None:
 
 
 def table(
-    headers: Sequence[str], rows: Iterable[Sequence[object]], *, chars_max: int = CELL_CHARS_MAX
+    headers: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    times: Times = Times.LOCAL,
+    chars_max: int = CELL_CHARS_MAX,
 ) -> None:
     """Print a table; if it is too wide for the terminal, print each row as a few lines.
 
@@ -57,10 +75,13 @@ def table(
     Args:
         headers: Of the columns.
         rows: As many values each.
+        times: How instants among the values are printed.
         chars_max: Longer values are cut.
     """
-    cells = [[cell(value, chars_max) for value in row] for row in rows]
-    columns = [*zip(headers, *cells, strict=True)]
+    found = [times.column(header, column) for header, *column in zip(headers, *rows, strict=True)]
+    headers = [header for header, _ in found]
+    columns = [(header, *(cell(value, chars_max) for value in values)) for header, values in found]
+    cells = [*zip(*columns, strict=True)][1:]
     printed = console()
     if not printed.is_terminal:
         # A program reads one row per line, however long.
@@ -155,26 +176,26 @@ def cell(value: object, chars_max: int = CELL_CHARS_MAX) -> str:
     return line if len(line) <= chars_max else f"{line[: chars_max - 1]}…"
 
 
-def add_limit(parser: argparse.ArgumentParser) -> None:
+def add_limit(parser: argparse.ArgumentParser, default: int = LIMIT_DEFAULT) -> None:
     """Add the flag for the number of rows; the command must call `check_limit`."""
     parser.add_argument(
         "--limit",
         type=int,
-        default=LIMIT_DEFAULT,
+        default=default,
         metavar="N",
-        help=f"at most so many entries, 1 to {LIMIT_MAX}; default: {LIMIT_DEFAULT}",
+        help=f"at most so many entries, 1 to {LIMIT_MAX}; default: {default}",
     )
 
 
 def check_limit(options: argparse.Namespace) -> None:
     """Raise Usage for a limit out of bounds."""
     if not 1 <= options.limit <= LIMIT_MAX:
-        raise UsageRefused(f"--limit {options.limit}: allowed is 1 to {LIMIT_MAX}")
+        raise UsageRefused(f"--limit {options.limit}: must be 1 to {LIMIT_MAX}")
 
 
-def add_paging(parser: argparse.ArgumentParser) -> None:
+def add_paging(parser: argparse.ArgumentParser, default: int = LIMIT_DEFAULT) -> None:
     """Add the flags of a list."""
-    add_limit(parser)
+    add_limit(parser, default)
     parser.add_argument("--cursor", default="", help="continue where the previous list ended")
 
 
@@ -206,8 +227,21 @@ async def gathered(
             return Page(rows, cursor)
 
 
+async def named(
+    fetch: Callable[[int, str], Awaitable[Page]], ids: Sequence[str] | None
+) -> list[Mapping[str, object]]:
+    """Return the rows of a list that have these ids, or all rows, `LIMIT_MAX` at most."""
+    page = await gathered(argparse.Namespace(limit=LIMIT_MAX, cursor=""), fetch)
+    return [row for row in page.rows if not ids or row.get("id") in ids]
+
+
 def listed(
-    options: argparse.Namespace, page: Page, *, name: str, columns: Mapping[str, str]
+    options: argparse.Namespace,
+    page: Page,
+    *,
+    name: str,
+    columns: Mapping[str, str],
+    none: str = "",
 ) -> None:
     """Print a list as the flags ask.
 
@@ -216,6 +250,7 @@ def listed(
         page: The rows, with the API's names.
         name: Of the list in JSON.
         columns: Field by header; the first is the id.
+        none: Said of an empty list; default: by its name.
     """
     if options.json:
         shown: dict[str, object] = {name: page.rows}
@@ -228,6 +263,11 @@ def listed(
         for row in page.rows:
             print(row.get(fields[0], ""))
     else:
-        table(tuple(columns), ([row.get(field) for field in fields] for row in page.rows))
+        rows = ([row.get(field) for field in fields] for row in map(dated, page.rows))
+        table(tuple(columns), rows, times=times_of(options))
+        if name == "tasks" and len({row.get("command") for row in page.rows}) > 1:
+            note("sorted by queue, not by time")
     if page.cursor:
         note(f"there are more: --cursor={page.cursor}")
+    elif not page.rows:
+        note(none or f"no {name}")

@@ -58,7 +58,7 @@ def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> Ba
         return BackupDirectory(Path(name))
     bucket, _, prefix = name.removeprefix(_SCHEME).partition("/")
     if not bucket:
-        raise UsageRefused(f"{name}: allowed is a directory, or s3://BUCKET/PREFIX")
+        raise UsageRefused(f"{name}: must be a directory, or s3://BUCKET/PREFIX")
     return BackupBucket(
         BackupSettings(
             s3=S3Settings(

@@ -38,15 +38,17 @@ class Profile:
     token: str = ""
     producer_token: str = ""
     worker_token: str = ""
+    operator_token: str = ""
     ca_file: str = ""
 
 
-# All names but the last are codeQ's own.
+# The operator's token and the authorities are ours, the other names codeQ's own.
 _KEYS = {
     "base_url": "baseUrl",
     "token": "token",
     "producer_token": "producerToken",
     "worker_token": "workerToken",
+    "operator_token": "operatorToken",
     "ca_file": "caFile",
 }
 
@@ -85,7 +87,7 @@ class Profiles:
         values = {each: row.get(key) or "" for each, key in _KEYS.items()}
         for each, value in values.items():
             if not isinstance(value, str):
-                raise ConfigInvalid(f"{self.file}: {name}.{_KEYS[each]}: allowed is text")
+                raise ConfigInvalid(f"{self.file}: {name}.{_KEYS[each]}: must be text")
         return Profile(**{each: str(value).strip() for each, value in values.items()})
 
     def put(self, name: str, profile: Profile) -> None:
@@ -152,7 +154,7 @@ def read() -> Profiles:
         raise ConfigInvalid(f"{file}: {reason}; correct it, or remove it and run init") from error
     rows = content.get(_PROFILES) or {} if isinstance(content, dict) else None
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
-        raise ConfigInvalid(f"{file}: allowed is {_CURRENT}, and {_PROFILES} by name")
+        raise ConfigInvalid(f"{file}: must be {_CURRENT}, and {_PROFILES} by name")
     rest = {name: value for name, value in content.items() if name not in (_CURRENT, _PROFILES)}
     return Profiles(
         file=file,

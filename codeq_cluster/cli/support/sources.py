@@ -47,7 +47,7 @@ def loaded(options: argparse.Namespace) -> Loaded:
     for pair in options.set:
         name, equals, value = str(pair).partition("=")
         if not equals:
-            raise ConfigInvalid(f"--set {name}: allowed is KEY=VALUE")
+            raise ConfigInvalid(f"--set {name}: must be KEY=VALUE")
         flags[name] = value
     for _, name, _ in _FLAGS:
         value = getattr(options, f"set_{name}")

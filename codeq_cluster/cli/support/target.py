@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, TOKEN, published
+from codeq_cluster.cli.support.output import note
 from codeq_cluster.cli.support.profiles import Profile, chosen
+from codeq_cluster.client import Token
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import environment
 from codeq_cluster.settings.kinds import URL
-
-# At the end of the help of commands that act on the cluster rather than on a tenant.
-OPERATORS = "The token must be that of an operator of the cluster (scope codeq:operator)."
 
 _VARIABLE = "CODEQ_TOKEN"
 
@@ -26,6 +26,8 @@ class Caller(Enum):
     WORKER = ("CODEQ_WORKER_TOKEN", _VARIABLE)
     # codeQ's variable for the producer serves the admin too.
     ADMIN = (_VARIABLE, "CODEQ_PRODUCER_TOKEN")
+    # Of the cluster, rather than of a tenant.
+    OPERATOR = ("CODEQ_OPERATOR_TOKEN", _VARIABLE)
 
     def of_profile(self, profile: Profile) -> str:
         """Return the role's token in a profile; empty for none."""
@@ -36,11 +38,17 @@ class Caller(Enum):
                 return profile.worker_token or profile.token
             case Caller.ADMIN:
                 return profile.token or profile.producer_token
+            case Caller.OPERATOR:
+                return profile.operator_token or profile.token
 
 
 def add_target(parser: argparse.ArgumentParser, caller: Caller = Caller.ADMIN) -> None:
     """Add the flags that select the cluster and the token."""
     parser.set_defaults(caller=caller)
+    if caller is Caller.OPERATOR:
+        parser.epilog = (
+            "The token must be that of an operator of the cluster (scope codeq:operator)."
+        )
     parser.add_argument(
         "--url",
         "--base-url",
@@ -77,7 +85,7 @@ def base_url(text: str) -> str:
         return str(URL.parse(text))
     except ValueError as malformed:
         # The text is not repeated: it may hold a password.
-        raise argparse.ArgumentTypeError(f"allowed is {URL.allowed}") from malformed
+        raise argparse.ArgumentTypeError(f"must be {URL.allowed}") from malformed
 
 
 def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
@@ -96,18 +104,22 @@ def urls_of(options: argparse.Namespace) -> tuple[str, ...]:
     return running or ("http://127.0.0.1:8080",)
 
 
-def token_of(options: argparse.Namespace) -> str:
+def token_of(options: argparse.Namespace) -> Token:
     """Return the token selected by the flags of `add_target`."""
-    return str(options.token) if options.token else token_for(options, options.caller)
+    if options.token:
+        return Token(options.token, "--token")
+    return token_for(options, options.caller)
 
 
-def token_for(options: argparse.Namespace, caller: Caller) -> str:
+def token_for(options: argparse.Namespace, caller: Caller) -> Token:
     """Return a role's token by variable, profile or default, ignoring the flag."""
     variables = environment()
     for name in caller.value:
         if variables.get(name):
-            return variables[name]
-    return caller.of_profile(_profile(options)) or TOKEN
+            return Token(variables[name], name)
+    if kept := caller.of_profile(_profile(options)):
+        return Token(kept, "the profile's token")
+    return Token(TOKEN, "the development token, taken because none is named,")
 
 
 def ca_of(options: argparse.Namespace) -> Path | None:
@@ -120,6 +132,13 @@ def names_cluster(options: argparse.Namespace) -> bool:
     """Return whether a flag, a variable or a profile selects a cluster."""
     named = options.url or environment().get("CODEQ_BASE_URL") or _profile(options).base_url
     return bool(named)
+
+
+def say_default(options: argparse.Namespace) -> None:
+    """Tell a person at a terminal which cluster is asked, if nothing named one."""
+    if sys.stderr.isatty() and not names_cluster(options):
+        token = " with the development token" if token_of(options) == TOKEN else ""
+        note(f"asking {urls_of(options)[0]}{token}; --url or codeq-cluster init names another")
 
 
 def _profile(options: argparse.Namespace) -> Profile:

@@ -10,6 +10,7 @@ import argparse
 
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.output import add_paging, gathered, listed
+from codeq_cluster.cli.support.times import add_times
 from codeq_cluster.client import Operator
 
 _COLUMNS = {
@@ -27,6 +28,7 @@ def add(commands: Verbs) -> None:
         "audit", help="list the changes by admins and operators", description=__doc__
     )
     add_paging(parser)
+    add_times(parser)
     asks(parser, Operator, _list)
 
 

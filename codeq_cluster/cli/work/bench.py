@@ -50,7 +50,7 @@ def add(commands: Verbs) -> None:
             metavar="N",
             help=f"{words}, {least} to {most}; default: {_DEFAULTS[name]}",
         )
-    parser.add_argument("--event", metavar="NAME", help="the queue; default: a new one")
+    parser.add_argument("--queue", "--event", metavar="NAME", help="the queue; default: a new one")
     parser.add_argument(
         "--worker-token",
         metavar="TOKEN",
@@ -63,9 +63,9 @@ async def _bench(client: Client, options: argparse.Namespace) -> Exit:
     for name, (least, most) in _BOUNDS.items():
         value = getattr(options, name)
         if not least <= value <= most:
-            raise UsageRefused(f"--{name.replace('_', '-')} {value}: allowed is {least} to {most}")
+            raise UsageRefused(f"--{name.replace('_', '-')} {value}: must be {least} to {most}")
     load = BenchLoad(
-        event=options.event or f"codeq-bench-{secrets.token_hex(4)}",
+        queue=options.queue or f"codeq-bench-{secrets.token_hex(4)}",
         seconds=options.seconds,
         in_flight=options.in_flight,
         batch=options.batch,
@@ -105,7 +105,7 @@ def _show(load: BenchLoad, figures: Figures, durability: str, options: argparse.
     }
     if options.json:
         shown: dict[str, object] = {
-            "event": load.event,
+            "queue": load.queue,
             "inFlight": load.in_flight,
             "batch": load.batch,
             "payloadBytes": load.payload_bytes,

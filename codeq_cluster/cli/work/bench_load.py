@@ -19,7 +19,7 @@ from codeq_cluster.client import (
     TaskRecord,
     Unreachable,
 )
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, first_of
 
 _CLAIMERS_MAX = 8
 _CLAIM_MAX = 100  # The broker's own bound.
@@ -38,12 +38,12 @@ class BenchLoad:
     """The load to apply.
 
     Attributes:
-        event: The queue, which nobody else uses.
+        queue: The queue, which nobody else uses.
         in_flight: Concurrent creates, and as many concurrent results.
         batch: Tasks per create.
     """
 
-    event: str
+    queue: str
     seconds: float
     in_flight: int
     batch: int
@@ -150,7 +150,7 @@ class Bench:
                     for each in claiming:
                         each.cancel()
         except BaseExceptionGroup as group:
-            raise _first(group) from group
+            raise first_of(group) from group  # The others repeat it: all ask one cluster.
         finally:
             # Creates already sent are in the queue soon, so wait for their answers and cancel their
             # tasks too.
@@ -191,9 +191,9 @@ class Bench:
         made: Sequence[TaskRecord | NotCreated] = ()
         try:
             if load.batch == 1:
-                made = [await self._client.create(load.event, load.payload)]
+                made = [await self._client.create(load.queue, load.payload)]
             else:
-                tasks = [NewTask(load.event, load.payload)] * load.batch
+                tasks = [NewTask(load.queue, load.payload)] * load.batch
                 made = await self._client.create_many(tasks)
         except (Refused, Unreachable) as error:
             figures.failed(error)
@@ -225,7 +225,7 @@ class Bench:
         while not self._is_enough:
             try:
                 tasks = await self._leases.claim(
-                    [self._load.event], count=count, lease_s=_LEASE_S, wait_s=_CLAIM_WAIT_S
+                    [self._load.queue], count=count, lease_s=_LEASE_S, wait_s=_CLAIM_WAIT_S
                 )
             except (Refused, Unreachable) as error:
                 self._figures.failed(error)
@@ -262,9 +262,3 @@ class Bench:
             async with asyncio.timeout(_CLEAN_S_MAX), asyncio.TaskGroup() as cancelling:
                 for task_id in self._open:
                     cancelling.create_task(cancel(task_id))
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group; the others repeat it, since all ask the same cluster."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

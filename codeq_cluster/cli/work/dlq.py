@@ -1,17 +1,32 @@
-"""Command `dlq`: list, requeue and delete the dead letters of a queue."""
+"""Command `dlq`: list, requeue and delete dead letters."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import msgspec
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.consent import add_consent, withheld
+from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
+from codeq_cluster.cli.support.known_queue import refuse_unknown
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
-from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
-from codeq_cluster.client import Operator, Selection
+from codeq_cluster.cli.support.output import (
+    add_paging,
+    add_quiet,
+    document,
+    gathered,
+    listed,
+    note,
+    rows_of,
+    table,
+)
+from codeq_cluster.cli.support.task_ids import whole_id
+from codeq_cluster.cli.support.times import add_times, dated, times_of
+from codeq_cluster.client import Operator, Page, Selection
 
-_COLUMNS = {"ID": "id", "EVENT": "command", "ATTEMPTS": "attempts", "DIED": "updatedAt"} | {
+_COLUMNS = {"ID": "id", "QUEUE": "command", "ATTEMPTS": "attempts", "DIED": "updatedAt"} | {
     "ERROR": "error"
 }
 _Act = Callable[..., Awaitable[Mapping[str, object]]]
@@ -20,24 +35,41 @@ _Act = Callable[..., Awaitable[Mapping[str, object]]]
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "dlq", "list, requeue and delete dead letters", description=__doc__)
-    found = verbs.add_parser("ls", aliases=["list"], help="list dead letters, the newest first")
-    found.add_argument("event", help="the queue")
-    found.add_argument("--error", default="", help="only those with exactly this error")
+    found = verbs.add_parser(
+        "ls",
+        aliases=["list"],
+        help="list dead letters, the newest first, or the kinds of their errors",
+        description="List the dead letters of a queue, the newest first; without a queue those of "
+        "all queues, sorted by queue.",
+    )
+    found.add_argument("queue", nargs="?", default="", help="default: every queue")
+    _add_causes(found)
+    found.add_argument(
+        "--group", action="store_true", help="print the kinds of errors with counts instead"
+    )
     add_paging(found)
     add_quiet(found)
+    add_times(found)
     asks(found, Operator, _list)
 
     show = verbs.add_parser("show", help="print a dead letter and the result it died with")
-    show.add_argument("event", help="the queue")
+    show.add_argument("queue")
     show.add_argument("id")
+    add_times(show)
     asks(show, Operator, _show)
 
     requeue = verbs.add_parser(
         "requeue",
-        help="make dead letters ready again",
+        help="make dead letters ready again, with other payloads if need be",
         description="Make dead letters ready again; their attempts count from zero.",
     )
     _add_selection(requeue)
+    requeue.add_argument(
+        "--patch",
+        type=_json_object,
+        metavar="JSON",
+        help="a JSON object, merged into each payload first (RFC 7396)",
+    )
     asks(requeue, Operator, _requeue)
 
     delete = verbs.add_parser("delete", help="delete dead letters and their results")
@@ -45,73 +77,123 @@ def add(commands: Verbs) -> None:
     asks(delete, Operator, _delete)
 
 
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("event", help="the queue")
-    chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--all", action="store_true", help="every dead letter of the queue")
-    chosen.add_argument("--error", help="those with exactly this error")
-    chosen.add_argument(
-        "--id", action="append", metavar="ID", help="this one; may be repeated, 1000 times at most"
+def _add_causes(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--error", help="those with exactly this error")
+    parser.add_argument(
+        "--kind", help="those whose error differs from this only in numbers and ids"
     )
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("queue")
+    _add_causes(add_chosen(parser, every="every dead letter of the queue"))
     parser.add_argument("--limit", type=int, metavar="N", help="the newest N of them")
-    add_consent(parser)
+
+
+def _json_object(text: str) -> Mapping[str, object]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from error
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
-    page = await gathered(
-        options,
-        lambda limit, cursor: operator.dead_letters(
-            options.event, error=options.error, limit=limit, cursor=cursor
+    error, kind = options.error or "", options.kind or ""
+    if options.group:
+        await _group(operator, options, error)
+        return
+    if not options.queue and kind:
+        raise UsageRefused("--kind needs a queue; see queue ls")
+
+    async def read(limit: int, cursor: str) -> Page:
+        if not options.queue:
+            return await operator.tasks(status="DEAD", error=error, limit=limit, cursor=cursor)
+        return await operator.dead_letters(
+            options.queue, error=error, kind=kind, limit=limit, cursor=cursor
+        )
+
+    page = await gathered(options, read)
+    if options.queue and not page.rows:
+        await refuse_unknown(operator, options.queue)
+    listed(options, page, name="tasks", columns=_COLUMNS, none="no dead letters")
+
+
+async def _group(operator: Operator, options: argparse.Namespace, error: str) -> None:
+    queues = [options.queue] if options.queue else await _queues_with_dead_letters(operator)
+    found = {name: await operator.death_causes(name, error=error, by="kind") for name in queues}
+    if options.queue and not found[options.queue].get("matched"):
+        await refuse_unknown(operator, options.queue)
+    if options.json:
+        document(found[options.queue] if options.queue else {"queues": found}, compact=True)
+        return
+    table(
+        ("QUEUE", "DEAD LETTERS", "OLDEST", "NEWEST", "KIND OF ERROR"),
+        (
+            [name, *(row.get(field) for field in ("count", "oldestAt", "newestAt", "kind"))]
+            for name, causes in found.items()
+            for row in map(dated, rows_of(causes.get("kinds")))
         ),
+        times=times_of(options),
     )
-    listed(options, page, name="tasks", columns=_COLUMNS)
+    for name, causes in found.items():
+        if causes.get("more"):
+            note(f"only the newest dead letters of {name} were counted; there are more")
+
+
+async def _queues_with_dead_letters(operator: Operator) -> list[str]:
+    return [str(row["command"]) for row in await operator.queues() if row.get("dlq")]
 
 
 async def _show(operator: Operator, options: argparse.Namespace) -> None:
-    document(await operator.dead_letter(options.event, options.id), compact=options.json)
+    found = await operator.dead_letter(options.queue, await whole_id(operator, options.id))
+    shown = found if options.json else {name: dated(part) for name, part in found.items()}
+    document(shown, compact=options.json, times=times_of(options))
 
 
 async def _requeue(operator: Operator, options: argparse.Namespace) -> Exit:
-    return await _act(options, operator.requeue, "requeued")
+    act = partial(operator.requeue, patch=options.patch)
+    return await _act(operator, options, act, "requeued")
 
 
 async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
-    return await _act(options, operator.delete_dead_letters, "deleted")
+    return await _act(operator, options, operator.delete_dead_letters, "deleted")
 
 
-async def _act(options: argparse.Namespace, act: _Act, word: str) -> Exit:
+async def _act(operator: Operator, options: argparse.Namespace, act: _Act, word: str) -> Exit:
     # A script with an empty variable must not act on all dead letters.
-    if not options.all and options.id is None and not options.error:
-        raise UsageRefused(
-            "--error is empty: allowed is the error of some dead letters, or use --all"
-        )
+    if not options.all and options.id is None and not options.error and not options.kind:
+        raise UsageRefused("--error or --kind is empty: name an error, or use --all")
+    ids = None if options.id is None else [await whole_id(operator, each) for each in options.id]
     selection = Selection(
         error=options.error or "",
-        ids=None if options.id is None else tuple(options.id),
+        kind=options.kind or "",
+        ids=None if ids is None else tuple(ids),
         limit=options.limit,
     )
-    doing = options.yes and not options.dry_run
-    answer = await act(options.event, selection, dry_run=not doing)
-    if options.json:
-        document(answer, compact=True)
-    else:
-        print(answer.get(word) if doing else answer.get("matched"))
-    if not doing and (answer.get("matched") or options.dry_run):
-        return withheld(options, what=_counted(answer.get("matched"), options), done=word)
-    note(f"{_counted(answer.get(word), options)} {word}")
-    if answer.get("more"):
-        note("there are more: run it again")
-    return _missed(options, answer)
+
+    async def counted(dry_run: bool) -> Mapping[str, object]:
+        answer = await act(options.queue, selection, dry_run=dry_run)
+        if not answer.get("matched"):
+            await refuse_unknown(operator, options.queue)
+        if not options.json:
+            _preview(answer)
+        return answer
+
+    return await counted_or_done(
+        options,
+        counted,
+        field=word,
+        done=word,
+        counted=lambda count: f"{count} dead letter{'' if count == 1 else 's'} of {options.queue}",
+        strange=f"no dead letters of {options.queue}; see ls",
+    )
 
 
-def _missed(options: argparse.Namespace, answer: Mapping[str, object]) -> Exit:
-    """Print a note if some of the ids are not dead letters."""
-    missed = len(set(options.id or ())) - int(str(answer.get("matched", 0)))
-    if options.id is None or missed <= 0:
-        return Exit.OK
-    note(f"codeq-cluster: {missed} of the ids named are no dead letters of {options.event}; see ls")
-    return Exit.API
-
-
-def _counted(count: object, options: argparse.Namespace) -> str:
-    return f"{count} dead letter{'' if count == 1 else 's'} of {options.event}"
+def _preview(answer: Mapping[str, object]) -> None:
+    """Print what a patch makes of the newest payload, and how many payloads it does not fit."""
+    if answer.get("leftAlone"):
+        note(f"{answer['leftAlone']} left alone: the patch does not fit their payloads")
+    if "before" in answer:
+        after = answer.get("after")
+        note(f"the newest payload, before: {answer['before']}")
+        note(f"the newest payload, after:  {after or 'as before, the patch does not fit it'}")

@@ -1,15 +1,29 @@
-"""Command `queue`: show the sizes of queues, pause and resume them."""
+"""Command `queue`: show the sizes of queues, pause and resume them, cancel what waits in them."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.output import document, listed, note, table
+from codeq_cluster.cli.support.consent import add_consent, counted_or_done
+from codeq_cluster.cli.support.known_queue import refuse_unknown
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import (
+    LIMIT_MAX,
+    add_paging,
+    check_limit,
+    document,
+    gathered,
+    listed,
+    note,
+    rows_of,
+    table,
+)
 from codeq_cluster.client import Operator, Page
 
 _COLUMNS = {
-    "EVENT": "command",
+    "QUEUE": "command",
     "READY": "ready",
     "DELAYED": "delayed",
     "IN PROGRESS": "inProgress",
@@ -21,51 +35,100 @@ _COLUMNS = {
 
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
-    verbs = verbs_of(commands, "queue", "inspect, pause and resume queues", description=__doc__)
+    verbs = verbs_of(
+        commands, "queue", "inspect, pause, resume and purge queues", description=__doc__
+    )
     found = verbs.add_parser("ls", aliases=["list"], help="list the queues")
     found.add_argument("-q", "--quiet", action="store_true", help="print only names")
+    add_paging(found, default=LIMIT_MAX)
     asks(found, Operator, _list)
 
-    for verb, words, act in (
-        ("inspect", "show a queue, and what its dead letters died of", _inspect),
-        ("pause", "let nobody claim from a queue; leases that run go on", _pause),
-        ("resume", "let a paused queue be claimed from again", _resume),
-    ):
-        parser = verbs.add_parser(verb, help=words)
-        parser.add_argument("event", help="the tasks' command")
-        asks(parser, Operator, act)
+    inspect = verbs.add_parser("inspect", help="show a queue, and what its dead letters died of")
+    inspect.add_argument("queue")
+    asks(inspect, Operator, _inspect)
+
+    pause = verbs.add_parser("pause", help="let nobody claim from a queue; leases that run go on")
+    pause.add_argument("queue")
+    pause.add_argument(
+        "--create", action="store_true", help="also a queue that has no tasks and no topic yet"
+    )
+    asks(pause, Operator, _pause)
+
+    resume = verbs.add_parser("resume", help="let a paused queue be claimed from again")
+    resume.add_argument("queue")
+    asks(resume, Operator, _resume)
+
+    purge = verbs.add_parser(
+        "purge",
+        help="cancel the tasks that wait in a queue",
+        description="Cancel the ready and delayed tasks of a queue. Tasks in progress and dead "
+        "letters stay.",
+    )
+    purge.add_argument("queue")
+    add_consent(purge)
+    asks(purge, Operator, _purge)
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
-    rows = [{"paused": False, **row} for row in await operator.queues()]
-    listed(options, Page(rows, ""), name="queues", columns=_COLUMNS)
+    check_limit(options)
+    if options.cursor or options.limit < LIMIT_MAX:
+        page = await gathered(
+            options, lambda limit, cursor: operator.queue_page(limit=limit, cursor=cursor)
+        )
+    else:
+        page = Page(await operator.queues(), "")
+    rows = [{"paused": False, **row} for row in page.rows]
+    listed(options, Page(rows, page.cursor), name="queues", columns=_COLUMNS)
 
 
 async def _inspect(operator: Operator, options: argparse.Namespace) -> None:
-    queue = await operator.queue(options.event)
-    causes = await operator.death_causes(options.event)
-    groups = causes.get("groups")
-    died = [row for row in groups if isinstance(row, dict)] if isinstance(groups, list) else []
+    await refuse_unknown(operator, options.queue)
+    queue = await operator.queue(options.queue)
     if options.json:
-        document({"paused": False, **queue, "deadLetterErrors": died}, compact=True)
+        causes = await operator.death_causes(options.queue)
+        errors = rows_of(causes.get("groups"))
+        document({"paused": False, **queue, "deadLetterErrors": errors}, compact=True)
         return
+    causes = await operator.death_causes(options.queue, by="kind")
+    died = rows_of(causes.get("kinds"))
     table(tuple(_COLUMNS), [[queue.get(field, False) for field in _COLUMNS.values()]])
     if died:
         print()
-        table(("DEAD LETTERS", "ERROR"), ((row.get("count"), row.get("error")) for row in died))
+        rows = ((row.get("count"), row.get("kind")) for row in died)
+        table(("DEAD LETTERS", "KIND OF ERROR"), rows)
 
 
 async def _pause(operator: Operator, options: argparse.Namespace) -> None:
-    _turned(options, dict(await operator.pause(options.event)), "paused")
+    if not options.create:
+        advice = "; add --create to pause it before its first task"
+        await refuse_unknown(operator, options.queue, advice=advice)
+    _turned(options, dict(await operator.pause(options.queue)), "paused")
 
 
 async def _resume(operator: Operator, options: argparse.Namespace) -> None:
-    _turned(options, dict(await operator.resume(options.event)), "resumed")
+    await refuse_unknown(operator, options.queue)
+    _turned(options, dict(await operator.resume(options.queue)), "resumed")
+
+
+async def _purge(operator: Operator, options: argparse.Namespace) -> Exit:
+    async def act(dry_run: bool) -> Mapping[str, object]:
+        answer = await operator.purge(options.queue, dry_run=dry_run)
+        if not answer.get("matched"):
+            await refuse_unknown(operator, options.queue)
+        return answer
+
+    return await counted_or_done(
+        options,
+        act,
+        field="purged",
+        done="cancelled",
+        counted=lambda count: f"{count} waiting task{'' if count == 1 else 's'} of {options.queue}",
+    )
 
 
 def _turned(options: argparse.Namespace, answer: dict[str, object], word: str) -> None:
     if options.json:
         document(answer, compact=True)
         return
-    print(options.event)
-    note(f"{options.event} is {word}" + ("" if answer.get("changed") else ", as it was before"))
+    print(options.queue)
+    note(f"{options.queue} is {word}" + ("" if answer.get("changed") else ", as it was before"))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.backoff import add_backoff
 from codeq_cluster.cli.support.consent import add_consent, withheld
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
+from codeq_cluster.cli.support.times import add_times, dated, times_of
 from codeq_cluster.client import Operator
 
 _COLUMNS = {
@@ -35,6 +38,7 @@ def add(commands: Verbs) -> None:
 
     get = verbs.add_parser("get", help="print a topic")
     get.add_argument("name")
+    add_times(get)
     asks(get, Operator, _get)
 
     put = verbs.add_parser(
@@ -57,6 +61,13 @@ def add(commands: Verbs) -> None:
         "--max-consumers", type=int, help="tasks in progress at once; 0 for any number"
     )
     put.add_argument("--weight", type=int, help="its share when several queues are claimed from")
+    put.add_argument(
+        "--timeout-seconds",
+        type=int,
+        help="how long a worker may take for one attempt: default and upper bound of a task's own",
+    )
+    add_backoff(put, otherwise="the broker's")
+    add_times(put)
     asks(put, Operator, _put)
 
     delete = verbs.add_parser("delete", help="delete a topic; no task is deleted")
@@ -73,12 +84,16 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _get(operator: Operator, options: argparse.Namespace) -> None:
-    document(await operator.topic(options.name), compact=options.json)
+    _print(options, await operator.topic(options.name))
 
 
 async def _put(operator: Operator, options: argparse.Namespace) -> None:
-    topic = await operator.put_topic(options.name, _policy(options))
-    document(topic, compact=options.json)
+    _print(options, await operator.put_topic(options.name, _policy(options)))
+
+
+def _print(options: argparse.Namespace, topic: Mapping[str, object]) -> None:
+    shown = topic if options.json else dated(topic)
+    document(shown, compact=options.json, times=times_of(options))
 
 
 async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
@@ -113,21 +128,23 @@ def _policy(options: argparse.Namespace) -> dict[str, object]:
         "retentionSeconds": options.retention_seconds,
         "maxConsumers": options.max_consumers,
         "weight": options.weight,
+        "timeoutSeconds": options.timeout_seconds,
+        "backoffPolicy": options.backoff,
+        "backoffBaseSeconds": options.backoff_base,
+        "backoffMaxSeconds": options.backoff_max,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     if options.policy is None:
         return given
     if given:
-        raise UsageRefused("--policy stands for the other flags: allowed is either")
+        raise UsageRefused("--policy stands for the other flags: give either")
     try:
         text = sys.stdin.read() if options.policy == "-" else Path(options.policy).read_text()
         policy = json.loads(text)
     except (OSError, ValueError) as error:
-        raise UsageRefused(
-            f"--policy {options.policy}: {error}; allowed is a JSON object"
-        ) from error
+        raise UsageRefused(f"--policy {options.policy}: {error}; must be a JSON object") from error
     if not isinstance(policy, dict):
-        raise UsageRefused(f"--policy {options.policy}: allowed is a JSON object")
+        raise UsageRefused(f"--policy {options.policy}: must be a JSON object")
     return policy
 
 
@@ -137,4 +154,4 @@ def _priorities(text: str | None) -> list[int] | None:
     try:
         return [int(each) for each in text.split(",")]
     except ValueError as error:
-        raise UsageRefused(f"--priorities {text}: allowed are numbers, as 0,5,9") from error
+        raise UsageRefused(f"--priorities {text}: must be numbers, as 0,5,9") from error

@@ -20,7 +20,7 @@ from codeq_cluster.cli.support.output import note
 from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
 from codeq_cluster.cli.work.program import Program, executable
 from codeq_cluster.client import Ended, Worker
-from codeq_cluster.client.worker import EVERY_COMMAND
+from codeq_cluster.client.worker import EVERY_COMMAND, TIMEOUT_S_MAX
 from codeq_cluster.settings import environment
 
 _CONCURRENCY_MAX = 256  # Concurrent processes; beyond that, start another worker.
@@ -33,6 +33,7 @@ def add(commands: Verbs) -> None:
     verbs = verbs_of(commands, "worker", "run a worker", description=__doc__)
     start = verbs.add_parser("start", help="claim tasks for a program", description=__doc__)
     start.add_argument(
+        "--commands",
         "--events",
         required=True,
         action="append",
@@ -64,6 +65,18 @@ def add(commands: Verbs) -> None:
         help="programs may go on for so long after a stop; default: 30",
     )
     start.add_argument(
+        "--name",
+        default="",
+        help="stands before the host and process by which people tell workers apart",
+    )
+    start.add_argument(
+        "--timeout-seconds",
+        type=int,
+        default=_LEASE_SECONDS[1],
+        metavar="N",
+        help="end a program after so long and return its task; default: 43200, 12 hours",
+    )
+    start.add_argument(
         "--give-up-seconds",
         type=float,
         default=300.0,
@@ -88,7 +101,7 @@ def add(commands: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> Exit:
-    events = _events(options)
+    commands = _commands(options)
     _check(options)
     path = executable(options.handler)
     handler = Program(path, environment=environment())
@@ -96,18 +109,20 @@ def _run(options: argparse.Namespace) -> Exit:
     worker = Worker(
         urls_of(options),
         token=token_of(options),
+        name=options.name,
         concurrency=options.concurrency,
         lease_s=options.lease_seconds,
         wait_s=options.wait_seconds,
         grace_s=options.drain_seconds,
+        timeout=options.timeout_seconds,
         give_up_s=options.give_up_seconds,
         ca_file=ca_of(options),
         health_port=options.health_port,
         health_host=options.health_host,
         ended=_show_json if options.json else _show,
     )
-    worker.task(*events)(handler)
-    working_on = "all events" if EVERY_COMMAND in events else ", ".join(events)
+    worker.task(*commands)(handler)
+    working_on = "all commands" if EVERY_COMMAND in commands else ", ".join(commands)
     note(f"working on {working_on} with {path}; Ctrl-C ends it")
     # Closing the terminal stops it like Ctrl-C.
     worker.run(
@@ -117,11 +132,11 @@ def _run(options: argparse.Namespace) -> Exit:
     return Exit.OK
 
 
-def _events(options: argparse.Namespace) -> tuple[str, ...]:
+def _commands(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the commands named; a blank name must not stand for all of them."""
-    names = [name.strip() for each in options.events for name in str(each).split(",")]
+    names = [name.strip() for each in options.commands for name in str(each).split(",")]
     if not all(names):
-        raise UsageRefused("--events: a name is empty; allowed are names, or * for all")
+        raise UsageRefused("--commands: a name is empty; name commands, or * for all")
     return (EVERY_COMMAND,) if EVERY_COMMAND in names else tuple(dict.fromkeys(names))
 
 
@@ -131,11 +146,12 @@ def _check(options: argparse.Namespace) -> None:
         ("--lease-seconds", options.lease_seconds, *_LEASE_SECONDS),
         ("--wait-seconds", options.wait_seconds, 0, _WAIT_SECONDS_MAX),
         ("--drain-seconds", options.drain_seconds, 0, _LEASE_SECONDS[1]),
+        ("--timeout-seconds", options.timeout_seconds, 1, TIMEOUT_S_MAX),
         ("--give-up-seconds", options.give_up_seconds, 0, 7 * 86400),
         ("--health-port", options.health_port or 0, 0, 65_535),
     ):
         if not least <= value <= most:
-            raise UsageRefused(f"{flag} {value}: allowed is {least} to {most}")
+            raise UsageRefused(f"{flag} {value}: must be {least} to {most}")
 
 
 def _show(ended: Ended) -> None:
@@ -162,3 +178,4 @@ def _set_up_notes() -> None:
     log = logging.getLogger("codeq_cluster.client")
     log.handlers = [logging.StreamHandler()]
     log.propagate = False
+    log.getChild("delivery").disabled = True  # The command prints each delivery in its own way.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.routes import audit as audit_routes
-from codeq_cluster.api.schemas.item_views import AuditPage
+from codeq_cluster.api.routes.audit import AuditPage
 from codeq_cluster.auth import Role
 from codeq_cluster.core.items import Audit
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.routes.cluster import away_since
 from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.membership.node_report import NodeReport, ShardReport
@@ -28,6 +29,7 @@ class NodeRow(Struct, rename="camel", kw_only=True):
     http_addr: str
     own: bool
     connected: bool
+    away_since: str | UnsetType = UNSET
     voter: bool
     level: int
     leads: list[int]
@@ -125,6 +127,7 @@ def _nodes(shards: Sequence[ShardStatus], reports: Mapping[str, NodeReport]) -> 
             http_addr=peer.http_addr,
             own=False,
             connected=peer.connected,
+            away_since=away_since(peer),
             # A voter in every shard: a node that is still a learner in one of them is no full
             # member.
             voter=peer.voter and (known is None or known.voter),
@@ -165,7 +168,8 @@ def _shard(status: ShardStatus, reports: Mapping[str, NodeReport]) -> ShardRow:
     ]
     for row in replicas:
         found = on_nodes.get(row.node)
-        if leader is not None:
+        # A node that is away is not behind: what it lacks says how long it is gone.
+        if leader is not None and row.connected:
             row.lag = 0 if found is leader else leader.lags.get(row.node, UNSET)
         if found is not None:
             row.applied_index = found.applied_index

@@ -6,23 +6,25 @@ would mean all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
+from codeq_cluster.api.declared.bodies import Body, Schema
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.routes.dead_letters import read_ids
-from codeq_cluster.api.schemas import paging
-from codeq_cluster.api.schemas.reading import Schema, depth
+from codeq_cluster.api.routes.dead_letters import (
+    ErrorKindRow,
+    kind_rows,
+    payload_fits,
+    payload_of,
+    read_ids,
+    revising,
+)
+from codeq_cluster.api.routes.listing import asked_page
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
-from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
+from codeq_cluster.broker.requests.triage import Acted, Revising
 from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
-from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.merge_patch import NoObject, patched
 from codeq_cluster.ui.views.rows import TaskRows, task_row
 
 # One request acts on so many, which stays well within its time limit; the page repeats it for the
@@ -32,12 +34,11 @@ LOOKED_AT = 2000  # Dead letters grouped in one request: about 50 ms.
 
 _INVALID = invalid_body()
 _SELECT = bad_request("say which: ids, kind or all", "invalid-selection")
-_NO_PATCH = bad_request("invalid 'patch' (must be a JSON object)", "invalid-patch")
 _PAYLOAD_OF_ONE = bad_request("invalid 'payload' (names one id)", "invalid-patch")
 _NULL = Raw(b"null")
 
 
-class TriageBody(Struct, rename="camel", forbid_unknown_fields=True):
+class TriageBody(Body):
     """Selects dead letters, and changes to their payloads.
 
     Attributes:
@@ -52,14 +53,14 @@ class TriageBody(Struct, rename="camel", forbid_unknown_fields=True):
     payload: Raw = _NULL
 
 
-class UndoBody(Struct, rename="camel", forbid_unknown_fields=True):
+class UndoBody(Body):
     """The requeue to undo, and for which tasks."""
 
     action: str | None = None
     ids: list[str] | None = None
 
 
-class PurgeBody(Struct, rename="camel", forbid_unknown_fields=True):
+class PurgeBody(Body):
     """How many waiting tasks to cancel."""
 
     limit: int | None = None
@@ -70,20 +71,10 @@ UNDO = Schema(UndoBody)
 PURGE = Schema(PurgeBody)
 
 
-class KindRow(Struct, rename="camel", kw_only=True):
-    """Dead letters with the same kind of error."""
-
-    kind: str
-    sample: str
-    count: int
-    newest_at: str
-    oldest_at: str
-
-
 class KindRows(Struct, rename="camel", kw_only=True):
     """The causes of some of the dead letters; the last page has no cursor."""
 
-    kinds: list[KindRow]
+    kinds: list[ErrorKindRow]
     cursor: str | UnsetType = UNSET
 
 
@@ -96,7 +87,7 @@ class Preview(Struct, rename="camel", kw_only=True):
     """
 
     matched: int
-    kinds: list[KindRow]
+    kinds: list[ErrorKindRow]
     more: bool
     before: str | None
     after: str | None
@@ -115,7 +106,7 @@ class ActedView(Struct, rename="camel", kw_only=True):
 async def dead_letters(call: Call) -> HttpAnswer[TaskRows]:
     """Return the dead letters of a queue, the newest first; optionally of one kind only."""
     kind = call.query_text("kind")[:KIND_CHARS_MAX]
-    asked = paging.asked(call, order=kind)
+    asked = asked_page(call, order=kind)
     found, edge = await call.services.broker.triage.listed(
         call.identity.tenant,
         DeadLetterSelection(queue=call.command().lower(), kind=kind),
@@ -129,7 +120,7 @@ async def dead_letters(call: Call) -> HttpAnswer[TaskRows]:
 
 async def kinds(call: Call) -> HttpAnswer[KindRows]:
     """Return the causes of the next dead letters of a queue."""
-    asked = paging.asked(call, order="kinds")
+    asked = asked_page(call, order="kinds")
     found, edge = await call.services.broker.triage.kinds(
         call.identity.tenant,
         call.command().lower(),
@@ -137,26 +128,23 @@ async def kinds(call: Call) -> HttpAnswer[KindRows]:
         count=LOOKED_AT,
         timeout_s=call.timeout_s,
     )
-    rows = KindRows(kinds=_kind_rows(found), cursor=asked.cursor(edge))
+    rows = KindRows(kinds=kind_rows(found), cursor=asked.cursor(edge))
     return reply(rows)
 
 
 async def preview(call: Call) -> HttpAnswer[Preview]:
     """Return which dead letters an action would affect, and change nothing."""
-    body = TRIAGE.decode(call.text, error=_INVALID.text)
-    wanted, revising = _selection(call, body), _revising(call, body)
+    body = TRIAGE.decode(call.text)
+    wanted, change = _selection(call, body), _revising(call, body)
     tenant, timeout_s = call.identity.tenant, call.timeout_s
     found, first, more = await call.services.broker.triage.preview(
         tenant, replace(wanted, limit=BULK_MAX), timeout_s=timeout_s
     )
-    answer = None
-    if first:
-        answer = await call.services.broker.task(tenant, first, stale=False, timeout_s=timeout_s)
-    before = None if answer is None else answer.payload
-    after = None if before is None or revising is None else revising(before)
+    before = await payload_of(call, first) if first else None
+    after = None if before is None or change is None else change(before)
     shown = Preview(
         matched=sum(each.count for each in found),
-        kinds=_kind_rows(found),
+        kinds=kind_rows(found),
         more=more,
         before=before,
         after=after,
@@ -166,7 +154,7 @@ async def preview(call: Call) -> HttpAnswer[Preview]:
 
 async def requeue(call: Call) -> HttpAnswer[ActedView]:
     """Make the next selected dead letters ready again, with changed payloads if asked."""
-    body = TRIAGE.decode(call.text, error=_INVALID.text)
+    body = TRIAGE.decode(call.text)
     acted = await call.services.broker.triage.requeue(
         call.identity.tenant,
         _selection(call, body),
@@ -179,7 +167,7 @@ async def requeue(call: Call) -> HttpAnswer[ActedView]:
 
 async def delete(call: Call) -> HttpAnswer[ActedView]:
     """Delete the next selected dead letters."""
-    body = TRIAGE.decode(call.text, error=_INVALID.text)
+    body = TRIAGE.decode(call.text)
     acted = await call.services.broker.triage.delete(
         call.identity.tenant,
         _selection(call, body),
@@ -191,7 +179,7 @@ async def delete(call: Call) -> HttpAnswer[ActedView]:
 
 async def take_back(call: Call) -> HttpAnswer[dict[str, int]]:
     """Undo a requeue for tasks that nobody has claimed since."""
-    body = UNDO.decode(call.text, error=_INVALID.text)
+    body = UNDO.decode(call.text)
     if not body.action or body.ids is None:
         raise _INVALID
     changed = await call.services.broker.triage.take_back(
@@ -206,7 +194,7 @@ async def take_back(call: Call) -> HttpAnswer[dict[str, int]]:
 
 async def purge(call: Call) -> HttpAnswer[ActedView]:
     """Cancel the next waiting tasks of a queue, at most as many as the body says."""
-    limit = PURGE.decode(call.text, error=_INVALID.text).limit
+    limit = PURGE.decode(call.text).limit
     if limit is None or not 1 <= limit <= BULK_MAX:
         raise bad_request(f"invalid 'limit' (use 1 to {BULK_MAX})", "out-of-range")
     acted = await call.services.broker.triage.purge(
@@ -217,19 +205,6 @@ async def purge(call: Call) -> HttpAnswer[ActedView]:
         timeout_s=call.timeout_s,
     )
     return reply(_view(acted))
-
-
-def _kind_rows(found: Sequence[ErrorKind]) -> list[KindRow]:
-    return [
-        KindRow(
-            kind=each.kind,
-            sample=each.sample,
-            count=each.count,
-            newest_at=rfc3339(each.newest_ms),
-            oldest_at=rfc3339(each.oldest_ms),
-        )
-        for each in sorted(found, key=lambda each: -each.count)
-    ]
 
 
 def _selection(call: Call, body: TriageBody) -> DeadLetterSelection:
@@ -249,33 +224,10 @@ def _revising(call: Call, body: TriageBody) -> Revising | None:
     if payload != "null":
         if body.ids is None or len(body.ids) != 1:
             raise _PAYLOAD_OF_ONE
-        if not _fits(call, payload):
+        if not payload_fits(call, payload):
             raise _too_large(call)
         return lambda _: payload
-    if patch == "null":
-        return None
-    try:
-        patched("{}", patch)
-    except NoObject as error:
-        raise _NO_PATCH from error
-    return partial(_patched, call, patch)
-
-
-def _patched(call: Call, patch: str, payload: str) -> str | None:
-    """Return the patched payload; None if it is not an object or would be too large."""
-    try:
-        made = patched(payload, patch)
-    except NoObject:
-        return None
-    return made if _fits(call, made) else None
-
-
-def _fits(call: Call, payload: str) -> bool:
-    limits = call.services.settings.limits
-    return (
-        len(payload.encode()) <= limits.max_body_bytes
-        and depth(payload) <= limits.payload_depth_max
-    )
+    return None if patch == "null" else revising(call, patch)
 
 
 def _too_large(call: Call) -> ApiError:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.auth import Role
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views import problems
 from codeq_cluster.ui.views.problems import Problem, Severity
 from codeq_cluster.ui.views.queues import QueueRow, Rates, all_rows
 from codeq_cluster.ui.views.series import SeriesView, series
-from codeq_cluster.ui.views.standing import TENANT, Totals, standing, totals_view
+from codeq_cluster.ui.views.serving_node import TENANT, Totals, serving, totals_view
 
 TOP = 8
 TENANTS_MAX = 50  # The tenants shown, those with the most waiting tasks.
@@ -51,11 +52,12 @@ async def look(call: Call, sources: Sources) -> Overview:
     """Return the parts that the caller may see."""
     roles = call.identity.roles
     rows: list[QueueRow] = []
-    found: list[Problem] = [*problems.of_node(standing(call))]
+    found: list[Problem] = [*problems.of_node(serving(call))]
     tenants: list[TenantRow] | None = None
     tenants_all = 0
     if Role.OPERATOR in roles:
         found += problems.of_cluster(await sources.reports())
+        found += problems.of_shards(call.services.broker.shard_status())
         loads = await sources.shared.of("tenants", 2, sources.depths.tenants)
         loads = sorted(loads, key=lambda load: -load.counters.ready)
         tenants_all = len(loads)
@@ -71,6 +73,7 @@ async def look(call: Call, sources: Sources) -> Overview:
         died = sources.history.died(tenant)
         found += problems.of_queues(rows, polls, died, now_ms=sources.now_ms())
         found += problems.of_webhooks(sources.depths.dead_deliveries(tenant))
+        found += problems.of_asides(sources.depths.asides(tenant))
     found.sort(key=lambda problem: problem.severity is not Severity.BAD)
     waiting = sorted((row for row in rows if row.ready), key=lambda row: -row.oldest_ready_seconds)
     busy = sorted((row for row in rows if row.rates.started), key=lambda row: -row.rates.started)
@@ -86,9 +89,17 @@ async def look(call: Call, sources: Sources) -> Overview:
 
 
 async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
-    """Return the slots of the tenant, or of the cluster for a caller without a tenant."""
+    """Return the slots of the tenant, or of the cluster for a caller without a tenant.
+
+    An operator may name any tenant, `_` for the default one.
+    """
     of_tenant = not call.identity.roles.isdisjoint(TENANT)
     tenant = call.identity.tenant if of_tenant else None
+    named = call.query_text("tenant")
+    if named:
+        if Role.OPERATOR not in call.identity.roles:
+            raise ApiError(403, "only an operator may name a tenant", "forbidden")
+        tenant = "" if named == "_" else named
     return await series(call, sources, tenant=tenant, queue="", since=since)
 
 

@@ -8,9 +8,10 @@ from enum import StrEnum
 from msgspec import Struct
 
 from codeq_cluster.broker.polls import Poll
+from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.membership.node_report import NodeReport
 from codeq_cluster.ui.views.queues import QueueRow
-from codeq_cluster.ui.views.standing import Standing
+from codeq_cluster.ui.views.serving_node import ServingNode
 
 # Per kind; one line says how many more there are.
 SHOWN_MAX = 5
@@ -43,21 +44,21 @@ class Problem(Struct, rename="camel", kw_only=True):
     link: str = ""
 
 
-def of_node(standing: Standing) -> Iterator[Problem]:
+def of_node(serving: ServingNode) -> Iterator[Problem]:
     """Yield the faults that the serving node sees."""
-    for text in standing.missing:
+    for text in serving.missing:
         yield Problem(
-            id=f"not-ready/{standing.node}/{text.partition(':')[0]}",
+            id=f"not-ready/{serving.node}/{text.partition(':')[0]}",
             severity=Severity.BAD,
-            text=f"Node {standing.node} is not ready: {text}",
+            text=f"Node {serving.node} is not ready: {text}",
             link="cluster",
         )
-    for node in standing.nodes:
+    for node in serving.nodes:
         if not node.connected:
             yield Problem(
                 id=f"away/{node.id}",
                 severity=Severity.BAD,
-                text=f"Node {node.id} is not connected with {standing.node}",
+                text=f"Node {node.id} is not connected with {serving.node}",
                 link="cluster",
             )
 
@@ -139,6 +140,29 @@ def of_webhooks(dead: int) -> Iterator[Problem]:
             text=f"Dead webhook deliveries: {dead}",
             link="webhooks",
         )
+
+
+def of_asides(count: int) -> Iterator[Problem]:
+    """Yield a problem if something of the tenant is set aside."""
+    if count:
+        yield Problem(
+            id="aside",
+            severity=Severity.WARN,
+            text=f"Set aside after a failure of the broker: {count}; codeq-cluster aside ls",
+        )
+
+
+def of_shards(shards: Sequence[ShardStatus]) -> Iterator[Problem]:
+    """Yield a problem for each shard with something set aside, of any tenant."""
+    for shard in shards:
+        if shard.aside:
+            yield Problem(
+                id=f"aside/{shard.shard_idx}",
+                severity=Severity.WARN,
+                text=f"Shard {shard.shard_idx} has set aside {_counted(shard.aside, 'item')} after "
+                "a failure of the broker",
+                link="cluster",
+            )
 
 
 def _each(

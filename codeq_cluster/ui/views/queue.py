@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.api.http.call import COMMAND, Call
+from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.refusals import INVALID_COMMAND
-from codeq_cluster.api.schemas.item_views import TopicView, topic_view
+from codeq_cluster.api.routes.topics import TopicView, topic_view
+from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Counters
+from codeq_cluster.settings import LifecycleSettings
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.queues import QueueRow, all_rows, rates_view
 from codeq_cluster.ui.views.series import SeriesView, series
-from codeq_cluster.ui.views.standing import Totals, depths, totals_view
+from codeq_cluster.ui.views.serving_node import Totals, depths, totals_view
 
 WORKERS_MAX = 50
 
@@ -24,6 +26,17 @@ class PollRow(Struct, rename="camel", kw_only=True):
     node: str
     last_poll_at: str
     waiting: int
+
+
+class Defaults(Struct, rename="camel", kw_only=True):
+    """The broker's settings for a queue whose topic does not say otherwise."""
+
+    max_attempts: int
+    backoff_policy: str
+    backoff_base_seconds: int
+    backoff_max_seconds: int
+    retention_seconds: int
+    dlq_retention_seconds: int
 
 
 class QueueDetail(Struct, rename="camel", kw_only=True):
@@ -39,6 +52,7 @@ class QueueDetail(Struct, rename="camel", kw_only=True):
     paused_by: str
     paused_at: str
     topic: TopicView | None
+    defaults: Defaults
     polls: list[PollRow]
 
 
@@ -55,6 +69,7 @@ async def look(call: Call, sources: Sources) -> QueueDetail:
         paused_by=pause.by if pause is not None else "",
         paused_at=rfc3339(pause.since_ms) if pause is not None else "",
         topic=topic_view(topic) if topic is not None else None,
+        defaults=_defaults(call.services.settings.lifecycle),
         polls=await _polls(tenant, queue, sources),
     )
 
@@ -62,6 +77,17 @@ async def look(call: Call, sources: Sources) -> QueueDetail:
 async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
     """Return the queue's slots."""
     return await series(call, sources, tenant=call.identity.tenant, queue=_queue(call), since=since)
+
+
+def _defaults(lifecycle: LifecycleSettings) -> Defaults:
+    return Defaults(
+        max_attempts=lifecycle.max_attempts_default,
+        backoff_policy=lifecycle.backoff_policy,
+        backoff_base_seconds=lifecycle.backoff_base_seconds,
+        backoff_max_seconds=lifecycle.backoff_max_seconds,
+        retention_seconds=lifecycle.retention_seconds,
+        dlq_retention_seconds=lifecycle.dlq_retention_seconds,
+    )
 
 
 def _queue(call: Call) -> str:

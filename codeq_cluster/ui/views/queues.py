@@ -10,9 +10,10 @@ from msgspec import Struct
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.core.task import Counters
+from codeq_cluster.portions import in_portions
 from codeq_cluster.telemetry.history import FINE_S, RATE_SLOTS, Flow
 from codeq_cluster.ui.sources import Sources
-from codeq_cluster.ui.views.standing import depths
+from codeq_cluster.ui.views.serving_node import depths
 
 COUNT_DEFAULT = 50
 COUNT_MAX = 200  # A row is about 300 bytes, and all of them are sent every two seconds.
@@ -108,7 +109,7 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
                 paused=queue in paused,
                 flows=rates.get(queue),
             )
-            for queue in found.keys() | paused
+            async for queue in in_portions(found.keys() | paused)
         ]
 
     return await sources.shared.of(("rows", tenant), 1, make)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
-from codeq_cluster.api.schemas.task_views import AttemptView, attempt_view
+from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.auth import Identity, Role
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import State, Task, worker_shown
 
 # The page's name of each state, and the place of its tasks.
 PLACES = {
@@ -62,34 +62,33 @@ class TaskRows(Struct, rename="camel", kw_only=True):
     cursor: str | UnsetType = UNSET
 
 
-class TaskDetail(TaskRow, rename="camel", omit_defaults=True, kw_only=True):
-    """A whole task, except for its payload and its result.
+class TaskDetail(TaskView, rename="camel", omit_defaults=True, kw_only=True):
+    """A task as the API shows it, but without its payload, and what the page shows beside that.
 
     Attributes:
-        error: The whole text.
+        payload: Left out.
+        state, since, until, worker: As in a row.
         webhook: Only its host for a caller who may not see payloads.
-        dead_queue: The queue that keeps it as a dead letter.
-        expires_at: When it dies if it was not delivered.
+        expires_at: When it dies if it was not delivered, whatever its state.
         kept_until: When it is deleted.
+        dead_queue: The queue that keeps it as a dead letter.
     """
 
-    updated_at: str
-    run_at: str | UnsetType = UNSET
-    expires_at: str | UnsetType = UNSET
+    payload: str = ""
+    state: str
+    since: str
+    until: str | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
     kept_until: str | UnsetType = UNSET
-    shard: int
     payload_bytes: int
     result_bytes: int
-    webhook: str = ""
     idempotency_key: str = ""
-    trace_parent: str = ""
     dead_queue: str = ""
-    history: tuple[AttemptView, ...] = ()
 
 
 def task_row(task: Task) -> TaskRow:
     """Render a task of a list."""
-    until_ms, worker = _until_ms(task), task.worker
+    until_ms, worker = _until_ms(task), worker_shown(task)
     return TaskRow(
         id=task.id,
         command=task.command,
@@ -107,31 +106,19 @@ def task_row(task: Task) -> TaskRow:
 
 def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
     """Render the fields of a task that the caller may see."""
-    row = task_row(task)
+    fields = asdict(task_view(task, "", shards=shards)) | asdict(task_row(task))
+    fields |= {
+        "error": task.error,
+        "webhook": shown_url(task.webhook, caller),
+        "expires_at": rfc3339(task.expires_ms) if task.expires_ms else "",
+    }
     return TaskDetail(
-        id=row.id,
-        command=row.command,
-        state=row.state,
-        priority=row.priority,
-        attempts=row.attempts,
-        max_attempts=row.max_attempts,
-        created_at=row.created_at,
-        since=row.since,
-        until=row.until,
-        worker=row.worker,
-        error=task.error,
-        updated_at=rfc3339(task.updated_ms),
-        run_at=_instant(task.run_at_ms),
-        expires_at=_instant(task.expires_ms),
+        **fields,
         kept_until=_instant(task.retain_until_ms if task.state.terminal else 0),
-        shard=shard_of(task.id, shards),
         payload_bytes=task.payload_bytes,
         result_bytes=task.result_bytes,
-        webhook=shown_url(task.webhook, caller),
         idempotency_key=task.idempotency_key,
-        trace_parent=task.trace_parent,
         dead_queue=task.dead_queue,
-        history=tuple(map(attempt_view, task.history)),
     )
 
 

@@ -6,21 +6,20 @@ from collections.abc import Sequence
 
 from msgspec import Struct, UnsetType
 
+from codeq_cluster.api.declared.bodies import instant_ms
 from codeq_cluster.api.http.answer import HttpAnswer, reply
-from codeq_cluster.api.http.call import COMMAND, Call, is_task_id
-from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.call import Call, is_task_id
+from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
 from codeq_cluster.api.routes import tasks as task_routes
-from codeq_cluster.api.routes.recording import put_on_record
-from codeq_cluster.api.schemas import paging, reading
-from codeq_cluster.api.schemas.task_views import (
-    ArtifactView,
-    CancelledTask,
-    ExplanationView,
-    explanation_view,
-)
+from codeq_cluster.api.routes.audit import put_on_record
+from codeq_cluster.api.routes.listing import asked_page
+from codeq_cluster.api.routes.reads import PREFIX, ExplanationView, explanation_view
+from codeq_cluster.api.routes.task_views import ArtifactView
+from codeq_cluster.api.routes.tasks import CancelledTask
 from codeq_cluster.broker.questions import TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Task
 from codeq_cluster.ui.sources import Sources
@@ -52,7 +51,7 @@ class TaskContent(Struct, rename="camel", kw_only=True):
 
 async def search(call: Call) -> HttpAnswer[TaskRows]:
     """Return the tenant's tasks that match, by queue and state."""
-    asked = paging.asked(call, order=call.query_text("state"))
+    asked = asked_page(call, order=call.query_text("state"))
     found, edge = await call.services.broker.searching.tasks(
         call.identity.tenant,
         queue=_queue(call),
@@ -67,7 +66,7 @@ async def search(call: Call) -> HttpAnswer[TaskRows]:
 
 async def delayed(call: Call) -> HttpAnswer[TaskRows]:
     """Return the tenant's delayed tasks of all queues, those due first at the front."""
-    asked = paging.asked(call)
+    asked = asked_page(call)
     found, edge = await call.services.broker.searching.delayed(
         call.identity.tenant,
         queue=_queue(call),
@@ -87,6 +86,9 @@ async def look(call: Call, sources: Sources) -> TaskLook:
         raise TASK_NOT_FOUND
     tenant, broker = call.identity.tenant, call.services.broker
     task = await broker.searching.task(tenant, task_id, timeout_s=call.timeout_s)
+    if task is None and PREFIX.fullmatch(task_id):
+        task_id = await _whole_id(call, task_id)
+        task = await broker.searching.task(tenant, task_id, timeout_s=call.timeout_s)
     explained = await broker.operators.explain(tenant, task_id, timeout_s=call.timeout_s)
     if task is None or explained is None:
         raise TASK_NOT_FOUND
@@ -94,6 +96,18 @@ async def look(call: Call, sources: Sources) -> TaskLook:
         task=task_detail(task, call.identity, shards=call.services.settings.shards),
         explanation=explanation_view(task_id, explained),
     )
+
+
+async def _whole_id(call: Call, prefix: str) -> str:
+    """Return the id of the only task whose id begins so."""
+    ids, more = await call.services.broker.searching.ids(
+        call.identity.tenant, prefix, timeout_s=call.timeout_s
+    )
+    if not ids:
+        raise TASK_NOT_FOUND
+    if len(ids) > 1 or more:
+        raise ApiError(404, f"several ids begin with {prefix}: {', '.join(ids)}", "ambiguous-id")
+    return ids[0]
 
 
 async def content(call: Call) -> HttpAnswer[TaskContent]:
@@ -156,4 +170,4 @@ def _filter(call: Call) -> TaskFilter:
 
 def _instant_ms(call: Call, name: str) -> int:
     text = call.query_text(name)
-    return reading.instant_ms(text, error=_INVALID_INSTANT) if text else 0
+    return instant_ms(text, error=_INVALID_INSTANT) if text else 0

@@ -8,12 +8,8 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.routes.listing import listed
-from codeq_cluster.api.schemas.item_views import (
-    DeliveryPage,
-    SubscriptionPage,
-    delivery_view,
-    subscription_view,
-)
+from codeq_cluster.api.routes.subscriptions import SubscriptionPage, subscription_view
+from codeq_cluster.api.routes.webhooks import DeliveryPage, delivery_view
 from codeq_cluster.core.items import Delivery, Subscription
 from codeq_cluster.ui.views.rows import shown_url
 

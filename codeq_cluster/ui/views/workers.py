@@ -11,7 +11,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.broker.polls import Poll
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.task import Task
+from codeq_cluster.core.task import Task, worker_shown
 from codeq_cluster.ui.sources import Sources
 
 WORKERS_MAX = 200  # The workers shown, latest poll first. A row is about 300 bytes.
@@ -114,7 +114,7 @@ def _merged(polls: Mapping[str, Sequence[Poll]], held: Sequence[Task]) -> dict[s
             if poll.last_ms >= worker.last_ms:
                 worker.last_ms, worker.commands = poll.last_ms, poll.commands
     for task in held:
-        found.setdefault(task.worker, _Worker()).held.append(task)
+        found.setdefault(worker_shown(task), _Worker()).held.append(task)
     return found
 
 

@@ -10,6 +10,8 @@ from ipaddress import IPv4Address, IPv6Address
 
 from yarl import URL
 
+from codeq_cluster.core.bounds import URL_CHARS_MAX
+from codeq_cluster.webhooks.dns import looking_up_for
 from codeq_cluster.webhooks.ssrf_guard.addresses import is_public
 
 # Returns the addresses of a host name, as canonical text; raises OSError if there are none.
@@ -17,7 +19,6 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 
 RESOLVE_TIMEOUT_S = 1.0  # A request to the API waits for it.
 
-_CHARS_MAX = 2048  # HTTP servers commonly accept this much in a request line.
 _NAME_CHARS_MAX = 253  # RFC 1035, 3.1, without the length bytes.
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
@@ -50,7 +51,7 @@ def read(text: str, *, allow_private: bool) -> Target | RefusedTarget:
     An IPv4 address must be four decimal numbers. Libraries read single-number, hexadecimal, octal
     and shortened forms differently, so these are refused.
     """
-    if len(text) > _CHARS_MAX or not text.isprintable() or " " in text:
+    if len(text) > URL_CHARS_MAX or not text.isprintable() or " " in text:
         return RefusedTarget("the URL is too long or holds characters no URL has")
     try:
         url = URL(text)
@@ -87,8 +88,8 @@ class Targets:
         self._lookup = lookup
         self._timeout_s = timeout_s
 
-    async def allows(self, url: str) -> bool:
-        """Return whether the URL may be sent to; takes at most the timeout.
+    async def allows(self, url: str, *, tenant: str) -> bool:
+        """Return whether the tenant's URL may be sent to; takes at most the timeout.
 
         A name that does not resolve, or not in time, is allowed.
         """
@@ -99,7 +100,8 @@ class Targets:
             return True
         try:
             async with asyncio.timeout(self._timeout_s):
-                addresses = await self._lookup(target.name)
+                with looking_up_for(tenant):
+                    addresses = await self._lookup(target.name)
         except OSError:  # TimeoutError is one.
             return True
         return any(is_public(address) for address in addresses)

@@ -11,6 +11,7 @@ from jepsen_lite.checker.attempts import exact
 from jepsen_lite.checker.completion import one_result, terminal_is_terminal
 from jepsen_lite.checker.delays import not_before_due
 from jepsen_lite.checker.idempotency import one_task_a_key
+from jepsen_lite.checker.isolation import unharmed
 from jepsen_lite.checker.leases import held_to_the_end, kept_up, tokens_grow
 from jepsen_lite.checker.liveness import (
     abandoned_comes_back,
@@ -22,7 +23,7 @@ from jepsen_lite.checker.membership import agree_who_they_are
 from jepsen_lite.checker.order import first_in_first_out, higher_first
 from jepsen_lite.checker.register import happened_at_moments
 from jepsen_lite.checker.replicas import converge
-from jepsen_lite.checker.validity import Demands, shortcomings, starved
+from jepsen_lite.checker.validity import CALM_P99_MS, Demands, shortcomings, starved
 from jepsen_lite.checker.verdict import Verdict, combined, judged, unknown
 from jepsen_lite.checker.webhooks import told
 from jepsen_lite.operations import History
@@ -79,7 +80,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
     shortcomings: tuple[str, ...]
 
 
-def verdicts(history: History) -> dict[str, Verdict]:
+def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, Verdict]:
     """Judge every guarantee, in order."""
     moments, reads = happened_at_moments(history)
     parts = [
@@ -101,7 +102,7 @@ def verdicts(history: History) -> dict[str, Verdict]:
         converge(history),
         writes_again(history),
         told(history),
-        answered_in_time(history),
+        _both(answered_in_time(history), unharmed(history, calm_p99_ms=calm_p99_ms)),
     ]
     found = {verdict.guarantee: verdict for verdict in parts}
     for verdict in _under_faults(history, found):
@@ -111,7 +112,7 @@ def verdicts(history: History) -> dict[str, Verdict]:
 
 def judge(history: History, demands: Demands) -> Judgement:
     """Judge a run: a violation outweighs everything; a run that did too little proves nothing."""
-    found = verdicts(history)
+    found = verdicts(history, calm_p99_ms=demands.calm_p99_ms)
     if starved(history):
         # On such a machine a slow operation may have waited for CPU time, not for the broker.
         found |= {name: unknown(name, "the machine was too busy") for name in TIMELY}

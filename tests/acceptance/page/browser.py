@@ -11,8 +11,8 @@ from pathlib import Path
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.waiting import WITHIN_S
+from tests.harness.cluster import LocalCluster
+from tests.harness.waiting import WITHIN_S
 
 # Each name is also a token.
 PAGE_TOKENS = {
@@ -53,7 +53,8 @@ def page_settings(backups: Path) -> dict[str, object]:
             "worker": [{"kind": "static", "tokens": working}],
         },
         "backup": {"directory": str(backups)},
-        "webhooks": {"allowPrivate": True, "unsigned": "allow"},
+        "webhooks": {"allowPrivate": True},
+        "webhookHmacSecret": "of the callbacks of a test",
         "resultWebhookMaxAttempts": 1,
     }
 
@@ -174,7 +175,7 @@ class Chromium:
 async def chromium() -> AsyncIterator[Chromium]:
     """Run Debian's Chromium until the end of the block."""
     path = shutil.which("chromium")
-    assert path is not None, "no browser: apt-get install chromium"
+    assert path is not None
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path)
         try:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.cluster import LocalCluster
 from tests.acceptance.page.browser import Chromium, Window, chromium, page_settings, url_of
+from tests.harness.cluster import LocalCluster
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

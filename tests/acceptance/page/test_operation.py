@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
@@ -10,10 +11,6 @@ from playwright.async_api import Route
 from playwright.async_api import TimeoutError as NotInTime
 
 from codeq_cluster.core.task import PRIORITY_MAX
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.ports import dead_url
-from codeq_cluster.testing.waiting import until
 from tests.acceptance.page.browser import (
     HOSTILE,
     HOSTILE_WORKER,
@@ -24,8 +21,12 @@ from tests.acceptance.page.browser import (
     Window,
     url_of,
 )
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.ports import dead_url
+from tests.harness.waiting import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs("chromium")]
 
 # The cluster moves a leadership back by itself after five seconds, and after twice as long each
 # further time.
@@ -50,8 +51,12 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(
     await admin.page.get_by_label("Command").fill("first task")
     await admin.page.get_by_label("Payload, JSON").fill('{"big": 12345678901234567890, ')
     await admin.click("Create", within="dialog")
-    await admin.shows("The payload is no JSON", within="dialog label:has(textarea) + [role=alert]")
+    await admin.shows(
+        "The payload is no JSON: line 1, column 31: it ends too early",
+        within="dialog label:has(textarea) + [role=alert]",
+    )
     await admin.page.get_by_label("Payload, JSON").fill('{"big": 12345678901234567890}')
+    assert "" == await admin.text("dialog [role=alert]")
     await admin.click("Create", within="dialog")
     await admin.shows("invalid command", within="dialog label:has([name=command]) + [role=alert]")
     wrong = await admin.page.locator("dialog [aria-invalid]").get_attribute("name")
@@ -72,13 +77,70 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(
     await admin.shows("12345678901234567890")
     shown = await admin.text()
     await admin.page.get_by_role("link", name="Who works on it?").click()
-    await admin.shows("codeq-cluster worker start --events first.task --handler PROGRAM")
+    await admin.shows("codeq-cluster worker start --commands first.task --handler PROGRAM")
     claimed = await client.claimed("n3", WORKER, ["first.task"])
 
     assert ("command", str(PRIORITY_MAX)) == (wrong, highest)
     assert claimed["id"] in shown
     assert '{"big": 12345678901234567890}' == claimed["payload"]
     assert ("first.TASK", 7) == (claimed["command"], claimed["priority"])
+
+
+async def test_a_new_task_has_every_field_of_the_api(
+    admin: Window, client: RecordingClient
+) -> None:
+    """What is typed is what is created; a refused one is shown beside its field."""
+    webhook = dead_url("called")
+    start = datetime.now().astimezone().replace(microsecond=0) + timedelta(days=2)
+    typed = {
+        "Delay, seconds": "",
+        "Attempts": "7",
+        "Time limit, seconds": "30",
+        "Run at": f"{start:%Y-%m-%dT%H:%M:%S}",
+        "Time to live, seconds": "700000",
+        "Backoff": "no_such",
+        "Backoff starts at, seconds": "2",
+        "Backoff is at most, seconds": "60",
+        "Webhook": webhook,
+    }
+    await admin.open("/queues/every.field", ready="main .figures")
+    await admin.click("New task")
+    await admin.page.get_by_label("Payload, JSON").fill("{}")
+    await admin.page.get_by_text("More", exact=True).click()
+    for label, text in typed.items():
+        await admin.page.locator("dialog").get_by_label(label, exact=True).fill(text)
+    await admin.click("Create", within="dialog")
+    wrong = admin.page.locator("dialog label:has([name=backoffPolicy]) + [role=alert]")
+    await wrong.filter(has_text="exp_full_jitter").wait_for()
+    await admin.page.get_by_label("Backoff", exact=True).fill("linear")
+    await admin.click("Create", within="dialog")
+    await admin.page.wait_for_selector("main .tag:has-text('Delayed')")
+    task = (await client.task("n2", "admin", admin.page.url.rsplit("/", 1)[1])).body
+
+    assert start == datetime.fromisoformat(task["runAt"])
+    assert (7, 30, webhook) == (task["maxAttempts"], task["timeoutSeconds"], task["webhook"])
+    assert ("linear", 2, 60) == tuple(
+        task[f"backoff{part}"] for part in ("Policy", "BaseSeconds", "MaxSeconds")
+    )
+
+
+async def test_a_queue_shows_what_governs_it_and_who_says_so(
+    admin: Window, client: RecordingClient
+) -> None:
+    """A value is the topic's, or else the broker's default."""
+    policy = {"maxAttempts": 9, "backoffBaseSeconds": 3}
+    await client.done("PUT", "n1", "/admin/topics/governed.by", "admin", policy)
+    await admin.open("/queues/governed.by", ready="main dl.facts dd")
+    facts = admin.page.locator("dl.facts").last
+    await facts.get_by_text("governed.by, version 1").wait_for()
+    terms = await facts.locator("dt").all_inner_texts()
+    values = dict(zip(terms, await facts.locator("dd").all_inner_texts(), strict=True))
+
+    assert "9 topic" == values["Attempts"]
+    assert "3 s topic" == values["Backoff starts at"]
+    assert "15 min broker's default" == values["Backoff is at most"]
+    assert "exp_full_jitter broker's default" == values["Backoff"]
+    assert "1 d broker's default" == values["Results are kept"]
 
 
 async def test_a_double_click_creates_one_task(admin: Window, client: RecordingClient) -> None:
@@ -138,10 +200,12 @@ async def test_workers_are_shown_with_their_tasks(admin: Window, client: Recordi
     assert created["id"] == claimed["id"]
     await admin.open("/workers")
     row = admin.page.locator("tr", has_text=HOSTILE)
+    columns = await row.locator("th").evaluate("cell => cell.offsetWidth")
     await row.get_by_role("link", name="1", exact=True).click()
     await admin.page.get_by_role("link", name=created["id"][:13]).wait_for()
 
     assert HOSTILE in await admin.text()
+    assert columns >= 200, "a name of a host and a process breaks in the middle"
     assert 0 == await admin.page.locator("main img").count()
 
 
@@ -164,6 +228,26 @@ async def test_dead_callbacks_are_replayed(admin: Window, client: RecordingClien
     await admin.shows("deliveries on the way again", within="#toasts")
 
 
+async def test_an_admin_sees_and_rotates_the_webhook_key(
+    admin: Window, client: RecordingClient
+) -> None:
+    """The key is shown on demand alone; a rotation shows the new key beside the old one."""
+    await admin.open("/webhooks")
+    await admin.shows("Showing it leaves an audit record")
+    hidden = await admin.text()
+    await admin.click("Show keys")
+    await admin.shows("version 1, current")
+    await admin.click("Rotate key")
+    await admin.click("Rotate", within="dialog")
+    await admin.shows("version 2, current")
+    shown = await admin.text()
+    keys = await client.done("GET", "n1", "/admin/webhooks/keys", "admin")
+
+    assert "cqwh_" not in hidden
+    assert [2, 1] == [each["version"] for each in keys["keys"]]
+    assert all(each["key"] in shown and each["id"] in shown for each in keys["keys"])
+
+
 async def until_dead(client: RecordingClient, *commands: str) -> None:
     """Wait until callbacks of these commands are dead."""
 
@@ -183,6 +267,7 @@ async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: Recor
     await admin.click("Save", within="dialog")
     await admin.shows("invalid deadLetterTopicRef", within="dialog [role=alert]")
     await admin.page.get_by_label("Dead letters go to").fill("policy-dead")
+    await admin.page.get_by_label("Backoff", exact=True).fill("linear")
     await admin.page.get_by_label("Priorities").fill("1, 5")
     await admin.click("Save", within="dialog")
     await admin.page.get_by_role("link", name="policy-dead").wait_for()
@@ -200,6 +285,7 @@ async def test_a_policy_is_made_changed_and_deleted(admin: Window, client: Recor
     assert {
         "priorityTiers": [1, 5],
         "maxAttempts": 3,
+        "backoffPolicy": "linear",
         "deadLetterTopicRef": "policy-dead",
         "weight": 1,
     } == put["policy"]
@@ -405,3 +491,87 @@ async def test_a_node_without_the_majority_says_so_and_leads_to_the_others(
 
         assert ["n2", "n3"] == offered
         assert "away" in kept
+
+
+async def test_no_view_says_that_there_is_nothing_when_it_cannot_know(
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
+) -> None:
+    """Without a majority every empty list says why it cannot tell, and asks again afterwards."""
+    nowhere = "/queues?text=in.no.name"
+    views = {
+        "": 0,
+        "/queues/never.used": 1,
+        **dict.fromkeys(("/topics", "/workers", "/audit", "/delayed", "/tasks", nowhere), 1),
+        "/dead-letters/never.used": 2,
+        "/webhooks": 3,
+    }
+    task = await client.created("n1", "producer", "cannot.tell", delaySeconds=900)
+    async with browser.window(url_of(cluster), token="both") as window:
+        empty = window.page.locator("td.empty, .problems .good")
+        await window.open(nowhere)
+        await window.shows("No queue matches.")
+        await asyncio.gather(cluster.kill("n2"), cluster.kill("n3"))
+        because = "Cannot tell: n1 knows no leader of any shard."
+        await window.shows(because)
+        said: dict[str, list[str]] = {}
+        for path, least in views.items():
+            await window.open(path)
+            await window.page.wait_for_function(
+                """least => {
+                  const shown = [...document.querySelectorAll("td.empty, .problems .good")];
+                  return shown.length >= least && shown.every((each) => each.innerText !== "…");
+                }""",
+                arg=least,
+            )
+            said[path] = await empty.all_inner_texts()
+        for path in (f"/tasks/{task['id']}", "/topics/never.used"):
+            await window.open(path)
+            await window.shows(because)
+        await window.open("/dead-letters/never.used")
+        for node in ("n2", "n3"):
+            cluster.start(node)
+        await window.shows("There are no dead letters of this kind.")
+        await window.open("/delayed")
+        await window.page.get_by_role("link", name="cannot.tell").wait_for()
+
+        texts = {text.replace(" Try again", "") for each in said.values() for text in each}
+        # Queues of other tests may still be in a list, which then says that it may lack some.
+        texts.discard(because.replace("Cannot tell", "There may be more"))
+        assert {because} == texts, said
+
+
+async def test_a_dead_node_leaves_no_doubt_about_what_the_leaders_know(
+    browser: Chromium, cluster: LocalCluster
+) -> None:
+    """With every shard led, nothing waits; only what each node counts by itself has a gap."""
+    async with browser.window(url_of(cluster), token="both") as window:
+        await cluster.kill("n3")
+        await window.open("/cluster")
+        await window.shows("away lost")
+        await window.open("")
+        waiting = window.page.get_by_role("table", name="Longest waiting")
+        await waiting.filter(has_not_text="Cannot tell").wait_for()
+        busiest = window.page.get_by_role("region", name="Busiest")
+        await busiest.get_by_text("n3 cannot be asked.").wait_for()
+        cluster.start("n3")
+        await window.page.get_by_text("cannot be asked").first.wait_for(state="detached")
+
+        assert "Cannot tell" not in await window.text()
+
+
+@pytest.mark.parametrize("view", ["tasks", "audit", "topics", "backups"])
+async def test_a_list_whose_request_failed_says_so_and_asks_again(
+    browser: Chromium, cluster: LocalCluster, view: str
+) -> None:
+    """A single failed answer shows its reason in the list, with a button."""
+    path = "/cluster" if view == "backups" else f"/{view}"
+    async with browser.window(url_of(cluster), token="both") as window:
+        await window.page.route(
+            f"**/ui/api/{view}*",
+            lambda route: route.fulfill(status=503, json={"error": "no leader for shard"}),
+            times=1,
+        )
+        await window.open(path)
+        await window.shows("Cannot tell: no leader for shard.")
+        await window.click("Try again", within="main")
+        await window.page.get_by_text("Cannot tell").wait_for(state="detached")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 
 import pytest
 
-from codeq_cluster.testing.client import RecordingClient
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.waiting import until
 from tests.acceptance.page.browser import (
     HOSTILE,
     HOSTILE_WORKER,
@@ -19,8 +17,11 @@ from tests.acceptance.page.browser import (
     Window,
     url_of,
 )
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+from tests.harness.waiting import until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs("chromium")]
 
 OF_TENANT = [
     *("Overview", "Queues", "Tasks", "Delayed", "Dead letters", "Workers"),
@@ -65,6 +66,21 @@ async def test_each_role_is_offered_its_own_views(
         offered = await window.page.locator("#nav a").all_inner_texts()
 
         assert views == [each.split("\n")[0] for each in offered]
+
+
+async def test_an_operator_opens_the_charts_of_a_tenant(
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
+) -> None:
+    """The page says whose charts they are, and goes back to the cluster's."""
+    await client.created("n1", "producer", "charted")
+    async with browser.window(url_of(cluster), token="operator") as window:
+        await window.page.locator("main").get_by_role("link", name="_ (default)").click()
+        await window.shows("The charts show tenant _ (default).")
+        chosen = window.page.url
+        await window.page.get_by_role("link", name="Show the cluster").click()
+        await window.page.get_by_text("The charts show").wait_for(state="detached")
+
+        assert chosen.endswith("/ui?tenant=_")
 
 
 async def test_the_session_is_good_on_every_node(browser: Chromium, cluster: LocalCluster) -> None:
@@ -183,7 +199,7 @@ async def test_a_task_is_searched_shown_and_cancelled(
 async def test_a_result_and_its_task_are_opened_by_the_id(
     admin: Window, client: RecordingClient
 ) -> None:
-    """Every view has the search, and `/` focuses it."""
+    """Every view has the search, and `/` focuses it; the shown start of an id is enough."""
     created = await client.created("n1", "producer", "task.done")
     claimed = await client.claimed("n1", WORKER, ["task.done"])
     await client.finished("n2", WORKER, claimed, {"page": HOSTILE})
@@ -192,6 +208,24 @@ async def test_a_result_and_its_task_are_opened_by_the_id(
     await admin.page.keyboard.type(created["id"])
     await admin.page.keyboard.press("Enter")
     await admin.page.wait_for_selector("main .card:has-text('Result') pre")
+    address = admin.page.url
+    await admin.open("/tasks")
+    await admin.shows("Sorted by queue, then by state")
+    shown = await admin.page.get_by_role("link", name=created["id"][:13]).inner_text()
+    for box in ("Task id or queue", "Its start"):
+        await admin.page.get_by_placeholder(box).fill(shown)
+        await admin.page.keyboard.press("Enter")
+        await admin.page.wait_for_url(address)
+        await admin.page.wait_for_selector("main .card:has-text('Result') pre")
+        await admin.page.go_back()
+        await admin.shows("Sorted by queue, then by state")
+    for wrong in ("01234567-89ab-cdef", "1234"):
+        await admin.page.get_by_placeholder("Its start").fill(wrong)
+        await admin.page.keyboard.press("Enter")
+        await admin.shows("No task has this id, or begins with it")
+        await admin.page.go_back()
+    await admin.open(f"/tasks/{created['id'][:13]}", ready="main ol.timeline b")
+    assert address == admin.page.url
     timeline = await admin.page.locator("ol.timeline li b").all_inner_texts()
 
     assert HOSTILE.replace('"', '\\"') in await admin.text()
@@ -250,9 +284,17 @@ async def test_dead_letters_of_a_kind_are_requeued_with_a_patch(
     await admin.shows("after # ms")
     await admin.page.get_by_label("Requeue those of after # ms").click()
     await admin.shows("Requeue 2 dead letters?", within="dialog")
+    await admin.shows("For two minutes it can be undone", within="dialog")
     await admin.page.get_by_text("Change their payloads").click()
+    await admin.page.get_by_label("Merge patch").fill('{"n": null,\n "fixed": 01}')
+    await admin.click("Requeue 2", within="dialog")
+    wrong = "The patch is no JSON: line 2, column 12: unexpected 1"
+    await admin.shows(wrong, within="dialog label:has(textarea) + [role=alert]")
     await admin.page.get_by_label("Merge patch").fill('{"n": null, "fixed": 12345678901234567890}')
-    await admin.shows('"fixed": 12345678901234567890', within="dialog")
+    assert wrong not in await admin.text("dialog")
+    await admin.shows("There is no undo", within="dialog")
+    await admin.shows("The first payload as it would be", within="dialog figcaption")
+    await admin.shows('"fixed": 12345678901234567890', within="dialog figure")
     await admin.click("Requeue 2", within="dialog")
     await admin.shows("2 dead letters requeued", within="#toasts")
     claimed = await client.claimed("n3", WORKER, ["dead.kinds"])
@@ -316,13 +358,22 @@ async def test_a_dead_letter_is_requeued_from_its_own_view(
     await admin.page.get_by_text("Change its payload").click()
     await admin.page.get_by_label("New payload").fill("[1, ")
     await admin.click("Requeue 1", within="dialog")
-    await admin.shows("The payload is no JSON", within="dialog [role=alert]")
+    await admin.shows("The payload is no JSON: line 1, column 5", within="dialog [role=alert]")
     await admin.page.get_by_label("New payload").fill("[1.50, 2]")
+    await admin.shows("There is no undo", within="dialog")
+    assert "" == await admin.text("dialog [role=alert]")
     await admin.click("Requeue 1", within="dialog")
     await admin.page.wait_for_selector("main .tag:has-text('Ready')")
     claimed = await client.claimed("n3", WORKER, ["dead.one"])
+    timeline = admin.page.locator("ol.timeline")
+    shown = await timeline.inner_text()
+    requeued = timeline.locator("li", has_text="Requeued by an operator").locator(".dim")
+    history = (await client.task("n1", "admin", claimed["id"])).body["history"]
+    ended = datetime.fromisoformat(history[-1]["endedAt"]).astimezone()
 
     assert "[1.50, 2]" == claimed["payload"]
+    assert 1 == shown.count("lost its way")
+    assert (await requeued.inner_text()).startswith(f"{ended:%Y-%m-%d %H:%M:%S}")
 
 
 async def test_a_dead_letter_is_deleted_from_its_own_view(
@@ -335,7 +386,7 @@ async def test_a_dead_letter_is_deleted_from_its_own_view(
     await admin.click("Delete", within="main")
     await admin.click("Delete 1", within="dialog")
     await admin.click("Now", within="#toasts")
-    await admin.shows("There is no such task of this tenant")
+    await admin.shows("This task is gone: it was deleted")
 
     assert 0 == (await client.depth("n1", "admin", "dead.gone"))["dlq"]
 
@@ -349,6 +400,7 @@ async def test_a_purge_requires_typing_the_queues_name(
     await admin.open("/queues/purge.me", ready="main .figures")
     await admin.click("Purge", within="main")
     await admin.shows("3 waiting tasks, 2 ready ones and 1 delayed one", within="dialog")
+    await admin.shows("There is no undo.", within="dialog")
     await admin.page.fill("dialog input[name=typed]", "purge.me")
     await admin.click("Cancel 3 tasks", within="dialog")
     await admin.shows("3 tasks of purge.me cancelled", within="#toasts")
@@ -394,21 +446,12 @@ async def test_everybody_can_use_every_view(
         assert not {path: found for path, found in faults.items() if found}
 
 
-async def test_the_page_is_seen_at_once_and_nothing_moves_afterwards(
+async def test_nothing_moves_once_the_page_is_seen(
     browser: Chromium, cluster: LocalCluster
 ) -> None:
-    """The first paint comes within 200 ms, and no layout shift is noticeable."""
+    """No layout shift is noticeable; `bench.page` measures how soon the page is seen."""
     async with browser.window(url_of(cluster), token="both") as window:
-        painted = []
-        for _ in range(20):
-            await window.open(ready="main .figures")
-            painted.append(
-                await window.page.evaluate(
-                    "performance.getEntriesByName('first-paint')[0].startTime"
-                )
-            )
-            if painted[-1] < 200:
-                break
+        await window.open(ready="main .figures")
         shifted = await window.page.evaluate(
             """() => new Promise((done) => {
               let sum = 0;
@@ -419,7 +462,6 @@ async def test_the_page_is_seen_at_once_and_nothing_moves_afterwards(
             })"""
         )
 
-        assert min(painted) < 200
         assert shifted < 0.05
 
 

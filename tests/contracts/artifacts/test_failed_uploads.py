@@ -222,9 +222,10 @@ class Counted:
 
 async def test_a_submit_uploads_five_at_a_time(place: Place) -> None:
     """The others wait, and are stored later."""
+    store = place.other(uploads_max=2 * UPLOADS_OF_A_SUBMIT_MAX)
     counted = Counted(UPLOADS_OF_A_SUBMIT_MAX)
     uploads = [Upload(name=f"{number}", chunks=counted.source()) for number in range(12)]
-    stored = await place.store.put_all(
+    stored = await store.put_all(
         uploads, tenant="acme", task_id="t1", upload_id="u1", bytes_max=100
     )
 
@@ -246,7 +247,7 @@ async def test_a_node_uploads_so_many_at_a_time(place: Place) -> None:
 
 async def test_a_tenant_whose_uploads_stall_leaves_room_for_another(place: Place) -> None:
     """The stalling tenant may start any number of uploads."""
-    store = place.other(uploads_max=3)
+    store = place.other(uploads_max=4)
     slow = Counted(2)
     go = asyncio.Event()
 

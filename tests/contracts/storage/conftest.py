@@ -1,6 +1,6 @@
-"""The stores under test: RocksDB, memory, and shards over RocksDB and simulated disks.
+"""The stores under test: memory, RocksDB without a node, and a node's shards.
 
-A shard is tested with its rows in memory and with its rows spilled.
+A shard is over RocksDB or a simulated disk, with its rows in memory or spilled.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Protocol
 import pytest
 
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
 from codeq_cluster.storage.segments import Row
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
+from tests.fakes.spilled_shard import SpilledShard
 from tests.unit.storage.sim_node import SimNode
 
 # A small memtable, so that tests reach the files on disk.
@@ -165,7 +167,7 @@ def open_rocks(path: Path) -> RocksShard:
 def _made(kind: str, path: Path) -> Store:
     match kind.split("-"):
         case ["rocks"]:
-            return open_rocks(path)
+            return SpilledShard(open_rocks(path))
         case ["memory"]:
             return MemoryShard()
         case ["shard", "rocks", when]:

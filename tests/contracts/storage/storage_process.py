@@ -17,7 +17,8 @@ from codeq_cluster.raft.io_adapters import DiskThread, LoopTimers
 from codeq_cluster.settings import LogSync, StoreSettings
 from codeq_cluster.storage.directory import open_directory
 from codeq_cluster.storage.node_storage import NodeStorage
-from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
 from codeq_cluster.storage.syncers import syncer_of
 
 _SETTINGS = StoreSettings(block_cache_bytes=2**20, memtable_bytes=2**16)

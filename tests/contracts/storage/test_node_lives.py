@@ -24,7 +24,7 @@ from codeq_cluster.storage import node_storage
 from codeq_cluster.storage.segment_files import OpenSegment
 
 from . import storage_process
-from .storage_process import next_row, row_of, storage_of, stored_rows, write
+from .storage_process import row_of, storage_of, stored_rows, write
 
 SHARDS = 3
 PROGRAM = Path(storage_process.__file__)
@@ -51,10 +51,10 @@ def killed(path: Path, *, after: int, sync: LogSync) -> dict[int, int]:
     return acknowledged
 
 
-def format_of(path: Path) -> int:
-    """Return the format version that the directory records."""
-    version: int = json.loads((path / "node.json").read_text())["formatVersion"]
-    return version
+def has_wal(path: Path) -> bool:
+    """Return whether the directory records that it has a write-ahead log."""
+    recorded: bool = json.loads((path / "node.json").read_text())["hasWal"]
+    return recorded
 
 
 async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
@@ -65,7 +65,7 @@ async def test_what_a_killed_process_acknowledged_is_there_at_the_next_start(
     # The syncer may change from start to start.
     for _, sync in zip(range(LIVES), cycle(LogSync), strict=False):
         acknowledged = killed(path, after=random.randint(1, 600), sync=sync)
-        assert 2 == format_of(path)
+        assert has_wal(path)
         async with storage_of(path, shards=SHARDS, planned=False) as storage:
             for shard in range(SHARDS):
                 rows, state = stored_rows(storage, shard), storage.shards[shard].state
@@ -84,15 +84,15 @@ async def filled(path: Path, *, planned: bool) -> None:
         await write(storage, 0, row_of(2))
 
 
-async def test_a_planned_stop_leaves_data_that_an_older_release_reads(tmp_path: Path) -> None:
-    """The directory has format 1, no write-ahead log, and every row in the databases."""
+async def test_a_planned_stop_leaves_every_row_in_the_databases(tmp_path: Path) -> None:
+    """Another release need not read this one's write-ahead log: there is none."""
     path = tmp_path / "data"
     await filled(path, planned=True)
 
-    assert 1 == format_of(path)
+    assert not has_wal(path)
     assert not list((path / "wal").glob("segment-*"))
     async with storage_of(path, shards=2, planned=False) as storage:
-        assert 2 == format_of(path)
+        assert has_wal(path)
         assert dict([row_of(2)]) == stored_rows(storage, 0)
 
 
@@ -112,7 +112,7 @@ async def test_a_stop_while_a_sync_is_under_way_is_a_planned_one(
     await asyncio.sleep(0)
 
     assert [] == told
-    assert 1 == format_of(path)
+    assert not has_wal(path)
     async with storage_of(path, shards=2, planned=False, sync=sync) as storage:
         assert dict([row_of(2)]) == stored_rows(storage, 0)
 
@@ -139,28 +139,14 @@ async def test_a_stop_does_not_wait_for_ever_for_a_disk(
         goes_on.set()
 
     assert "the disk does not answer" in caplog.text
-    assert 2 == format_of(path)
+    assert has_wal(path)
     async with storage_of(path, shards=2, planned=False) as storage:
         assert dict([row_of(2)]) == stored_rows(storage, 0)
 
 
-async def test_a_directory_that_never_had_a_write_ahead_log_opens(tmp_path: Path) -> None:
-    """An earlier release leaves format 1 and no directory for the log."""
-    path = tmp_path / "data"
-    await filled(path, planned=True)
-    for file in (path / "wal").iterdir():
-        file.unlink()
-    (path / "wal").rmdir()
-
-    async with storage_of(path, shards=2, planned=False) as storage:
-        await write(storage, 0, row_of(next_row(storage, 0)))
-    async with storage_of(path, shards=2, planned=False) as storage:
-        assert dict([row_of(2), row_of(3)]) == stored_rows(storage, 0)
-
-
 @pytest.mark.parametrize("left", [1, 2])
 async def test_a_planned_stop_that_was_cut_off_is_no_loss(tmp_path: Path, left: int) -> None:
-    """The log counts until the format is recorded; after that, left-over segments do not."""
+    """The log counts until its end is recorded; after that, left-over segments do not."""
     path = tmp_path / "data"
     await filled(path, planned=False)
     kept = {file: file.read_bytes() for file in (path / "wal").glob("segment-*")}

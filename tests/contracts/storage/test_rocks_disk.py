@@ -13,11 +13,13 @@ from rocksdict import Rdict, WriteBatch, WriteOptions
 
 from codeq_cluster.errors import DataDirectoryRefused, StorageDamaged, StorageFailed
 from codeq_cluster.storage.rocks import RocksShard
-from codeq_cluster.testing.small_disk import small_disk
+from tests.fakes.spilled_shard import put_log
+from tests.harness.small_disk import small_disk
 
 from .conftest import open_rocks
 
 DIGEST = bytes(range(16))
+ENTRIES = (b"0", b":")  # The keys of entries, without the rows that the shard keeps for itself.
 
 
 def die_while_open(path: Path, story: str) -> None:
@@ -26,7 +28,8 @@ def die_while_open(path: Path, story: str) -> None:
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from codeq_cluster.settings import StoreSettings\n"
-        "from codeq_cluster.storage.rocks import RocksShard, new_cache\n"
+        "from codeq_cluster.storage.rocks import RocksShard\n"
+        "from codeq_cluster.storage.rocks_options import new_cache\n"
         "settings = StoreSettings(memtable_bytes=2**16)\n"
         "shard = RocksShard(Path(sys.argv[1]), settings=settings, cache=new_cache(settings))\n"
         f"{story}"
@@ -36,11 +39,12 @@ def die_while_open(path: Path, story: str) -> None:
     assert -signal.SIGKILL == ended.returncode
 
 
-FILL = (
-    "for index in range(2, 7):\n"
-    "    shard.state.commit({b'%d' % index: b'x' * 100}, index=index, digest=bytes(range(16)))\n"
-    "    shard.log.write([(b'%d' % index, b'y' * 100)], sync=True)\n"
+# A spill: rows of state and log in one write.
+SPILL = (
+    "    shard.write(rows={b'%d' % index: b'x' * 100}, index=index, digest=bytes(range(16)),\n"
+    "        delete_ranges=(), log_rows={b'%d' % index: b'y' * 100}, mark=index, wait=True)\n"
 )
+FILL = f"for index in range(2, 7):\n{SPILL}    shard.sync()\n"
 
 
 def write_ahead_log(path: Path) -> Path:
@@ -52,9 +56,22 @@ def filled(path: Path) -> RocksShard:
     """Return an open shard with five entries in the state and five rows in the log."""
     shard = open_rocks(path)
     for index in range(2, 7):
-        shard.state.commit({b"%d" % index: b"x" * 100}, index=index, digest=DIGEST)
-        shard.log.write([(b"%d" % index, b"y" * 100)], sync=True)
+        spill(shard, index, b"x" * 100)
+        shard.sync()
     return shard
+
+
+def spill(shard: RocksShard, index: int, value: bytes) -> None:
+    """Write an entry's row to the state and one to the log, together."""
+    shard.write(
+        rows={b"%d" % index: value},
+        index=index,
+        digest=DIGEST,
+        delete_ranges=(),
+        log_rows={b"%d" % index: b"y" * 100},
+        mark=index,
+        wait=True,
+    )
 
 
 class Watched:
@@ -82,12 +99,14 @@ def test_a_write_never_syncs_itself(tmp_path: Path) -> None:
     takes 1.5 s would stop the node's loop for that long at every entry.
     """
     shard = open_rocks(tmp_path / "shard-0")
-    watched = Watched(shard.log._db)
-    shard.log._db = watched  # type: ignore[assignment]
-    shard.log.write([(b"1", b"x")], sync=True)
-    shard.log.write([(b"2", b"x")], sync=False)
+    watched = Watched(shard._db)
+    database, shard._db = shard._db, watched  # type: ignore[assignment]
+    spill(shard, 2, b"x")
+    shard.sync()
+    spill(shard, 3, b"x")
 
     assert [("write", False), ("flush_wal", True), ("write", False)] == watched.calls
+    shard._db = database
     shard.close()
 
 
@@ -108,38 +127,39 @@ def test_a_restart_finds_everything(tmp_path: Path) -> None:
     closed.close()
     shard = open_rocks(tmp_path / "s")
 
-    assert 6 == shard.state.applied_index
+    assert (6, 6) == (shard.state.applied_index, shard.mark)
     assert DIGEST == shard.state.digest
     assert b"x" * 100 == shard.state.get(b"6")
-    assert 5 == len(shard.log.scan(b"", b"\xff", limit=99, bytes_max=9999))
+    assert 5 == len(shard.log.scan(*ENTRIES, limit=99, bytes_max=9999))
     shard.close()
 
 
-def test_a_synced_log_write_carries_the_state_before_it(tmp_path: Path) -> None:
-    """A process killed after a synced write loses nothing of either family."""
+def test_a_sync_carries_every_write_before_it(tmp_path: Path) -> None:
+    """A process killed after a sync loses nothing of either family."""
     die_while_open(
         tmp_path / "s",
-        "for index in range(2, 2002):\n"
-        "    shard.state.commit({b'%d' % index: b'x' * 200}, index=index, digest=bytes(16))\n"
-        "shard.log.write([(b'a', b'b')], sync=True)\n",
+        f"for index in range(2, 2002):\n{SPILL}shard.sync()\n",
     )
     shard = open_rocks(tmp_path / "s")
 
-    assert 2001 == shard.state.applied_index
-    assert b"b" == shard.log.get(b"a")
+    keys = [b"%d" % index for index in range(2, 2002)]
+    assert (2001, 2001) == (shard.state.applied_index, shard.mark)
+    assert [b"x" * 100] * 2000 == shard.state.get_many(keys)
+    assert {b"y" * 100} == {shard.log.get(key) for key in keys}
     shard.close()
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
 def test_a_torn_tail_loses_its_own_write_only(tmp_path: Path, cut: int) -> None:
-    """Only the half-written last record is lost."""
+    """Only the half-written last record is lost, with its rows of state and log alike."""
     die_while_open(tmp_path / "s", FILL)
     wal = write_ahead_log(tmp_path / "s")
     os.truncate(wal, wal.stat().st_size - cut)
     shard = open_rocks(tmp_path / "s")
 
-    assert 6 == shard.state.applied_index
-    assert 4 == len(shard.log.scan(b"", b"\xff", limit=99, bytes_max=9999))
+    assert (5, 5) == (shard.state.applied_index, shard.mark)
+    assert [b"2", b"3", b"4", b"5"] == [key for key, _ in shard.state.scan(*ENTRIES, 99)]
+    assert 4 == len(shard.log.scan(*ENTRIES, limit=99, bytes_max=9999))
     shard.close()
 
 
@@ -160,7 +180,7 @@ def test_damage_in_the_middle_of_the_log_is_not_skipped(tmp_path: Path) -> None:
 def test_damage_in_a_table_is_reported_by_any_read(tmp_path: Path) -> None:
     """The read fails as damage, and the owner of the shard is notified."""
     shard = filled(tmp_path / "s")
-    shard.log.write([(b"9%d" % n, os.urandom(5000)) for n in range(10, 20)], sync=True)
+    put_log(shard, [(b"9%d" % n, os.urandom(5000)) for n in range(10, 20)])
     shard.close()
     table = max((tmp_path / "s").glob("*.sst"), key=lambda file: file.stat().st_size)
     content = bytearray(table.read_bytes())
@@ -193,7 +213,8 @@ def test_a_directory_opens_once(tmp_path: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from codeq_cluster.settings import StoreSettings\n"
-        "from codeq_cluster.storage.rocks import RocksShard, new_cache\n"
+        "from codeq_cluster.storage.rocks import RocksShard\n"
+        "from codeq_cluster.storage.rocks_options import new_cache\n"
         "settings = StoreSettings()\n"
         "RocksShard(Path(sys.argv[1]), settings=settings, cache=new_cache(settings))\n"
     )
@@ -221,17 +242,16 @@ def test_a_closed_store_fails_and_does_not_answer(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed):
         shard.state.scan(b"", b"\xff", 9)
     with pytest.raises(StorageFailed):
-        shard.log.write([(b"a", b"b")], sync=True)
-    with pytest.raises(StorageFailed):
-        shard.state.commit({}, index=7, digest=DIGEST)
-    assert 6 == shard.state.applied_index
+        spill(shard, 7, b"x")
+    assert (6, 6) == (shard.state.applied_index, shard.mark)
 
 
 def filled_up(shard: RocksShard) -> int:
-    """Write rows to the log until one is refused; return its number."""
+    """Write entries until one is refused; return its number."""
     for index in range(7, 10_000):
         try:
-            shard.log.write([(b"%d" % index, os.urandom(10_000))], sync=True)
+            spill(shard, index, os.urandom(10_000))
+            shard.sync()
         except StorageFailed:
             return index
     raise AssertionError("a disk of any size")
@@ -239,10 +259,10 @@ def filled_up(shard: RocksShard) -> int:
 
 @pytest.mark.parametrize("leave_bytes", [2**17, 2**18, 400_000, 700_000])
 def test_reopening_survives_a_full_disk(tmp_path: Path, leave_bytes: int) -> None:
-    """Every acknowledged write is there; until the reopening each write fails, even with room.
+    """Every synced write is there; until the reopening each write fails, even with room.
 
     Either the log or a flush may hit the end of the disk; after a failed flush RocksDB would make
-    writes wait.
+    writes wait. The write that failed is there with all its rows or none.
     """
     with small_disk(tmp_path / "disk", size_mib=16, pid=os.getpid) as disk:
         path = disk.path / "s"
@@ -251,20 +271,24 @@ def test_reopening_survives_a_full_disk(tmp_path: Path, leave_bytes: int) -> Non
         written = filled_up(shard)
         disk.free()
         with pytest.raises(StorageFailed):
-            shard.log.write([(b"late", b"z")], sync=True)
+            spill(shard, written, b"x")
         state, log = shard.state, shard.log
 
         shard.reopen()
 
         assert (state, log) == (shard.state, shard.log)
-        assert 6 == state.applied_index
+        last = state.applied_index
+        assert last in (written - 1, written)
+        assert last == shard.mark
         assert written > 8
-        assert all(log.get(b"%d" % index) is not None for index in range(2, written))
-        log.write([(b"late", b"z")], sync=True)
-        state.commit({b"7": b"x"}, index=7, digest=DIGEST)
+        for rows in (state, log):
+            there = [rows.get(b"%d" % index) is not None for index in range(2, last + 2)]
+            assert [*[True] * (last - 1), False] == there
+        put_log(shard, [(b"late", b"z")])
+        spill(shard, last + 1, b"x")
         shard.close()
         again = open_rocks(path)
-        assert (b"z", b"x") == (again.log.get(b"late"), again.state.get(b"7"))
+        assert (b"z", b"x") == (again.log.get(b"late"), again.state.get(b"%d" % (last + 1)))
         again.close()
 
 

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from codeq_cluster.errors import StorageFailed
-from codeq_cluster.raft.journal import rows_after_snapshot, stored_place
+from codeq_cluster.raft.journal_rows import rows_after_snapshot, stored_place
 from codeq_cluster.snapshots.checkpoint import CHUNK_BYTES_MAX, IncomingSnapshot, Snapshots
 from codeq_cluster.snapshots.manifest import File, SnapshotManifest
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.storage.swap import incoming_path, settle
+from tests.fakes.spilled_shard import SpilledShard, put_log
 
 from .conftest import open_rocks
 
@@ -40,15 +41,15 @@ class Side:
 
     def fill(self, first: int, last: int, *, text: str = "leader's", rows: int = 20) -> None:
         """Write and apply entries, each with a batch of incompressible rows."""
-        noise = Random(first)
+        noise, state = Random(first), SpilledShard(self.shard).state
         for index in range(first, last + 1):
             puts, _ = rows_after_snapshot(index, TERM, vote_term=TERM, voted_for=text[:6])
-            self.shard.log.write(puts, sync=True)
+            put_log(self.shard, puts)
             mutations: dict[bytes, bytes | None] = {
                 b"%s/%d/%d" % (text.encode(), index, row): noise.randbytes(500)
                 for row in range(rows)
             }
-            self.shard.state.commit(mutations, index=index, digest=index.to_bytes(16, "big"))
+            state.commit(mutations, index=index, digest=index.to_bytes(16, "big"))
 
     def rows(self) -> list[tuple[bytes, bytes]]:
         """Return all rows of the state."""
@@ -217,7 +218,13 @@ def test_a_snapshot_that_lacks_a_file_is_refused(leader: Side, follower: Side) -
 
 
 SMALL = SnapshotManifest(
-    id="1", shard=0, index=2, term=1, digest=bytes(16), files=(File("a", 0), File("b", 6))
+    id="1",
+    shard=0,
+    index=2,
+    term=1,
+    digest=bytes(16),
+    files=(File("a", 0), File("b", 6)),
+    members=b"",
 )
 
 
@@ -311,7 +318,7 @@ def test_a_snapshot_that_is_gone_cannot_be_read(leader: Side) -> None:
 
 def test_a_snapshot_that_fails_leaves_nothing(leader: Side) -> None:
     """A snapshot fails without room for it, or when the state does not match the log."""
-    leader.shard.log.write([], delete_ranges=[(b"log/", b"log0")], sync=True)
+    put_log(leader.shard, [], delete_ranges=[(b"log/", b"log0")])
     with pytest.raises(StorageFailed, match="lacks the log entry 40"):
         leader.snapshots.take()
     assert [] == list((leader.root / "snapshots").iterdir())

@@ -8,8 +8,9 @@ import pytest
 
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.storage.directory import new_directory, open_directory, stopped_directory
-from codeq_cluster.storage.rocks import StoredShard
+from codeq_cluster.storage.stored_shard import StoredShard
 from tests.contracts.storage.conftest import open_rocks
+from tests.fakes.spilled_shard import SpilledShard, put, put_log
 
 
 class Crashed(Exception):
@@ -19,10 +20,11 @@ class Crashed(Exception):
 def test_rows_that_are_in_the_write_ahead_log_alone_are_read(tmp_path: Path) -> None:
     """A killed node has not written its memtable, and reading does not write it either."""
     shard = open_rocks(tmp_path / "shard-0")
-    shard.state.commit({b"a": b"1", b"b": b"2"}, index=2, digest=b"d" * 16)
-    shard.log.write([(b"log/1", b"x"), (b"vote", b"v")], sync=True)
+    state = SpilledShard(shard).state
+    state.commit({b"a": b"1", b"b": b"2"}, index=2, digest=b"d" * 16)
+    put_log(shard, [(b"log/1", b"x"), (b"vote", b"v")])
     shard.checkpoint(tmp_path / "copy")
-    shard.state.commit({b"a": None}, index=3, digest=b"e" * 16)
+    state.commit({b"a": None}, index=3, digest=b"e" * 16)
     with StoredShard(tmp_path / "copy") as stored:
         assert (2, b"d" * 16) == (stored.index, stored.digest)
         assert [(b"a", b"1")] == list(stored.rows(b"a", b"b"))
@@ -45,10 +47,10 @@ def test_a_directory_without_a_shard_cannot_be_read(tmp_path: Path) -> None:
 def test_a_state_is_filled_and_then_of_an_entry(tmp_path: Path) -> None:
     """Entries can follow that entry, even in the node that opens the directory next."""
     shard = open_rocks(tmp_path / "shard-0")
-    shard.state.fill({b"a": b"1"})
+    put(shard, {b"a": b"1"})
     assert 1 == shard.state.applied_index
-    shard.state.settle(index=40, digest=b"d" * 16)
-    shard.state.commit({b"b": b"2"}, index=41, digest=b"e" * 16)
+    put(shard, {}, index=40, digest=b"d" * 16)
+    SpilledShard(shard).state.commit({b"b": b"2"}, index=41, digest=b"e" * 16)
     shard.close()
     shard = open_rocks(tmp_path / "shard-0")
 

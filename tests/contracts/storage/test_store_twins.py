@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from codeq_cluster.storage.rocks import RocksShard
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
+from tests.fakes.spilled_shard import SpilledShard
 
 from .conftest import WaitedShard, open_rocks
 
@@ -42,7 +42,7 @@ class Twins(RuleBasedStateMachine):
         super().__init__()
         self._directory = tempfile.TemporaryDirectory()
         self._path = Path(self._directory.name) / "shard-0"
-        self.rocks: RocksShard = open_rocks(self._path)
+        self.rocks = SpilledShard(open_rocks(self._path))
         self.memory = MemoryShard()
         under = open_rocks(Path(self._directory.name) / "shard-1")
         self.shard = WaitedShard(under, spilled=False)
@@ -110,7 +110,7 @@ class Twins(RuleBasedStateMachine):
     def reopen(self) -> None:
         """Restart the store on disk."""
         self.rocks.close()
-        self.rocks = open_rocks(self._path)
+        self.rocks = SpilledShard(open_rocks(self._path))
 
     @invariant()
     def they_are_at_the_same_entry(self) -> None:

@@ -21,8 +21,8 @@ from codeq_cluster.storage.segment_files import OpenSegment, SegmentFiles
 from codeq_cluster.storage.syncers import KernelSyncer, ThreadSyncer, syncer_of
 from codeq_cluster.storage.wal import SegmentFile
 from codeq_cluster.storage.wal_writer import Syncer
-from codeq_cluster.testing.sim_clock import SimClock, SimTimers
-from codeq_cluster.testing.sim_disk import SimExecutor, SimSegments
+from tests.simulator.clock import SimClock, SimTimers
+from tests.simulator.disk import SimExecutor, SimSegments
 
 PATIENCE_S = 60.0
 SYNC_S = 0.01

@@ -12,8 +12,8 @@ from bench.floor import floors
 from bench.generator import generate, run
 from bench.job import Job
 from bench.ledger import main
-from codeq_cluster.testing.http import UNANSWERED, Connection, HttpAnswer
-from codeq_cluster.testing.waiting import WITHIN_S
+from tests.harness.http import UNANSWERED, Connection, HttpAnswer
+from tests.harness.waiting import WITHIN_S
 
 
 @pytest.fixture

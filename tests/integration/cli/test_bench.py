@@ -19,7 +19,7 @@ def test_every_created_task_is_completed_and_counted(
 ) -> None:
     """The broker's own counters agree with the command's figures."""
     event = f"measured-{batch}"
-    flags = ("--seconds", "1", "--in-flight", "4", "--batch", batch, "--event", event)
+    flags = ("--seconds", "1", "--in-flight", "4", "--batch", batch, "--queue", event)
     code = main(["bench", *flags, "--json"])
     shown = json.loads(capsys.readouterr().out)
     with broker.sync_operator() as operator:
@@ -48,7 +48,7 @@ def test_ctrl_c_cancels_waiting_tasks(broker: LocalBroker, variables: Mapping[st
     """No worker would ever claim these tasks."""
     with broker.sync_operator() as operator:
         operator.pause("held")
-        flags = ("--event", "held", "--in-flight", "2", "--seconds", "600")
+        flags = ("--queue", "held", "--in-flight", "2", "--seconds", "600")
         with run("bench", *flags, environment=variables) as terminal:
             # The most tasks that may wait: four per task in flight.
             terminal.shows("8 created")
@@ -65,7 +65,7 @@ def test_a_refused_worker_s_token_is_reported_in_one_line(
     broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Any request may be refused first; creates in flight leave no task behind."""
-    code = main(["bench", "--seconds", "1", "--event", "unclaimed", "--worker-token", "wrong"])
+    code = main(["bench", "--seconds", "1", "--queue", "unclaimed", "--worker-token", "wrong"])
     with broker.sync_operator() as operator:
         queue = operator.queue("unclaimed")
 

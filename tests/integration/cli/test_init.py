@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from codeq_cluster.cli.support import profiles
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.waiting import until
+from tests.harness.waiting import until
 from tests.integration.cli.terminal import WITHIN_S, Terminal, run
 
 _LOCAL = 3
@@ -31,11 +31,12 @@ async def test_init_asks_for_what_it_needs_and_shows_no_token(
     with run("init", environment=variables) as terminal:
         terminal.shows("Base URL")
         terminal.type("ftp://h\n")
-        terminal.shows("allowed is")
+        terminal.shows("must be")
         terminal.type(f"{broker.url}\n")
         await _type_unseen(terminal, "Token for everything", broker.token)
         await _type_unseen(terminal, "Producer token", "")
         await _type_unseen(terminal, "Worker token", "of-a-worker")
+        await _type_unseen(terminal, "Operator token", "")
         code, shown = terminal.ended()
     kept = profiles.read()
     profile = kept.get(kept.current)

@@ -34,7 +34,7 @@ async def test_changes_and_dead_letters_are_printed_until_ctrl_c(
             task_id = await _die(broker, "told-of")
             terminal.shows("topic.put told-after")
             # The last word does not fit into eighty columns, so it is wrapped below the first.
-            terminal.shows(f"{task_id} of told-of: of a broken\r\n{' ' * 18}leg")
+            terminal.shows(f"{task_id} of told-of: of\r\n{' ' * 29}a broken leg")
             terminal.shows("told-of: 1 created")
             terminal.signal(signal.SIGINT)
             code, shown = terminal.ended()
@@ -80,4 +80,4 @@ def test_what_is_out_of_bounds_is_a_wrong_use(
 ) -> None:
     """The error is one line with the allowed values."""
     assert 2 == main(["tail", *flags])
-    assert "allowed is" in capsys.readouterr().err
+    assert "must be" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from codeq_cluster.cli.main import main
 from codeq_cluster.client import Live
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.waiting import until
+from tests.harness.waiting import until
 from tests.integration.cli.terminal import ALTERNATE, BACK, WITHIN_S, run
 
 
@@ -67,7 +67,7 @@ def test_a_token_that_is_not_taken_ends_it_with_3(capsys: pytest.CaptureFixture[
 def test_an_interval_out_of_bounds_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     """A shorter interval would cost the node too much."""
     assert 2 == main(["top", "--interval", "0.1"])
-    assert "allowed is 1 to 60" in capsys.readouterr().err
+    assert "must be 1 to 60" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

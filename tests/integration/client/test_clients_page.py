@@ -8,11 +8,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.waiting import until
+from tests.harness.waiting import until
+from tests.integration.webhooks.target import listening
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = dict(
@@ -113,4 +115,24 @@ async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
 
 def test_every_program_of_the_page_is_run() -> None:
     """Every program on the page is named in a test here."""
-    assert {"producer", "sync", "worker", "conftest", "tests"} == PROGRAMS.keys()
+    assert {"producer", "sync", "worker", "callback", "conftest", "tests"} == PROGRAMS.keys()
+
+
+async def test_the_receiver_of_the_page_tells_genuine_callbacks(
+    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A callback of the broker is read; the same with another body is refused."""
+    page: dict[str, Any] = {}
+    async with broker.operator() as operator:
+        page["KEYS"] = [each["key"] for each in await operator.webhook_keys()]
+    exec(PROGRAMS["callback"], page)
+    async with listening() as target, broker.client() as client:
+        task = await client.create("told", {}, webhook=target.url)
+        await client.cancel(task.id)
+        await target.arrived(1)
+    [heard] = target.heard
+
+    assert 401 == page["received"](heard.headers, heard.body + b" ")
+    assert "" == capsys.readouterr().out
+    assert 204 == page["received"](heard.headers, heard.body)
+    assert "told FAILED CANCELLED\n" == capsys.readouterr().out

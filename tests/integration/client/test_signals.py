@@ -14,7 +14,7 @@ import pytest
 from codeq_cluster.client import SyncClient, TaskRecord
 from codeq_cluster.client.records import State
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.waiting import until
+from tests.harness.waiting import until
 
 ENDS_WITHIN_S = 60.0
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.http import fetch
 from docs.tools.examples import ARTIFACT, COMMAND
+from tests.harness.http import fetch
 
 BASE = "/v1/codeq"
 # No server listens there, so a callback to it is a dead delivery after its only attempt.
-NOBODY = "http://127.0.0.1:9/nobody"
+NO_OWNER = "http://127.0.0.1:9/nobody"
 PATIENCE_S = 60.0
 
 
@@ -96,13 +96,13 @@ class Stage:
 
     def make_the_rest(self) -> None:
         """Create a subscription, a backup and a dead delivery."""
-        subscription = {"callbackUrl": NOBODY, "eventTypes": [COMMAND]}
+        subscription = {"callbackUrl": NO_OWNER, "eventTypes": [COMMAND]}
         made = self.send("POST", "/workers/subscriptions", subscription)
         self.set["SUBSCRIPTION"] = made["subscriptionId"]
         self.set["BACKUP"] = self.send("POST", "/admin/backup")["id"]
         backup = f"/admin/backup/{self.set['BACKUP']}"
         self._until(lambda: self.send("GET", backup)["status"] == "DONE")
-        self.set["DELIVERY"] = f"{self.undelivered(NOBODY)}.1"
+        self.set["DELIVERY"] = f"{self.undelivered(NO_OWNER)}.1"
 
     def undelivered(self, url: str) -> str:
         """Return a task whose callback failed."""

@@ -41,6 +41,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield stage
 
 
+@pytest.mark.needs("curl")
 def test_every_request_of_the_page_succeeds(stage: Stage, tmp_path: Path) -> None:
     """The status is the first one on the page, and the request is the text that a reader copies."""
     (tmp_path / ARTIFACT).write_bytes(b"a picture")

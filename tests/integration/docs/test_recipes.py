@@ -20,7 +20,9 @@ _SHOWN = {
     for program, said in pairwise(_BLOCKS)
     if said.marks == "shows"
 }
-_PROGRAMS = {section: pair for section, pair in _SHOWN.items() if pair[0].language == "python"}
+# By language: what runs a program, and how its file's name ends.
+_RUN_BY = {"python": (sys.executable, "py"), "js": ("node", "mjs")}
+_PROGRAMS = {section: pair for section, pair in _SHOWN.items() if pair[0].language in _RUN_BY}
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +36,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
 def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path: Path) -> None:
     """It prints the output on the page, which demonstrates the recipe's promise."""
     program, shown = _PROGRAMS[section]
-    file = tmp_path / f"{program.marks}.py"
+    runs, ending = _RUN_BY[program.language]
+    file = tmp_path / f"{program.marks}.{ending}"
     file.write_text(addressed(broker, program.body))
 
-    assert shown == run(broker, [sys.executable, str(file)], directory=tmp_path)
+    assert shown == run(broker, [runs, str(file)], directory=tmp_path)
 
 
 def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_path: Path) -> None:
@@ -51,7 +54,7 @@ def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_pat
 
     assert shown == said
     assert re.fullmatch(r"[0-9a-f-]{36}", made)
-    assert "codeq-cluster task create --event report --payload '{}'" in command
+    assert "codeq-cluster task create --command report --payload '{}'" in command
     assert _words(program.body.splitlines()[0]) == _words(command)
 
 
@@ -65,7 +68,7 @@ def test_every_block_of_the_page_is_run() -> None:
 
 
 def _kind(block: Block) -> str:
-    return "program" if block.language == "python" else block.marks
+    return "program" if block.language in _RUN_BY else block.marks
 
 
 def _words(command: str) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from codeq_cluster.testing.broker import TOKEN, LocalBroker
 from tests.acceptance.runbooks import steps
 from tests.integration.docs.pages import DOCS, differing, shell
-from tests.integration.docs.stage import NOBODY, Stage
+from tests.integration.docs.stage import NO_OWNER, Stage
 
 _PAGE = (DOCS / "troubleshooting.md").read_text()
 _PRELUDE, _REST = _PAGE.split("```sh prelude\n", 1)[1].split("```\n", 1)
@@ -63,7 +63,7 @@ def _dead(stage: Stage) -> None:
 
 
 def _undelivered(stage: Stage) -> None:
-    stage.undelivered(NOBODY)
+    stage.undelivered(NO_OWNER)
 
 
 def _waiting(stage: Stage) -> None:
@@ -90,6 +90,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         yield Stage(broker)
 
 
+@pytest.mark.needs("curl")
 @pytest.mark.parametrize("section", _STEPS)
 def test_a_trouble_shows_as_the_page_says(section: str, stage: Stage, tmp_path: Path) -> None:
     """The page's commands show it."""

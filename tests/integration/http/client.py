@@ -25,8 +25,8 @@ from codeq_cluster.settings import (
     Unsigned,
     WebhookSettings,
 )
-from codeq_cluster.testing.http import HttpAnswer, body_bytes
-from codeq_cluster.testing.waiting import until
+from tests.harness.http import HttpAnswer, body_bytes
+from tests.harness.waiting import until
 
 T = TypeVar("T")
 
@@ -47,6 +47,7 @@ OWN = (
     "theirs",
     "crowd",
     "rulers",
+    "bounded",
 )
 
 # The cluster's operator belongs to the tenant of most tests, so that they can read its audit
@@ -151,7 +152,7 @@ class Client:
         """Return a request's head."""
         token = self.token if token is None else token
         lines = [f"{method} {path if path.startswith('/') else f'{BASE}/{path}'} HTTP/1.1"]
-        lines += ["Host: node", f"Content-Length: {length}"]
+        lines += [f"Host: {headers.pop('Host', 'node')}", f"Content-Length: {length}"]
         lines += [f"Authorization: Bearer {token}"] if token else []
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         return "\r\n".join([*lines, "", ""]).encode()

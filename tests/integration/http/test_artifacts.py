@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,9 +11,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import BudgetSettings, LimitSettings
 from tests.integration.http.artifacts import LIMITS, Keeping, files_below, inline, keeping, local
-from tests.integration.http.client import DEADLINE_S, read_answer, running
+from tests.integration.http.client import (
+    Answer,
+    Client,
+    eventually,
+    read_answer,
+    running,
+    serving,
+    single,
+)
 
 BAD_NAMES = ("..", "../a", "a/../b", "a/./b", "/a", "a/", "a//b", "a\\b", "a\nb", "", "x" * 256)
 
@@ -319,33 +326,6 @@ async def test_artifacts_have_a_limit_however_they_come(tmp_path: Path) -> None:
         assert 200 == (await node.finish(task, {"name": "a", "contentBase64": lines})).status
 
 
-async def test_large_bodies_have_bounded_room(tmp_path: Path) -> None:
-    """Two of the largest bodies fit; a third must retry, and succeeds when there is room."""
-    limits = replace(LIMITS, max_artifact_bytes=2**20, max_body_bytes=2**14)
-    root = tmp_path / "artifacts"
-    async with keeping(tmp_path / "data", local(root), files_below(root), limits=limits) as node:
-        size = 2**20
-        path = "tasks/unheard-of/result"
-        holders = []
-        for _ in range(2):
-            _, writer = await node.client.connect()
-            writer.write(node.client.head("POST", path, size) + bytes(size - 1))
-            holders.append(writer)
-        async with asyncio.timeout(DEADLINE_S):
-            while (answer := await node.client.post(path, bytes(size))).status != 503:
-                assert "invalid-body" == answer.json["code"]
-        small = await node.client.post(path, b"no json")
-        for writer in holders:
-            writer.close()
-        async with asyncio.timeout(DEADLINE_S):
-            while (later := await node.client.post(path, bytes(size))).status != 400:
-                assert 503 == later.status
-
-        assert ("overloaded", "not-applied") == (answer.json["code"], answer.headers["x-outcome"])
-        assert 400 == small.status
-        assert "invalid-body" == later.json["code"]
-
-
 async def test_without_a_provider_artifacts_are_refused_in_words_that_say_what_to_do(
     tmp_path: Path,
 ) -> None:
@@ -385,3 +365,67 @@ async def test_urls_are_absolute_when_the_nodes_have_a_public_one(tmp_path: Path
         assert stored.startswith(prefix)
         assert b"1" == (await node.client.get(kept)).body
         assert b"2" == (await node.client.get(stored.removeprefix(base))).body
+
+
+async def test_artifacts_count_in_the_budget_of_stored_bytes(tmp_path: Path) -> None:
+    """One that would exceed it is refused before any of it is stored; an unstored one is free."""
+    root = tmp_path / "artifacts"
+    settings = replace(
+        single(tmp_path / "data", LIMITS),
+        artifacts=local(root),
+        budgets=BudgetSettings(stored_bytes=200_000),
+    )
+    kept = files_below(root)
+    async with serving(settings) as client:
+        node = Keeping(client, kept)
+        task, other = await node.leased(), await node.leased()
+        first = await node.put(task, "first", b"x" * 150_000)
+        refused = await node.put(other, "second", b"x" * 150_000)
+        inlined = await node.finish(other, inline("third", b"x" * 100_000))
+        stored = kept()
+        unsized = await _chunked(client, task["id"], b"x" * 1000)
+        done = await node.finish(task, first.json)
+        full = await client.post("tasks", {"command": "c", "payload": "x" * 60_000})
+
+    over = (429, "budget-exceeded", "tenant budget exceeded: storedBytes")
+    assert (201, 200) == (first.status, done.status)
+    for answer in (refused, inlined, full, unsized):
+        assert over == (answer.status, answer.json["code"], answer.error)
+    assert 1 == len(stored)
+
+
+async def test_an_upload_that_breaks_off_gives_its_announced_size_back(tmp_path: Path) -> None:
+    """Otherwise a worker with a bad line could use its tenant's budget up."""
+    root = tmp_path / "artifacts"
+    settings = replace(
+        single(tmp_path / "data", LIMITS),
+        artifacts=local(root),
+        budgets=BudgetSettings(stored_bytes=200_000),
+    )
+    async with serving(settings) as client:
+        node = Keeping(client, files_below(root))
+        task = await node.leased()
+        _, writer = await client.connect()
+        path = f"tasks/{task['id']}/artifacts/broken"
+        writer.write(client.head("PUT", path, 150_000) + b"x" * 1000)
+        await writer.drain()
+
+        async def refused() -> bool:
+            return (await node.put(task, "probe", b"x" * 100_000)).status == 429
+
+        await eventually(refused)
+        writer.close()
+        again = await eventually(
+            lambda: node.put(task, "again", b"x" * 150_000), lambda answer: answer.status == 201
+        )
+
+    assert 150_000 == again.json["size"]
+
+
+async def _chunked(client: Client, task_id: str, content: bytes) -> Answer:
+    """Upload an artifact without saying its size before."""
+    reader, writer = await client.connect()
+    head = client.head("PUT", f"tasks/{task_id}/artifacts/unsized", 0)
+    writer.write(head.replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"))
+    writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(content), content))
+    return await read_answer(reader)

@@ -10,6 +10,7 @@ import pytest
 from codeq_cluster.api.app import ROUTES as APP_ROUTES
 from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.auth import Access
+from codeq_cluster.core.backoff import POLICIES
 from tests.integration.http.client import BASE, OPERATOR, Client, read_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -272,6 +273,12 @@ async def test_a_stale_lease_token_is_refused_everywhere_and_changes_nothing(
         ({"delaySeconds": 10**12}, "invalid 'delaySeconds' (must be <= 31622400)"),
         ({"ttlSeconds": 10**12}, "invalid 'ttlSeconds' (must be <= 31622400)"),
         ({"ttlSeconds": -1}, "invalid 'ttlSeconds' (must be >= 0)"),
+        ({"timeoutSeconds": -1}, "invalid 'timeoutSeconds' (must be >= 0)"),
+        ({"backoffMaxSeconds": 10**12}, "invalid 'backoffMaxSeconds' (must be <= 31622400)"),
+        (
+            {"backoffPolicy": "slower"},
+            f"invalid 'backoffPolicy' (use {', '.join(POLICIES)})",
+        ),
         ({"idempotencyKey": "é" * 129}, "invalid 'idempotencyKey' (at most 256 bytes)"),
         ({"delaySeconds": -1}, "invalid 'delaySeconds' (must be >= 0)"),
         ({"runAt": "tomorrow"}, "invalid 'runAt' (use RFC3339)"),
@@ -596,7 +603,7 @@ async def test_an_unknown_path_or_method_gets_the_usual_envelope(
     [
         b"nonsense\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 20_000 + b"\r\n\r\n",
         b"POST /v1/codeq/tasks HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/codeq/tasks HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from codeq_cluster.settings import LimitSettings, WebhookSettings
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.webhooks.signing import signature
+from codeq_cluster.webhooks.signing import signature, tenant_key
 from tests.integration.http.client import Client, eventually, running
 from tests.integration.webhooks.target import Heard, fine, listening
 
@@ -328,7 +328,8 @@ async def test_attempts_are_counted(node: Client) -> None:
 def is_signed(heard: Heard) -> bool:
     """Return whether the signature is valid for the body and the timestamp."""
     unix_s = int(heard.headers["X-CodeQ-Timestamp"])
-    return heard.headers["X-CodeQ-Signature"] == signature(SECRET, unix_s=unix_s, body=heard.body)
+    key = tenant_key(SECRET, "acme", 1)
+    return heard.headers["X-CodeQ-Signature"] == signature(key, unix_s=unix_s, body=heard.body)
 
 
 async def deliveries(node: Client, status: str = "") -> list[dict[str, object]]:

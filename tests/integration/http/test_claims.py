@@ -68,11 +68,36 @@ async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
 
 async def test_a_worker_is_who_its_token_says(node: Client) -> None:
     """A name in the body does not give access to another worker's lease."""
-    task_id = await node.create("named")
-    claimed = await node.claim("named", workerId="m")
+    task_id = await node.create("owned")
+    claimed = await node.claim("owned", workerId="m")
     taken = await Client(node.port, "mate").post(
         f"tasks/{task_id}/heartbeat", {"workerId": "w", "extendSeconds": 60}
     )
 
     assert "w" == claimed["workerId"]
     assert (403, "not-owner") == (taken.status, taken.error)
+
+
+async def test_a_worker_is_shown_by_its_name_and_owns_by_its_token(node: Client) -> None:
+    """Another process with the token may end the lease; the attempt names the one that held it."""
+    made = await node.create("named")
+    claimed = await node.claim("named", workerName="resizer@host-1:7")
+    explained = (await node.get(f"tasks/{made}/explain")).json["message"]
+    other = await node.post("tasks/claim", {"commands": ["named"], "workerName": "host-2:8"})
+    await node.post(f"tasks/{made}/nack", {"reason": "busy"})
+    after = (await node.get(f"tasks/{made}")).json
+    attempt = after["history"][0]
+
+    assert "resizer@host-1:7" == claimed["workerName"]
+    assert f"{claimed['workerId']}/resizer@host-1:7 holds it" == explained
+    assert 204 == other.status
+    assert "workerName" not in after
+    assert (claimed["workerId"], "resizer@host-1:7") == (attempt["worker"], attempt["workerName"])
+
+
+@pytest.mark.parametrize("name", ["a name", "a/b", "n" * 129, "é", "a\n"])
+async def test_a_worker_s_name_out_of_bounds_is_refused(node: Client, name: str) -> None:
+    """Nothing is claimed under a name that a page or a log could not show."""
+    answer = await node.post("tasks/claim", {"commands": ["named"], "workerName": name})
+
+    assert (400, "invalid-worker-name") == (answer.status, answer.json["code"])

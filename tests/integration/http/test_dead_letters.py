@@ -82,6 +82,89 @@ async def test_causes_of_death_are_counted(node: Client) -> None:
     assert {"groups": [], "matched": 0, "more": False} == empty.json
 
 
+async def test_errors_that_differ_in_numbers_are_of_one_kind(node: Client) -> None:
+    """Kinds have counts and a sample; a list and a requeue select by a kind or by one error."""
+    errors = ("timeout after 31 s", "timeout after 7 s", "no such table")
+    ids = [await died(node, "dl-kinds", error) for error in errors]
+    path = "admin/queues/dl-kinds/dlq"
+    grouped = (await node.get(f"{path}?groupBy=kind")).json
+    listed = (await node.get(f"{path}?kind=timeout+after+99+s")).json
+    done = await node.post(f"{path}/requeue", {"kind": "timeout after # s"})
+    empty = await delete(node, f"{path}?kind=")
+
+    assert [("timeout after # s", errors[1], 2), ("no such table", errors[2], 1)] == [
+        (kind["kind"], kind["sample"], kind["count"]) for kind in grouped["kinds"]
+    ]
+    assert [ids[1], ids[0]] == [task["id"] for task in listed["tasks"]]
+    assert (2, False) == (done.json["requeued"], done.json["more"])
+    assert (400, "invalid 'kind' (must not be empty)") == (empty.status, empty.error)
+
+
+async def test_a_requeue_changes_payloads_by_a_patch(node: Client) -> None:
+    """A dry run shows the newest payload before and after; one that is no object stays dead."""
+    list_ = await died(node, "dl-patch", payload=[1])
+    object_ = await died(node, "dl-patch", payload={"url": "http://old", "n": 12345678901234567890})
+    path = "admin/queues/dl-patch/dlq/requeue"
+    patch = {"patch": {"url": "http://new"}}
+    dry = await node.post(path, {**patch, "dryRun": True})
+    done = await node.post(path, patch)
+    claimed = await node.claim("dl-patch")
+    wrong = [await node.post(path, {"patch": each}) for each in ([1], "x")]
+    deletion = await delete(node, "admin/queues/dl-patch/dlq", json.dumps(patch).encode())
+
+    assert ('{"url":"http://old","n":12345678901234567890}', 0) == (
+        dry.json["before"].replace(" ", ""),
+        dry.json["requeued"],
+    )
+    assert '{"url":"http://new","n":12345678901234567890}' == dry.json["after"].replace(" ", "")
+    assert (2, 1, 1) == tuple(done.json[name] for name in ("matched", "requeued", "leftAlone"))
+    assert (object_, dry.json["after"]) == (claimed["id"], claimed["payload"])
+    assert "DLQ_SET" == (await node.get(f"tasks/{list_}")).json["lastKnownLocation"]
+    assert [(400, "invalid 'patch' (must be a JSON object)")] * 2 == [
+        (each.status, each.error) for each in wrong
+    ]
+    assert (400, "unknown-name") == (deletion.status, deletion.json["code"])
+
+
+async def test_dead_letters_of_all_queues_are_one_list(node: Client) -> None:
+    """The list of tasks has them under DEAD, without tasks that a worker failed."""
+    dead = {await died(node, "dl-here", "everywhere"), await died(node, "dl-there", "everywhere")}
+    rows = [
+        task
+        async for page in pages(node, "admin/tasks?status=DEAD&error=everywhere")
+        for task in page["tasks"]
+    ]
+
+    assert dead == {row["id"] for row in rows}
+    assert ["dl-here", "dl-there"] == [row["command"] for row in rows]
+
+
+async def test_a_purge_cancels_what_waits_and_nothing_else(node: Client) -> None:
+    """A dry run counts; tasks in progress and dead letters stay; a misspelt field is refused."""
+    path = "admin/queues/dl-purge/purge"
+    dead = await died(node, "dl-purge")
+    leased = await node.create("dl-purge")
+    await node.claim("dl-purge")
+    waiting = [await node.create("dl-purge"), await node.create("dl-purge", delaySeconds=60)]
+    dry = await node.post(path, {"dryRun": True})
+    wrong = await node.post(path, {"dryrrun": True})
+    first = await node.post(path, {"limit": 1})
+    rest = await node.post(path)
+    depth = await node.depth("dl-purge")
+
+    assert (2, 0, False, True) == tuple(dry.json.values())
+    assert (400, "unknown-name") == (wrong.status, wrong.json["code"])
+    assert (1, 1, True, False) == tuple(first.json.values())
+    assert (1, 1, False, False) == tuple(rest.json.values())
+    assert (0, 0, 1, 1) == tuple(depth[name] for name in ("ready", "delayed", "inProgress", "dlq"))
+    assert ["CANCELLED"] * 2 == [
+        (await node.get(f"tasks/{each}")).json["error"] for each in waiting
+    ]
+    assert ["DLQ_SET", "INPROG_SET"] == [
+        (await node.get(f"tasks/{each}")).json["lastKnownLocation"] for each in (dead, leased)
+    ]
+
+
 async def test_one_dead_letter_is_shown_with_its_result(node: Client) -> None:
     """It is found only in its own queue."""
     task_id = await died(node, "dl-one", "broken")
@@ -218,8 +301,8 @@ async def test_another_queues_dead_letters_lie_where_the_topic_says(node: Client
         ({"limit": "1"}, "invalid body"),
         ({"limit": 0}, "invalid 'limit' (must be >= 1)"),
         ({"limit": 10_001}, "invalid 'limit' (must be <= 10000)"),
-        ({"id": ID}, "invalid 'id' (unknown: use ids, error, limit, dryRun)"),
-        ({"dry_run": True}, "invalid 'dry_run' (unknown: use ids, error, limit, dryRun)"),
+        ({"id": ID}, "invalid 'id' (unknown: use ids, error, kind, limit, dryRun)"),
+        ({"dry_run": True}, "invalid 'dry_run' (unknown: use ids, error, kind, limit, dryRun)"),
     ],
 )
 async def test_a_selection_out_of_bounds_touches_nothing(
@@ -230,7 +313,8 @@ async def test_a_selection_out_of_bounds_touches_nothing(
     requeued = await node.post("admin/queues/dl-bounds/dlq/requeue", raw)
     deleted = await delete(node, "admin/queues/dl-bounds/dlq", raw)
 
-    assert (400, text) == (requeued.status, requeued.error)
+    # A requeue takes a patch, too.
+    assert (400, text) == (requeued.status, requeued.error.replace(", patch)", ")"))
     assert (400, text) == (deleted.status, deleted.error)
 
 
@@ -245,8 +329,8 @@ async def test_a_selection_out_of_bounds_touches_nothing(
         ("dryRun=", "invalid 'dryRun' (use true or false)"),
         ("dryRun", "invalid 'dryRun' (use true or false)"),
         ("error=", "invalid 'error' (must not be empty)"),
-        (f"id={ID}", "invalid 'id' (unknown: use ids, error, limit, dryRun)"),
-        ("dryrun=true", "invalid 'dryrun' (unknown: use ids, error, limit, dryRun)"),
+        (f"id={ID}", "invalid 'id' (unknown: use ids, error, kind, limit, dryRun)"),
+        ("dryrun=true", "invalid 'dryrun' (unknown: use ids, error, kind, limit, dryRun)"),
     ],
 )
 async def test_a_query_out_of_bounds_deletes_nothing(node: Client, query: str, text: str) -> None:
@@ -290,7 +374,7 @@ async def test_an_invalid_command_has_no_dead_letters(node: Client, command: str
 @pytest.mark.parametrize(
     ("query", "text"),
     [
-        ("groupBy=id", "invalid 'groupBy' (use error)"),
+        ("groupBy=id", "invalid 'groupBy' (use error or kind)"),
         ("limit=0", "invalid 'limit' (must be >= 1)"),
         ("limit=-1", "invalid 'limit' (must be >= 1)"),
         ("limit=501", "invalid 'limit' (must be <= 500)"),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace as with_settings
 from itertools import islice
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
 
-from codeq_cluster.api.routes.imports import TASKS_MAX, bytes_max
-from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
+from codeq_cluster.api.http.bodies import import_bytes_max
+from codeq_cluster.codec.arrivals import TASKS_MAX, Arrivals, encode_arrivals
+from codeq_cluster.core import task_ids
 from codeq_cluster.core.items import Delivery, Pause, Topic
 from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.sharding import shard_of
@@ -32,9 +33,9 @@ MIB = 2**20
 def arrived(command: str, *, key: str = "", payload: str = '{"n": 1}', **fields: object) -> Arrival:
     """Return a task as another cluster has it: ready for an hour."""
     since_ms = time.time_ns() // 1_000_000 - 3_600_000
-    task_id = str(uuid4())
+    task_id = task_ids.task_id("acme", os.urandom(16))
     while key and shard_of(task_id, 2) != shard_of(f"acme/{key}", 2):
-        task_id = str(uuid4())
+        task_id = task_ids.task_id("acme", os.urandom(16))
     task = Task(
         id=task_id,
         tenant="elsewhere",
@@ -114,7 +115,7 @@ async def test_imported_tasks_are_served(node: Client) -> None:
     assert keyed.task.id == replayed.json["id"]
     assert f"{done.task.id}.1" in {each["id"] for each in dead}
     assert silent
-    assert 3 == sum(int(each["detail"].split(" tasks on ")[0]) for each in noted)
+    assert ["3 tasks"] == [each["detail"] for each in noted]
     assert {("w", BACKUP)} == {(each["actor"], each["target"]) for each in noted}
     assert {first.task.id, keyed.task.id} == set(claimed[:2])
     assert made == claimed[2]
@@ -123,16 +124,31 @@ async def test_imported_tasks_are_served(node: Client) -> None:
         assert 200 == ended.status, ended
 
 
-async def test_each_part_is_on_record_by_itself(node: Client) -> None:
-    """Audit ids are unique, even if shards act in the same millisecond."""
+async def test_an_import_is_one_record_with_its_counts(node: Client) -> None:
+    """However many parts and shards it has; the page of the list does not matter."""
     before = len(await imports_on_record(node))
-    await post(node, *(arrived("parts") for _ in range(64)))
+    topic = Topic(tenant="", id="parts", name="parts")
+    first = await post(node, *(arrived("parts") for _ in range(64)), items=(topic,))
+    goes_on = f"&record={first.json['record']}"
+    await post(node, *(arrived("parts") for _ in range(36)), query=goes_on)
     noted = (await imports_on_record(node))[: -before or None]
-    requests = {each["id"].split("-", 1)[1] for each in noted}
+    short = (await node.get("admin/audit?limit=1")).json["records"]
 
-    assert len(noted) > 1
-    assert len(noted) == len(requests)
-    assert 64 == sum(int(each["detail"].split(" tasks on ")[0]) for each in noted)
+    assert ["100 tasks, 1 policy or subscription"] == [each["detail"] for each in noted]
+    assert noted == short
+
+
+async def test_an_import_adds_to_no_other_record(node: Client) -> None:
+    """The record that it names could be of another action, which it must not hide."""
+    await node.send("PUT", "admin/topics/untouched", b"{}")
+    [put] = (await node.get("admin/audit?limit=1")).json["records"]
+    await post(node, arrived("hides"), query=f"&record={put['id']}")
+    records = await walked(node, "admin/audit?limit=500", "records")
+    wrong = await post(node, arrived("hides"), query="&record=newest")
+
+    assert put in records
+    assert put["id"] not in {each["id"] for each in records if each["action"] == "task.import"}
+    assert (400, "invalid-query") == (wrong.status, wrong.json["code"])
 
 
 async def imports_on_record(node: Client) -> list[dict[str, str]]:
@@ -202,17 +218,19 @@ async def test_an_import_must_state_backup_tenant_and_flags(node: Client) -> Non
     nameless = await node.post("admin/import?backup=latest&tenant=acme", b"")
     flagged = await post(node, task, query="&dryRun=perhaps")
     many = await post(node, *(arrived("meant") for _ in range(TASKS_MAX + 1)))
-    most = bytes_max(RaftSettings().entry_bytes_max)
+    most = import_bytes_max(RaftSettings().entry_bytes_max)
     large = await node.post(f"admin/import?backup={BACKUP}&tenant=acme", bytes(most + 1))
     worker = await node.send(
         "POST", f"admin/import?backup={BACKUP}&tenant=acme", b"", token="narrow"
     )
 
+    assert "the token is of tenant acme, not of zeta" == other.error
     assert [(403, "other-tenant")] * 3 == [
         (each.status, each.json["code"]) for each in (other, default, silent)
     ]
     assert ["invalid-query"] * 2 == [each.json["code"] for each in (nameless, flagged)]
-    assert (400, "out-of-range") == (many.status, many.json["code"])
+    assert (400, "invalid-body") == (many.status, many.json["code"])
+    assert f"more than {TASKS_MAX} tasks" in str(many.error)
     assert (413, "body-too-large") == (large.status, large.json["code"])
     assert 401 == worker.status
 
@@ -237,7 +255,7 @@ async def test_entries_smaller_than_a_part_are_filled_bit_by_bit(tmp_path: Path)
     """An operation that writes too much is halved until it fits."""
     settings = single(tmp_path, LimitSettings(max_body_bytes=8192))
     settings = with_settings(settings, raft=with_settings(settings.raft, entry_bytes_max=16_384))
-    items = tuple(Topic(tenant="x", id=f"t{n}", name=f"T{n}" * 20) for n in range(60))
+    items = tuple(Topic(tenant="xyz", id=f"t{n}" * 20, name=f"T{n}" * 20) for n in range(60))
     async with serving(settings) as node:
         tasks = [arrived("many", payload='"' + "x" * 3000 + '"') for _ in range(40)]
         answer = await post(node, *tasks, items=items)

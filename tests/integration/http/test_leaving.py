@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from codeq_cluster.api.app import ACCESS_LOG, WAITS
+from codeq_cluster.api.app import ACCESS_LOG, STRANGERS, WAITS
 from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.callers import Callers
+from codeq_cluster.api.http.strangers import Strangers
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.server import HttpServer
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import LimitSettings, ProxySettings
 from codeq_cluster.telemetry import Metrics
 from tests.integration.http.client import DEADLINE_S, read_answer
 
@@ -27,7 +29,10 @@ async def _answer(_: web.Request) -> web.Response:
 @contextlib.asynccontextmanager
 async def _serving() -> AsyncIterator[HttpServer]:
     app = web.Application()
-    app[ACCESS_LOG], app[WAITS] = AccessLog("never"), Waits()
+    callers = Callers(ProxySettings())
+    app[ACCESS_LOG] = AccessLog("never", callers)
+    app[WAITS] = Waits(LimitSettings())
+    app[STRANGERS] = Strangers(LimitSettings(), callers)
     app.router.add_get("/", _answer)
     server = HttpServer(
         app,

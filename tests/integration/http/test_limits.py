@@ -132,27 +132,46 @@ def overload(answer: Answer) -> tuple[int, object, str, bool]:
     )
 
 
-async def test_claims_that_wait_are_bounded_and_so_are_result_reads(node_with: Running) -> None:
-    """One too many of either is refused at once; the waiting ones are served."""
-    async with node_with(waiters_max=2) as node:
+async def test_requests_that_wait_are_bounded_and_leave_others_a_share(node_with: Running) -> None:
+    """A token has a quarter of the places, for claims and reads; the waiting ones are served."""
+    async with node_with(waiters_max=8) as node:
         task_id = await node.create("read")
         claim = {"commands": ["c"], "waitSeconds": 15}
         claims = [asyncio.ensure_future(node.post("tasks/claim", claim)) for _ in range(3)]
         no_claim = await first_done(claims)
+        no_read = await node.get(f"tasks/{task_id}/result?waitSeconds=15")
+        neighbour = await node.post("tasks/claim", claim | {"waitSeconds": 1}, token="mine")
+        made = {await node.create(), await node.create()}
+        claimed = {(await each).json.get("id") for each in claims}
         reads = [
             asyncio.ensure_future(node.get(f"tasks/{task_id}/result?waitSeconds=15"))
             for _ in range(3)
         ]
-        no_read = await first_done(reads)
-        made = {await node.create(), await node.create()}
-        claimed = {(await each).json.get("id") for each in claims}
+        one_read_too_many = await first_done(reads)
         await node.claim("read")
         await node.post(f"tasks/{task_id}/result", {"status": "COMPLETED", "result": 1})
         read = sorted([(await each).status for each in reads])
 
+        assert 204 == neighbour.status
         assert overload(no_claim) == overload(no_read) == OVERLOADED
+        assert overload(one_read_too_many) == OVERLOADED
         assert made | {None} == claimed
         assert [200, 200, 503] == read
+
+
+async def test_connections_are_not_all_taken_by_one_tenants_waits(node_with: Running) -> None:
+    """A wait holds a connection, so the places are no more than the connections."""
+    async with node_with(connections_max=12) as node:
+        claim = {"commands": ["c"], "waitSeconds": 15}
+        claims = [asyncio.ensure_future(node.post("tasks/claim", claim)) for _ in range(5)]
+        done, waiting = await asyncio.wait(claims, return_when=asyncio.FIRST_COMPLETED)
+        neighbour = await node.post("tasks/claim", claim | {"waitSeconds": 1}, token="mine")
+        made = [await node.create() for _ in waiting]
+        claimed = [(await each).json["id"] for each in waiting]
+
+        assert OVERLOADED == overload(next(iter(done)).result())
+        assert 204 == neighbour.status
+        assert sorted(made) == sorted(claimed)
 
 
 async def first_done(asked: list[asyncio.Future[Answer]]) -> Answer:

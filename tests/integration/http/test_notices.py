@@ -13,7 +13,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from codeq_cluster.settings import LimitSettings, WebhookSettings
-from codeq_cluster.webhooks.signing import signature
+from codeq_cluster.webhooks.signing import signature, tenant_key
 from tests.integration.http.client import Client, running
 from tests.integration.webhooks.target import Heard, fine, listening
 
@@ -121,7 +121,8 @@ async def test_whatever_fills_a_queue_is_told(
     assert 1 == depth["ready"]
     assert told["sentAt"].endswith("Z")
     unix_s = int(heard.headers["X-CodeQ-Timestamp"])
-    assert signature(SECRET, unix_s=unix_s, body=heard.body) == heard.headers["X-CodeQ-Signature"]
+    key = tenant_key(SECRET, "acme", 1)
+    assert signature(key, unix_s=unix_s, body=heard.body) == heard.headers["X-CodeQ-Signature"]
 
 
 async def test_a_queue_is_notified_when_it_fills_and_not_while_it_has_tasks(node: Client) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from codeq_cluster.testing.ports import dead_url
+from tests.harness.ports import dead_url
 from tests.integration.http.client import BASE, OPERATOR, Answer, Client
 from tests.integration.http.operating import died
 from tests.unit.api.openapi.described import JSON, Described
@@ -143,6 +143,10 @@ async def test_an_operators_day_is_answered_as_described(node: Client) -> None:
         await api.send("GET", f"{BASE}/admin/tasks?limit=1&status=FAILED"),
         await api.send("GET", f"{BASE}/admin/deliveries?limit=1"),
         await api.send("POST", f"{BASE}/admin/deliveries/replay", {"ids": [f"{one}.1"]}),
+        await api.send("GET", f"{BASE}/admin/aside?limit=1"),
+        await api.send("POST", f"{BASE}/admin/aside/retry", {"all": True}),
+        await api.send_as(OPERATOR, "GET", f"{BASE}/admin/cluster/aside"),
+        await api.send_as(OPERATOR, "POST", f"{BASE}/admin/cluster/aside/retry", {"all": True}),
         await api.send("POST", f"{dlq}/requeue", {"dryRun": True}, command=command),
         await api.send("POST", f"{dlq}/{{id}}/requeue", command=command, id=one),
         await api.send("DELETE", f"{dlq}/{{id}}", command=command, id=two),
@@ -219,6 +223,7 @@ async def test_a_question_is_answered_as_described(node: Client, route: str) -> 
         ("acme", "GET /admin/deliveries?limit=x", None, "invalid-query"),
         ("acme", "POST /admin/tasks/cleanup", {"before": "x"}, "invalid-before"),
         ("acme", "POST /admin/deliveries/replay", {}, "ids-required"),
+        ("acme", "POST /admin/aside/retry", {}, "ids-required"),
         ("acme", "POST /admin/deliveries/replay", {"ids": []}, "invalid-ids"),
         ("acme", "POST /admin/deliveries/{id}/replay", None, "not-found"),
         (OPERATOR, "POST /admin/cluster/transfer", {"shard": 0, "to": "n9"}, "no-such-node"),

@@ -45,6 +45,9 @@ STATUSES = {
     "GET /deliveries": _TENANT,
     "POST /deliveries/replay": _ADMIN,
     "GET /subscriptions": _TENANT,
+    # This node signs nothing.
+    "POST /webhooks/keys": "403 409 403 409",
+    "POST /webhooks/keys/rotate": "403 409 403 409",
     "GET /topics": _TENANT,
     "PUT /topics/{name}": "403 201 403 200",
     "DELETE /topics/{name}": "403 204 403 204",

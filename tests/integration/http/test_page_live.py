@@ -114,20 +114,43 @@ async def test_charts_go_on_where_they_broke_off(world: World) -> None:
     assert last == rest.told["first"]
 
 
-async def test_streams_have_a_bound_and_are_free_again(world: World) -> None:
-    """A client beyond the bound is told to poll instead; polls have no such bound."""
-    streams = [await opened(world.admin, "view=frame") for _ in range(STREAMS_MAX)]
-    over = await opened(world.admin, "view=frame")
+async def test_an_operator_sees_the_charts_of_each_tenant(world: World) -> None:
+    """The numbers are that tenant's alone; an admin may not name one, even its own."""
+    await world.client.create("charted")
+    operator = await logged_in(world.client, "operator")
+    stream = await opened(operator, "view=overview&tenant=acme")
+    async with asyncio.timeout(PATIENCE_S):
+        while not any((await stream.first("series")).told["ready"]):
+            continue
+    stream.close()
+    other = await operator.view("overview&tenant=other")
+    refused = await world.admin.view("overview&tenant=other")
+
+    assert not any(other["series"]["ready"])
+    assert (403, "forbidden") == (refused["trouble"]["status"], refused["trouble"]["code"])
+    assert "series" not in refused
+
+
+async def test_no_viewer_and_no_tenant_takes_all_streams(world: World) -> None:
+    """A browser beyond its share polls; others of its tenant and other tenants get streams."""
+    greedy = [await opened(world.admin, "view=frame") for _ in range(STREAMS_MAX // 4 + 1)]
+    over = greedy.pop()
+    again = await opened(await logged_in(world.client, "admin"), "view=frame")
+    colleague = [
+        await opened(await logged_in(world.client, "viewer"), "view=frame")
+        for _ in range(STREAMS_MAX // 8)
+    ]
+    stranger = await opened(await logged_in(world.client, "stranger"), "view=frame")
     asked = await world.admin.get("/now?view=frame")
-    for stream in streams:
+    for stream in (*greedy, *colleague, stranger):
         stream.close()
     async with asyncio.timeout(PATIENCE_S):
-        while (again := await opened(world.admin, "view=frame")).status != 200:
-            again.close()
-    again.close()
+        while (later := await opened(world.admin, "view=frame")).status != 200:
+            later.close()
+    later.close()
 
-    assert {200} == {stream.status for stream in streams}
-    assert (503, 200) == (over.status, asked.status)
+    assert {200} == {stream.status for stream in (*greedy, *colleague, stranger)}
+    assert (503, 503, 200) == (over.status, again.status, asked.status)
 
 
 async def test_a_stream_is_refused_before_it_begins(world: World) -> None:

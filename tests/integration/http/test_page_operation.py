@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from codeq_cluster import __version__
 from codeq_cluster.settings import BackupSettings, LimitSettings, Unsigned, WebhookSettings
-from codeq_cluster.testing.ports import dead_url
+from tests.harness.ports import dead_url
 from tests.integration.http.client import Client, eventually, serving, single
 from tests.integration.http.page import ROLES, Session, logged_in, with_roles
 
@@ -98,6 +98,18 @@ async def dead(world: World, command: str, role: str = "admin") -> list[dict[str
     """Return the dead deliveries of one command."""
     page = await world.told(role, "/deliveries?status=dead")
     return [each for each in page["deliveries"] if each["command"] == command]
+
+
+async def test_two_processes_under_one_token_are_two_workers(world: World) -> None:
+    """Each has its row, and the list of tasks finds what one of them holds."""
+    for name in ("host-1:7", "host-2:8"):
+        await created(world, "shared")
+        await world.client.claim("shared", workerName=name)
+    rows = [await world.worker(f"w/{name}", "shared") for name in ("host-1:7", "host-2:8")]
+    held = await world.told("admin", "/tasks?state=in-progress&worker=w/host-2:8")
+
+    assert [1, 1] == [row["leases"] for row in rows]
+    assert ["w/host-2:8"] == [task["worker"] for task in held["tasks"]]
 
 
 async def test_a_worker_is_shown_with_its_commands_and_tasks(world: World) -> None:

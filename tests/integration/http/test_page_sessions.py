@@ -13,10 +13,23 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.node.compose import Node
-from codeq_cluster.settings import AuthProviderSettings, AuthSettings, LimitSettings, NodeSettings
+from codeq_cluster.settings import (
+    AuthProviderSettings,
+    AuthSettings,
+    LimitSettings,
+    NodeSettings,
+    ProxySettings,
+)
 from codeq_cluster.ui.sessions import SESSION_S_MAX, TOKEN_CHARS_MAX
 from tests.integration.http.client import Client, eventually, serving, single
-from tests.integration.http.page import ROLES, Session, logged_in, try_to_log_in, with_roles
+from tests.integration.http.page import (
+    ROLES,
+    Session,
+    cookie_of,
+    logged_in,
+    try_to_log_in,
+    with_roles,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -163,16 +176,94 @@ async def test_logging_out_has_the_browser_forget(client: Client) -> None:
     assert re.match(r'\w+=(""|);.*Max-Age=0', answer.headers["set-cookie"])
 
 
-async def test_an_address_that_tries_tokens_has_to_wait(tmp_path: Path) -> None:
-    """During the wait even the right token is refused; otherwise the wait would reveal it."""
+async def test_over_https_no_other_host_can_set_the_cookie(tmp_path: Path) -> None:
+    """A trusted proxy ends TLS here; a browser takes `__Host-` cookies only from this very host."""
+    settings = replace(settings_in(tmp_path), proxies=ProxySettings(trusted=("127.0.0.1",)))
+    https = {"X_Forwarded_Proto": "https"}
+    async with serving(settings) as client:
+        answer = await try_to_log_in(client, "admin", **https)
+        plain = await try_to_log_in(client, "admin")
+        session = Session(client, cookie_of(answer), str(answer.json["csrf"]))
+        planted = Session(client, cookie_of(plain), str(plain.json["csrf"]))
+        taken = await session.get("/now?view=queues", **https)
+        refused = await planted.get("/now?view=queues", **https)
+        api = await client.get("admin/queues", token="", Cookie=session.cookie)
+
+    fields = set(answer.headers["set-cookie"].split("; "))
+    assert session.cookie.startswith("__Host-codeq_session_")
+    assert {"Path=/", "Secure", "HttpOnly", "SameSite=Strict"} <= fields
+    assert "Domain" not in answer.headers["set-cookie"]
+    assert (200, 401, 401) == (taken.status, refused.status, api.status)
+
+
+async def test_a_cookie_planted_beside_a_session_gains_nothing(client: Client) -> None:
+    """Another host of the domain can set one: nonsense is passed over, a second session is none."""
+    mine, attackers = await logged_in(client, "admin"), await logged_in(client, "viewer")
+    name, _, _ = mine.cookie.partition("=")
+    beside = []
+    for planted in (f"{name}=nonsense", attackers.cookie):
+        for cookie in (f"{planted}; {mine.cookie}", f"{mine.cookie}; {planted}"):
+            both = Session(client, cookie, mine.csrf)
+            beside.append((await both.get("/now?view=queues")).status)
+
+    assert [200, 200, 401, 401] == beside
+
+
+async def test_a_node_of_named_hosts_answers_to_no_other_name(tmp_path: Path) -> None:
+    """A site whose name leads to this machine makes the browser send that name."""
+    settings = replace(settings_in(tmp_path), allowed_hosts=("localhost", "node"))
+    async with serving(settings) as client:
+        answers = [
+            [
+                (await client.get(path, token="admin", Host=host)).status
+                for path in ("/ui/api/session", "admin/queues", "/healthz")
+            ]
+            for host in ("localhost:8080", "127.0.0.1:8080", "[::1]", "LocalHost")
+        ]
+        rebound = await client.get("/ui/api/session", token="", Host="evil.example:8080")
+        whole = await client.post("tasks", {"command": "q", "payload": 1}, Host="evil.example")
+
+    assert [[200, 200, 200]] * 4 == answers
+    assert (421, "wrong-host") == (rebound.status, rebound.json["code"])
+    assert 421 == whole.status
+
+
+async def test_wrong_tokens_lock_nobody_out(tmp_path: Path) -> None:
+    """Everybody behind one proxy has one address: others' wrong tokens must not matter to them."""
     async with serving(settings_in(tmp_path)) as client:
-        wrong = [(await try_to_log_in(client, f"guess {n}")).status for n in range(3)]
-        wrong += [(await try_to_log_in(client, f"guess{n}")).status for n in range(9)]
+        wrong = [await try_to_log_in(client, f"guess{n}") for n in range(12)]
         right = await try_to_log_in(client, "admin")
 
-    assert [401] * 10 + [429] * 2 == wrong
-    assert 429 == right.status
-    assert 1 <= int(right.headers["retry-after"]) <= 6
+    assert [401] * 10 + [429] * 2 == [each.status for each in wrong]
+    assert 1 <= int(wrong[-1].headers["retry-after"]) <= 6
+    assert 200 == right.status
+
+
+async def test_behind_a_trusted_proxy_each_caller_has_its_own_limit(tmp_path: Path) -> None:
+    """The right-most address is the proxy's word, the ones to its left are the caller's own."""
+    settings = replace(settings_in(tmp_path), proxies=ProxySettings(trusted=("127.0.0.0/8",)))
+    async with serving(settings) as client:
+
+        async def guess(told: str) -> int:
+            return (await try_to_log_in(client, "guess", X_Forwarded_For=told)).status
+
+        one = [await guess(f"192.0.2.{n}, 203.0.113.5") for n in range(11)]
+        other = await guess("203.0.113.6")
+
+    assert [401] * 10 + [429] == one
+    assert 401 == other
+
+
+async def test_a_caller_without_a_trusted_proxy_cannot_choose_its_address(tmp_path: Path) -> None:
+    """The header counts from a trusted peer alone."""
+    settings = replace(settings_in(tmp_path), proxies=ProxySettings(trusted=("192.0.2.1",)))
+    async with serving(settings) as client:
+        tries = [
+            (await try_to_log_in(client, "guess", X_Forwarded_For=f"203.0.113.{n}")).status
+            for n in range(11)
+        ]
+
+    assert 429 == tries[-1]
 
 
 async def test_a_session_ends_with_its_token(tmp_path: Path) -> None:

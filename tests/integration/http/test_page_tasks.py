@@ -157,6 +157,14 @@ async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) ->
     assert (await world.look(task_id))["task"]["webhook"].endswith("?token=x")
 
 
+async def test_the_shown_part_of_an_id_is_enough(world: World) -> None:
+    """The page shows 13 characters of an id, and people paste those."""
+    task_id = await created(world, "short-id")
+    look = await world.look(task_id[:13])
+
+    assert task_id == look["task"]["id"]
+
+
 async def test_a_viewer_sees_no_payload_and_no_result(world: World) -> None:
     """No route shows a viewer payloads or results; an admin gets every digit."""
     task_id = await ended(world, "carried", "COMPLETED")

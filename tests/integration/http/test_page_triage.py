@@ -143,7 +143,7 @@ async def test_actions_on_dead_letters_are_audited(world: World) -> None:
 
     assert {
         ("dlq.requeue", ids[0]),
-        ("dlq.rebury", ids[0]),
+        ("dlq.undo", ids[0]),
         ("dlq.revise", ids[1]),
     } == {(each["action"], each["target"]) for each in records if each["target"] in ids}
 

@@ -6,7 +6,7 @@ import pytest
 
 from codeq_cluster.api.http import refusals
 from codeq_cluster.api.http.errors import ApiError
-from codeq_cluster.api.routes import dead_letters, imports, workers
+from codeq_cluster.api.routes import dead_letters, imports, results
 from codeq_cluster.ui import sessions
 from tests.integration.http.client import Client
 
@@ -25,7 +25,7 @@ DEAD = "admin/queues/c/dlq"
         (refusals.NO_TASK, "GET", "tasks/none", b""),
         (refusals.INVALID_COMMAND, "POST", "tasks", b'{"command":"no spaces","payload":1}'),
         (refusals.INVALID_COMMAND, "POST", "tasks/batch", BAD_TASK),
-        (workers._INVALID_RESULT, "POST", "tasks/batch/results", BAD_RESULT),
+        (results.RESULT_SCHEMA.unreadable, "POST", "tasks/batch/results", BAD_RESULT),
         (dead_letters.EMPTY_ERROR, "POST", f"{DEAD}/requeue", b'{"error":""}'),
         (imports.INVALID_BACKUP, "POST", "admin/import", b""),
     ],

@@ -37,7 +37,7 @@ from codeq_cluster.settings import (
     Unsigned,
     WebhookSettings,
 )
-from codeq_cluster.testing.cluster import LocalCluster
+from tests.harness.cluster import LocalCluster
 from tests.integration.http.described_checks import (
     BASE,
     allow_names_what_is_served,
@@ -117,8 +117,8 @@ DOCUMENT = json.loads(encoded(ROUTES, DESCRIBED))
 ROUTE_OF = {(route.method, route.path): route for route in ROUTES}
 
 # The node's calls to generated targets must go nowhere.
-NOBODY = "http://127.0.0.1:1/hook"
-schemathesis.openapi.format("uri", st.just(NOBODY))
+NO_OWNER = "http://127.0.0.1:1/hook"
+schemathesis.openapi.format("uri", st.just(NO_OWNER))
 schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
 
 TOKEN_OF = {
@@ -181,7 +181,7 @@ class Served:
     def living(self, path: str) -> dict[str, str]:
         """Create the target of an operation's path; return the path's parameters."""
         if path.startswith(f"{BASE}/workers/subscriptions/"):
-            wanted = {"callbackUrl": NOBODY, "eventTypes": ["elsewhere"]}
+            wanted = {"callbackUrl": NO_OWNER, "eventTypes": ["elsewhere"]}
             made = self.send("/workers/subscriptions", wanted, token="worker")
             return {"id": made["subscriptionId"]}
         task = {"command": "living", "payload": {}, "maxAttempts": 1}

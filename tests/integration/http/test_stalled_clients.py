@@ -30,12 +30,14 @@ async def closed_by_the_node(reader: asyncio.StreamReader) -> bytes:
     [
         b"POST",
         b"POST /v1/codeq/tasks HTTP/1.1\r\nHost: node\r\nX-Half: y",
+        ASK + b"GET /hea",
+        ASK + ASK + b"GET /hea",
     ],
 )
 async def test_a_client_that_stalls_in_a_head_loses_its_connection(
     node_with: Running, sent: bytes
 ) -> None:
-    """The part of the head that came does not matter."""
+    """The part of the head that came, and the requests before it, do not matter."""
     async with node_with(**QUICK) as node:
         reader, writer = await node.connect()
         writer.write(sent)
@@ -225,7 +227,7 @@ async def test_requests_in_a_row_are_answered_in_order(node_with: Running) -> No
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", ASK])
 async def test_stalled_clients_cannot_keep_all_places(node_with: Running, sent: bytes) -> None:
     """Each place becomes free in time, although no client releases it."""
-    async with node_with(**QUICK, idle_timeout_ms=300, connections_max=3) as node:
+    async with node_with(**QUICK, idle_timeout_ms=300, connections_max=6) as node:
         async with asyncio.timeout(DEADLINE_S):
             while (await node.get("/healthz")).status == 200:
                 # One more than there are places, because the last answer may still hold one.
@@ -238,8 +240,8 @@ async def test_stalled_clients_cannot_keep_all_places(node_with: Running, sent: 
 
 
 async def test_connections_beyond_the_bound_are_turned_away(node_with: Running) -> None:
-    """They are accepted again as soon as there is room."""
-    async with node_with(connections_max=2) as node:
+    """An address has half of them; they are accepted again as soon as there is room."""
+    async with node_with(connections_max=4) as node:
         first, second = await node.connect(), await node.connect()
         for _, writer in (first, second):
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.core.subscribing import SUBSCRIPTIONS_MAX
+from codeq_cluster.core.items import SUBSCRIPTIONS_MAX
 from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
 from tests.integration.http.client import Answer, Client, running
 from tests.integration.http.operating import delete, pages, walked

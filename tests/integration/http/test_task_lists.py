@@ -35,6 +35,20 @@ async def _one_of_each(node: Client, command: str) -> dict[str, set[str]]:
     }
 
 
+async def test_the_beginning_of_an_id_finds_its_task(node: Client) -> None:
+    """Another tenant's ids are not found, and too short a beginning is refused."""
+    task_id = await node.create("short-id")
+    mine = await node.get(f"tasks?idPrefix={task_id[:13]}")
+    whole = await node.get(f"tasks?idPrefix={task_id}")
+    theirs = await Client(node.port, "other").get(f"tasks?idPrefix={task_id[:13]}")
+    short = await node.get(f"tasks?idPrefix={task_id[:7]}")
+    none = await node.get("tasks")
+
+    assert {"ids": [task_id], "more": False} == mine.json == whole.json
+    assert {"ids": [], "more": False} == theirs.json
+    assert [(400, "bad-prefix")] * 2 == [(each.status, each.json["code"]) for each in (short, none)]
+
+
 async def _until_after(node: Client, task_id: str) -> str:
     """Return a past instant at which the task had ended for a while."""
     ended = datetime.fromisoformat(str((await node.get(f"tasks/{task_id}")).json["updatedAt"]))

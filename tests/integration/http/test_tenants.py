@@ -18,8 +18,11 @@ import pytest_asyncio
 from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.http.middleware import Route
 from codeq_cluster.auth import Access
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, LimitSettings
-from tests.integration.http.client import BASE, Answer, Client, serving, single
+from tests.integration.http.asides import set_aside
+from tests.integration.http.client import BASE, Answer, Client, running_node, single
 from tests.integration.http.operating import died, finished
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -33,7 +36,13 @@ OF_A_TENANT = [
     if route.access not in (Access.OPEN, Access.OPERATOR) and route.path != f"{BASE}/raft/status"
 ]
 NAMED = [route for route in OF_A_TENANT if "{" in route.path]
-LISTS = [route for route in OF_A_TENANT if route.method == "GET" and "{" not in route.path]
+# Not lists: an id is found by a prefix (test_task_lists.py), keys are made (test_webhook_keys.py).
+NO_LISTS = (f"{BASE}/tasks", f"{BASE}/admin/webhooks/keys")
+LISTS = [
+    route
+    for route in OF_A_TENANT
+    if route.method == "GET" and "{" not in route.path and route.path not in NO_LISTS
+]
 # Bodies with which a route would act on the caller's own target; other routes get an empty one.
 BODIES: dict[str, dict[str, object]] = {
     "/result": {"status": "FAILED", "error": "stolen"},
@@ -45,8 +54,9 @@ QUERIES = {("DELETE", f"{BASE}/admin/topics/{{name}}"): "?deletionPolicy=Delete"
 class Owned:
     """The property of a tenant: a task in every state, and one of everything else."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, shards: Shards) -> None:
         self.client = client
+        self.shards = shards
         self.tasks: dict[str, str] = {}
         self.others: dict[str, str] = {}
 
@@ -63,6 +73,9 @@ class Owned:
         made = await client.post("workers/subscriptions", {"callbackUrl": URL})
         self.others["subscription"] = str(made.json["subscriptionId"])
         self.others["delivery"] = f"{self.tasks['dead']}.1"
+        self.others["aside"] = await set_aside(
+            self.shards, await client.create(QUEUE, delaySeconds=3600), tenant="theirs"
+        )
 
     @property
     def ids(self) -> list[str]:
@@ -90,7 +103,9 @@ class Owned:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
+async def running(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[Node, Client]]:
     """Run a node for this file alone: a tenant's view is compared as a whole."""
     directory = tmp_path_factory.mktemp("tenants")
     settings = replace(
@@ -99,14 +114,21 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client
             provider=ArtifactProvider.LOCAL, directory=directory / "artifacts"
         ),
     )
-    async with serving(settings) as client:
-        yield client
+    async with running_node(settings) as found:
+        yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def theirs(node: Client) -> Owned:
+async def node(running: tuple[Node, Client]) -> Client:
+    """Return a client of the node."""
+    return running[1]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def theirs(running: tuple[Node, Client]) -> Owned:
     """Create one of everything for a tenant."""
-    owned = Owned(Client(node.port, "theirs"))
+    node, client = running
+    owned = Owned(Client(client.port, "theirs"), node.parts.calls.router)
     await owned.make()
     return owned
 

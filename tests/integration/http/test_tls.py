@@ -18,7 +18,7 @@ import uvloop
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, TlsSettings
-from codeq_cluster.testing.certificates import Authority
+from tests.harness.certificates import Authority
 from tests.integration.http.client import (
     DEADLINE_S,
     Client,
@@ -250,9 +250,9 @@ async def test_a_client_that_stalls_in_the_handshake_loses_its_connection(tmp_pa
 
 
 async def test_connections_in_the_handshake_count(tmp_path: Path) -> None:
-    """They use places; connections beyond the bound are closed, and places become free again."""
+    """They use an address's half of the places; others are closed, until places are free again."""
     # Longer than it takes to use up all places, and to be served, on a busy machine.
-    async with serving(tmp_path, connections_max=3, header_timeout_ms=3000) as served:
+    async with serving(tmp_path, connections_max=6, header_timeout_ms=3000) as served:
 
         def dial() -> socket.socket:
             return socket.create_connection(("127.0.0.1", served.node.port))

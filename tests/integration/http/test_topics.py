@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from codeq_cluster.core.administering import PAUSES_MAX, TOPICS_MAX
+from codeq_cluster.core.items import PAUSES_MAX, TOPICS_MAX
 from tests.integration.http.client import Answer, Client
 from tests.integration.http.operating import delete, pages, walked
 
@@ -21,6 +21,10 @@ FULL = {
     "retentionSeconds": 60,
     "maxConsumers": 7,
     "weight": 2,
+    "timeoutSeconds": 30,
+    "backoffPolicy": "linear",
+    "backoffBaseSeconds": 2,
+    "backoffMaxSeconds": 60,
 }
 
 
@@ -72,6 +76,28 @@ async def test_a_topic_governs_its_queue_from_its_answer_on(node: Client) -> Non
     assert 2 == (await node.get(f"tasks/{task_id}")).json["maxAttempts"]
     assert 204 == second.status
     assert "IN_PROGRESS" == (await node.claim("tp-governs"))["status"]
+
+
+async def test_a_task_s_time_limit_and_backoff_come_before_its_topic_s(node: Client) -> None:
+    """A topic's time limit is also the upper bound; of the backoff each field counts on its own."""
+    await put(
+        node,
+        "tp-handling",
+        {"timeoutSeconds": 60, "backoffPolicy": "fixed", "backoffBaseSeconds": 100},
+    )
+    plain, own, longer = [
+        await node.create("tp-handling", **said)
+        for said in ({}, {"timeoutSeconds": 9, "backoffBaseSeconds": 70}, {"timeoutSeconds": 90})
+    ]
+    claimed = (await node.post("tasks/claim/batch", {"commands": ["tp-handling"], "count": 3})).json
+    limits = {task["id"]: task["timeoutSeconds"] for task in claimed["tasks"]}
+    delays = [
+        (await node.post(f"tasks/{task_id}/nack", {})).json["delaySeconds"]
+        for task_id in (plain, own)
+    ]
+
+    assert {plain: 60, own: 9, longer: 60} == limits
+    assert [100, 70] == delays
 
 
 async def test_tiers_govern_the_creates_of_their_queue(node: Client) -> None:
@@ -173,6 +199,14 @@ async def test_topics_are_listed_page_by_page(node: Client) -> None:
         ({"maxConsumers": 10_001}, "maxConsumers", "must be between 0 and 10000"),
         ({"weight": 0}, "weight", "must be between 1 and 100"),
         ({"weight": 101}, "weight", "must be between 1 and 100"),
+        ({"timeoutSeconds": 0}, "timeoutSeconds", "must be between 1 and 31622400"),
+        ({"backoffBaseSeconds": -1}, "backoffBaseSeconds", "must be between 1 and 31622400"),
+        ({"backoffMaxSeconds": 10**9}, "backoffMaxSeconds", "must be between 1 and 31622400"),
+        (
+            {"backoffPolicy": "slower"},
+            "backoffPolicy",
+            "must be one of fixed, linear, exponential, exp_equal_jitter, exp_full_jitter",
+        ),
         ({"owner": "me"}, "owner", "unknown field"),
         ({"maxAttempts": 3, "version": 1}, "version", "unknown field"),
     ],
@@ -197,6 +231,8 @@ async def test_a_policy_out_of_bounds_is_refused_by_its_field(
         {"deadLetterTopicRef": "a" * 63},
         {"deadLetterTopicRef": "0"},
         {"retentionSeconds": 0, "maxConsumers": 0},
+        {"timeoutSeconds": 1, "backoffBaseSeconds": 1, "backoffMaxSeconds": 1},
+        {"timeoutSeconds": 31_622_400, "backoffPolicy": "fixed"},
         {"retentionSeconds": 2**31 - 1, "maxConsumers": 10_000},
     ],
 )
@@ -234,12 +270,24 @@ async def test_an_invalid_command_has_no_topic(node: Client, name: str) -> None:
     assert [(422, text)] * 3 == [(each.status, each.error) for each in answers]
 
 
+@pytest.mark.parametrize("name", ["%2E", "%2E%2E"])
+async def test_no_queue_is_made_that_no_path_can_name(node: Client, name: str) -> None:
+    """A client would resolve `.` and `..` in a path; one that exists can still be asked for."""
+    made = await put(node, name, {})
+    command = name.replace("%2E", ".")
+    created = await node.post("tasks", {"command": command, "payload": {}})
+
+    assert (422, "topicName") == (made.status, made.json["field"])
+    assert (400, "invalid-command") == (created.status, created.json["code"])
+    assert 404 == (await node.get(f"admin/topics/{name}")).status
+
+
 async def test_a_tenant_has_so_many_topics_and_pauses_and_no_more(node: Client) -> None:
     """Existing ones can be changed, and a deletion makes room; each tenant has its own bound."""
 
     async def each_of(verb: str, path: str, numbers: range) -> list[Answer]:
         async def one(number: int) -> Answer:
-            return await node.send(verb, f"admin/{path.format(number)}", b"{}", token="rulers")
+            return await node.send(verb, f"admin/{path.format(number)}", b"{}", token="bounded")
 
         return [
             answer
@@ -254,7 +302,7 @@ async def test_a_tenant_has_so_many_topics_and_pauses_and_no_more(node: Client) 
     [topic] = await each_of("PUT", "topics/t-{}", range(TOPICS_MAX, TOPICS_MAX + 1))
     [pause] = await each_of("POST", "queues/q-{}/pause", range(PAUSES_MAX, PAUSES_MAX + 1))
     again = await each_of("PUT", "topics/t-{}", range(1))
-    await delete(node, "admin/topics/t-7?deletionPolicy=Delete", token="rulers")
+    await delete(node, "admin/topics/t-7?deletionPolicy=Delete", token="bounded")
     room = await each_of("PUT", "topics/t-{}", range(TOPICS_MAX, TOPICS_MAX + 1))
 
     assert {201} == {answer.status for answer in topics}

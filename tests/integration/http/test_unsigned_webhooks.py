@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
-from codeq_cluster.webhooks.signing import signature
+from codeq_cluster.settings import LimitSettings, SigningKeys, Unsigned, WebhookSettings
+from codeq_cluster.webhooks.signing import signature, tenant_key
 from tests.integration.http.client import Client, eventually, running
 from tests.integration.http.operating import walked
 from tests.integration.webhooks.target import listening
@@ -22,6 +23,10 @@ SIGNED = WebhookSettings(allow_private=True, hmac_secret=SECRET)
 TEXT = (
     "webhooks are not configured (set webhookHmacSecret, which signs them, or webhooks.unsigned "
     "to allow)"
+)
+SHARED = (
+    "webhooks are signed with one secret for all tenants: a tenant can pose as another one to its "
+    "receivers"
 )
 REFUSED = (TEXT, "webhooks-not-configured")
 HOOK = "https://1.1.1.1/done"
@@ -81,13 +86,18 @@ async def test_callbacks_accepted_before_are_held_back_and_signed_later(tmp_path
     unix_s = int(heard.headers["X-CodeQ-Timestamp"])
     assert [(f"{task_id}.1", 0)] == [(each["id"], each["attempts"]) for each in dead]
     assert 0 == unsigned
-    assert signature(SECRET, unix_s=unix_s, body=heard.body) == heard.headers["X-CodeQ-Signature"]
+    key = tenant_key(SECRET, "acme", 1)
+    assert signature(key, unix_s=unix_s, body=heard.body) == heard.headers["X-CodeQ-Signature"]
 
 
 @pytest.mark.parametrize(
     ("webhooks", "said"),
     [
         (SIGNED, "webhooks are signed"),
+        (
+            replace(SIGNED, signing_keys=SigningKeys.CLUSTER),
+            SHARED,
+        ),
         (WebhookSettings(unsigned=Unsigned.ALLOW), "webhooks are sent unsigned"),
         (WebhookSettings(), "webhooks and subscriptions are refused"),
         # A secret is used even where unsigned calls are allowed.
@@ -98,9 +108,9 @@ async def test_the_log_of_the_start_says_which_it_is(
     webhooks: WebhookSettings, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log also says whether artifacts are accepted."""
-    with caplog.at_level(logging.INFO, "codeq_cluster.node.offers"):
+    with caplog.at_level(logging.INFO, "codeq_cluster.node.features"):
         async with running(tmp_path, LimitSettings(), webhooks):
             pass
-    told = [each.message for each in caplog.records if each.name == "codeq_cluster.node.offers"]
+    told = [each.message for each in caplog.records if each.name == "codeq_cluster.node.features"]
 
     assert ["artifacts are refused", said] == told

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from codeq_cluster.api.app import ACCESS_LOG, WAITS, WHOLE_ROUTES
+from codeq_cluster.api.app import ACCESS_LOG, STRANGERS, WAITS, WHOLE_ROUTES
 from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.call import Asked
+from codeq_cluster.api.http.callers import Callers
 from codeq_cluster.api.http.middleware import Answering
+from codeq_cluster.api.http.strangers import Strangers
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.api.http.whole_requests import WholeRoutes
 from codeq_cluster.api.server import HttpServer
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import LimitSettings, ProxySettings
 from codeq_cluster.telemetry import Metrics
 from tests.integration.http.client import DEADLINE_S, Client, read_answer
 from tests.integration.http.client import Answer as Read
@@ -45,6 +47,8 @@ _REQUESTS = {
     ),
     "an id too long": (f"tasks/{'a' * 129}/heartbeat", b"{}"),
 }
+_TWICE = b"X-Twice: a\r\nX-Twice: b\r\n"  # The fast parser leaves such a request to the library.
+_LIBRARY = b"GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n"
 _IDLE = {"idle_timeout_ms": 2000}
 
 
@@ -70,8 +74,7 @@ async def test_an_answer_is_the_same_either_way(node: Client, name: str, token: 
     head = node.head("POST", path, len(body), token=token, X_Request_Id="the-same")
     reader, writer = await _kept(node)
     answers = []
-    # The fast parser leaves a request with a repeated header to the library.
-    for more in (b"", b"X-Twice: a\r\nX-Twice: b\r\n"):
+    for more in (b"", _TWICE):
         writer.write(head[:-2] + more + b"\r\n" + body)
         async with asyncio.timeout(DEADLINE_S):
             answers.append(await read_answer(reader))
@@ -135,6 +138,81 @@ async def test_the_next_request_of_a_connection_is_not_begun_during_an_answer() 
 
     assert not begun
     assert [b"first", b"second"] == answers
+
+
+@pytest.mark.parametrize("first", [b"", _LIBRARY, b"POST /tasks HTTP/1.1"])
+async def test_a_request_is_not_read_apart_from_the_head_it_continues(first: bytes) -> None:
+    """Bytes that follow a part of a head belong to that head, whatever they look like."""
+    first = _request(b"whole") if first.startswith(b"POST") else first
+    async with _serving() as (server, served):
+        served.go_on.set()
+        reader, writer = await _connected(server, served)
+        writer.write(first + b"GET /healthz HTTP/1.1\r\nX-Glued: ")
+        if first:
+            assert 200 == (await read_answer(reader)).status
+        # A later connection has been served, so the bytes sent before it have arrived.
+        await _connected(server, served)
+        writer.write(_request(b"not a request"))
+        answer = await read_answer(reader)
+
+    assert (200, b"healthy") == (answer.status, answer.body)
+
+
+async def test_a_request_that_follows_an_offer_to_upgrade_is_served() -> None:
+    """The library would drop the bytes that follow such a request in one packet."""
+    offer = _LIBRARY[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    async with _serving() as (server, served):
+        served.go_on.set()
+        reader, writer = await _connected(server, served)
+        writer.write(offer + _request(b"kept")[:-2])
+        answers = [(await read_answer(reader)).body]
+        writer.write(b"pt")
+        answers.append((await read_answer(reader)).body)
+
+    assert [b"healthy", b"kept"] == answers
+
+
+@pytest.mark.parametrize("tail", [b"0\r\nX-Late: a\r\n\r\n", b"0;a=b\r\n\r\n"])
+async def test_a_trailer_is_no_header_of_the_next_request(tail: bytes) -> None:
+    """The library would add it there, so the connection ends with the request that has one."""
+    head = b"POST /tasks HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"
+    async with _serving() as (server, served):
+        served.go_on.set()
+        reader, writer = await _connected(server, served)
+        writer.write(head + b"0\r\n\r\n" + head + tail + _LIBRARY)
+        answers = [await read_answer(reader) for _ in range(2)]
+        rest = await reader.read()
+
+    assert [b"ab", b"ab"] == [each.body for each in answers]
+    assert (None, "close") == tuple(each.headers.get("connection") for each in answers)
+    assert b"" == rest
+
+
+async def test_good_requests_are_served_before_a_bad_one_in_their_packet() -> None:
+    """Each is answered in order, and the connection ends with the bad one."""
+    async with _serving() as (server, served):
+        served.go_on.set()
+        reader, writer = await _connected(server, served)
+        writer.write(_request(b"good") + _LIBRARY + _request(b"good") + b"bad\r\n\r\n" + _LIBRARY)
+        answers = [await read_answer(reader) for _ in range(4)]
+        rest = await reader.read()
+
+    assert [200, 200, 200, 400] == [each.status for each in answers]
+    assert ([b"good", b"healthy", b"good"], b"") == ([each.body for each in answers[:3]], rest)
+
+
+async def test_a_head_begun_during_an_answer_ends_neither_the_answer_nor_the_limit() -> None:
+    """A part of a head closes the connection in time, but not before the answer."""
+    async with _serving(LimitSettings(header_timeout_ms=100)) as (server, served):
+        reader, writer = await _connected(server, served)
+        writer.write(_request(b"first", _TWICE))
+        writer.write(_LIBRARY[:-2])
+        await served.begun.wait()
+        asyncio.get_running_loop().call_later(0.35, served.go_on.set)
+        answer = await read_answer(reader)
+        rest = await reader.read()
+
+    assert (b"first", b"") == (answer.body, rest)
 
 
 async def test_a_client_that_goes_away_cancels_its_request() -> None:
@@ -275,7 +353,10 @@ async def _serving(
 ) -> AsyncIterator[tuple[HttpServer, _Served]]:
     served = _Served()
     app = web.Application()
-    app[ACCESS_LOG], app[WAITS] = AccessLog("never"), Waits()
+    callers = Callers(ProxySettings())
+    app[ACCESS_LOG] = AccessLog("never", callers)
+    app[WAITS] = Waits(LimitSettings())
+    app[STRANGERS] = Strangers(limits or LimitSettings(), callers)
     whole = app[WHOLE_ROUTES] = WholeRoutes[Answering]("/tasks", body_bytes_max=2**20)
     whole.add("/tasks", served.answer)
 
@@ -315,5 +396,6 @@ async def _connected(
     return reader, writer
 
 
-def _request(body: bytes) -> bytes:
-    return b"POST /tasks HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+def _request(body: bytes, lines: bytes = b"") -> bytes:
+    head = b"POST /tasks HTTP/1.1\r\nHost: node\r\n%bContent-Length: %d\r\n\r\n"
+    return head % (lines, len(body)) + body

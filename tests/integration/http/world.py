@@ -28,7 +28,7 @@ from codeq_cluster.settings import (
     StaticToken,
     WebhookSettings,
 )
-from codeq_cluster.testing.ports import dead_url
+from tests.harness.ports import dead_url
 from tests.integration.http.client import BASE, Answer, Client, eventually, serving, single
 
 # The first tenant owns the targets.
@@ -38,7 +38,7 @@ ROLES = ("producer", "unscoped", "worker", "admin", "operator")
 # Each name is also a token, except the first, which sends none.
 CALLERS = ("", *(f"{role}-of-{tenant}" for tenant in TENANTS for role in ROLES))
 
-NOBODY = "http://127.0.0.1:9/nobody"
+NO_OWNER = "http://127.0.0.1:9/nobody"
 BACKUP = "20260131T123000000Z-5f0c4a2e"
 OUTSIDE_BASE = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs")
 
@@ -55,9 +55,11 @@ BODIES: dict[str, dict[str, object] | bytes] = {
         "results": [{"taskId": "none", "status": "COMPLETED", "result": {}}]
     },
     "PUT /tasks/{id}/artifacts/{artifact}": b"content",
-    "POST /workers/subscriptions": {"callbackUrl": NOBODY},
+    "POST /workers/subscriptions": {"callbackUrl": NO_OWNER},
     "PUT /admin/topics/{name}": {"maxAttempts": 3},
     "POST /admin/deliveries/replay": {"all": True},
+    "POST /admin/aside/retry": {"all": True},
+    "POST /admin/cluster/aside/retry": {"all": True},
     "POST /admin/import": encode_arrivals(Arrivals()),
     "POST /admin/cluster/transfer": {"shard": 0, "to": "n1"},
     "POST /admin/cluster/join": {
@@ -151,7 +153,7 @@ class World:
                 self.fixed["delivery"] = await self._undelivered()
             return self.fixed["delivery"]
         if path.startswith("/workers/subscriptions"):
-            body = {"callbackUrl": NOBODY}
+            body = {"callbackUrl": NO_OWNER}
             made = await self._done("worker", "POST", "workers/subscriptions", body)
             return str(made["subscriptionId"])
         if "/dlq/" in path:

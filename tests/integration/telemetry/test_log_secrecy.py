@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import ADMIN_TOKEN
-from codeq_cluster.testing.http import HttpClient
-from codeq_cluster.testing.waiting import until
+from tests.harness.cluster import LocalCluster
+from tests.harness.http import HttpClient
+from tests.harness.node_process import ADMIN_TOKEN
+from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TOKEN = "sesame-open-7f3a"
 FORGED = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJzZXNhbWUtZm9yZ2VkIn0."
-# Every request of a test contains one of these words, and no log line may.
-SECRETS = ("sesame", "eyJ", "turnip")
+# Every request of a test or its answer contains one of these words, and no log line may.
+SECRETS = ("sesame", "eyJ", "turnip", "cqwh_")
 _SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
 _AUTH = {
     "tenantFallback": "default",
@@ -71,6 +71,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loc
         "auth": _AUTH,
         "limits": {"maxBodyBytes": 65_536},
         "webhooks": {"allowPrivate": True},
+        "webhookHmacSecret": "the turnip that signs",
     }
     async with LocalCluster(
         tmp_path_factory.mktemp("talkative"), shards=2, settings=settings
@@ -155,6 +156,8 @@ async def _all_kinds(sender: Sender) -> None:
     await send("POST", f"{base}/tasks/claim", {"commands": ["turnip"]}, **_NARROW)
     await send("GET", f"{base}/admin/queues/turnip", **_PRODUCER)
     await send("GET", f"{base}/admin/queues?turnip", **_PRODUCER)
+    assert "cqwh_" in str(await send("GET", f"{base}/admin/webhooks/keys", **_PRODUCER))
+    assert "cqwh_" in str(await send("POST", f"{base}/admin/webhooks/keys/rotate", **_PRODUCER))
     await send("GET", f"{base}/raft/status", **_PRODUCER)
     for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"):
         await send("GET", f"{path}?turnip", **_PRODUCER)

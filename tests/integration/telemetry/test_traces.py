@@ -23,12 +23,12 @@ from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import LimitSettings, OtlpProtocol, TracingSettings
 from codeq_cluster.telemetry.exporters import LOGS
 from codeq_cluster.telemetry.spans import FLUSH_S, Spans
-from codeq_cluster.testing.accounting import RecordedOutcome
-from codeq_cluster.testing.certificates import Authority
-from codeq_cluster.testing.client import RecordingClient, answered
-from codeq_cluster.testing.cluster import LocalCluster
-from codeq_cluster.testing.harness import PRODUCER_TOKEN, WORKER_TOKENS
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
+from tests.harness.accounting import RecordedOutcome
+from tests.harness.certificates import Authority
+from tests.harness.client import RecordingClient, answered
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import PRODUCER_TOKEN, WORKER_TOKENS
 from tests.integration.http.client import Client, single
 from tests.integration.telemetry.collector import Collector, Seen, collecting_by_grpc
 from tests.integration.webhooks.target import listening, sending
@@ -285,9 +285,9 @@ async def test_a_call_that_is_not_made_leaves_no_span(collector: Collector) -> N
     breaker = CircuitBreaker(now_s=lambda: 0.0, failures_max=1)
 
     async with sending(breaker=breaker) as sender:
-        silent = await sender.post(away, b"{}", delivery="d1", span=span)
-        deferred = await sender.post(away, b"{}", delivery="d2", span=span)
-        refused = await sender.post("ftp://away/", b"{}", delivery="d3", span=span)
+        silent = await sender.post(away, b"{}", tenant="acme", delivery="d1", span=span)
+        deferred = await sender.post(away, b"{}", tenant="acme", delivery="d2", span=span)
+        refused = await sender.post("ftp://away/", b"{}", tenant="acme", delivery="d3", span=span)
     await spans.stop()
 
     seen = await collector.until(lambda spans: of_trace(spans, trace_id)["webhook"])

@@ -68,9 +68,12 @@ async def fine(request: web.Request) -> web.StreamResponse:
 
 @contextlib.asynccontextmanager
 async def listening(
-    handler: Handler = fine, *, tls: ssl.SSLContext | None = None
+    handler: Handler = fine, *, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1"
 ) -> AsyncIterator[Listener]:
-    """Run a target on loopback until the end of the block."""
+    """Run a target on loopback until the end of the block.
+
+    At 0.0.0.0 it is as many hosts as loopback has addresses.
+    """
     listener = Listener()
 
     async def serve(request: web.Request) -> web.StreamResponse:
@@ -81,7 +84,7 @@ async def listening(
     app.router.add_route("*", "/{path:.*}", serve)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    await web.TCPSite(runner, address, 0, ssl_context=tls).start()
     listener.port = runner.addresses[0][1]
     listener.url = f"{'https' if tls else 'http'}://127.0.0.1:{listener.port}"
     try:

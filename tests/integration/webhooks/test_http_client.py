@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from typing import Any
 
 import pytest
 import uvloop
@@ -16,7 +18,7 @@ from aiohttp import web
 from codeq_cluster.settings import WebhookSettings
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
 from codeq_cluster.webhooks.http_client import ANSWER_BYTES_MAX, Sent
-from codeq_cluster.webhooks.signing import signature
+from codeq_cluster.webhooks.signing import key_id, signature, tenant_key
 from tests.integration.webhooks.target import Listener, listening, sending
 
 BODY = b'{"taskId":"t1"}'
@@ -30,12 +32,15 @@ async def test_a_body_arrives_unchanged_and_signed() -> None:
         sent = await sender.post(
             f"{target.url}/done?x=1",
             BODY,
+            tenant="acme",
             delivery="d1",
             trace_parent="00-a-b-01",
             trace_state="k=v",
         )
 
     [heard] = target.heard
+    key = tenant_key(SECRET, "acme", 1)
+    signed = signature(key, unix_s=int(heard.headers["X-CodeQ-Timestamp"]), body=BODY)
     assert Sent(ok=True, status=200) == sent
     assert ("/done", BODY) == (heard.path, heard.body)
     assert {
@@ -47,35 +52,47 @@ async def test_a_body_arrives_unchanged_and_signed() -> None:
         "Accept-Encoding": "identity",
         "X-CodeQ-Delivery": "d1",
         "X-CodeQ-Timestamp": heard.headers["X-CodeQ-Timestamp"],
-        "X-CodeQ-Signature": signature(
-            SECRET, unix_s=int(heard.headers["X-CodeQ-Timestamp"]), body=BODY
-        ),
+        "X-CodeQ-Signature": signed,
+        "X-CodeQ-Signatures": f"{key_id(key)}={signed}",
         "traceparent": "00-a-b-01",
         "tracestate": "k=v",
     } == heard.headers
 
 
 async def test_both_secrets_verify_while_there_are_two() -> None:
-    """A receiver that knows either secret accepts the body as genuine."""
+    """A receiver that knows a key of either secret accepts the body as genuine."""
     settings = WebhookSettings(
         allow_private=True, hmac_secret=SECRET, hmac_previous_secret=PREVIOUS
     )
     async with listening() as target, sending(settings) as sender:
-        await sender.post(target.url, BODY, delivery="d1")
+        await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
     headers = target.heard[0].headers
     unix_s = int(headers["X-CodeQ-Timestamp"])
-    assert signature(SECRET, unix_s=unix_s, body=BODY) == headers["X-CodeQ-Signature"]
-    assert signature(PREVIOUS, unix_s=unix_s, body=BODY) == headers["X-CodeQ-Signature-Previous"]
+    new, old = (
+        signature(tenant_key(secret, "acme", 1), unix_s=unix_s, body=BODY)
+        for secret in (SECRET, PREVIOUS)
+    )
+    assert new == headers["X-CodeQ-Signature"]
+    assert [new, old] == [
+        each.partition("=")[2] for each in headers["X-CodeQ-Signatures"].split(", ")
+    ]
 
 
 async def test_without_a_secret_nothing_is_signed() -> None:
     """A trace that is not valid in a header is left out, too."""
     async with listening() as target, sending() as sender:
         await sender.post(
-            target.url, BODY, delivery="d1", trace_parent="00-a-b-01", trace_state="k=\udce9\n"
+            target.url,
+            BODY,
+            tenant="acme",
+            delivery="d1",
+            trace_parent="00-a-b-01",
+            trace_state="k=\udce9\n",
         )
-        await sender.post(target.url, BODY, delivery="d2", trace_parent="x\r\nX-Evil: 1")
+        await sender.post(
+            target.url, BODY, tenant="acme", delivery="d2", trace_parent="x\r\nX-Evil: 1"
+        )
 
     sent = [{name.lower() for name in heard.headers} for heard in target.heard]
     assert "x-codeq-signature" not in sent[0] | sent[1]
@@ -88,7 +105,7 @@ async def test_a_body_of_megabytes_arrives() -> None:
     """The largest result with the largest error fits one delivery."""
     body = b"x" * 3 * 2**20
     async with listening() as target, sending() as sender:
-        sent = await sender.post(target.url, body, delivery="d1")
+        sent = await sender.post(target.url, body, tenant="acme", delivery="d1")
 
     assert sent.ok
     assert body == target.heard[0].body
@@ -100,7 +117,7 @@ async def test_connections_serve_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("codeq_cluster.webhooks.http_client._IDLE_S", 60.0)
     async with listening() as target, sending() as sender:
         for delivery in ("d1", "d2", "d3"):
-            await sender.post(target.url, BODY, delivery=delivery)
+            await sender.post(target.url, BODY, tenant="acme", delivery=delivery)
 
     assert 1 == len({heard.peer for heard in target.heard})
 
@@ -121,12 +138,12 @@ async def test_a_connection_serves_again_though_its_answer_came_late(
         return answer
 
     async with listening(late) as target, listening() as other, sending() as sender:
-        first = asyncio.create_task(sender.post(target.url, BODY, delivery="d1"))
+        first = asyncio.create_task(sender.post(target.url, BODY, tenant="acme", delivery="d1"))
         await target.arrived(1)
         # After another request and its answer, the head of the first answer has arrived.
-        await sender.post(other.url, BODY, delivery="d2")
+        await sender.post(other.url, BODY, tenant="acme", delivery="d2")
         release.set()
-        sent = [await first, await sender.post(target.url, BODY, delivery="d3")]
+        sent = [await first, await sender.post(target.url, BODY, tenant="acme", delivery="d3")]
 
     assert [True, True] == [each.ok for each in sent]
     assert 1 == len({heard.peer for heard in target.heard})
@@ -140,7 +157,7 @@ async def test_anything_but_2xx_is_a_failure(status: int) -> None:
         return web.Response(status=status)
 
     async with listening(answer) as target, sending() as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
     assert Sent(status=status, error=f"status {status}") == sent
 
@@ -154,7 +171,7 @@ async def test_a_redirect_is_a_failure_and_is_not_followed(status: int) -> None:
             return web.Response(status=status, headers={"Location": f"{inside.url}/admin"})
 
         async with listening(redirect) as target, sending() as sender:
-            sent = await sender.post(target.url, BODY, delivery="d1")
+            sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
     assert Sent(status=status, error=f"status {status}: redirects are not followed") == sent
     assert 1 == len(target.heard)
@@ -188,7 +205,7 @@ async def test_a_target_can_ask_for_patience(
         return web.Response(status=503, headers={"Retry-After": header})
 
     async with listening(answer) as target, sending() as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
     assert 503 == sent.status
     assert at_least_s <= sent.retry_after_s <= at_most_s
@@ -208,11 +225,11 @@ async def test_a_target_that_does_not_answer_in_time_is_given_up() -> None:
     # Long enough for the request to arrive, on a busy machine too.
     settings = WebhookSettings(allow_private=True, hmac_secret=SECRET, timeout_seconds=2)
     async with listening(never) as target, sending(settings) as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
         await gone.wait()
 
         assert Sent(error="no answer within 2 s") == sent
-        assert 4 == sender.room(target.url)
+        assert 4 == sender.room("acme", target.url)
 
 
 async def test_a_refused_connection_is_a_failure() -> None:
@@ -220,7 +237,7 @@ async def test_a_refused_connection_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with sending() as sender:
-        sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, delivery="d1")
+        sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, tenant="acme", delivery="d1")
 
     assert (False, 0) == (sent.ok, sent.status)
     assert "no connection" in sent.error
@@ -243,7 +260,7 @@ async def test_an_answer_that_is_not_http_is_a_failure(said: bytes) -> None:
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server, sending() as sender:
-        sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, delivery="d1")
+        sent = await sender.post(f"http://127.0.0.1:{port}/", BODY, tenant="acme", delivery="d1")
 
     assert (False, 0) == (sent.ok, sent.status)
     assert sent.error.startswith("no answer: ")
@@ -268,7 +285,7 @@ async def test_an_endless_answer_is_cut_off_and_its_status_counts() -> None:
         return answer
 
     async with listening(endless) as target, sending() as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
         await gone.wait()
 
     assert Sent(ok=True, status=200) == sent
@@ -289,7 +306,7 @@ async def test_an_answer_that_trickles_is_not_waited_for() -> None:
         return answer
 
     async with listening(trickle) as target, sending() as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
         await gone.wait()
 
     assert Sent(ok=True, status=200) == sent
@@ -306,15 +323,16 @@ async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
     async with listening(slow) as target, listening() as other, sending() as sender:
         async with asyncio.TaskGroup() as posts:
             posting = [
-                posts.create_task(sender.post(target.url, BODY, delivery=f"d{n}")) for n in range(4)
+                posts.create_task(sender.post(target.url, BODY, tenant="acme", delivery=f"d{n}"))
+                for n in range(4)
             ]
             await target.arrived(4)
-            full = await sender.post(target.url, BODY, delivery="d4")
-            room = (sender.room(target.url), sender.room(other.url))
-            elsewhere = await sender.post(other.url, BODY, delivery="d5")
+            full = await sender.post(target.url, BODY, tenant="acme", delivery="d4")
+            room = (sender.room("acme", target.url), sender.room("acme", other.url))
+            elsewhere = await sender.post(other.url, BODY, tenant="acme", delivery="d5")
             heard = len(target.heard)
             release.set()
-        again = await sender.post(target.url, BODY, delivery="d4")
+        again = await sender.post(target.url, BODY, tenant="acme", delivery="d4")
 
     assert full.deferred
     assert full.retry_after_s > 0
@@ -324,27 +342,61 @@ async def test_a_slow_host_is_held_to_its_places_and_others_go_on() -> None:
     assert again.ok
 
 
-async def test_no_more_requests_are_under_way_than_may_be() -> None:
-    """The bound holds over all hosts together."""
+async def test_a_tenant_that_fills_or_fails_a_host_delays_no_other_tenant_there() -> None:
+    """Both name the same host; its places and its circuit are counted for each of them."""
     release = asyncio.Event()
 
-    async def slow(request: web.Request) -> web.StreamResponse:
-        await release.wait()
-        return web.Response()
+    async def by_path(request: web.Request) -> web.StreamResponse:
+        if request.path == "/slow":
+            await release.wait()
+        return web.Response(status=500 if request.path == "/broken" else 200)
 
-    settings = WebhookSettings(
-        allow_private=True, hmac_secret=SECRET, per_host_concurrency=1, concurrency=1
-    )
-    async with listening(slow) as target, listening() as other, sending(settings) as sender:
+    breaker = CircuitBreaker(now_s=lambda: 0.0, failures_max=1)
+    async with listening(by_path) as target, sending(breaker=breaker) as sender:
+
+        async def post(path: str, tenant: str) -> Sent:
+            return await sender.post(target.url + path, BODY, tenant=tenant, delivery="d1")
+
         async with asyncio.TaskGroup() as posts:
-            posts.create_task(sender.post(target.url, BODY, delivery="d1"))
-            await target.arrived(1)
-            full = await sender.post(other.url, BODY, delivery="d2")
+            for _ in range(4):
+                posts.create_task(post("/slow", "acme"))
+            await target.arrived(4)
+            beside_the_slow = await post("/", "globex")
             release.set()
-        again = await sender.post(other.url, BODY, delivery="d2")
+        await post("/broken", "acme")
+        own, beside_the_broken = await post("/", "acme"), await post("/", "globex")
 
-    assert full.deferred
-    assert again.ok
+    assert (True, True) == (beside_the_slow.ok, beside_the_broken.ok)
+    assert own.deferred
+
+
+async def test_slow_names_of_one_tenant_take_no_threads_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A look-up keeps its thread after its request was given up, and counts until then."""
+    release, of_the_system = threading.Event(), socket.getaddrinfo
+
+    def name_server(name: str, *rest: Any, **options: Any) -> Any:
+        if name.startswith("slow"):
+            release.wait()
+        return of_the_system(name, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", name_server)
+    settings = WebhookSettings(
+        allow_private=True, hmac_secret=SECRET, concurrency=8, timeout_seconds=1
+    )
+    async with listening() as target, sending(settings) as sender:
+        for _ in range(2):
+            slow = (
+                sender.post(f"http://slow{n}.example/", BODY, tenant="acme", delivery="d1")
+                for n in range(4)
+            )
+            await asyncio.gather(*slow)
+        url = f"http://localhost:{target.port}/"
+        sent = await sender.post(url, BODY, tenant="globex", delivery="d2")
+        release.set()
+
+    assert sent.ok
 
 
 async def test_a_host_that_fails_is_left_alone_and_found_again() -> None:
@@ -359,10 +411,10 @@ async def test_a_host_that_fails_is_left_alone_and_found_again() -> None:
     async with listening(answer) as target, sending(breaker=breaker) as sender:
 
         async def post() -> Sent:
-            return await sender.post(target.url, BODY, delivery="d1")
+            return await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
         failures = [(await post()).status for _ in range(3)]
-        opened, room = await post(), sender.room(target.url)
+        opened, room = await post(), sender.room("acme", target.url)
         heard = len(target.heard)
         now_s = 5.0
         probe, reopened = await post(), await post()
@@ -386,7 +438,7 @@ async def test_a_refusal_of_one_caller_does_not_stop_the_others() -> None:
     breaker = CircuitBreaker(now_s=lambda: 0.0, failures_max=1)
     async with listening(gone) as target, sending(breaker=breaker) as sender:
         for delivery in ("d1", "d2", "d3"):
-            sent = await sender.post(target.url, BODY, delivery=delivery)
+            sent = await sender.post(target.url, BODY, tenant="acme", delivery=delivery)
 
     assert (410, False) == (sent.status, sent.deferred)
 
@@ -401,16 +453,16 @@ async def test_a_cancelled_probe_leaves_its_place_to_another() -> None:
 
     breaker = CircuitBreaker(now_s=lambda: now_s, failures_max=1, cooldown_s=5.0)
     async with listening(never) as target, sending(breaker=breaker) as sender:
-        breaker.failed(f"127.0.0.1:{target.port}")
+        breaker.failed(("acme", f"127.0.0.1:{target.port}"))
         now_s = 5.0
-        probe = asyncio.create_task(sender.post(target.url, BODY, delivery="d1"))
+        probe = asyncio.create_task(sender.post(target.url, BODY, tenant="acme", delivery="d1"))
         await target.arrived(1)
-        during = sender.room(target.url)
+        during = sender.room("acme", target.url)
         probe.cancel()
         [outcome] = await asyncio.gather(probe, return_exceptions=True)
 
         assert isinstance(outcome, asyncio.CancelledError)
-        assert (0, 4) == (during, sender.room(target.url))
+        assert (0, 4) == (during, sender.room("acme", target.url))
 
 
 async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
@@ -420,7 +472,7 @@ async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     async with sending(lookup=lookup) as sender:
-        sent = await sender.post("http://hooks.example/", BODY, delivery="d1")
+        sent = await sender.post("http://hooks.example/", BODY, tenant="acme", delivery="d1")
 
     assert (0, False) == (sent.status, sent.deferred)
     assert "Name or service not known" in sent.error
@@ -429,7 +481,9 @@ async def test_a_name_that_does_not_resolve_is_a_failure() -> None:
 async def test_a_name_is_resolved_by_the_system() -> None:
     """The system resolves names unless a custom look-up is given."""
     async with listening() as target, sending() as sender:
-        sent = await sender.post(f"http://localhost:{target.port}/", BODY, delivery="d1")
+        sent = await sender.post(
+            f"http://localhost:{target.port}/", BODY, tenant="acme", delivery="d1"
+        )
 
     assert sent.ok
     assert f"localhost:{target.port}" == target.heard[0].headers["Host"]
@@ -438,8 +492,8 @@ async def test_a_name_is_resolved_by_the_system() -> None:
 async def test_an_invalid_url_is_refused_without_a_request() -> None:
     """A delivery to it can never succeed."""
     async with sending() as sender:
-        sent = await sender.post("ftp://hooks.example/", BODY, delivery="d1")
-        room = sender.room("ftp://hooks.example/")
+        sent = await sender.post("ftp://hooks.example/", BODY, tenant="acme", delivery="d1")
+        room = sender.room("acme", "ftp://hooks.example/")
 
     assert Sent(error="the URL is neither http nor https") == sent
     assert room > 0
@@ -456,7 +510,9 @@ async def test_proxies_and_cookies_play_no_part(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setenv(name, proxy.url)
         async with sending() as sender:
             for delivery in ("d1", "d2"):
-                await sender.post(f"http://localhost:{target.port}", BODY, delivery=delivery)
+                await sender.post(
+                    f"http://localhost:{target.port}", BODY, tenant="acme", delivery=delivery
+                )
 
     assert [] == proxy.heard
     assert [False, False] == ["Cookie" in heard.headers for heard in target.heard]
@@ -472,10 +528,10 @@ def test_the_sender_works_on_the_event_loop_of_nodes() -> None:
             return ("127.0.0.1",)
 
         async with listening() as target, sending() as sender:
-            sent = await sender.post(target.url, BODY, delivery="d1")
+            sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
             async with sending(strict, lookup=lookup) as guarded:
                 url = f"http://hooks.example:{target.port}/"
-                refused = await guarded.post(url, BODY, delivery="d2")
+                refused = await guarded.post(url, BODY, tenant="acme", delivery="d2")
             return sent, refused, target
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -41,8 +41,8 @@ async def test_a_name_that_later_resolves_to_this_machine_is_refused(address: st
     names = Rebinding(address)
     async with listening() as target, sending(STRICT, lookup=names) as sender:
         url = f"http://hooks.example:{target.port}/"
-        allowed = await Targets(allow_private=False, lookup=names).allows(url)
-        sent = await sender.post(url, BODY, delivery="d1")
+        allowed = await Targets(allow_private=False, lookup=names).allows(url, tenant="acme")
+        sent = await sender.post(url, BODY, tenant="acme", delivery="d1")
 
     assert allowed
     assert REFUSED == sent
@@ -58,7 +58,10 @@ async def test_a_refused_address_is_no_failure_of_its_host() -> None:
         return ("10.0.0.1",)
 
     async with sending(STRICT, lookup=lookup, breaker=breaker) as sender:
-        sent = [await sender.post("http://hooks.example/", BODY, delivery="d1") for _ in range(3)]
+        sent = [
+            await sender.post("http://hooks.example/", BODY, tenant="acme", delivery="d1")
+            for _ in range(3)
+        ]
 
     assert [REFUSED] * 3 == sent
 
@@ -77,8 +80,8 @@ async def test_a_url_that_names_this_machine_is_refused(host: str) -> None:
         url = f"http://{host}:{target.port}/"
         allowed = await Targets(
             allow_private=False, lookup=DnsResolver(threads_max=1).addresses
-        ).allows(url)
-        sent = await sender.post(url, BODY, delivery="d1")
+        ).allows(url, tenant="acme")
+        sent = await sender.post(url, BODY, tenant="acme", delivery="d1")
 
     assert not allowed
     assert not sent.ok

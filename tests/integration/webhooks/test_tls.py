@@ -56,7 +56,7 @@ async def test_a_target_whose_authority_is_unknown_is_refused(tmp_path: Path) ->
     """The body is not sent."""
     _, context = _certificate(tmp_path, "127.0.0.1")
     async with listening(tls=context) as target, sending() as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
     assert (False, 0) == (sent.ok, sent.status)
     assert "certificate verify failed" in sent.error
@@ -70,7 +70,7 @@ async def test_a_target_whose_authority_is_known_is_sent_to(
     certificate_file, context = _certificate(tmp_path, "127.0.0.1")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate_file))
     async with listening(tls=context) as target, sending() as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
     assert sent.ok
     assert [BODY] == [heard.body for heard in target.heard]
@@ -83,7 +83,7 @@ async def test_a_certificate_of_another_host_is_refused(
     certificate_file, context = _certificate(tmp_path, "127.0.0.2")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate_file))
     async with listening(tls=context) as target, sending() as sender:
-        sent = await sender.post(target.url, BODY, delivery="d1")
+        sent = await sender.post(target.url, BODY, tenant="acme", delivery="d1")
 
     assert (False, 0) == (sent.ok, sent.status)
     assert "mismatch" in sent.error

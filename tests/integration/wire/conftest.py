@@ -281,7 +281,6 @@ class HandMadePeer:
         node_id: str,
         session: int,
         incarnation: int = 1,
-        versions: tuple[int, int] = (1, 1),
     ) -> None:
         self._node = node
         self._reader = FrameReader()
@@ -291,7 +290,6 @@ class HandMadePeer:
                 cluster_id="c",
                 incarnation=incarnation,
                 secret=SECRET,
-                versions=versions,
             ),
             node.id,
             session=session,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import struct
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from codeq_cluster.errors import LinkLost, PeerUnreachable
 from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.wire.frames import FrameReader, plain_frame
 from codeq_cluster.wire.handshake import Accepting, LinkIdentity
-from codeq_cluster.wire.messages import lone_body, pack, raft_item, request_item
+from codeq_cluster.wire.messages import bundle, pack, raft_item, request_item
 from codeq_cluster.wire.refusals import HandshakeRefusal
 
 from .conftest import SECRET, SETTINGS, HandMadePeer, Join, Node, Nodes, Wire, eventually, joined
@@ -215,10 +216,10 @@ async def test_a_stranger_that_hangs_up_in_the_middle_is_counted(nodes: Nodes) -
         (lambda peer: struct.pack(">I", SETTINGS.frame_bytes_max + 17), "oversize"),
         (lambda peer: struct.pack(">I", 3), "garbage"),
         (lambda peer: peer.frame(b"\xff"), "garbage"),
-        (lambda peer: peer.frame(b"\x81\x09"), "schema"),
-        (lambda peer: peer.frame(b"\x83\x01\x00\x80"), "schema"),
+        (lambda peer: peer.frame(pack([[9]])), "schema"),
+        (lambda peer: peer.frame(pack([[1, 0, {}]])), "schema"),
         (lambda peer: struct.pack(">I", 17) + os.urandom(17), "mac"),
-        (lambda peer: (peer.frame(lone_body(None)), peer.frame(lone_body(None)))[1], "mac"),
+        (lambda peer: (peer.frame(bundle([])), peer.frame(bundle([])))[1], "mac"),
     ],
 )
 async def test_a_peer_that_breaks_the_rules_is_closed_alone(
@@ -233,7 +234,7 @@ async def test_a_peer_that_breaks_the_rules_is_closed_alone(
     await rogue.ended()
 
     assert 1 == bad(two, reason)
-    good.sink.write(good.frame(lone_body(raft_item(1, pack({"fine": True})))))
+    good.sink.write(good.frame(bundle([raft_item(1, pack({"fine": True}))])))
     await eventually(lambda: two.received == [("n3", 1, {"fine": True})])
 
 
@@ -256,7 +257,7 @@ async def test_strangers_cannot_keep_a_peer_out(nodes: Nodes, connect: Join) -> 
     two = await lone(nodes, handshake_timeout_ms=60_000)
     strangers = [await connect(two) for _ in range(10)]
     peer = await (await connect(two)).join()
-    peer.sink.write(peer.frame(lone_body(raft_item(0, pack({})))))
+    peer.sink.write(peer.frame(bundle([raft_item(0, pack({}))])))
     await eventually(lambda: len(two.received) == 1)
     for stranger in strangers[:7]:
         await stranger.ended()
@@ -265,16 +266,90 @@ async def test_strangers_cannot_keep_a_peer_out(nodes: Nodes, connect: Join) -> 
     assert not any(stranger.source.at_eof() for stranger in strangers[7:])
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_flood_of_fresh_connections_crowds_no_handshake_out(
+    nodes: Nodes, connect: Join, host: str
+) -> None:
+    """A member's address has places of its own, and an unknown one those of its share."""
+    two = await lone(nodes, handshake_timeout_ms=60_000)
+    two.running.know(dict.fromkeys(("n1", "n3"), f"{host}:1"))
+    peer = await connect(two)
+    proof = await peer.prove()
+    flood = [await _from("127.0.0.2", two) for _ in range(10)]
+    await eventually(lambda: refused(two, "crowded-out") >= 6)
+    await peer.join(proof)
+    peer.sink.write(peer.frame(bundle([raft_item(0, pack({}))])))
+    await eventually(lambda: len(two.received) == 1)
+    for raw in flood:
+        raw.close()
+
+    assert peer.session is not None
+
+
+async def test_a_member_keeps_its_places_against_many_addresses(
+    nodes: Nodes, connect: Join
+) -> None:
+    """Its address is known by its name alone, and by an earlier connection."""
+    two = await lone(nodes, handshake_timeout_ms=60_000)
+    two.running.know(dict.fromkeys(("n1", "n3"), "localhost:1"))
+    await (await connect(two, session=1)).join()
+    again = await connect(two, session=2)
+    proof = await again.prove()
+    flood = [await _from(f"127.0.0.{number}", two) for number in range(2, 12)]
+    await eventually(lambda: refused(two, "crowded-out") >= 6)
+    await again.join(proof)
+    for raw in flood:
+        raw.close()
+
+    assert again.session is not None
+
+
+async def test_a_node_comes_back_during_a_flood(nodes: Nodes) -> None:
+    """The flood goes on while it restarts, and until both directions are up again."""
+    one, two = await nodes.started("n1", "n2")
+    flooded, back = asyncio.Event(), asyncio.Event()
+
+    async def flood() -> None:
+        opened: list[socket.socket] = []
+        while not back.is_set():
+            opened.append(await _from("127.0.0.2", two))
+            if len(opened) > 20:
+                flooded.set()
+                opened.pop(0).close()
+        for raw in opened:
+            raw.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(flood())
+        await flooded.wait()
+        await one.stop()
+        one.incarnation += 1
+        await one.start()
+        await joined(one, two)
+        back.set()
+
+    assert refused(two, "crowded-out") > 0
+
+
+async def _from(address: str, node: Node) -> socket.socket:
+    """Open a connection from an address of loopback, and say nothing."""
+    raw = socket.socket()
+    raw.setblocking(False)
+    raw.bind((address, 0))
+    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", node.port))
+    return raw
+
+
 async def test_a_new_connection_replaces_the_old_one(nodes: Nodes, connect: Join) -> None:
     """Once the new connection is up, nothing of the peer's earlier one is delivered."""
     two = await lone(nodes)
     old = await (await connect(two, session=1)).join()
-    old.sink.write(old.frame(lone_body(raft_item(0, pack({"from": "old"})))))
+    old.sink.write(old.frame(bundle([raft_item(0, pack({"from": "old"}))])))
     await eventually(lambda: len(two.received) == 1)
     new = await (await connect(two, session=2)).join()
-    old.sink.write(old.frame(lone_body(raft_item(0, pack({"from": "the dead"})))))
+    old.sink.write(old.frame(bundle([raft_item(0, pack({"from": "the dead"}))])))
     await old.ended()
-    new.sink.write(new.frame(lone_body(raft_item(0, pack({"from": "new"})))))
+    new.sink.write(new.frame(bundle([raft_item(0, pack({"from": "new"}))])))
     await eventually(lambda: len(two.received) == 2)
 
     assert ["old", "new"] == [message["from"] for _, _, message in two.received]
@@ -290,7 +365,7 @@ async def test_a_connection_begun_before_the_latest_comes_too_late(
     latest = await (await connect(two, session=2)).join()
     late.sink.write(proof)
     await late.ended()
-    latest.sink.write(latest.frame(lone_body(raft_item(0, pack({"from": "latest"})))))
+    latest.sink.write(latest.frame(bundle([raft_item(0, pack({"from": "latest"}))])))
     await eventually(lambda: len(two.received) == 1)
 
     assert 1 == refused(two, "stale")
@@ -414,7 +489,7 @@ async def test_the_queue_of_a_peer_that_does_not_read_is_bounded(
         for _ in range(1000):
             dropped += not two.running.send("n1", 0, pack({"body": b"x" * 2**16}))
             await asyncio.sleep(0)
-        transport = two.running._outbound["n1"]._transport
+        transport = two.running._link.outbound["n1"]._transport
         assert transport is not None
 
         assert dropped > 0
@@ -480,7 +555,7 @@ async def test_an_answer_is_not_sent_to_the_next_process(nodes: Nodes, connect: 
     await joined(one, two)
     # An incarnation later than any clock's, so that the real n1 cannot take its place back.
     stand_in = await (await connect(two, session=2**63)).join()
-    stand_in.sink.write(stand_in.frame(lone_body(request_item(1, "m", 60.0, pack(None)))))
+    stand_in.sink.write(stand_in.frame(bundle([request_item(1, "m", 60.0, pack(None))])))
     await eventually(lambda: two.running.counters.calls_served == 1)
     await stand_in.close()
     await eventually(lambda: "n1" not in two.callers)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.testing.ports import free_ports
 from codeq_cluster.wire.frames import plain_frame
-from codeq_cluster.wire.messages import lone_body, pack, raft_item
+from codeq_cluster.wire.messages import bundle, pack, raft_item
 
 from .conftest import SETTINGS, HandMadePeer, Join, Node, Nodes, eventually
 
@@ -36,9 +36,9 @@ from_strangers = st.one_of(
 )
 sealed_bodies = st.one_of(
     st.binary(min_size=1, max_size=500),
-    values.map(cbor2.dumps),
-    st.integers(1, 100_000).map(lambda depth: b"\x81" * depth),
-    st.sampled_from([b"\x9a\xff\xff\xff\xff", b"\x5b\x7f" + b"\xff" * 7, b"\xbb" + b"\xff" * 8]),
+    values.map(pack),
+    st.integers(1, 100_000).map(lambda depth: b"\x91" * depth),
+    st.sampled_from([b"\xdd\xff\xff\xff\xff", b"\x91\xc6\xff\xff\xff\xff", b"\xdf" + b"\xff" * 8]),
 )
 
 
@@ -71,7 +71,7 @@ async def lone(nodes: Nodes) -> Node:
 
 async def still_heard(node: Node, good: HandMadePeer, number: int) -> None:
     """Check that a good peer's messages arrive, on the connection it has had all along."""
-    good.sink.write(good.frame(lone_body(raft_item(0, pack({"number": number})))))
+    good.sink.write(good.frame(bundle([raft_item(0, pack({"number": number}))])))
     await eventually(lambda: node.received[-1:] == [("n3", 0, {"number": number})])
 
 
@@ -98,7 +98,7 @@ async def test_made_up_greetings_are_refused_and_counted(
         await stranger.close()
         await still_heard(two, good, number)
 
-    await eventually(lambda: len(two.running._open) == 1)
+    await eventually(lambda: len(two.running._link.open) == 1)
     assert {"n3"} == two.callers
 
 
@@ -109,7 +109,7 @@ async def test_made_up_messages_of_a_peer_end_its_connection_alone(
     two = await lone(nodes)
     good = await (await connect(two, node_id="n3", session=1)).join()
     for number, body in enumerate(drawn(sealed_bodies, ROUNDS)):
-        if body == lone_body(None):
+        if body == bundle([]):
             continue
         before = refusals(two)
         rogue = await connect(two, node_id="n1", session=number + 1)
@@ -132,8 +132,7 @@ async def test_frames_flipped_dropped_and_swapped_on_the_way_end_the_connection(
         rogue = await connect(two, node_id="n1", session=number + 1)
         await rogue.join()
         frames = [
-            rogue.frame(lone_body(raft_item(0, pack({"from": "n1", "number": n}))))
-            for n in range(4)
+            rogue.frame(bundle([raft_item(0, pack({"from": "n1", "number": n}))])) for n in range(4)
         ]
         flipped = bytearray(frames[1])
         flipped[4 + number % (len(flipped) - 4)] ^= 1 << number % 8
@@ -160,7 +159,7 @@ async def test_a_frame_that_comes_in_pieces_takes_no_more_than_a_frame(
     """No memory is reserved for an announced frame; a whole one is checked at once."""
     two = await lone(nodes)
     rogue = await (await connect(two, node_id="n1", session=1)).join()
-    (inbound,) = two.running._inbound.values()
+    (inbound,) = two.running._link.inbound.values()
     rogue.sink.write(struct.pack(">I", PATIENT.frame_bytes_max + 16))
     await eventually(lambda: inbound._reader.pending_bytes == 4)
     rogue.sink.write(b"x" * (PATIENT.frame_bytes_max - 1000))

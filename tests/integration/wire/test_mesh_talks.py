@@ -354,7 +354,7 @@ async def test_a_stopped_mesh_leaves_nothing(nodes: Nodes) -> None:
     assert cancelled.is_set()
     assert [] == one.events
     assert not mesh.send("n2", 0, pack({}))
-    assert 0 == len(mesh._open)
+    assert 0 == len(mesh._link.open)
     await two.stop()
     assert asyncio.all_tasks() <= before
 

@@ -14,11 +14,11 @@ import uvloop
 
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import LinkTlsSettings
-from codeq_cluster.testing.certificates import Authority
 from codeq_cluster.wire.certificates import Certificates, LinkContexts, link_certificates
 from codeq_cluster.wire.frames import plain_frame
 from codeq_cluster.wire.handshake import Dialling, LinkIdentity
 from codeq_cluster.wire.messages import pack
+from tests.harness.certificates import Authority
 
 from .conftest import (
     DEADLINE_S,
@@ -396,5 +396,5 @@ def test_a_node_that_could_not_prove_itself_does_not_begin(issue: Issue, wrong: 
     if wrong == "missing":
         files.key.unlink()
 
-    with pytest.raises(ConfigInvalid, match="allowed"):
+    with pytest.raises(ConfigInvalid, match="must be"):
         link_certificates(files.settings(), node_id="n2" if wrong == "name" else "n1")

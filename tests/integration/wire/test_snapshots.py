@@ -129,6 +129,7 @@ class Shelf:
             term=1,
             digest=bytes(16),
             files=tuple(File(name, len(data)) for name, data in FILES.items()),
+            members=b"",
         )
 
     def read(self, snapshot: SnapshotManifest, file: int, offset: int) -> tuple[int, bytes]:
@@ -337,7 +338,7 @@ async def test_a_snapshot_that_is_too_old_for_the_fetching_node_is_replaced(
 
     assert 2 == leader.shelf.taken
     assert [[0, 100], [0, 101]] == [
-        body for _, method, body, _ in follower.calls.asked if method == TAKE and body != 0
+        body for _, method, body, _ in follower.calls.asked if method == TAKE and body != [0, 0]
     ]
 
 
@@ -473,7 +474,7 @@ async def test_a_node_that_does_not_lead_serves_nothing(pair: tuple[Member, Memb
         leader.replica.leader = hint
 
         with pytest.raises(NotLeader) as refused:
-            await follower.node.running.call("n1", TAKE, 0, timeout_s=5)
+            await follower.node.running.call("n1", TAKE, [0, 0], timeout_s=5)
 
         assert hint == refused.value.hint
     await follower.fetcher.fetch(0)
@@ -508,9 +509,10 @@ async def test_a_node_that_knows_no_leader_fetches_nothing(pair: tuple[Member, M
 @pytest.mark.parametrize(
     ("method", "body"),
     [
-        (TAKE, -1),
-        (TAKE, 1),
-        (TAKE, "0"),
+        (TAKE, [-1, 0]),
+        (TAKE, [1, 0]),
+        (TAKE, ["0", 0]),
+        (TAKE, 0),
         (TAKE, None),
         (READ, 0),
         (READ, [0, "n1-1", 0]),
@@ -836,7 +838,7 @@ async def test_an_unread_snapshot_is_deleted(
     """A snapshot takes disk space while it exists."""
     leader, follower = pair
     monkeypatch.setattr(serving, "_UNREAD_S_MAX", 0.04)
-    said = await follower.node.running.call("n1", TAKE, 0, timeout_s=5)
+    said = await follower.node.running.call("n1", TAKE, [0, 0], timeout_s=5)
     manifest = manifests.decode(said)
     watch = asyncio.create_task(leader.server.watch())
 
@@ -855,7 +857,7 @@ async def test_a_snapshot_of_a_state_that_is_swapped_meanwhile_is_not_served() -
         stores=[shelf], replicas=[replica], on_taken=lambda _shard, _seconds: None
     )
     shelf.may_take.clear()
-    taking = asyncio.create_task(server.serve("n2", TAKE, 0, 5.0))
+    taking = asyncio.create_task(server.serve("n2", TAKE, [0, 0], 5.0))
     await eventually(shelf.taking.is_set)
 
     server.forget(0)
@@ -864,7 +866,7 @@ async def test_a_snapshot_of_a_state_that_is_swapped_meanwhile_is_not_served() -
     with pytest.raises(NotLeader):
         await taking
     assert ["a-1"] == shelf.dropped
-    again = await server.serve("n2", TAKE, 0, 5.0)
+    again = await server.serve("n2", TAKE, [0, 0], 5.0)
     assert "a-2" == manifests.decode(again).id
 
 
@@ -884,7 +886,7 @@ async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
         stores=[slow, other], replicas=replicas, on_taken=lambda _shard, _seconds: None
     )
     for shard in (0, 1):
-        await server.serve("n2", TAKE, shard, 5.0)
+        await server.serve("n2", TAKE, [shard, 0], 5.0)
     slow.may_drop.clear()
     watch = asyncio.create_task(server.watch())
     await eventually(slow.dropping.is_set)
@@ -893,11 +895,11 @@ async def test_what_becomes_of_one_while_another_is_deleted_is_seen(
         server.forget(1)
     else:
         replicas[1].log_first = 150
-        await server.serve("n2", TAKE, 1, 5.0)
+        await server.serve("n2", TAKE, [1, 0], 5.0)
     slow.may_drop.set()
     await eventually(lambda: dropped[-1] in other.dropped or watch.done())
     replicas[0].log_first = 150
-    await server.serve("n2", TAKE, 0, 5.0)
+    await server.serve("n2", TAKE, [0, 0], 5.0)
     await eventually(lambda: "a-2" in slow.dropped or watch.done())
 
     assert not watch.done()
@@ -912,11 +914,11 @@ async def test_a_repeated_request_keeps_a_snapshot(
     """A snapshot that is offered again counts as read."""
     leader, follower = pair
     call = follower.node.running.call
-    first = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
+    first = manifests.decode(await call("n1", TAKE, [0, 0], timeout_s=5))
     read_at = leader.server._served[0].read_at
     monkeypatch.setattr(serving, "_UNREAD_S_MAX", 0.0)
 
-    again = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
+    again = manifests.decode(await call("n1", TAKE, [0, 0], timeout_s=5))
 
     assert first == again
     assert leader.server._served[0].read_at > read_at
@@ -930,11 +932,11 @@ async def test_a_snapshot_made_too_late_is_served_to_a_repeated_request(
     call = follower.node.running.call
     leader.shelf.may_take.clear()
     with pytest.raises(LinkLost):
-        await call("n1", TAKE, 0, timeout_s=0.2)
+        await call("n1", TAKE, [0, 0], timeout_s=0.2)
     await eventually(leader.shelf.taking.is_set)
     leader.shelf.may_take.set()
 
-    manifest = manifests.decode(await call("n1", TAKE, 0, timeout_s=5))
+    manifest = manifests.decode(await call("n1", TAKE, [0, 0], timeout_s=5))
 
     assert ("n1-1", 1) == (manifest.id, leader.shelf.taken)
 

@@ -13,11 +13,12 @@ import pytest
 from codeq_cluster.backup.catalogue import chosen
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.job import BackupJobs, Progress, Stage
-from codeq_cluster.backup.manifest import MANIFEST
 from codeq_cluster.broker.background import Background
-from codeq_cluster.codec import levels
+from codeq_cluster.codec import keyspace, levels
 from codeq_cluster.errors import NoLeader
-from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from tests.fakes.spilled_shard import put
 from tests.properties.backup_worlds import NOW_MS, SETTINGS, World, store
 
 T = TypeVar("T")
@@ -133,16 +134,11 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         each.close()
 
 
-@pytest.mark.parametrize(("used", "written"), [((1, 1), False), ((1, 2), True)])
+@pytest.mark.parametrize(("used", "written"), [((1, 1), 1), ((1, 2), 2)])
 async def test_a_backup_names_the_newest_formats_in_use(
-    rig: Rig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    used: tuple[int, int],
-    *,
-    written: bool,
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, used: tuple[int, int], written: int
 ) -> None:
-    """The level covers all shards; the first level is not written, as in older backups."""
+    """The level covers all shards."""
     monkeypatch.setattr(levels, "LEVEL", 2)
     for shard, level in zip(rig.shards, used, strict=True):
         shard.used = level
@@ -150,10 +146,7 @@ async def test_a_backup_names_the_newest_formats_in_use(
 
     assert not done.error
     assert [done.id] == [each.id for each in rig.recorded]
-    assert (chosen(rig.place).level == 2) is written
-    text = (tmp_path / "backups" / done.id / MANIFEST).read_text()
-    assert ('"level":2' in text) is written
-    assert ("level" in text) is written
+    assert written == chosen(rig.place).level
 
 
 async def test_a_backup_that_cannot_be_put_on_record_is_not_taken(rig: Rig) -> None:
@@ -219,3 +212,20 @@ async def test_retention_keeps_the_backup_it_comes_with(rig: Rig, ahead_ms: int)
     assert [(each.id,) for each in before[:-1]] == [each.deleted for each in before[1:]]
     assert (before[-1].id,) == done.deleted
     assert [done.id] == list(rig.place.backups())
+
+
+async def test_retention_waits_while_the_newest_holds_what_cannot_be_read(rig: Rig) -> None:
+    """The older backup, which has the record whole, stays until a backup has it again."""
+    older = await rig.taken(rig.record)
+    tasks = keyspace.prefix_range(keyspace.TASK_PREFIX)
+    store = next(each._store for each in rig.shards if each._store.state.scan(*tasks, 1))
+    [(key, record)] = store.state.scan(*tasks, 1)
+    put(store, {key: b"\x07"})
+    poisoned = await rig.taken(rig.record)
+    kept = set(rig.place.backups())
+    put(store, {key: record})
+    whole = await rig.taken(rig.record)
+
+    assert (Stage.DONE, ()) == (poisoned.stage, poisoned.deleted)
+    assert {older.id, poisoned.id} == kept
+    assert {older.id, poisoned.id} == set(whole.deleted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.job import Sample
-from codeq_cluster.testing.accounting import Percentiles
+from tests.harness.accounting import Percentiles
 
 
 def sample(

@@ -10,14 +10,17 @@ from typing import TypeVar
 import pytest
 
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.broker.engine.engine import Engine, EngineLimits
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.engine.state import EngineLimits, EngineSetup
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.items import Mode
-from codeq_cluster.core.operations import Claim, Create, Submit, Subscribe
+from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.operations import Claim, Submit, Subscribe
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.routing.router import Router, RouterCalls
-from codeq_cluster.testing.memory_store import MemoryShard
-from codeq_cluster.testing.one_node_log import OneNodeLog
+from tests.fakes.memory_store import MemoryShard
+from tests.fakes.one_node_log import OneNodeLog
 from tests.unit.no_peers import NoPeers
 
 START_MS = 1_700_000_000_000
@@ -55,6 +58,7 @@ class Seen:
 
     changes: list[TaskChange] = field(default_factory=list)
     entries: list[tuple[int, int]] = field(default_factory=list)
+    failures: list[Loop] = field(default_factory=list)
 
     def changed(self, change: TaskChange) -> None:
         """Record it."""
@@ -63,6 +67,10 @@ class Seen:
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
         """Record it."""
         self.entries.append((shard, mutations))
+
+    def item_failed(self, loop: Loop) -> None:
+        """Record it."""
+        self.failures.append(loop)
 
 
 @dataclass
@@ -96,11 +104,9 @@ def make_shard(
         logs.append(OneNodeLog(engine, engine))
         return logs[-1]
 
-    engine = Engine(
+    setup = EngineSetup(
         node_id="n1",
-        shard=number,
         shards=shards,
-        store=store.state,
         rules=LifetimeRules(),
         limits=EngineLimits(
             operations_max=operations_max,
@@ -110,9 +116,14 @@ def make_shard(
             gather_s=0,  # A decision becomes an entry at once, so that the tests need not wait.
         ),
         clock=clock,
-        fraction=random.Random(7).random,
         observer=seen,
         catalogue=catalogue,
+    )
+    engine = Engine(
+        setup,
+        shard=number,
+        store=store.state,
+        fraction=random.Random(7).random,
         open_log=open_log,
     )
     catalogue.reload()

@@ -25,7 +25,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.task import State, Task
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
 
 from .conftest import Shard, TestClock, claim, create, make_shard
 

@@ -12,11 +12,12 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.requests.consumer import Consumer
 from codeq_cluster.broker.requests.producer import Producer
 from codeq_cluster.broker.requests.uploads import Uploads
-from codeq_cluster.broker.values import NewResult, RequestedTask
+from codeq_cluster.broker.values import NewResult
 from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Submitted
 from codeq_cluster.errors import NoLeader
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
 
 from .conftest import Shard, TestClock, make_shard, shards_of
 
@@ -34,7 +35,7 @@ class Desk:
 
     async def create(self, *commands: str) -> None:
         """Create a task of each command."""
-        items = [RequestedTask(command=command, payload="{}") for command in commands]
+        items = [Create(command=command, payload="{}") for command in commands]
         await self.producer.create("acme", items, timeout_s=5)
 
     async def claim(
@@ -176,8 +177,7 @@ async def test_a_task_named_twice_in_a_batch_of_results_ends_once(desk: Desk) ->
 async def test_a_batch_claim_is_ordered_by_priority(desk: Desk) -> None:
     """The answer starts with the highest priority, however the tasks were gathered."""
     items = [
-        RequestedTask(command="render", payload="{}", priority=priority)
-        for priority in (1, 9, 5, 9, 0)
+        Create(command="render", payload="{}", priority=priority) for priority in (1, 9, 5, 9, 0)
     ]
     await desk.producer.create("acme", items, timeout_s=5)
 

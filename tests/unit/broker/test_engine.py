@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from codeq_cluster.broker.engine import engine
+from codeq_cluster.broker.engine import timers
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Claimed, Created, Extended, Rejected, Rejection, Submitted
@@ -18,7 +18,7 @@ from codeq_cluster.errors import (
     Overloaded,
     StorageFailed,
 )
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
 
 from .conftest import GRACE_MS, Shard, TestClock, claim, create, make_shard, submit
 
@@ -243,7 +243,7 @@ async def test_time_goes_on_after_a_read_that_failed(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No caller waits for timers, so a failed attempt must be repeated without a caller."""
-    monkeypatch.setattr(engine, "RETRY_S", 0.001)
+    monkeypatch.setattr(timers, "RETRY_S", 0.001)
     await shard.engine.operate([create("t1", delay_ms=5)])
     read, failed = shard.store.state.get, asyncio.Event()
 

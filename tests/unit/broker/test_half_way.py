@@ -9,6 +9,7 @@ import pytest
 from codeq_cluster.broker.requests.bulk import PAGE
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.requests.operators import Operators
+from codeq_cluster.broker.requests.triage import Triage
 from codeq_cluster.core.operations import Nack
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
 
@@ -19,11 +20,7 @@ pytestmark = pytest.mark.asyncio
 _TASKS = PAGE + 1
 # This deadline passes without a leader, but must not pass before the first page is done.
 _TIMEOUT_S = 2.0
-_Act = Callable[[Operators], Awaitable[object]]
-
-
-def _operators(shard: Shard) -> Operators:
-    return Operators(shards_of(shard))
+_Act = Callable[[Shard], Awaitable[object]]
 
 
 async def _end(shard: Shard, *, dead: bool) -> None:
@@ -50,20 +47,20 @@ def _depose_after_the_next_entry(shard: Shard) -> None:
     shard.engine.on_rows(applied)
 
 
-async def _requeue(operators: Operators) -> object:
-    return await operators.requeue(
-        "acme", DeadLetterSelection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
+async def _requeue(shard: Shard) -> object:
+    return await Triage(shards_of(shard)).requeue(
+        "acme", DeadLetterSelection(queue="render"), by="op", timeout_s=_TIMEOUT_S
     )
 
 
-async def _delete(operators: Operators) -> object:
-    return await operators.delete(
-        "acme", DeadLetterSelection(queue="render"), by="op", dry_run=False, timeout_s=_TIMEOUT_S
+async def _delete(shard: Shard) -> object:
+    return await Triage(shards_of(shard)).delete(
+        "acme", DeadLetterSelection(queue="render"), by="op", timeout_s=_TIMEOUT_S
     )
 
 
-async def _cleanup(operators: Operators) -> object:
-    return await operators.cleanup(
+async def _cleanup(shard: Shard) -> object:
+    return await Operators(shards_of(shard)).cleanup(
         "acme", before_ms=START_MS + 500, limit=_TASKS, by="op", timeout_s=_TIMEOUT_S
     )
 
@@ -77,7 +74,7 @@ async def test_what_is_done_in_part_is_not_said_to_be_undone(
     _depose_after_the_next_entry(shard)
 
     with pytest.raises(OutcomeUnknown):
-        await act(_operators(shard))
+        await act(shard)
 
 
 async def test_what_is_not_begun_is_said_to_be_undone(shard: Shard) -> None:
@@ -86,4 +83,4 @@ async def test_what_is_not_begun_is_said_to_be_undone(shard: Shard) -> None:
     shard.log.depose()
 
     with pytest.raises(NoLeader):
-        await _requeue(_operators(shard))
+        await _requeue(shard)

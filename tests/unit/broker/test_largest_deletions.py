@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from codeq_cluster.core.administering import IDS_MAX
-from codeq_cluster.core.decide import UPLOADS_MAX
 from codeq_cluster.core.operations import Delete, Staging, Submit
 from codeq_cluster.core.outcomes import Changed, Submitted
+from codeq_cluster.core.task import UPLOADS_MAX
 
 from .conftest import Shard, claim, create
 

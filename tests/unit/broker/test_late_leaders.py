@@ -14,7 +14,7 @@ from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.operations import PauseQueue, ResumeQueue
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.routing.router import Router
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
 
 from .conftest import Shard, TestClock, create, make_shard, shards_of
 

@@ -9,8 +9,10 @@ import pytest
 
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.settings import StoreSettings
-from codeq_cluster.storage.rocks import RocksShard, new_cache
-from codeq_cluster.testing.memory_store import MemoryShard, MemoryState
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from tests.fakes.memory_store import MemoryShard, MemoryState
+from tests.fakes.spilled_shard import SpilledShard
 
 from .conftest import Shard, TestClock, claim, create, make_shard
 
@@ -53,14 +55,14 @@ async def _claimed(shard: Shard, request: str, count: int) -> Sequence[str]:
 async def test_every_task_of_a_long_queue_is_claimed_after_a_restart(tmp_path: Path) -> None:
     """They fill many windows of one priority, and come in order from a reopened store."""
     count = 20_500
-    disk = RocksShard(tmp_path, settings=_STORE, cache=new_cache(_STORE))
+    disk = SpilledShard(RocksShard(tmp_path, settings=_STORE, cache=new_cache(_STORE)))
     shard = make_shard(disk, TestClock(), operations_max=count)  # type: ignore[arg-type]
     shard.log.lead()
     await _fill(shard, count)
     shard.engine.stop()
     disk.close()
 
-    disk = RocksShard(tmp_path, settings=_STORE, cache=new_cache(_STORE))
+    disk = SpilledShard(RocksShard(tmp_path, settings=_STORE, cache=new_cache(_STORE)))
     shard = make_shard(disk, TestClock())  # type: ignore[arg-type]
     shard.log.lead()
     got: list[str] = []

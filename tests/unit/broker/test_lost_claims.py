@@ -13,7 +13,7 @@ from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import NotLeader, OutcomeUnknown
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
 
 from .conftest import Shard, TestClock, claim, create, make_shard, shards_of
 

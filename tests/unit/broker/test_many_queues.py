@@ -8,10 +8,9 @@ from typing import NoReturn
 
 import pytest
 
-from codeq_cluster.broker.engine.answers import LOOKED_AT_MAX
+from codeq_cluster.broker.engine.answers import DEPTHS_AT_ONCE, LOOKED_AT_MAX
 from codeq_cluster.broker.engine.busy_queues import UNREAD_READS_MAX
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.broker.engine.engine import DEPTHS_AT_ONCE
 from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, ShardPage
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.items import Policy
@@ -20,7 +19,7 @@ from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.task import Counters
 from codeq_cluster.node.metrics import register_depths
 from codeq_cluster.telemetry import Metrics
-from codeq_cluster.testing.memory_store import MemoryShard, MemoryState
+from tests.fakes.memory_store import MemoryShard, MemoryState
 
 from .conftest import Shard, TestClock, claim, create, make_shard
 

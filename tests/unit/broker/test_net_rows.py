@@ -33,7 +33,6 @@ async def _leased(shard: Shard) -> dict[bytes, bytes | None]:
     claimed = (await asked)[-1]
     assert isinstance(claimed, Claimed)
     assert ["a"] == [task.id for task in claimed.tasks]
-    assert entries.is_net(payload)
     return entries.decode(payload).mutations
 
 
@@ -57,17 +56,3 @@ async def test_the_leader_forgets_such_rows_with_the_entry(shard: Shard) -> None
     await _leased(shard)
 
     assert not shard.engine.view._overlay
-
-
-async def test_an_entry_of_an_older_level_is_not_net(shard: Shard) -> None:
-    """Releases before level 3 do not leave out such rows, so no reader may rely on it."""
-    shard.log.level = 2
-    shard.log.held = True
-    asked = asyncio.create_task(shard.engine.operate([create("a")]))
-    await asyncio.sleep(0)
-    shard.log.take()
-    [(_, payload)] = shard.log.taken
-    shard.log.release()
-    await asked
-
-    assert not entries.is_net(payload)

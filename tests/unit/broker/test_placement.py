@@ -20,8 +20,8 @@ from codeq_cluster.broker.requests.placement import (
     WINDOW_MS,
 )
 from codeq_cluster.broker.requests.producer import Producer
-from codeq_cluster.broker.values import RequestedTask
-from codeq_cluster.core.operations import Create, Operation
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection
 from codeq_cluster.core.sharding import shard_of
 from tests.unit.broker.conftest import TestClock
@@ -73,7 +73,7 @@ class Node:
 async def placed(node: Node, *, tasks: int = 100, batch: int = 1, key: str = "") -> Counter[int]:
     """Return the shards chosen for new tasks."""
     producer = Producer(node, TestClock())  # type: ignore[arg-type]
-    item = RequestedTask(command="Work", payload="{}", idempotency_key=key)
+    item = Create(command="Work", payload="{}", idempotency_key=key)
     node.asked.clear()
     for _ in range(tasks // batch):
         await producer.create("t", [item] * batch, timeout_s=1)
@@ -141,7 +141,7 @@ class Caller:
     async def ask(self, at_once: int, *, payload: str = "{}") -> Counter[int]:
         """Return the shards of tasks that are created at the same time."""
         self.node.asked.clear()
-        item = RequestedTask(command="work", payload=payload)
+        item = Create(command="work", payload=payload)
         async with asyncio.TaskGroup() as group:
             for _ in range(at_once):
                 group.create_task(self.producer.create("t", [item], timeout_s=1))

@@ -10,10 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeq_cluster.broker.scanning import every_row
-from codeq_cluster.core.operations import Claim, Create, Operation, Submit
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.operations import Claim, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed, Created, Outcome, Submitted
 from codeq_cluster.errors import OperationTooLarge, OutcomeUnknown
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
 
 from .conftest import Shard, TestClock, claim, create, make_shard, submit
 

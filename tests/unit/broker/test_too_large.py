@@ -8,7 +8,7 @@ from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.core.operations import Submit
 from codeq_cluster.core.outcomes import Submitted
 from codeq_cluster.errors import OperationTooLarge
-from codeq_cluster.testing.memory_store import MemoryShard
+from tests.fakes.memory_store import MemoryShard
 
 from .conftest import TestClock, claim, create, make_shard, shards_of, submit
 

@@ -138,6 +138,24 @@ def test_one_tenant_moves_to_another_cluster(
     assert len(tasks) == done["tasks"]
 
 
+def test_the_tenants_of_a_backup_are_listed(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default tenant is `_`; a person may call it default, unless a tenant has that name."""
+    tenants = json.loads(said(capsys, "backup", "tenants", "--in", backups, "--json")[1])["tenants"]
+    code, table, hint = said(capsys, "backup", "tenants", "--in", backups)
+    _, verified, _ = said(capsys, "backup", "verify", "--in", backups, "--json")
+    export = ("backup", "export", "--in", backups, "--to", tmp_path / "to", "--json", "--tenant")
+    exported = json.loads(said(capsys, *export, "default")[1])
+
+    assert ["_", "acme", "zeta"] == [row["tenant"] for row in tenants]
+    assert sum(row["tasks"] for row in tenants) == json.loads(verified)["tasks"]
+    assert (0, "_ is the default tenant\n") == (code, hint)
+    assert "zeta" in table
+    assert "_" == exported["tenant"]
+    assert tenants[0]["tasks"] == exported["tasks"]
+
+
 def test_a_tenant_without_any_data_is_an_error(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,7 +216,7 @@ def test_a_restore_refuses_unsuitable_shards_directories_and_backups(
     assert 2 == said(capsys, *restore, "--shards", 0)[0]
     assert 2 == said(capsys, *restore, "--shards", 300)[0]
     code, _, error = said(capsys, *restore, "--cluster-id", "a b")
-    assert (2, True) == (code, "--cluster-id a b: allowed is 1 to 64 of" in error)
+    assert (2, True) == (code, "--cluster-id a b: must be 1 to 64 of" in error)
     assert not (tmp_path / "data").exists()
     code, _, notes = said(capsys, *restore, "--shards", 2, "--forget-keys")
     assert (0, True) == (code, "idempotency keys are left out" in notes)
@@ -236,7 +254,7 @@ def test_a_shard_that_a_directory_does_not_have_is_no_empty_list(
     said(capsys, *("restore", "--from", backups, "--node-id", "a", "--into", data, "--shards", 3))
     for shard, code in ((-1, 2), (0, 0), (2, 0), (3, 2)):
         found, _, error = said(capsys, "inspect", data, "--tasks", f"--shard={shard}")
-        assert (code, code == 2) == (found, "allowed is 0 to 2" in error)
+        assert (code, code == 2) == (found, "must be 0 to 2" in error)
 
 
 def test_a_terminal_shows_a_bar(backups: Path) -> None:

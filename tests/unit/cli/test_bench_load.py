@@ -50,7 +50,7 @@ def test_quantiles_are_in_milliseconds() -> None:
 
 def test_a_payload_has_the_size_that_was_asked_for() -> None:
     """The size counts the JSON text."""
-    load = BenchLoad(event="e", seconds=1, in_flight=1, batch=1, payload_bytes=128)
+    load = BenchLoad(queue="e", seconds=1, in_flight=1, batch=1, payload_bytes=128)
 
     assert 128 == len(f'"{load.payload}"')
 
@@ -64,4 +64,4 @@ def test_what_is_out_of_bounds_is_a_wrong_use(
 ) -> None:
     """Nothing is sent."""
     assert 2 == main(["bench", *flags, "--url", "http://127.0.0.1:9"])
-    assert f"{flags[0]} {flags[1]}: allowed is" in capsys.readouterr().err
+    assert f"{flags[0]} {flags[1]}: must be" in capsys.readouterr().err

@@ -14,7 +14,8 @@ from codeq_cluster.config.keys import KEYS
 
 _PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
 _COMMANDS = (
-    *("dev", "node", "status", "task", "worker", "queue", "dlq", "topic", "delivery", "audit"),
+    *("dev", "node", "status", "task", "worker", "queue", "dlq", "topic", "delivery", "webhook"),
+    "audit",
     *("cluster", "backup", "restore", "import", "inspect", "repair", "config", "token", "doctor"),
     *("init", "profile", "top", "tail", "bench", "completion"),
 )
@@ -103,8 +104,8 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--port", "0"], "port=0 (flag): allowed is a whole number, 1 to 65535"),
-        (["--set", "durability"], "--set durability: allowed is KEY=VALUE"),
+        (["--port", "0"], "port=0 (flag): must be a whole number, 1 to 65535"),
+        (["--set", "durability"], "--set durability: must be KEY=VALUE"),
         (["--set", "durabilty=os"], "did you mean durability?"),
         (["--config", "none.yaml"], "config=none.yaml: No such file"),
         ([], "persistenceConfig.path=not set"),
@@ -183,10 +184,13 @@ def test_a_task_command_without_a_broker_ends_with_1(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["worker", "start", "--events", "e", "--handler", "./none"], "--handler ./none"),
-        (["worker", "start", "--events", "e,", "--handler", "sh"], "--events"),
-        (["worker", "start", "--events", "e", "--handler", "sh", "--concurrency", "0"], "1 to 256"),
-        (["worker", "start", "--events", "e", "--handler", "sh", "--lease-seconds", "1"], "3 to"),
+        (["worker", "start", "--commands", "e", "--handler", "./none"], "--handler ./none"),
+        (["worker", "start", "--commands", "e,", "--handler", "sh"], "--commands"),
+        (
+            ["worker", "start", "--commands", "e", "--handler", "sh", "--concurrency", "0"],
+            "1 to 256",
+        ),
+        (["worker", "start", "--commands", "e", "--handler", "sh", "--lease-seconds", "1"], "3 to"),
         (["dlq", "delete", "e", "--error", "", "--yes"], "--all"),
         (["topic", "put", "e", "--priorities", "high"], "--priorities high"),
         (["topic", "put", "e", "--policy", "none"], "--policy none"),
@@ -238,7 +242,7 @@ def test_the_help_of_a_command_for_the_cluster_says_whose_token_it_takes(
 
 def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """The error comes before anything is sent."""
-    code = main(["task", "create", "--event", "e", "--payload", "{", "--url", _nobody()])
+    code = main(["task", "create", "--command", "e", "--payload", "{", "--url", _nobody()])
 
     assert 1 == code
     assert "--payload" in capsys.readouterr().err

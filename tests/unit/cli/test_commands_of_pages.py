@@ -39,11 +39,11 @@ _README = (
 )
 _RUNBOOKS = (f"{_DEPLOY}_runbooks.py", "test_every_page_is_run_by_a_test")
 _HTTP = ("tests/integration/docs/test_http_page.py", "test_every_request_of_the_page_is_run")
-_CLIENTS = f"{_ACCEPTANCE}/test_generated_clients.py"
+_CLIENTS = f"{_ACCEPTANCE}/test_clients_from_nothing.py"
 _MARKED = {
     "README.md": _README,
     "docs/start.md": _README,
-    "docs/clients.md": (_CLIENTS, "test_a_client_in_go_takes_a_task_through_its_life"),
+    "docs/clients.md": (_CLIENTS, "test_every_command_of_the_page_is_run"),
     "docs/http.md": _HTTP,
     # These commands are from the beginning of docs/http.md.
     "docs/tools/http-head.md": _HTTP,
@@ -77,7 +77,7 @@ _HELD = {
     "deploy/README.md": {
         # The same two tests build the image.
         "python3.11 -m venv /opt/": _IMAGE,
-        "/opt/codeq-cluster/bin/pip install .": _IMAGE,
+        "/opt/codeq-cluster/bin/pip install '.[server]'": _IMAGE,
         "install -m 644 deploy/systemd/": _INSTALLED,
         "install -D -m 644 deploy/systemd/": _INSTALLED,
         "systemd-sysusers": _INSTALLED,

@@ -20,7 +20,7 @@ from codeq_cluster.cli.operate.doctor.finding import Finding, FindingLevel, cert
 from codeq_cluster.cli.operate.doctor.local import local_findings
 from codeq_cluster.cli.operate.doctor.nodes import clock
 from codeq_cluster.config import load
-from codeq_cluster.testing.certificates import Authority
+from tests.harness.certificates import Authority
 
 _DAY_S = 86400.0
 
@@ -224,6 +224,24 @@ async def test_the_doctor_names_the_durability_and_the_syncer_of_a_node(
     assert finding == (rows["durability"]["level"], rows["durability"]["text"])
 
 
+@pytest.mark.parametrize(("aside", "level"), [(0, "ok"), (3, "warn")])
+async def test_the_doctor_tells_of_what_is_set_aside(
+    aside: int,
+    level: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The finding counts it over all shards and names the page."""
+    monkeypatch.chdir(tmp_path)
+    async with _node(group={"aside": aside}) as url:
+        await _doctor("--url", url, "--json")
+
+    rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
+    assert level == rows["aside"]["level"]
+    assert (level == "warn") == ("runbooks/set-aside.md" in rows["aside"]["todo"])
+
+
 def test_the_doctor_says_before_the_start_whether_artifacts_and_webhooks_work(
     tmp_path: Path,
 ) -> None:
@@ -236,6 +254,9 @@ def test_the_doctor_says_before_the_start_whether_artifacts_and_webhooks_work(
         webhookHmacSecret="signs-what-is-sent",
     )
     lax = _found(tmp_path, webhooks__unsigned="allow")["webhooks"]
+    shared = _found(tmp_path, webhookHmacSecret="signs-what-is-sent", webhooks__signing="cluster")[
+        "webhooks"
+    ]
 
     assert (FindingLevel.WARN, FindingLevel.WARN) == (off["artifacts"].level, off["webhooks"].level)
     assert "artifacts.provider" in off["artifacts"].todo
@@ -243,6 +264,9 @@ def test_the_doctor_says_before_the_start_whether_artifacts_and_webhooks_work(
     assert (FindingLevel.OK, FindingLevel.OK) == (on["artifacts"].level, on["webhooks"].level)
     assert lax.level is FindingLevel.WARN
     assert "unsigned" in lax.text
+    assert shared.level is FindingLevel.WARN
+    assert "one secret for all tenants" in shared.text
+    assert "pose as another one" in shared.todo
 
 
 def test_artifacts_that_cannot_be_written_are_a_fault(tmp_path: Path) -> None:

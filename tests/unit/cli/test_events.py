@@ -6,23 +6,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from codeq_cluster.cli.operate.events import (
-    Event,
-    EventKind,
-    audited,
-    begun,
-    between,
-    counted,
-    died,
-)
+from codeq_cluster.cli.operate.events import Event, audited, begun, between, counted, died
 from codeq_cluster.cli.operate.look import (
     Flowed,
     FlowLine,
     Look,
     OverviewLines,
     ProblemLine,
+    ServingNodeLine,
     ShardLine,
-    StandingLine,
 )
 
 _AT = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -32,7 +24,7 @@ def _look(*problems: str, leader: str | None = "n1", trouble: str = "") -> Look:
     return Look(
         at_s=0.0,
         cluster="c",
-        standing=StandingLine(node="n1"),
+        serving=ServingNodeLine(node="n1"),
         totals=None,
         overview=OverviewLines(problems=[_problem(text) for text in problems]),
         shards=(ShardLine(0, "n1", leader, 7),),
@@ -129,15 +121,3 @@ def test_the_audit_and_dead_letters_have_their_own_time() -> None:
         "text": "me [2J topic.put greet",
     } == audited(record).row
     assert (_AT, "t of greet: e f") == (died(task).at, died(task).text)
-
-
-def test_a_line_has_its_time_and_its_kind() -> None:
-    """Time and kind have their own columns."""
-    line = Event(at=_here(_AT), kind=EventKind.OVER, text="all well").line
-
-    assert "12:00:00  over    all well" == line
-
-
-def _here(at: datetime) -> datetime:
-    """Return the same time of day in this machine's time zone."""
-    return at.replace(tzinfo=None).astimezone()

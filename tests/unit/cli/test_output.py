@@ -135,5 +135,5 @@ async def test_a_limit_out_of_bounds_is_a_wrong_use(limit: int) -> None:
     async def fetch(_: int, __: str) -> Page:
         raise AssertionError
 
-    with pytest.raises(UsageRefused, match="allowed is 1 to 100000"):
+    with pytest.raises(UsageRefused, match="must be 1 to 100000"):
         await gathered(_options(limit=limit), fetch)

@@ -28,7 +28,7 @@ def test_every_port_is_in_range_and_used_once(tmp_path: Path, base: int) -> None
 @pytest.mark.parametrize("base", [0, 65_534])
 def test_a_base_that_leaves_the_range_is_refused(tmp_path: Path, base: int) -> None:
     """The line names the variable and its bound."""
-    with pytest.raises(UsageRefused, match=rf"first port {base} \(.*\): allowed is 1 to 65533"):
+    with pytest.raises(UsageRefused, match=rf"first port {base} \(.*\): must be 1 to 65533"):
         plan(tmp_path, nodes=3, port_base=base)
 
 

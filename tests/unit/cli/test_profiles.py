@@ -25,6 +25,7 @@ profiles:
     token: profile-token
     producerToken: profile-producer
     workerToken: profile-worker
+    operatorToken: profile-operator
     auth: {login: {urlTemplate: 'https://issuer/login'}}
     admin: true
   home:
@@ -69,6 +70,8 @@ def test_a_flag_comes_before_a_variable_and_that_before_a_profile(
     flags = ("--url", "http://c:3", "--token", "flag")
     from_flag = (urls_of(_options(*flags)), token_of(_options(*flags)))
 
+    tokens = (from_profile[1], from_variable[1], from_flag[1])
+    assert ["the profile's token", "CODEQ_TOKEN", "--token"] == [each.origin for each in tokens]
     assert (("http://work:8080",), "profile-token") == from_profile
     assert (("http://a:1", "http://b:2"), "variable") == from_variable
     assert (("http://c:3",), "flag") == from_flag
@@ -81,6 +84,7 @@ def test_a_flag_comes_before_a_variable_and_that_before_a_profile(
         (Caller.PRODUCER, ("profile-producer", "any", "producer")),
         (Caller.WORKER, ("profile-worker", "any", "worker")),
         (Caller.ADMIN, ("profile-token", "any", "any")),
+        (Caller.OPERATOR, ("profile-operator", "any", "operator")),
     ],
 )
 def test_each_caller_has_a_token_of_its_own(
@@ -93,9 +97,28 @@ def test_each_caller_has_a_token_of_its_own(
     found.append(token_of(options))
     monkeypatch.setenv("CODEQ_PRODUCER_TOKEN", "producer")
     monkeypatch.setenv("CODEQ_WORKER_TOKEN", "worker")
+    monkeypatch.setenv("CODEQ_OPERATOR_TOKEN", "operator")
     found.append(token_of(options))
 
     assert tokens == tuple(found)
+
+
+@pytest.mark.parametrize("words", [("cluster", "status"), ("backup", "create")])
+def test_commands_for_the_cluster_take_the_operators_token(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A profile holds it beside the admin's, which the other commands take."""
+    tokens = ("--token", "the-admins", "--operator-token", "the-operators")
+    assert 0 == main(["init", "--no-prompt", "--url", _NOBODY, *tokens])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+
+    kept = profiles.read().get(profiles.DEFAULT)
+    assert "scope codeq:operator" in " ".join(capsys.readouterr().out.split())
+    assert ("the-admins", "the-operators") == (kept.token, kept.operator_token)
+    assert "the-operators" == Caller.OPERATOR.of_profile(kept)
+    assert "the-admins" == Caller.ADMIN.of_profile(kept)
 
 
 @pytest.mark.usefixtures("file")
@@ -141,7 +164,7 @@ def test_a_variable_that_is_no_url_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     """The error leaves out the text, which may hold a password."""
     monkeypatch.setenv("CODEQ_BASE_URL", "http://u:turnip@h")
 
-    with pytest.raises(ConfigInvalid, match="CODEQ_BASE_URL: allowed is") as refused:
+    with pytest.raises(ConfigInvalid, match="CODEQ_BASE_URL: must be") as refused:
         urls_of(_options())
 
     assert "turnip" not in str(refused.value)

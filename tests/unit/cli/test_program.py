@@ -15,7 +15,7 @@ from msgspec import Raw
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.work.program import Program, executable
 from codeq_cluster.client import Fail, HandlerUnfit, Retry, Status, Task, TaskRecord
-from codeq_cluster.testing.waiting import until
+from tests.harness.waiting import until
 
 _PATH = {"PATH": os.environ["PATH"]}
 

@@ -18,8 +18,8 @@ from codeq_cluster.cli.local.dev.plan import PlannedNode, plan
 from codeq_cluster.cli.local.dev.supervisor import Supervisor
 from codeq_cluster.cli.support.dev_cluster import published
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.testing.ports import free_port_base
-from codeq_cluster.testing.waiting import until
+from tests.harness.ports import free_port_base
+from tests.harness.waiting import until
 
 
 def _planned(directory: Path, nodes: int) -> tuple[PlannedNode, ...]:

@@ -31,7 +31,7 @@ def _made(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 async def test_a_worker_s_token_opens_a_worker_s_routes(capsys: pytest.CaptureFixture[str]) -> None:
     """Its event types are those named, and its tenant is its own."""
-    token = _made(capsys, "--as", "worker", "--event", "greet")
+    token = _made(capsys, "--as", "worker", "--command", "greet")
     identity = await _node().authenticate(token, Access.WORKER)
 
     assert ("w1", "acme", ("greet",)) == (identity.subject, identity.tenant, identity.event_types)

@@ -18,8 +18,8 @@ from codeq_cluster.cli.operate.look import (
     Queue,
     RatesLine,
     Series,
+    ServingNodeLine,
     ShardLine,
-    StandingLine,
     Tenant,
     TotalsLine,
 )
@@ -37,7 +37,7 @@ def _look(*, problems: int = 1, shards: int = 4, queues: int = 6) -> Look:
     return Look(
         at_s=10.0,
         cluster="production",
-        standing=StandingLine(node="n1", nodes=[NodeLine("n1", connected=True), NodeLine("n2")]),
+        serving=ServingNodeLine(node="n1", nodes=[NodeLine("n1", connected=True), NodeLine("n2")]),
         totals=TotalsLine(ready=74_070, failed=3),
         overview=OverviewLines(
             problems=[
@@ -129,8 +129,8 @@ def test_nodes_that_are_away_are_named_at_each_shard() -> None:
     away = ShardLine(
         0, "n1", None, 7, 9, 9, [Peer("n2"), Peer("n3", connected=True, match_index=1)]
     )
-    leaderless = StandingLine("n1", look.standing.nodes, [0])
-    text = "\n".join(_drawn(replace(look, shards=(away,), standing=leaderless)))
+    leaderless = ServingNodeLine("n1", look.serving.nodes, [0])
+    text = "\n".join(_drawn(replace(look, shards=(away,), serving=leaderless)))
 
     assert "n2 away" in text
     assert "Shards without a leader that n1 knows: 0" in text

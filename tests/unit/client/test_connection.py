@@ -12,7 +12,7 @@ from aiohttp import web
 
 from codeq_cluster.client import Client, Connection, Operator, Probe, Refused, Unreachable
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.testing.waiting import until
+from tests.harness.waiting import until
 from tests.unit.client.servers import serve
 
 _TASK = {

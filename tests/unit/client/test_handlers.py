@@ -18,8 +18,8 @@ from msgspec import Raw
 from codeq_cluster.client import Ended, Ending, Fail, MsgspecCodec, Retry, Task, Worker
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.testing.broker import LocalBroker
-from codeq_cluster.testing.http import HttpClient
-from codeq_cluster.testing.waiting import until
+from tests.harness.http import HttpClient
+from tests.harness.waiting import until
 
 
 @dataclass
@@ -272,9 +272,9 @@ def _local() -> Any:
 @pytest.mark.parametrize(
     ("handler", "text"),
     [
-        (_takes_nothing, "takes 0 arguments; allowed is one Task"),
+        (_takes_nothing, "takes 0 arguments; must take one Task"),
         (_takes_two, "takes 2 arguments"),
-        (_takes_a_number, "allowed is Task or Task"),
+        (_takes_a_number, "must take Task or Task"),
         (_takes_either, "its payload: Type unions may not"),
         (_local(), "must be defined at the top of a module"),
     ],
@@ -296,7 +296,7 @@ async def test_a_worker_that_cannot_work_is_refused() -> None:
     with pytest.raises(ConfigInvalid, match="it has a handler"):
         worker.task("d", "c")
     for wrong in ({"concurrency": 0}, {"lease_s": 2}, {"wait_s": -1}, {"silent_s_max": 5}):
-        with pytest.raises(ConfigInvalid, match="allowed is"):
+        with pytest.raises(ConfigInvalid, match="must be"):
             Worker(["http://localhost"], token="t", **wrong)  # type: ignore[arg-type]
 
 

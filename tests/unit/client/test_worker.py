@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from codeq_cluster.client import (
     Unreachable,
     Worker,
 )
+from codeq_cluster.errors import ConfigInvalid
 
 _LOST = {"error": "lease-lost", "code": "lease-lost", "retryable": False}
 _BUSY = {"error": "overloaded", "code": "overloaded", "retryable": True}
@@ -437,3 +439,74 @@ async def test_a_worker_stopped_before_it_began_claims_nothing() -> None:
         await worker.serve()
 
     assert [] == peer.claims
+
+
+async def test_a_delivery_is_logged_with_fields(caplog: pytest.LogCaptureFixture) -> None:
+    """A structured log gets the same facts as the line has."""
+
+    def handler(_: Task) -> None:
+        raise ValueError("odd")
+
+    with caplog.at_level("INFO", logger="codeq_cluster.client.delivery"):
+        ended = await _one(_Peer(_task()), handler)
+    [record] = [each for each in caplog.records if each.name.endswith("delivery")]
+    fields = record.__dict__
+
+    assert ("t1", "greet", "returned") == tuple(fields[n] for n in ("task_id", "command", "ending"))
+    assert (1, 5, "ValueError: odd") == tuple(
+        fields[name] for name in ("attempt", "attempts_max", "reason")
+    )
+    assert str(ended) == record.getMessage()
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ValueError)
+
+
+async def test_a_delivery_whose_report_is_lost_keeps_its_error() -> None:
+    """The author of the handler needs the traceback although the broker did not take the nack."""
+    peer = _Peer(_task())
+    peer.refusals["nack"] = [(409, _LOST)]
+
+    def handler(_: Task) -> None:
+        raise ValueError("odd")
+
+    ended = await _one(peer, handler)
+
+    assert Ending.LOST is ended.ending
+    assert isinstance(ended.error, ValueError)
+
+
+def test_run_raises_an_error_itself(closed_url: str) -> None:
+    """A program catches `Unreachable`, not a group that holds it."""
+    worker = Worker([closed_url], token="t", give_up_s=0.01, discover=False)
+    worker.task("greet")(lambda task: task)
+
+    with pytest.raises(Unreachable):
+        worker.run()
+    with pytest.raises(ConfigInvalid, match="no handler"):
+        Worker([closed_url], token="t").run()
+
+
+async def test_an_error_of_the_program_s_own_callback_is_raised_itself() -> None:
+    """A mistake in `ended` ends the worker with that mistake."""
+
+    async def handler(_: Task) -> None:
+        return None
+
+    def broken(_: Ended) -> None:
+        raise LookupError("a mistake")
+
+    async with _Peer(_task()).served() as url:
+        with pytest.raises(LookupError, match="a mistake"):
+            await _worker(url, handler, ended=broken).serve()
+
+
+async def test_a_worker_has_a_name_of_its_own() -> None:
+    """Host and process tell it from others under the token, behind the name the program gives."""
+    peer = _Peer(_task())
+    await _one(peer, lambda _: None, name="resizer")
+    plain = Worker(["http://localhost"], token="t").name
+
+    assert f"resizer@{plain}" == peer.claims[0]["workerName"]
+    assert plain.endswith(f":{os.getpid()}")
+    with pytest.raises(ConfigInvalid, match="name='a b': must be"):
+        Worker(["http://localhost"], token="t", name="a b")

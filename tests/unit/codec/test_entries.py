@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cbor2
 import msgspec
 import pytest
 from hypothesis import given
@@ -39,7 +38,7 @@ def test_noise_is_refused_and_raises_nothing_else(noise: bytes) -> None:
     except EntryInvalid:
         return
 
-    assert b"\x85" == noise[:1]
+    assert b"\x95" == noise[:1]
 
 
 @given(cut=st.integers(0, len(entries.encode(ENTRY, level=LEVEL)) - 1))
@@ -69,24 +68,18 @@ def test_an_entry_cut_short_is_refused(cut: int) -> None:
 def test_another_shape_is_refused(fields: object) -> None:
     """Other values are recognised by their types."""
     with pytest.raises(EntryInvalid):
-        entries.decode(b"\x01" + cbor2.dumps(fields))
-    with pytest.raises(EntryInvalid):
-        entries.decode(b"\x02" + msgspec.msgpack.encode(fields))
+        entries.decode(b"\x01" + msgspec.msgpack.encode(fields))
 
 
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
         (b"", "version none"),
-        (b"\x7f" + entries.encode(ENTRY, level=LEVEL)[1:], "this release reads 01, 02"),
-        (entries.encode(ENTRY, level=1) + b"\x00", "followed by"),
-        (entries.encode(ENTRY, level=2) + b"\x00", "trailing"),
-        (b"\x02" + b"\x91" * 5000, "damaged"),
-        (b"\x02\x95\x01\x02\x03\xff\x80", "damaged"),
-        (b"\x01\x85\x01\x02\x03\x04\xa2\x41a\x40\x41a\x40", "Duplicate"),
-        (b"\x01\x9f\x01\x02\x03\x04\xa0\xff", "indefinite"),
-        (b"\x01" + b"\x81" * 5000, "nesting"),
-        (b"\x01\x5b" + b"\xff" * 8, "premature end"),
+        (b"\x7f" + entries.encode(ENTRY, level=LEVEL)[1:], "this release reads 01"),
+        (entries.encode(ENTRY, level=1) + b"\x00", "trailing"),
+        (b"\x01" + b"\x91" * 5000, "damaged"),
+        (b"\x01\x95\x01\x02\x03\xff\x80", "damaged"),
+        (b"\x01\x95\xcf" + b"\xff" * 8 + b"\x02\x03\x04\x80", "out of range"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(payload: bytes, words: str) -> None:

@@ -30,9 +30,9 @@ def test_a_new_delivery_adds_its_outbox_job_and_its_body() -> None:
     [outbox_job] = keyspace.item_index_keys(DELIVERY)
 
     assert {
-        ITEM_KEY: records.encode_item(DELIVERY),
+        ITEM_KEY: records.encode(DELIVERY),
         outbox_job: b"",
-        BODY_KEY: records.encode_result(BODY),
+        BODY_KEY: records.encode(BODY),
     } == _rows(ItemChange(before=None, after=DELIVERY, body=BODY))
 
 
@@ -43,7 +43,7 @@ def test_an_attempt_moves_the_outbox_job_and_keeps_the_body() -> None:
     [next_outbox_job] = keyspace.item_index_keys(later)
 
     assert {
-        ITEM_KEY: records.encode_item(later),
+        ITEM_KEY: records.encode(later),
         outbox_job: None,
         next_outbox_job: b"",
     } == _rows(ItemChange(before=DELIVERY, after=later))
@@ -96,7 +96,7 @@ def test_a_topic_is_one_row() -> None:
     topic = Topic(tenant="", id="q", name="Q")
     key = keyspace.item(ItemKind.TOPIC, "", "q")
 
-    assert {key: records.encode_item(topic)} == _rows(ItemChange(before=None, after=topic))
+    assert {key: records.encode(topic)} == _rows(ItemChange(before=None, after=topic))
     assert {key: None} == _rows(ItemChange(before=topic, after=None))
 
 
@@ -113,7 +113,7 @@ def test_records_of_operators_get_the_index_of_their_entry() -> None:
 
     changed = {key: value for key, value in rows.items() if value != before[key]}
     assert {
-        keyspace.item(ItemKind.AUDIT, each.tenant, each.id): records.encode_item(
+        keyspace.item(ItemKind.AUDIT, each.tenant, each.id): records.encode(
             replace(each, index=70_000)
         )
         for each in (AUDIT, other)

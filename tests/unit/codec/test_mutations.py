@@ -9,20 +9,13 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Change, TaskChange
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.operations import (
-    Advance,
-    Cancel,
-    Claim,
-    Create,
-    Operation,
-    PutTopic,
-    Requeue,
-)
+from codeq_cluster.core.operations import Advance, Cancel, Claim, Operation, PutTopic, Requeue
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Counters, State
 from codeq_cluster.core.view import KeyRow
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 RULES = LifetimeRules(retention_ms=10, key_retention_ms=10)
 CREATE = Create(id="t", tenant="acme", command="Render", payload='"ü"')
@@ -41,10 +34,10 @@ def test_a_created_task_brings_record_payload_place_and_count() -> None:
 
     assert task is not None
     assert {
-        keyspace.task("t"): records.encode_task(task),
+        keyspace.task("t"): records.encode(task),
         keyspace.payload("t"): '"ü"'.encode(),
         keyspace.pending("render", "acme", priority=0, seq=task.seq, task_id="t"): b"",
-        keyspace.stats("render", "acme"): records.encode_counters(
+        keyspace.stats("render", "acme"): records.encode(
             Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
         ),
     } == mutations([change], _none)
@@ -59,7 +52,7 @@ def test_a_place_left_within_the_batch_is_never_written() -> None:
     assert keyspace.Family.PENDING not in families
     assert b"" == rows[keyspace.inprog("render", "acme", task_id="t")]
     counted = Counters(leased=1, stored_bytes=PAYLOAD_BYTES)
-    assert records.encode_counters(counted) == rows[keyspace.stats("render", "acme")]
+    assert records.encode(counted) == rows[keyspace.stats("render", "acme")]
 
 
 def test_a_move_touches_only_the_rows_that_differ() -> None:
@@ -72,7 +65,7 @@ def test_a_move_touches_only_the_rows_that_differ() -> None:
     longer = replace(task, lease_until_ms=999)
 
     assert {
-        keyspace.task("t"): records.encode_task(longer),
+        keyspace.task("t"): records.encode(longer),
         keyspace.lease(task.lease_until_ms, "t"): None,
         keyspace.lease(999, "t"): b"",
     } == mutations([TaskChange(before=task, after=longer)], _none)
@@ -95,7 +88,7 @@ def test_an_ended_task_is_counted_with_its_result() -> None:
     before = Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
     rows = mutations(_changes(view, CANCEL), lambda _queue, _tenant: before)
 
-    assert records.encode_counters(ONE_CANCELLED) == rows[keyspace.stats("render", "acme")]
+    assert records.encode(ONE_CANCELLED) == rows[keyspace.stats("render", "acme")]
 
 
 def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue() -> None:
@@ -109,8 +102,8 @@ def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue(
 
     bytes_now = PAYLOAD_BYTES + len("MESSAGE_EXPIRED")
     counted = Counters(stored_bytes=bytes_now)
-    assert records.encode_counters(counted) == rows[keyspace.stats("render", "acme")]
-    assert records.encode_counters(Counters(dead=1)) == rows[keyspace.stats("graves", "acme")]
+    assert records.encode(counted) == rows[keyspace.stats("render", "acme")]
+    assert records.encode(Counters(dead=1)) == rows[keyspace.stats("graves", "acme")]
     assert (
         keyspace.ended(QueuePlace.DLQ, "graves", "acme", ended_ms=view.now_ms, task_id="t") in rows
     )
@@ -149,7 +142,7 @@ def test_a_key_freed_and_taken_again_in_one_batch_names_the_new_task() -> None:
 
     row = rows[keyspace.idempotency("acme", "k")]
 
-    assert records.encode_key_row(KeyRow("u", "print")) == row
+    assert records.encode(KeyRow("u", "print")) == row
 
 
 def test_an_id_freed_and_taken_again_in_one_batch_starts_clean() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
-from codeq_cluster.core.operations import Advance, Claim, Create, Operation, Submit
+from codeq_cluster.core.operations import Advance, Claim, Operation, Submit
 from codeq_cluster.core.outcomes import Advanced, Claimed, Created, Outcome
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Task
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 NOW_MS = 1_000_000
 LEASE_MS = 30_000

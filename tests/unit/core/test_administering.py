@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from codeq_cluster.core.administering import TOPICS_MAX
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import Audit, ItemKind, Pause, Topic
+from codeq_cluster.core.items import TOPICS_MAX, Audit, ItemKind, Pause, Topic, WebhookKey
 from codeq_cluster.core.operations import (
     Cancel,
     Delete,
@@ -20,6 +19,7 @@ from codeq_cluster.core.operations import (
     Record,
     Requeue,
     ResumeQueue,
+    RotateWebhookKey,
 )
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
@@ -102,6 +102,32 @@ def test_a_queue_is_resumed_once() -> None:
     assert Changed(0) == shard.ask(resume)
     assert not shard.view.policy("acme", "render").paused
     assert ["queue.pause", "queue.resume"] == [action for action, _, _ in _recorded(shard)]
+
+
+def test_a_webhook_key_is_rotated_once_for_each_request() -> None:
+    """The previous version signs until the overlap ends; the first rotation makes the second."""
+    shard = Shard()
+    rotate = RotateWebhookKey(request="r-1", tenant="acme", overlap_ms=60_000, by="ops")
+    answers = [shard.ask(rotate), shard.ask(rotate)]
+    shard.view.now_ms += 5
+    answers.append(shard.ask(replace(rotate, request="r-2", overlap_ms=0)))
+
+    [key] = shard.items(ItemKind.WEBHOOK_KEY)
+    assert [Changed(1)] * 3 == answers
+    assert (
+        WebhookKey(
+            tenant="acme",
+            version=3,
+            previous_until_ms=NOW_MS + 5,
+            rotated_ms=NOW_MS + 5,
+            request="r-2",
+        )
+        == key
+    )
+    assert [
+        ("webhook-key.rotate", "callbacks", "the previous key signs for 0 s more"),
+        ("webhook-key.rotate", "callbacks", "the previous key signs for 60 s more"),
+    ] == _recorded(shard)
 
 
 def test_a_revived_dead_letter_has_its_attempts_and_no_time_to_live() -> None:

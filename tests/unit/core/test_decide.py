@@ -5,21 +5,28 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.claiming import CLAIM_PAYLOAD_BYTES_MAX, CLAIM_SKIPS_MAX
+from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
+    Delete,
     Heartbeat,
     Nack,
     Operation,
+    PutTopic,
+    Staging,
     Submit,
 )
 from codeq_cluster.core.outcomes import (
     Advanced,
     Cancelled,
+    Changed,
     Created,
     Extended,
+    Outcome,
     Rejected,
     Rejection,
     Returned,
@@ -28,7 +35,7 @@ from codeq_cluster.core.outcomes import (
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State
 
-from .shard import LEASE_MS, NOW_MS, Shard, create
+from .shard import LEASE_MS, NOW_MS, Shard, create, submit
 
 RULES = LifetimeRules()
 
@@ -342,6 +349,43 @@ def test_a_nacked_task_rests(asked_ms: int, delay_ms: int) -> None:
     assert shard.task().state is State.READY
 
 
+def test_a_lease_is_not_extended_beyond_its_task_s_time_limit() -> None:
+    """The overtime is room for the worker's report; what the claim asked for stays."""
+    rules = LifetimeRules(overtime_ms=500)
+    shard, patient = Shard(rules), Shard(rules)
+    for each, limit_ms in ((shard, LEASE_MS + 1_000), (patient, 1)):
+        each.ask(replace(create(), handling=Handling(timeout_ms=limit_ms)))
+        each.claim()
+    beat = Heartbeat(id="t", tenant="acme", worker="ann", extend_ms=10**6)
+    last_ms = NOW_MS + LEASE_MS + 1_500
+
+    assert [Extended(last_ms)] * 2 == [shard.ask(beat), shard.ask(beat)]
+    assert Extended(NOW_MS + LEASE_MS) == patient.ask(beat)
+    assert 1 == shard.wait(LEASE_MS + 1_500)
+    assert AttemptOutcome.LEASE_EXPIRED is shard.task().history[0].outcome
+
+
+@pytest.mark.parametrize(
+    ("own", "topics", "delay_ms"),
+    [
+        (None, Handling(backoff_base_ms=2_000), 2_000),
+        (None, Handling(backoff="linear", backoff_base_ms=2_000, backoff_max_ms=1_500), 1_500),
+        (Handling(backoff_base_ms=700), Handling(backoff="fixed", backoff_base_ms=9_000), 700),
+        (Handling(timeout_ms=1_000), Handling(timeout_ms=2_000), 5_000),
+    ],
+)
+def test_a_backoff_is_the_task_s_else_its_topic_s_else_the_broker_s(
+    own: Handling | None, topics: Handling, delay_ms: int
+) -> None:
+    """Each field is looked up on its own; a topic's counts for tasks that exist already, too."""
+    shard = Shard(LifetimeRules(backoff_policy="fixed"))
+    shard.ask(replace(create(), handling=own))
+    shard.claim()
+    shard.ask(PutTopic(request="p", tenant="acme", name="render", by="op", handling=topics))
+
+    assert Returned(dead=False, delay_ms=delay_ms) == shard.ask(_nack())
+
+
 def test_a_nack_sent_again_hears_the_same_delay() -> None:
     """The answer stays the same after the delay, while another worker holds the task."""
     shard = _leased()
@@ -551,3 +595,45 @@ def _submit(**fields: object) -> Submit:
 
 def _cancel(request: str = "cancel-1") -> Cancel:
     return Cancel(request=request, id="t", tenant="acme")
+
+
+def test_a_tenant_has_so_many_queues_with_tasks_and_no_more() -> None:
+    """A queue counts until its last task is deleted; other tenants have their own bound."""
+    shard = Shard(LifetimeRules(queues_max=2, key_retention_ms=0))
+    shard.create("a", command="one")
+    shard.create("b", command="two")
+    refused = shard.ask(create("c", command="three"))
+    shard.create("d", command="ONE")
+    shard.create("e", command="three", tenant="other")
+    shard.claim(commands=("one",))
+    shard.ask(Cancel(request="r", id="b", tenant="acme"))
+    still = shard.ask(create("c", command="three"))
+    shard.ask(Delete(request="x", tenant="acme", ids=("b",), by="ops"))
+    shard.create("c", command="three")
+
+    assert Rejected(Rejection.TOO_MANY, "2") == refused == still
+    assert "three" == shard.task("c").command
+
+
+def test_artifacts_count_against_the_budget_of_stored_bytes() -> None:
+    """An announced size counts at once, the stored one from then on, and a kept one to the end."""
+    shard = Shard(LifetimeRules(budget=Budget(bytes_max=100)))
+    shard.create(payload="{}")
+    shard.claim()
+
+    def stage(upload: str, size: int) -> Outcome:
+        return shard.ask(Staging(id="t", tenant="acme", worker="ann", upload=upload, size=size))
+
+    announced = [stage("one", 90), stage("two", 20)]
+    corrected = [stage("one", 40), stage("one", 40), stage("two", 20), stage("three", 39)]
+    full = shard.ask(create("u", payload='"longer than what is left of the budget, 38 bytes"'))
+    shard.ask(submit(uploads=("two",), body=""))
+    kept = shard.view.usage("acme").stored_bytes
+    shard.ask(Delete(request="x", tenant="acme", ids=("t",), by="ops"))
+
+    over = Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
+    assert [Changed(1), over] == announced
+    assert [Changed(1), Changed(1), Changed(1), over] == corrected
+    assert over == full
+    assert 2 + 20 == kept
+    assert 0 == shard.view.usage("acme").stored_bytes

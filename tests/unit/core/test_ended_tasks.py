@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
     Cancel,
     Claim,
-    Create,
     Heartbeat,
     Nack,
     Operation,
@@ -19,7 +19,7 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import Advanced, Claimed, Outcome, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 DAY_MS = 24 * 3_600_000
 YEAR_MS = 365 * DAY_MS

@@ -116,6 +116,18 @@ def test_a_task_cancelled_while_it_waited_is_cancelled() -> None:
     assert _told(shard.task("t")) == _told(shard.task("u")) == (Reason.CANCELLED, 0)
 
 
+@pytest.mark.parametrize("state", State)
+def test_a_task_set_aside_says_so_unless_it_has_ended(state: State) -> None:
+    """Of an ended task only the deletion is set aside, which nobody waits for."""
+    held = replace(READY, state=state, seq=0 if state is not State.READY else READY.seq)
+    if state is State.LEASED:
+        held = replace(held, attempts=1, worker="w", lease_token=1, lease_until_ms=NOW_MS + 9)
+    found = explain(held, replace(FACTS, set_aside=True))
+
+    assert state.terminal != (found.reason is Reason.SET_ASIDE)
+    assert state.terminal or "aside show task.t" in found.text
+
+
 def test_a_dead_letter_says_where_it_is_kept_and_why() -> None:
     """An operator finds it from the answer alone."""
     shard = Shard()

@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from codeq_cluster.core.administering import PAUSES_MAX
 from codeq_cluster.core.budget import Budget
-from codeq_cluster.core.importing import fault, item_fault
-from codeq_cluster.core.items import Audit, Delivery, ItemKind, Pause, Topic
+from codeq_cluster.core.items import (
+    PAUSES_MAX,
+    Audit,
+    Delivery,
+    ItemKind,
+    Pause,
+    Subscription,
+    Topic,
+    audit_id,
+    audit_ms,
+)
 from codeq_cluster.core.operations import Arrival, Import, PutTopic, Undelivered
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import LifetimeRules
@@ -82,7 +90,23 @@ def test_a_task_is_imported_unchanged_and_once() -> None:
     assert Imported(present=1) == second
     assert came == arrival(shard)
     assert WEBHOOK == shard.delivery().url
-    assert [("task.import", "b", "1 tasks on one shard")] == recorded(shard)
+    assert [("task.import", "b", "1 task")] == recorded(shard)
+
+
+@pytest.mark.parametrize(("after_ms", "records"), [(3_600_000, 1), (3_600_001, 2)])
+def test_an_import_adds_to_its_record_for_an_hour(after_ms: int, records: int) -> None:
+    """After that its name leads to a record of now, above all that were read before."""
+    shard = Shard()
+    name = audit_id(shard.view.now_ms, "0" * 24)
+    came = made()
+    took(shard, came, request=name)
+    shard.view.now_ms += after_ms
+    took(shard, replace(came, task=replace(came.task, id="u")), request=name)
+
+    noted = [item.id for item in shard.items(ItemKind.AUDIT)]
+    newest = shard.view.now_ms if records > 1 else NOW_MS
+    assert records == len(noted)
+    assert newest == audit_ms(noted[0])
 
 
 def test_a_callback_that_was_made_is_not_made_again() -> None:
@@ -156,14 +180,14 @@ def test_an_expired_task_is_not_imported() -> None:
     assert {} == shard.view.tasks
 
 
-def test_an_id_of_another_tenant_is_left_to_it() -> None:
-    """The existing task is not touched."""
+def test_an_id_in_use_is_left_to_its_task() -> None:
+    """The importer keeps no id that another tenant can have; the shard would not overwrite one."""
     shard = Shard()
     shard.create(tenant="zeta", payload='"zeta"')
     before = shard.task()
     outcome = took(shard, made())
 
-    assert Imported(ids_taken=("t",)) == outcome
+    assert Imported(present=1) == outcome
     assert before == shard.task()
 
 
@@ -201,13 +225,19 @@ def test_a_key_that_another_shard_decides_about_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "limit"),
-    [(Budget(waiting_max=2), "readyTasks"), (Budget(bytes_max=5), "storedBytes")],
+    ("rules", "limit"),
+    [
+        (LifetimeRules(budgets={"acme": Budget(waiting_max=2)}), "readyTasks"),
+        (LifetimeRules(budgets={"acme": Budget(bytes_max=5)}), "storedBytes"),
+        (LifetimeRules(queues_max=2), "queuesMax"),
+    ],
 )
-def test_a_budget_holds_for_imported_tasks(budget: Budget, limit: str) -> None:
+def test_a_budget_holds_for_imported_tasks(rules: LifetimeRules, limit: str) -> None:
     """The rest waits for the next import; existing tasks cost nothing."""
-    shard = Shard(LifetimeRules(budgets={"acme": budget}))
-    came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(4)]
+    shard = Shard(rules)
+    came = [
+        replace(made(), task=replace(made().task, id=f"t{n}", command=f"q{n}")) for n in range(4)
+    ]
     first = took(shard, *came)
     second = took(shard, *came)
 
@@ -226,9 +256,7 @@ def test_policies_come_unless_there_is_one() -> None:
     assert Imported(items_imported=2) == first
     assert Imported(items_present=2) == second
     assert replace(topic, tenant="acme") == shard.view.item(ItemKind.TOPIC, "acme", "render")
-    assert [("task.import", "b", "2 topics, pauses or subscriptions on one shard")] == recorded(
-        shard
-    )
+    assert [("task.import", "b", "2 policies and subscriptions")] == recorded(shard)
     full = [replace(pause, id=f"q{n}") for n in range(PAUSES_MAX)]
     for start in range(0, len(full), 50):
         last = took(shard, items=tuple(full[start : start + 50]), request=f"import-{start}")
@@ -259,54 +287,6 @@ def test_a_dry_run_changes_nothing() -> None:
     assert ({}, {}) == (shard.view.tasks, shard.view.items)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"created_ms": -1},
-        {"updated_ms": 10**15},
-        {"priority": 10},
-        {"max_attempts": -1},
-        {"seq": 2**63},
-        {"seq": 0},
-        {"state": State.DELAYED},
-        {"state": State.LEASED},
-        {"state": State.DONE},
-        {"has_result": True},
-    ],
-)
-def test_an_impossible_task_is_recognised(fields: dict[str, object]) -> None:
-    """A hand-made task would be where no timer and no claim ever finds it."""
-    came = made()
-
-    assert "" == fault(came)
-    assert fault(replace(came, task=replace(came.task, **fields))) != ""
-
-
-def test_an_ended_task_needs_its_result_and_its_own_callbacks() -> None:
-    """A dead letter also needs the queue that keeps it."""
-    came = ended()
-    [(delivery, body)] = came.deliveries
-    faults = [
-        replace(came, result=None),
-        replace(came, task=replace(came.task, retain_until_ms=0)),
-        replace(came, task=replace(came.task, state=State.DEAD)),
-        replace(came, task=replace(came.task, state=State.DEAD, dead_queue="Render")),
-        replace(came, task=replace(came.task, state=State.READY, seq=1)),
-        replace(came, deliveries=((replace(delivery, id="u.1"), body),)),
-        replace(came, deliveries=((replace(delivery, task_id="u"), body),)),
-        replace(came, deliveries=((replace(delivery, due_ms=-1), body),)),
-    ]
-
-    assert "" == fault(came)
-    assert "" not in [fault(each) for each in faults]
-    assert item_fault(Topic(tenant="", id="x", name="x", weight=101)) != ""
-    assert item_fault(Topic(tenant="", id="x", name="x", retention_s=-1)) != ""
-    assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=(11,))) != ""
-    assert item_fault(Topic(tenant="", id="x", name="x", priority_tiers=tuple(range(11)))) != ""
-    assert "" == item_fault(Topic(tenant="", id="x", name="x", priority_tiers=(0, 10)))
-    assert "" == item_fault(Topic(tenant="", id="x", name="x"))
-
-
 def test_more_than_one_decision_can_bear_is_a_bug() -> None:
     """The importer divides larger ones."""
     came = [replace(made(), task=replace(made().task, id=f"t{n}")) for n in range(65)]
@@ -321,3 +301,22 @@ def test_the_create_that_made_it_is_answered_by_it() -> None:
     again = shard.ask(create("other", idempotency_key="k", fingerprint="f"))
 
     assert getattr(again, "replay", None) is True
+
+
+def test_a_subscription_ends_no_later_than_its_own_time() -> None:
+    """The other cluster's clock may be wrong, and each node keeps the item in memory."""
+    shard = Shard()
+    item = Subscription(
+        tenant="x",
+        id="s",
+        worker="w",
+        callback_url="https://example.com/",
+        ttl_ms=60_000,
+        expires_ms=2**47,
+    )
+    outcome = took(shard, items=(item, replace(item, expires_ms=NOW_MS + 1)))
+    kept = shard.view.item(ItemKind.SUBSCRIPTION, "acme", "s")
+
+    assert Imported(items_imported=1, items_present=1) == outcome
+    assert isinstance(kept, Subscription)
+    assert NOW_MS + 60_000 == kept.expires_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of
 from codeq_cluster.core.operations import (
@@ -12,20 +13,19 @@ from codeq_cluster.core.operations import (
     Advance,
     Cancel,
     Claim,
-    Create,
     Delete,
     Heartbeat,
     Nack,
     Operation,
     Purge,
-    Rebury,
     Requeue,
     Revise,
     Staging,
     Submit,
+    UndoRequeue,
 )
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.testing.dict_view import DictView
+from tests.fakes.dict_view import DictView
 
 RULES = LifetimeRules()
 MINUTE_MS = 60_000
@@ -45,7 +45,7 @@ CANCEL = Cancel(request="x", id="t", tenant="acme")
 REQUEUE = Requeue(request="r", tenant="acme", ids=("t",), by="ops")
 PURGE = Purge(request="p", tenant="acme", queue="render", ids=("t",), by="ops")
 REVISE = Revise(request="v", tenant="acme", id="t", by="ops", payload="[]", endings=1)
-REBURY = Rebury(request="b", tenant="acme", ids=("t",), by="ops", requeue="r")
+UNDO_REQUEUE = UndoRequeue(request="b", tenant="acme", ids=("t",), by="ops", requeue="r")
 DELETE = Delete(request="d", tenant="acme", ids=("t",), by="ops")
 
 
@@ -75,7 +75,7 @@ STORIES: tuple[tuple[Operation | int, ...], ...] = (
     (created(), CLAIM, DONE, DELETE),
     (created(), PURGE),
     (created(delay_ms=MINUTE_MS), PURGE),
-    (created(attempts=1), CLAIM, ABANDON, REQUEUE, REBURY),
+    (created(attempts=1), CLAIM, ABANDON, REQUEUE, UNDO_REQUEUE),
     (created(attempts=1), CLAIM, ABANDON, REVISE),
 )
 

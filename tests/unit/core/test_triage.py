@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core.items import Audit, ItemKind
-from codeq_cluster.core.operations import Cancel, Nack, Purge, Rebury, Requeue, Revise
+from codeq_cluster.core.operations import Cancel, Nack, Purge, Requeue, Revise, UndoRequeue
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State
@@ -14,7 +14,7 @@ from .shard import NOW_MS, Shard
 
 PURGE = Purge(request="purge-1", tenant="acme", queue="render", ids=("t",), by="ops")
 REQUEUE = Requeue(request="all.1", tenant="acme", ids=("t",), by="ops")
-REBURY = Rebury(request="back-1", tenant="acme", ids=("t",), by="ops", requeue="all")
+UNDO_REQUEUE = UndoRequeue(request="back-1", tenant="acme", ids=("t",), by="ops", requeue="all")
 REVISE = Revise(request="revise-1", tenant="acme", id="t", by="ops", payload='{"n":12}', endings=1)
 
 
@@ -127,17 +127,17 @@ def test_a_requeue_taken_back_restores_everything() -> None:
     shard.view.now_ms += 5000
     shard.ask(REQUEUE)
     shard.view.now_ms += 5000
-    assert Changed(1) == shard.ask(REBURY)
+    assert Changed(1) == shard.ask(UNDO_REQUEUE)
     after = shard.task()
 
     assert before == replace(after, ended_by=before.ended_by, ready_ms=before.ready_ms)
     assert shard.view.result("t") is not None
     assert told == shard.items(ItemKind.DELIVERY)
-    assert [("dlq.rebury", "t", ""), ("dlq.requeue", "t", "")] == recorded(shard)
+    assert [("dlq.undo", "t", ""), ("dlq.requeue", "t", "")] == recorded(shard)
     assert [
         Changed(1),
         Changed(0),
-    ] == [shard.ask(REBURY), shard.ask(replace(REBURY, request="back-2"))]
+    ] == [shard.ask(UNDO_REQUEUE), shard.ask(replace(UNDO_REQUEUE, request="back-2"))]
 
 
 def test_a_task_claimed_since_is_not_taken_back() -> None:
@@ -145,20 +145,20 @@ def test_a_task_claimed_since_is_not_taken_back() -> None:
     shard = dead()
     shard.ask(REQUEUE)
     refused = [
-        shard.ask(replace(REBURY, requeue="al")),
-        shard.ask(replace(REBURY, requeue="all.1")),
-        shard.ask(replace(REBURY, tenant="other")),
-        shard.ask(replace(REBURY, ids=("nobody",))),
+        shard.ask(replace(UNDO_REQUEUE, requeue="al")),
+        shard.ask(replace(UNDO_REQUEUE, requeue="all.1")),
+        shard.ask(replace(UNDO_REQUEUE, tenant="other")),
+        shard.ask(replace(UNDO_REQUEUE, ids=("nobody",))),
     ]
     shard.claim()
 
     assert [Changed(0)] * 4 == refused
-    assert Changed(0) == shard.ask(REBURY)
+    assert Changed(0) == shard.ask(UNDO_REQUEUE)
     assert shard.task().state is State.LEASED
 
 
 def test_a_second_life_is_counted_by_itself() -> None:
-    """A reburied task has the attempts of its latest life."""
+    """A dead letter whose requeue was undone has the attempts of its latest life."""
     shard = dead()
     shard.ask(replace(REQUEUE, request="first.1"))
     for number in range(2):
@@ -178,7 +178,7 @@ def test_a_second_life_is_counted_by_itself() -> None:
         )
     died = shard.task()
     shard.ask(REQUEUE)
-    shard.ask(REBURY)
+    shard.ask(UNDO_REQUEUE)
 
     assert (State.DEAD, 2) == (died.state, died.attempts)
     assert 2 == shard.task().attempts
@@ -198,7 +198,7 @@ def test_audit_records_name_the_operator() -> None:
     """The name is the subject of the token."""
     shard = dead()
     shard.ask(REQUEUE)
-    shard.ask(replace(REBURY, by="boss"))
+    shard.ask(replace(UNDO_REQUEUE, by="boss"))
     actors = [item.actor for item in shard.items(ItemKind.AUDIT) if isinstance(item, Audit)]
 
     assert ["boss", "ops"] == sorted(actors)

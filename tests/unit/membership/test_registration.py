@@ -164,6 +164,25 @@ async def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert "cluster join n2" in str(vars(told[0])["reason"])
 
 
+async def test_a_node_that_is_still_alone_is_refused_by_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The first node of a new cluster registers with itself; `/readyz` shows what it waits for."""
+    cluster = Cluster([Group(Membership())], [Membership()], peers=[])
+    waited = []
+
+    def begin(announcing: Registration) -> bool:
+        if announcing.refused:
+            waited.append(announcing.refused)
+            cluster.groups[0].membership = Membership(members=(ME,))
+        return not announcing.refused and bool(waited)
+
+    await announced(cluster, begin)
+
+    assert {"shard 0: no node of the cluster is connected"} == set(waited)
+    assert [] == caplog.records
+
+
 async def test_why_a_node_was_refused_is_known_until_it_is_let_in() -> None:
     """`/readyz` shows it."""
     cluster = Cluster([Group(Membership())], [Membership(members=(Member(id="n1", data=1),))])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from codeq_cluster.errors import StorageDamaged, StorageFailed
 from codeq_cluster.node.backup_source import watch
-from codeq_cluster.node.disk_guard import Outages
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import propose, settled
+from codeq_cluster.node.disk_guard import DiskGuard
+from tests.simulator.cluster import SimCluster
+from tests.simulator.scenes import propose, settled
 
 
 class Replica:
@@ -26,27 +26,27 @@ async def _nobody_leads() -> None:
     pass
 
 
-def outages() -> Outages:
-    """Return the outages of one replica, on a disk with room."""
-    return Outages(
+def disk_guard() -> DiskGuard:
+    """Return the guard of one replica, on a disk with room."""
+    return DiskGuard(
         replicas=[Replica()],
         path=Path("/data"),
         min_free_bytes=0,
-        hand_over=_nobody_leads,
+        transfer_all=_nobody_leads,
         fatal=lambda _shard, error: None,
         free_bytes=lambda _path: 1,
         probe=lambda _path: None,
     )
 
 
-def watched(cluster: SimCluster, out: Outages) -> Callable[[], str]:
+def watched(cluster: SimCluster, out: DiskGuard) -> Callable[[], str]:
     """Start to watch the replica of node A."""
-    return watch(0, outages=out, group=cluster.nodes["A"].group)
+    return watch(0, disk_guard=out, group=cluster.nodes["A"].group)
 
 
 async def test_a_replica_that_is_out_is_wrong_and_says_why() -> None:
     """A replica that was out at any time since the start counts as wrong, even if it is back."""
-    cluster, out = settled(), outages()
+    cluster, out = settled(), disk_guard()
     sound = watched(cluster, out)
     assert not sound()
 
@@ -63,7 +63,7 @@ async def test_a_replica_that_is_out_is_wrong_and_says_why() -> None:
 
 async def test_an_outage_that_is_over_is_no_reason_for_the_next() -> None:
     """A disk that failed and works again is not the cause of later damage."""
-    cluster, out = settled(), outages()
+    cluster, out = settled(), disk_guard()
     out.failed(0, StorageFailed("writing: IO error"))
     await out.look()
     out._retry_at = 0.0
@@ -87,7 +87,7 @@ def test_a_suspect_replica_is_wrong_until_a_majority_agrees_with_it() -> None:
     cluster.start("B")
     cluster.nodes["B"].machine.corrupt()
     cluster.run_until(lambda: bool(cluster.nodes["A"].group.status().in_doubt))
-    sound = watched(cluster, outages())
+    sound = watched(cluster, disk_guard())
 
     assert "its state is not that of B, and no majority has been heard" == sound()
     cluster.start("C")

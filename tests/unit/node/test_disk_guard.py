@@ -1,4 +1,4 @@
-"""Outages: replicas step back from a failing disk, and return to a healthy one."""
+"""DiskGuard: replicas step back from a failing disk, and return to a healthy one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged, StorageFailed
-from codeq_cluster.node.disk_guard import OutageReason, Outages, free_bytes_of, take_a_write
+from codeq_cluster.node.disk_guard import DiskGuard, OutageReason, free_bytes_of, take_a_write
 
 MIB = 2**20
 NO_ROOM = StorageFailed("writing: IO error: No space left on device: While appending")
@@ -52,11 +52,11 @@ class Stage:
         self.meanwhile: Callable[[], object] = lambda: None
         self.told: list[int] = []
         self.fatal: list[BaseException] = []
-        self.outages = Outages(
+        self.disk_guard = DiskGuard(
             replicas=self.stores,
             path=Path("/data"),
             min_free_bytes=min_free_bytes,
-            hand_over=self._hand_over,
+            transfer_all=self._transfer_all,
             fatal=lambda _shard, error: self.fatal.append(error),
             free_bytes=lambda _path: self._ask(),
             size_bytes=lambda _path: 4000 * MIB,
@@ -77,18 +77,18 @@ class Stage:
     def _tell(self) -> None:
         self.told.append(len(self.reasons()))
 
-    async def _hand_over(self) -> None:
+    async def _transfer_all(self) -> None:
         self.story.append("hand over")
 
     def reasons(self) -> dict[int, OutageReason]:
         """Return the reason of each replica that is out."""
-        return {shard: out.reason for shard, out in self.outages.out.items()}
+        return {shard: out.reason for shard, out in self.disk_guard.out.items()}
 
     async def later(self) -> list[str]:
         """Look once, after every wait is over; return what happened."""
         self.story.clear()
-        self.outages._retry_at = float("-inf")
-        await self.outages.look()
+        self.disk_guard._retry_at = float("-inf")
+        await self.disk_guard.look()
         return list(self.story)
 
 
@@ -97,10 +97,10 @@ async def test_with_enough_room_nothing_happens() -> None:
     stage = Stage()
 
     assert [] == await stage.later()
-    assert 1000 * MIB == stage.outages.free_bytes
-    assert 4000 * MIB == stage.outages.size_bytes
+    assert 1000 * MIB == stage.disk_guard.free_bytes
+    assert 4000 * MIB == stage.disk_guard.size_bytes
     # The counter exists from the start, so that the first event shows as an increase.
-    assert {0: 0, 1: 0} == dict(stage.outages.reseeded)
+    assert {0: 0, 1: 0} == dict(stage.disk_guard.reseeded)
 
 
 async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> None:
@@ -111,7 +111,7 @@ async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> Non
     assert ["hand over", "0 out", "1 out"] == await stage.later()
     assert {0: OutageReason.DISK_FULL, 1: OutageReason.DISK_FULL} == stage.reasons()
     assert "255 MiB are free below /data, store.minFreeBytes is 256 MiB" == (
-        stage.outages.out[0].text
+        stage.disk_guard.out[0].text
     )
     stage.free = 383 * MIB
     assert [] == await stage.later()
@@ -126,13 +126,13 @@ async def test_a_failed_write_takes_all_out() -> None:
     """The others share the disk; after a pause each is reopened."""
     stage = Stage()
 
-    stage.outages.failed(1, BROKEN)
+    stage.disk_guard.failed(1, BROKEN)
     assert {1: OutageReason.STORAGE_FAILED} == stage.reasons()
-    await stage.outages.look()
+    await stage.disk_guard.look()
     assert ["1 out", "0 out"] == stage.story
-    assert "the disk failed under shard 1" == stage.outages.out[0].text
+    assert "the disk failed under shard 1" == stage.disk_guard.out[0].text
     assert [1, 2] == stage.told
-    await stage.outages.look()
+    await stage.disk_guard.look()
     assert ["1 out", "0 out"] == stage.story
 
     assert ["0 back", "1 back"] == await stage.later()
@@ -142,8 +142,8 @@ async def test_a_failed_write_takes_all_out() -> None:
 async def test_a_full_disk_is_tried_for_ever() -> None:
     """Room may come back, and then no operator need restart the node."""
     stage = Stage(min_free_bytes=0)
-    stage.outages.failed(0, NO_ROOM)
-    await stage.outages.look()
+    stage.disk_guard.failed(0, NO_ROOM)
+    await stage.disk_guard.look()
     stage.stores[0].refuse = DataDirectoryRefused("IO error: No space left on device: While")
 
     for _ in range(20):
@@ -157,8 +157,8 @@ async def test_a_full_disk_is_tried_for_ever() -> None:
 async def test_a_disk_that_stays_broken_is_given_up() -> None:
     """After ten failures in a row an operator must look; the other shard goes on."""
     stage = Stage()
-    stage.outages.failed(0, BROKEN)
-    await stage.outages.look()
+    stage.disk_guard.failed(0, BROKEN)
+    await stage.disk_guard.look()
     stage.stores[0].refuse = DataDirectoryRefused("the data directory cannot be opened: damage")
 
     assert ["0 refused", "1 back"] == await stage.later()
@@ -169,7 +169,7 @@ async def test_a_disk_that_stays_broken_is_given_up() -> None:
     assert {0: OutageReason.GIVEN_UP} == stage.reasons()
     assert [] == await stage.later()
 
-    text = stage.outages.out[0].text
+    text = stage.disk_guard.out[0].text
     assert "cannot be opened: damage" in text
     assert "codeq-cluster repair --data-dir /data" in text
 
@@ -178,12 +178,12 @@ async def test_a_disk_that_fails_again_and_again_is_given_up() -> None:
     """It is not enough that the disk opens; it must also work."""
     stage = Stage()
     for _ in range(9):
-        stage.outages.failed(0, BROKEN)
-        await stage.outages.look()
+        stage.disk_guard.failed(0, BROKEN)
+        await stage.disk_guard.look()
         assert ["0 back", "1 back"] == await stage.later()
 
-    stage.outages.failed(0, BROKEN)
-    await stage.outages.look()
+    stage.disk_guard.failed(0, BROKEN)
+    await stage.disk_guard.look()
 
     assert OutageReason.GIVEN_UP is stage.reasons()[0]
     assert ["1 back"] == await stage.later()
@@ -193,14 +193,14 @@ async def test_damage_is_given_up_at_once_and_for_its_shard_alone() -> None:
     """Any reader may find it, and it may be found again later."""
     stage = Stage()
 
-    stage.outages.failed(1, DAMAGE)
-    stage.outages.failed(1, DAMAGE)
-    await stage.outages.look()
+    stage.disk_guard.failed(1, DAMAGE)
+    stage.disk_guard.failed(1, DAMAGE)
+    await stage.disk_guard.look()
 
     assert ["1 out"] == stage.story
     assert {1: OutageReason.GIVEN_UP} == stage.reasons()
-    assert "block checksum mismatch" in stage.outages.out[1].text
-    assert "codeq-cluster repair --data-dir /data" in stage.outages.out[1].text
+    assert "block checksum mismatch" in stage.disk_guard.out[1].text
+    assert "codeq-cluster repair --data-dir /data" in stage.disk_guard.out[1].text
     assert [] == await stage.later()
 
 
@@ -214,7 +214,7 @@ async def test_damage_found_while_stores_are_reopened_is_not_forgotten(
     stage.free = 0
     await stage.later()
     stage.free = 1000 * MIB
-    stage.stores[met_by].meanwhile = partial(stage.outages.failed, 1, DAMAGE)
+    stage.stores[met_by].meanwhile = partial(stage.disk_guard.failed, 1, DAMAGE)
     stage.stores[1].refuse = BROKEN if refused else None
 
     await stage.later()
@@ -223,7 +223,7 @@ async def test_damage_found_while_stores_are_reopened_is_not_forgotten(
     assert [] == await stage.later()
 
     assert {1: OutageReason.GIVEN_UP} == stage.reasons()
-    assert "block checksum mismatch" in stage.outages.out[1].text
+    assert "block checksum mismatch" in stage.disk_guard.out[1].text
 
 
 async def test_a_disk_that_fails_while_it_is_probed_is_tried_once_more() -> None:
@@ -233,7 +233,7 @@ async def test_a_disk_that_fails_while_it_is_probed_is_tried_once_more() -> None
     await stage.later()
     stage.free = 1000 * MIB
     loop = asyncio.get_running_loop()
-    stage.meanwhile = partial(loop.call_soon_threadsafe, stage.outages.failed, 1, BROKEN)
+    stage.meanwhile = partial(loop.call_soon_threadsafe, stage.disk_guard.failed, 1, BROKEN)
 
     assert ["0 back"] == await stage.later()
     stage.meanwhile = lambda: None
@@ -250,10 +250,10 @@ async def test_pauses_grow_and_are_bounded() -> None:
     pauses = []
     for _ in range(5):
         now = asyncio.get_running_loop().time()
-        stage.outages._retry_at = float("-inf")
-        stage.outages.failed(0, NO_ROOM)
-        stage.outages.failed(1, NO_ROOM)
-        pauses.append(round(stage.outages._retry_at - now))
+        stage.disk_guard._retry_at = float("-inf")
+        stage.disk_guard.failed(0, NO_ROOM)
+        stage.disk_guard.failed(1, NO_ROOM)
+        pauses.append(round(stage.disk_guard._retry_at - now))
 
     assert [1, 2, 4, 4, 4] == pauses
 
@@ -261,15 +261,15 @@ async def test_pauses_grow_and_are_bounded() -> None:
 async def test_a_disk_that_takes_no_write_is_not_reopened() -> None:
     """The fault costs no tries, and the replicas are back at the first look after its end."""
     stage = Stage()
-    stage.outages.failed(0, BROKEN)
-    await stage.outages.look()
+    stage.disk_guard.failed(0, BROKEN)
+    await stage.disk_guard.look()
     stage.takes_writes = False
 
     for _ in range(20):
         assert [] == await stage.later()
     assert {0: OutageReason.STORAGE_FAILED, 1: OutageReason.STORAGE_FAILED} == stage.reasons()
     stage.takes_writes = True
-    assert 2 == stage.outages._pause_s
+    assert 2 == stage.disk_guard._pause_s
 
     assert ["0 back", "1 back"] == await stage.later()
 
@@ -278,28 +278,28 @@ async def test_a_state_that_differs_is_fetched_again() -> None:
     """The replica still writes its log, so it is not withdrawn; an installed snapshot ends it."""
     stage = Stage()
 
-    assert stage.outages.diverged(1, 77)
-    assert stage.outages.diverged(1, 78)
+    assert stage.disk_guard.diverged(1, 77)
+    assert stage.disk_guard.diverged(1, 78)
     assert {1: OutageReason.STATE_DIFFERS} == stage.reasons()
-    assert "its state at entry 77 is not the majority's" in stage.outages.out[1].text
+    assert "its state at entry 77 is not the majority's" in stage.disk_guard.out[1].text
     assert [] == await stage.later()
-    stage.outages.installed(0)
-    stage.outages.installed(1)
+    stage.disk_guard.installed(0)
+    stage.disk_guard.installed(1)
 
     assert {} == stage.reasons()
-    assert {0: 0, 1: 1} == dict(stage.outages.reseeded)
-    stage.outages.installed(1)
-    assert {0: 0, 1: 1} == dict(stage.outages.reseeded)
+    assert {0: 0, 1: 1} == dict(stage.disk_guard.reseeded)
+    stage.disk_guard.installed(1)
+    assert {0: 0, 1: 1} == dict(stage.disk_guard.reseeded)
 
 
 async def test_a_state_that_differs_on_a_full_disk_is_withdrawn_too() -> None:
     """Otherwise the replica would acknowledge log entries that it has no room for."""
     stage = Stage()
-    stage.outages.diverged(1, 77)
+    stage.disk_guard.diverged(1, 77)
     stage.free = 0
 
     assert ["hand over", "0 out", "1 out"] == await stage.later()
-    assert not stage.outages.diverged(1, 78)
+    assert not stage.disk_guard.diverged(1, 78)
     stage.free = 1000 * MIB
     assert ["0 back", "1 back"] == await stage.later()
 
@@ -308,14 +308,14 @@ async def test_a_state_that_differs_again_and_again_is_given_up() -> None:
     """Its state is replaced three times in ten minutes; then an operator must look."""
     stage = Stage()
     for _ in range(3):
-        assert stage.outages.diverged(0, 77)
-        stage.outages.installed(0)
+        assert stage.disk_guard.diverged(0, 77)
+        stage.disk_guard.installed(0)
 
-    assert not stage.outages.diverged(0, 77)
-    assert not stage.outages.diverged(0, 78)
+    assert not stage.disk_guard.diverged(0, 77)
+    assert not stage.disk_guard.diverged(0, 78)
     assert ["0 out"] == await stage.later()
     assert {0: OutageReason.GIVEN_UP} == stage.reasons()
-    assert "codeq-cluster repair --data-dir /data" in stage.outages.out[0].text
+    assert "codeq-cluster repair --data-dir /data" in stage.disk_guard.out[0].text
     assert [] == await stage.later()
 
 
@@ -323,9 +323,9 @@ async def test_an_error_other_than_a_disk_failure_is_fatal() -> None:
     """No replica continues after a broken invariant."""
     stage = Stage()
     unsafe = SafetyViolated("two leaders in one term")
-    stage.outages.failed(0, unsafe)
-    stage.outages.failed(0, BROKEN)
-    await stage.outages.look()
+    stage.disk_guard.failed(0, unsafe)
+    stage.disk_guard.failed(0, BROKEN)
+    await stage.disk_guard.look()
     stage.stores[0].refuse = bug = AssertionError("a leader's state is exchanged")
 
     await stage.later()

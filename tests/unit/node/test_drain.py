@@ -10,8 +10,8 @@ import pytest
 from codeq_cluster.node import drain
 from codeq_cluster.node.drain import Drain
 from codeq_cluster.settings import RaftSettings
-from codeq_cluster.testing.sim_cluster import SimCluster
-from codeq_cluster.testing.sim_scenes import propose, settled
+from tests.simulator.cluster import SimCluster
+from tests.simulator.scenes import propose, settled
 
 # A log so short that a follower behind it needs a snapshot.
 SHORT_LOG = RaftSettings(keep_entries=20, log_entries_max=512, entries_in_flight_max=64)
@@ -36,10 +36,10 @@ async def leave(cluster: SimCluster) -> float:
     group = cluster.nodes["A"].group
     leaving = Drain(node_id="A", groups=[group], replicas=[Leaders()])
     before = cluster.clock.now
-    gone = asyncio.ensure_future(leaving.give_all_away())
+    gone = asyncio.ensure_future(leaving.transfer_all())
     while not gone.done():
         await asyncio.sleep(0)
-        while group._leader.transfer.handover.peer is not None:
+        while group._leader.transfer.peer is not None:
             cluster.run(0.01)
     took_s = cluster.clock.now - before
     cluster.run(0.1)
@@ -116,11 +116,11 @@ async def test_a_node_whose_peers_never_take_over_asks_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Time stands still in this cluster, so every try is in vain."""
-    monkeypatch.setattr(drain, "HANDOVER_S", 0.05)
+    monkeypatch.setattr(drain, "TRANSFER_S", 0.05)
     cluster = settled()
     leaving = Drain(node_id="A", groups=[cluster.nodes["A"].group], replicas=[Leaders()])
 
     async with asyncio.timeout(60):
-        await leaving.give_all_away()
+        await leaving.transfer_all()
 
     assert "A" == cluster.leader()

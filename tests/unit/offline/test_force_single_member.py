@@ -14,7 +14,9 @@ from codeq_cluster.offline.inspect import Stand, stopped_node
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.directory import DataDirectory, open_directory
-from codeq_cluster.storage.rocks import RocksShard, new_cache
+from codeq_cluster.storage.rocks import RocksShard
+from codeq_cluster.storage.rocks_options import new_cache
+from tests.fakes.spilled_shard import put_log
 
 
 def opened(path: Path) -> DataDirectory:
@@ -29,7 +31,7 @@ def members_of(directory: DataDirectory) -> Membership:
         journal = Journal(store.log, cache_bytes_max=1024)
         journal.load(applied=store.state.applied_index, bootstrap=directory.bootstrap)
         flush = journal.flush()
-        store.log.write(flush.puts, delete_ranges=flush.delete_ranges, sync=True)
+        put_log(store, flush.puts, delete_ranges=flush.delete_ranges)
         return journal.memberships.newest[1]
     finally:
         store.close()

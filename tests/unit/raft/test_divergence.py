@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from codeq_cluster.codec.membership import Member, Membership
-from codeq_cluster.raft.divergence import Divergence
-from codeq_cluster.raft.voters import Voters
+from codeq_cluster.raft.members import Voters
+from codeq_cluster.raft.state import Divergence
 
 
 def voting(voters: int) -> Voters:
@@ -19,12 +19,12 @@ def test_two_of_three_outvote_the_third() -> None:
     divergence = Divergence(voting(3), shard=0)
     assert not divergence.open
 
-    assert divergence.heard("B", 9, same=False)
+    assert divergence.compared("B", 9, same=False)
     assert divergence.open
     assert not divergence.condemns("B")
-    divergence.heard("C", 8, same=True)
+    divergence.compared("C", 8, same=True)
     assert divergence.open
-    divergence.heard("C", 9, same=True)
+    divergence.compared("C", 9, same=True)
 
     assert not divergence.open
     assert divergence.condemns("B")
@@ -35,10 +35,10 @@ def test_two_of_three_outvote_the_third() -> None:
 def test_the_first_difference_is_compared() -> None:
     """A voter that stays wrong is compared at its first difference, not at each new entry."""
     divergence = Divergence(voting(3), shard=0)
-    divergence.heard("B", 9, same=False)
-    divergence.heard("C", 9, same=True)
+    divergence.compared("B", 9, same=False)
+    divergence.compared("C", 9, same=True)
 
-    assert not divergence.heard("B", 10, same=False)
+    assert not divergence.compared("B", 10, same=False)
 
     assert divergence.condemns("B")
 
@@ -46,9 +46,9 @@ def test_the_first_difference_is_compared() -> None:
 def test_one_of_three_has_lost_against_two() -> None:
     """One voter against two has no majority, whether or not the two agree."""
     divergence = Divergence(voting(3), shard=0)
-    divergence.heard("B", 9, same=False)
+    divergence.compared("B", 9, same=False)
     assert not divergence.lost
-    divergence.heard("C", 11, same=False)
+    divergence.compared("C", 11, same=False)
 
     assert divergence.lost
     assert divergence.open
@@ -58,10 +58,10 @@ def test_one_of_three_has_lost_against_two() -> None:
 def test_a_rebuilt_state_is_no_longer_suspect() -> None:
     """The return to equality is reported once."""
     divergence = Divergence(voting(3), shard=0)
-    divergence.heard("B", 9, same=False)
+    divergence.compared("B", 9, same=False)
 
-    assert divergence.heard("B", 12, same=True)
-    assert not divergence.heard("B", 13, same=True)
+    assert divergence.compared("B", 12, same=True)
+    assert not divergence.compared("B", 13, same=True)
     assert not divergence.open
     assert () == divergence.differing
 
@@ -77,8 +77,8 @@ def test_a_single_voter_is_right() -> None:
 def test_a_majority_with_this_state_confirms_it() -> None:
     """The confirmation reaches up to the last index at which states were compared."""
     divergence = Divergence(voting(3), shard=0)
-    divergence.heard("B", 9, same=True)
-    divergence.heard("C", 10, same=False)
+    divergence.compared("B", 9, same=True)
+    divergence.compared("C", 10, same=False)
 
     assert divergence.confirmed(9)
     assert not divergence.confirmed(10)

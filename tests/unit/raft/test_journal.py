@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged
-from codeq_cluster.raft.journal import Journal, rows_after_snapshot, stored_term
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.journal_rows import rows_after_snapshot, stored_term
 from codeq_cluster.raft.messages import NO_OP
-from codeq_cluster.testing.sim_disk import SimDisk
+from tests.simulator.disk import SimDisk
 
 Change = Callable[[bytes], bytes | None]
 
@@ -201,7 +202,7 @@ def test_old_entries_are_read_from_the_store() -> None:
 
     assert list(range(10, 10 + len(entries))) == [entry[1] for entry in entries]
     assert sum(len(entry[0]) for entry in entries) <= 300
-    assert small._cache_bytes <= 100
+    assert small._cache._bytes <= 100
 
 
 def test_damage_after_the_start_is_noticed_when_read() -> None:

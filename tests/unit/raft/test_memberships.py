@@ -9,9 +9,10 @@ import pytest
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import DataDirectoryRefused
-from codeq_cluster.raft.journal import Journal, rows_after_snapshot, stored_place
+from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.journal_rows import rows_after_snapshot, stored_place
 from codeq_cluster.raft.messages import MEMBERS, NO_OP, PAYLOAD
-from codeq_cluster.testing.sim_disk import SimDisk
+from tests.simulator.disk import SimDisk
 
 BOOTSTRAP = Membership(members=(Member(id="A", data=1),))
 

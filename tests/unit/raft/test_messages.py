@@ -11,7 +11,6 @@ from codeq_cluster.raft.messages import (
     Message,
     PreVote,
     PreVoteRequest,
-    Stamp,
     TermHint,
     TimeoutNow,
     Vote,
@@ -24,7 +23,7 @@ pack = msgspec.msgpack.encode
 unpack = msgspec.msgpack.decode
 
 # The largest incarnation: every bit of the field must survive.
-STAMP = Stamp(2**64 - 1, 41)
+INCARNATION, SEQ = 2**64 - 1, 41
 APPEND = Append(
     term=4,
     prev=7,
@@ -50,6 +49,7 @@ MESSAGES = [
         round=9,
         applied=7,
         digest=b"",
+        awaited=True,
     ),
     VoteRequest(term=4, last=7, last_term=3, transfer=True),
     Vote(term=4),
@@ -63,18 +63,18 @@ MESSAGES = [
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_survives_the_wire(message: Message) -> None:
     """Parsing gives back the rendered message and its stamp."""
-    raw = render(message, STAMP)
+    raw = render(message, incarnation=INCARNATION, seq=SEQ)
 
     again = parse(raw)
 
-    assert raw == render(again, Stamp(again.incarnation, again.seq))
+    assert raw == render(again, incarnation=again.incarnation, seq=again.seq)
     assert (type(message), 2**64 - 1, 41) == (type(again), again.incarnation, again.seq)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
     """Every field is required, and no other field is allowed."""
-    raw = unpack(render(message, STAMP))
+    raw = unpack(render(message, incarnation=INCARNATION, seq=SEQ))
 
     for name in raw.keys() - {"i", "s"}:
         with pytest.raises(ValueError, match=r".+"):
@@ -113,4 +113,4 @@ def test_a_field_too_few_or_too_many_is_refused(message: Message) -> None:
 def test_what_no_peer_of_ours_would_say_is_refused(change: dict[str, object]) -> None:
     """Wrong types, wrong ranges, descending terms and the library's other entries are refused."""
     with pytest.raises(ValueError, match=r".+"):
-        parse(pack({**unpack(render(APPEND, STAMP)), **change}))
+        parse(pack({**unpack(render(APPEND, incarnation=INCARNATION, seq=SEQ)), **change}))

@@ -11,13 +11,12 @@ from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.errors import SafetyViolated
 from codeq_cluster.raft import library
 from codeq_cluster.raft.elections import Elections
-from codeq_cluster.raft.handover import Handover
-from codeq_cluster.raft.inbox import Inbox
-from codeq_cluster.raft.links import Links
-from codeq_cluster.raft.messages import Append, Stamp, TermHint, render
+from codeq_cluster.raft.leadership_transfer import PreferredPeer
+from codeq_cluster.raft.mailbox import Inbox
+from codeq_cluster.raft.members import Links, Voters
+from codeq_cluster.raft.messages import Append, TermHint, render
 from codeq_cluster.raft.read_index import ReadIndex
-from codeq_cluster.raft.state_digests import Digests
-from codeq_cluster.raft.voters import Voters
+from codeq_cluster.raft.state import Digests
 from codeq_cluster.settings import RaftSettings
 
 
@@ -51,7 +50,7 @@ def append(size: int, seq: int) -> dict[str, object]:
         digest=b"",
         quiet=False,
     )
-    return render(message, Stamp(1, seq))
+    return render(message, incarnation=1, seq=seq)
 
 
 def test_a_follower_waits_one_to_two_election_timeouts() -> None:
@@ -138,27 +137,27 @@ def test_a_single_voter_needs_nobody() -> None:
 
 def test_a_preferred_peer_that_loses_leadership_waits_longer_each_time() -> None:
     """A peer that is up but cannot lead must not interrupt the others every few seconds."""
-    handover = Handover()
+    preferred = PreferredPeer()
     now, waits = 0.0, []
 
     for _ in range(3):
         started = now
-        while not handover.preferred_due("B", caught_up=True, now=now):
+        while not preferred.due("B", caught_up=True, now=now):
             now += 0.5
         waits.append(now - started)
-        handover.end()
+        preferred.restart()
 
     assert [5.0, 10.0, 20.0] == waits
 
 
 def test_a_peer_that_falls_behind_starts_over() -> None:
     """The preferred peer's wait begins again, because it must be caught up without a break."""
-    handover = Handover()
+    preferred = PreferredPeer()
 
-    assert not handover.preferred_due("B", caught_up=True, now=0.0)
-    assert not handover.preferred_due("B", caught_up=False, now=4.0)
-    assert not handover.preferred_due("B", caught_up=True, now=6.0)
-    assert handover.preferred_due("B", caught_up=True, now=11.0)
+    assert not preferred.due("B", caught_up=True, now=0.0)
+    assert not preferred.due("B", caught_up=False, now=4.0)
+    assert not preferred.due("B", caught_up=True, now=6.0)
+    assert preferred.due("B", caught_up=True, now=11.0)
 
 
 def test_a_round_answers_only_those_who_asked_before_it() -> None:
@@ -187,9 +186,7 @@ def test_digests_at_one_index_are_compared_both_ways_round() -> None:
     """The leader's digest may arrive before or after this replica's own; both are compared."""
     digests = Digests()
     assert digests.applied(5, b"five") is None
-    assert digests.same(5, b"five") is True
-    assert digests.same(5, b"FIVE") is False
-    assert digests.same(4, b"unknown") is None
+    assert {5: b"five"} == digests.kept
 
     digests.expect("B", 7, b"seven")
     digests.expect("B", 8, b"eight")
@@ -206,9 +203,9 @@ def test_an_inbox_is_bounded_in_bytes_and_messages() -> None:
     assert not inbox.put("B", append(60, 2))
     assert inbox.put("B", append(30, 3))
     for seq in range(4, 6000):
-        inbox.put("B", render(TermHint(term=1), Stamp(1, seq)))
+        inbox.put("B", render(TermHint(term=1), incarnation=1, seq=seq))
 
-    assert 4096 == len(inbox)
+    assert 4096 == len(inbox.waiting)
     assert 1 + (6000 - 4) - 4094 == counters["inbox_full"]
     inbox.get()
     assert inbox.put("B", append(60, 6001))
@@ -220,7 +217,9 @@ def test_an_inbox_takes_only_what_is_newer() -> None:
     inbox = Inbox(bytes_max=100, counters=counters, fresh_only=True)
 
     def put(incarnation: int, seq: int) -> bool:
-        return inbox.put("B", render(TermHint(term=1), Stamp(incarnation, seq))) is not None
+        return (
+            inbox.put("B", render(TermHint(term=1), incarnation=incarnation, seq=seq)) is not None
+        )
 
     assert [True, False, False, True, True, False] == [
         put(1, 5),
@@ -259,11 +258,11 @@ def test_the_library_gets_no_thread_no_file_and_no_fork() -> None:
 
 def test_a_peer_that_becomes_the_preferred_one_waits_from_then_on() -> None:
     """A new preferred peer waits for the full time; the former one's wait does not count."""
-    handover = Handover()
-    assert not handover.preferred_due("B", caught_up=True, now=0.0)
+    preferred = PreferredPeer()
+    assert not preferred.due("B", caught_up=True, now=0.0)
 
-    assert not handover.preferred_due("C", caught_up=True, now=100.0)
-    assert handover.preferred_due("C", caught_up=True, now=105.0)
+    assert not preferred.due("C", caught_up=True, now=100.0)
+    assert preferred.due("C", caught_up=True, now=105.0)
 
 
 def test_a_peer_is_never_both_connected_and_gone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codeq_cluster.raft.schedule import Schedule
-from codeq_cluster.testing.sim_clock import SimClock, SimTimers
+from tests.simulator.clock import SimClock, SimTimers
 
 TURN_S = 0.01
 
@@ -53,7 +53,7 @@ def test_no_turn_begins_during_a_flush() -> None:
     schedule.want()
     asked, schedule.wanted = schedule.wanted, False
     turns.due = turns.clock.now + 0.5
-    schedule.arm()
+    schedule.arm(turns.due)
     turns.run(1.0)
 
     assert asked
@@ -93,10 +93,10 @@ def test_a_deadline_that_moves_away_costs_no_new_timer() -> None:
     turns = Turns()
     start = turns.clock.now
     turns.due = start + 0.1
-    turns.schedule.arm()
+    turns.schedule.arm(turns.due)
 
     turns.due = start + 0.3
-    turns.schedule.arm()
+    turns.schedule.arm(turns.due)
     turns.run(0.2)
     early = list(turns.began)
     turns.run(0.2)
@@ -110,10 +110,10 @@ def test_a_deadline_that_comes_nearer_is_kept() -> None:
     turns = Turns()
     start = turns.clock.now
     turns.due = start + 0.3
-    turns.schedule.arm()
+    turns.schedule.arm(turns.due)
 
     turns.due = start + 0.1
-    turns.schedule.arm()
+    turns.schedule.arm(turns.due)
     turns.run(0.2)
 
     assert [0.1] == turns.began
@@ -124,7 +124,7 @@ def test_a_stopped_schedule_takes_no_turn() -> None:
     turns = Turns()
     turns.schedule.want()
     turns.due = turns.clock.now + 0.1
-    turns.schedule.arm()
+    turns.schedule.arm(turns.due)
 
     turns.schedule.stop()
     turns.schedule.want()

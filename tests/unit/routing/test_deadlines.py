@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from codeq_cluster.routing.deadlines import SWEEP_S, Deadlines
-from codeq_cluster.testing.sim_clock import SimClock
-from codeq_cluster.testing.sim_loop import SimLoop, new_loop
+from tests.simulator.clock import SimClock
+from tests.simulator.loop import SimLoop, new_loop
 
 
 def a_loop() -> tuple[SimClock, SimLoop, Deadlines]:

@@ -56,12 +56,12 @@ def test_a_directory_or_a_bucket_is_given() -> None:
 @pytest.mark.parametrize(
     ("environment", "line"),
     [
-        (S3 | {"BACKUP_DIRECTORY": "/srv/b"}, "backup.directory=/srv/b .*: allowed is nothing"),
-        ({"BACKUP_DIRECTORY": "/srv/data/b"}, "allowed is a path outside persistenceConfig.path"),
-        ({"BACKUP_DIRECTORY": "/srv/data"}, "allowed is a path outside persistenceConfig.path"),
+        (S3 | {"BACKUP_DIRECTORY": "/srv/b"}, "backup.directory=/srv/b .*: must be empty"),
+        ({"BACKUP_DIRECTORY": "/srv/data/b"}, "must be a path outside persistenceConfig.path"),
+        ({"BACKUP_DIRECTORY": "/srv/data"}, "must be a path outside persistenceConfig.path"),
         (S3 | {"BACKUP_S3_ENDPOINT": "http://s3.example"}, "unless backup.s3.allowHttp is true"),
         (S3 | {"BACKUP_S3_ACCESS_KEY_ID": ""}, "one together with backup.s3.accessKeyId"),
-        ({"BACKUP_KEEP": "0"}, "allowed is a whole number, 1 to 10000"),
+        ({"BACKUP_KEEP": "0"}, "must be a whole number, 1 to 10000"),
     ],
 )
 def test_an_unsuitable_place_stops_the_start(environment: dict[str, str], line: str) -> None:

@@ -59,5 +59,5 @@ def test_all_files_of_a_certificate_are_taken() -> None:
 )
 def test_a_file_that_is_missing_is_named(given: dict[str, str], missing: str) -> None:
     """A node with half a certificate would serve without TLS."""
-    with pytest.raises(ConfigInvalid, match=f"^{missing}=.*allowed is a file"):
+    with pytest.raises(ConfigInvalid, match=f"^{missing}=.*must be a file"):
         _loaded(**given)

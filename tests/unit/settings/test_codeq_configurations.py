@@ -183,7 +183,7 @@ def test_a_cluster_without_a_secret_is_asked_for_one() -> None:
     refused = _refusal(configurations.raft_environments()["left"])
 
     assert (
-        "clusterSecret=not set (default): allowed is at least 16 characters, the same on every "
+        "clusterSecret=not set (default): must be at least 16 characters, the same on every "
         "node, when there are peers"
     ) == refused
 
@@ -232,7 +232,7 @@ def test_data_that_is_kept_elsewhere_is_refused(tmp_path: Path, provider: str) -
     file = tmp_path / "codeq.yaml"
     file.write_text(f"persistenceProvider: {provider}\npersistenceConfig: {{addr: 'redis:6379'}}\n")
     instead = (
-        "allowed is pebble or nothing, since a node keeps its data itself: write "
+        "must be pebble or empty, since a node keeps its data itself: write "
         "persistenceProvider: pebble and, in persistenceConfig, path: DIRECTORY"
     )
 

@@ -46,6 +46,7 @@ def test_a_configuration_of_a_page_loads(name: str, tmp_path: Path) -> None:
     assert not load(file=file).remarks
 
 
+@pytest.mark.needs("openssl")
 def test_the_certificates_of_the_page_are_taken_by_the_nodes_they_are_for(tmp_path: Path) -> None:
     """The certificates are made by the same commands that a reader copies."""
     subprocess.run(

@@ -29,7 +29,7 @@ MANIFESTS = st.builds(
 
 
 def said(*files: tuple[object, object]) -> object:
-    return ["id", 0, 9, 1, bytes(16), [list(file) for file in files]]
+    return ["id", 0, 9, 1, bytes(16), [list(file) for file in files], b""]
 
 
 @given(MANIFESTS)

@@ -10,9 +10,9 @@ from codeq_cluster.storage.segments import Row
 from codeq_cluster.storage.shard import Database, Shard
 from codeq_cluster.storage.spiller import HELD_BYTES
 from codeq_cluster.storage.syncers import ThreadSyncer
-from codeq_cluster.testing.sim_clock import SimClock, SimTimers
-from codeq_cluster.testing.sim_database import SimDatabase
-from codeq_cluster.testing.sim_disk import SimDisk, SimExecutor
+from tests.simulator.clock import SimClock, SimTimers
+from tests.simulator.database import SimDatabase
+from tests.simulator.disk import SimDisk, SimExecutor
 
 ALL = (b"", b"\xff")
 # A write that has not completed by then never will.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from codeq_cluster.storage.syncers import COMPARED, SLOWER_MAX, TRY_EVERY, AdaptiveSyncer
 from codeq_cluster.storage.wal import SegmentFile
 from codeq_cluster.storage.wal_writer import Synced
-from codeq_cluster.testing.sim_disk import SimSegments
+from tests.simulator.disk import SimSegments
 
 KERNEL_S, THREAD_S = 0.001, 0.002
 

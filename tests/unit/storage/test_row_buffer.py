@@ -34,9 +34,9 @@ class Both:
             if not any(start <= key < end for start, end in ranges)
         } | dict(puts)
 
-    def update(self, rows: dict[bytes, bytes | None], *, net: bool = False) -> None:
+    def update(self, rows: dict[bytes, bytes | None]) -> None:
         """Put rows; None deletes."""
-        self.buffer.update(rows, net=net)
+        self.buffer.update(rows)
         for key, value in rows.items():
             self.model.pop(key, None)
             if value is not None:
@@ -105,26 +105,15 @@ def test_a_spill_changes_nothing_that_is_read(stored: Rows, calls: list[object])
     assert both.model == both.stored
 
 
-@given(
-    calls=st.lists(
-        st.one_of(
-            st.sets(keys, min_size=1),
-            st.dictionaries(keys, st.none() | st.just(b""), min_size=1, max_size=3),
-            st.none(),
-        ),
-        max_size=10,
-    )
-)
+@given(calls=st.lists(st.sets(keys, min_size=1) | st.none(), max_size=10))
 def test_rows_that_come_and_go_are_spilled_as_if_each_had_been_written(
-    calls: list[set[bytes] | dict[bytes, bytes | None] | None],
+    calls: list[set[bytes] | None],
 ) -> None:
-    """Net updates toggle keys, others put and delete any, and None is a spill."""
+    """Updates toggle keys, and None is a spill."""
     both = Both({b"a": b"", b"d": b""}, is_transient=lambda _key: True)
     for call in calls:
-        if isinstance(call, set):
-            both.update({key: None if key in both.model else b"" for key in call}, net=True)
-        elif call is not None:
-            both.update(call)
+        if call is not None:
+            both.update({key: None if key in both.model else b"" for key in call})
         else:
             both.spill()
     both.spill()
@@ -135,8 +124,8 @@ def test_rows_that_come_and_go_are_spilled_as_if_each_had_been_written(
 def test_a_row_that_came_and_went_is_not_spilled() -> None:
     """The database has no such row to delete; a record may be there, and is deleted."""
     buffer = RowBuffer(lambda key: key == b"index")
-    buffer.update({b"index": b"", b"record": b"1"}, net=True)
-    buffer.update({b"index": None, b"record": None}, net=True)
+    buffer.update({b"index": b"", b"record": b"1"})
+    buffer.update({b"index": None, b"record": None})
 
     assert {b"record": None} == buffer.rows
 
@@ -145,16 +134,7 @@ def test_a_stored_row_that_came_and_went_again_is_deleted() -> None:
     """A task is leased and spilled, then given back, leased and given back again."""
     buffer = RowBuffer(lambda _key: True)
     for value in (None, b"", None):
-        buffer.update({b"lease": value}, net=True)
-
-    assert {b"lease": None} == buffer.rows
-
-
-def test_a_row_of_an_update_that_is_not_net_is_deleted() -> None:
-    """Entries of older releases put rows that the database may have."""
-    buffer = RowBuffer(lambda _key: True)
-    buffer.update({b"lease": b""})
-    buffer.update({b"lease": None}, net=True)
+        buffer.update({b"lease": value})
 
     assert {b"lease": None} == buffer.rows
 
@@ -165,9 +145,9 @@ def test_the_size_follows_rows_that_come_and_go(toggles: list[set[bytes]]) -> No
     buffer = RowBuffer(lambda _key: True)
     present: set[bytes] = set()
     for toggled in toggles:
-        buffer.update({key: None if key in present else b"" for key in toggled}, net=True)
+        buffer.update({key: None if key in present else b"" for key in toggled})
         present ^= toggled
-    buffer.update(dict.fromkeys(present), net=True)
+    buffer.update(dict.fromkeys(present))
 
     assert 0 == buffer.size
     assert not buffer

@@ -12,7 +12,7 @@ from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.storage.segment_files import SegmentFiles
 from codeq_cluster.storage.segments import Write
 from codeq_cluster.storage.wal import SegmentDisk, Wal
-from codeq_cluster.testing.sim_disk import SimSegments
+from tests.simulator.disk import SimSegments
 
 
 class Disk:

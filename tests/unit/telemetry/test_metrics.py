@@ -83,7 +83,7 @@ def test_two_nodes_of_one_process_count_apart() -> None:
 def test_requests_are_timed_by_route_method_and_status() -> None:
     """The route is its pattern, so ids create no series."""
     metrics = Metrics()
-    metrics.http_answered("/tasks/{id}", "GET", 200, 0.002)
+    metrics.http.observe(0.002, "/tasks/{id}", "GET", 200)
 
     assert [
         'codeq_http_request_seconds_count{method="GET",route="/tasks/{id}",status="200"} 1.0'
@@ -137,3 +137,18 @@ def test_a_shards_counters_begin_at_zero() -> None:
     assert ['codeq_raft_leader_changes_total{shard="3"} 0.0'] == lines(
         metrics, "codeq_raft_leader_changes_total"
     )
+
+
+def test_a_metric_that_cannot_be_read_hides_no_other() -> None:
+    """A scrape without answer would look like a node that is down."""
+    metrics = Metrics()
+    metrics.read_at_scrape("codeq_broken", "Fails.", (), lambda: [((), 1 / 0)])
+    metrics.read_at_scrape("codeq_whole", "Works.", (), lambda: [((), 1.0)])
+
+    metrics.scrape()
+
+    # The failure before this scrape is counted in it.
+    name = 'codeq_item_failures_total{loop="scrape"}'
+    assert [f"{name} 1.0"] == lines(metrics, name)
+    assert ["codeq_whole 1.0"] == lines(metrics, "codeq_whole")
+    assert [] == lines(metrics, "codeq_broken")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -35,6 +36,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     settings = {"backoffMaxSeconds": _WEEK_S}
     with LocalBroker(tmp_path_factory.mktemp("broker"), settings=settings) as running:
         yield running
+
+
+def test_a_start_warns_of_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A failing test of a user's program shows the log, where a warning would lead astray."""
+    with LocalBroker(tmp_path) as alone, alone.sync_client() as client:
+        client.create("calm", 1)
+
+    assert [] == [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_a_ladder_of_retries_over_a_week(broker: LocalBroker) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from codeq_cluster.broker.polls import Poll
+from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.membership.node_report import NodeReport
 from codeq_cluster.ui.views.problems import (
     SHOWN_MAX,
     Problem,
     Severity,
+    of_asides,
     of_cluster,
     of_node,
     of_queues,
+    of_shards,
     of_webhooks,
 )
 from codeq_cluster.ui.views.queues import QueueRow, Rates
-from codeq_cluster.ui.views.standing import NodeLink, Standing
+from codeq_cluster.ui.views.serving_node import NodeLink, ServingNode
 
 NOW_MS = 1_000_000_000
 
@@ -129,7 +132,7 @@ def test_many_of_a_kind_are_summed_up() -> None:
 
 def test_a_node_that_is_not_ready_or_not_connected_is_reported() -> None:
     """The problem has the text of the readiness check."""
-    standing = Standing(
+    serving = ServingNode(
         node="n1",
         nodes=[
             NodeLink(id="n1", url="", connected=True, own=True),
@@ -143,7 +146,7 @@ def test_a_node_that_is_not_ready_or_not_connected_is_reported() -> None:
     assert [
         "Node n1 is not ready: shard 0 has no leader",
         "Node n2 is not connected with n1",
-    ] == [problem.text for problem in of_node(standing)]
+    ] == [problem.text for problem in of_node(serving)]
 
 
 def test_a_disk_that_fills_and_an_upgrade_in_progress_are_reported() -> None:
@@ -175,3 +178,19 @@ def test_dead_deliveries_are_reported() -> None:
     """Without dead deliveries there is no problem."""
     assert [] == list(of_webhooks(0))
     assert ["webhooks"] == [problem.link for problem in of_webhooks(2)]
+
+
+def test_what_is_set_aside_is_reported_to_its_tenant_and_by_shard_to_operators() -> None:
+    """The tenant's line names the command; the operators' names no tenant."""
+    shards = [
+        ShardStatus(shard_idx=n, is_leader=False, self_id="n1", self_addr="", aside=n)
+        for n in (0, 2)
+    ]
+
+    assert [] == list(of_asides(0))
+    assert ["Set aside after a failure of the broker: 3; codeq-cluster aside ls"] == [
+        problem.text for problem in of_asides(3)
+    ]
+    assert ["Shard 2 has set aside 2 items after a failure of the broker"] == [
+        problem.text for problem in of_shards(shards)
+    ]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
 
-HOST, OTHER = "hooks.example:443", "other.example:443"
+HOST, OTHER = ("acme", "hooks.example:443"), ("acme", "other.example:443")
 
 
 class Clock:

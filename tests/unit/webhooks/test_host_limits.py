@@ -1,4 +1,4 @@
-"""Host limits: places are counted per host and in total."""
+"""Host limits: places are counted per tenant and host."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from hypothesis import strategies as st
 from codeq_cluster.webhooks.host_limits import HostLimits
 
 
-def test_a_full_host_leaves_places_to_others() -> None:
-    """Other hosts can be called until all places are taken."""
-    places = HostLimits(per_host=2, total=3)
-    taken = [places.take(host) for host in ("a", "a", "a", "b", "b")]
+def test_a_full_host_leaves_places_to_other_hosts_and_other_tenants() -> None:
+    """Only the tenant that has filled them waits."""
+    places = HostLimits(per_host=2)
+    taken = [places.take(("acme", "a")) for _ in range(3)]
 
-    assert [True, True, False, True, False] == taken
-    assert (0, 0, 0) == (places.free("a"), places.free("b"), places.free("c"))
-    places.give_back("a")
-    assert (1, 1) == (places.free("a"), places.free("b"))
+    assert [True, True, False] == taken
+    assert (0, 2, 2) == tuple(
+        places.free(route) for route in (("acme", "a"), ("acme", "b"), ("globex", "a"))
+    )
+    places.give_back(("acme", "a"))
+    assert 1 == places.free(("acme", "a"))
 
 
-@given(st.lists(st.sampled_from("abc")), st.integers(1, 3), st.integers(3, 6))
-def test_a_released_place_can_be_taken_again(hosts: list[str], per_host: int, total: int) -> None:
+@given(st.lists(st.sampled_from("abc")), st.integers(1, 3))
+def test_a_released_place_can_be_taken_again(hosts: list[str], per_host: int) -> None:
     """No place is lost or added."""
-    places = HostLimits(per_host=per_host, total=total)
-    taken = [host for host in hosts if places.take(host)]
+    places = HostLimits(per_host=per_host)
+    taken = [host for host in hosts if places.take(("acme", host))]
 
-    assert len(taken) <= total
     assert all(taken.count(host) <= per_host for host in "abc")
     for host in taken:
-        places.give_back(host)
-    assert [min(per_host, total)] * 3 == [places.free(host) for host in "abc"]
+        places.give_back(("acme", host))
+    assert [per_host] * 3 == [places.free(("acme", host)) for host in "abc"]

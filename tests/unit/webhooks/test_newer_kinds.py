@@ -13,8 +13,8 @@ from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.codec import entries
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.outcomes import Subscribed
-from codeq_cluster.testing.memory_store import MemoryShard
 from codeq_cluster.webhooks.queue_ready import Notices
+from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import START_MS, Shard, TestClock, subscribe
 from tests.unit.webhooks.test_notification_queue import World, opened
 from tests.unit.webhooks.test_outbox import Setting, setting_over

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.core.items import Mode, Subscription
+from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.http_client import Sent
 from codeq_cluster.webhooks.notification_queue import (
+    LETTERS_MAX,
     LETTERS_OF_A_SERVER_MAX,
     Notification,
     NotificationQueue,
@@ -23,6 +25,7 @@ class World:
     """The outside world: targets with room or without, and a rate limit."""
 
     room_of: dict[str, int] = field(default_factory=dict)
+    calls: FairShares = field(default_factory=lambda: FairShares(64, name="the calls"))
     answer: Sent = field(default_factory=lambda: Sent(ok=True, status=200))
     limited: bool = False
     heard: list[tuple[str, bytes, str]] = field(default_factory=list)
@@ -30,7 +33,7 @@ class World:
     unsent: list[str] = field(default_factory=list)
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
-    def room(self, url: str) -> int:
+    def room(self, tenant: str, url: str) -> int:
         """Return the free places of the URL's server."""
         return self.room_of.get(server_of(url), 4)
 
@@ -39,6 +42,7 @@ class World:
         url: str,
         body: bytes,
         *,
+        tenant: str,
         delivery: str,
         trace_parent: str = "",
         trace_state: str = "",
@@ -52,7 +56,6 @@ class World:
 
     async def wait_s(self, tenant: str) -> float:
         """Return whether the tenant may call."""
-        assert "acme" == tenant
         await self.tell()
         return 1.0 if self.limited else 0.0
 
@@ -71,13 +74,18 @@ class World:
             await self.changed.wait_for(lambda: len(self.heard) >= count)
 
     def notification(
-        self, name: str, server: str = "swift", body: bytes | None = b"{}"
+        self,
+        name: str,
+        server: str = "swift",
+        body: bytes | None = b"{}",
+        *,
+        tenant: str = "acme",
     ) -> Notification:
         """Return a notification."""
         return Notification(
             id=name,
             key=(name,),
-            tenant="acme",
+            tenant=tenant,
             queue="render",
             url=f"http://{server}/{name}",
             write=lambda: body,
@@ -166,6 +174,25 @@ async def test_a_server_that_never_has_room_keeps_a_bounded_number_for_a_bounded
 
     await thrown_away.wait()
     assert [] == world.heard
+    box.stop()
+
+
+async def test_a_tenant_that_fills_the_queue_crowds_no_other_tenant_out() -> None:
+    """A tenant has a share of the waiting notifications and of the calls, at one server too."""
+    world, background = World(room_of={f"s{n}": 0 for n in range(LETTERS_MAX)}), Background()
+    box = opened(world, background)
+    for number in range(LETTERS_MAX):
+        box.put(world.notification(f"d{number}", f"s{number}"))
+    for _ in range(32):
+        world.calls.take("acme")
+    box.put(world.notification("own", "swift"))
+    box.put(world.notification("other", "swift", tenant="globex"))
+    await world.until_heard(1)
+    await ended(background)
+
+    assert LETTERS_MAX // 2 + 1 == len(world.unsent)
+    assert ["other"] == [name for _, _, name in world.heard]
+    assert 32 == world.calls.free
     box.stop()
 
 

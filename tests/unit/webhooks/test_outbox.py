@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest_asyncio
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.items import Delivery, Item, ItemKind
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Cancel, Delivered, Operation, Undelivered
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.testing.memory_store import MemoryShard
+from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.outbox import (
     APART_MS,
     IN_SIGHT,
     PAUSE_S,
     PUT_OFF_MS,
-    RUNNING_MAX,
     JobOutbox,
     server_of,
 )
+from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import Shard, TestClock, create, make_shard
 
 ANY = 1_000
+PLACES = 64
+SHARE = 32  # Of one tenant alone.
 AGE_MAX_MS = LifetimeRules().delivery_age_max_ms
 
 
@@ -38,30 +42,32 @@ class World:
     Attributes:
         begun: Ids, in order.
         room: Free places by server; unlimited for a server that is not in it.
+        shares: Places for all servers.
         held: Ids of jobs whose runs wait for `let_go`.
         answer: Returns the outcome of a run.
     """
 
     begun: list[str] = field(default_factory=list)
     room: dict[str, int] = field(default_factory=dict)
+    shares: FairShares = field(default_factory=lambda: FairShares(PLACES, name="the room"))
     held: set[str] = field(default_factory=set)
     answer: Callable[[Delivery], Operation | None] = lambda each: Delivered(
         tenant=each.tenant, id=each.id
     )
-    _under_way: Counter[str] = field(default_factory=Counter)
+    _under_way: Counter[tuple[str, str]] = field(default_factory=Counter)
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def free(self, item: Item) -> int:
         """Return the room for a job's server."""
         assert isinstance(item, Delivery)
         server = server_of(item.url)
-        return self.room.get(server, ANY) - self._under_way[server]
+        return self.room.get(server, ANY) - self._under_way[item.tenant, server]
 
     async def run(self, item: Item) -> Operation | None:
         """Run a job; fails if it is running already."""
         assert isinstance(item, Delivery)
-        assert not self._under_way[item.id], "an errand runs twice at once"
-        places = (item.id, server_of(item.url))
+        assert not self._under_way[item.tenant, item.id], "an errand runs twice at once"
+        places = ((item.tenant, item.id), (item.tenant, server_of(item.url)))
         self._under_way.update(places)
         try:
             self.begun.append(item.id)
@@ -93,14 +99,25 @@ class Setting:
     outbox_jobs: JobOutbox
     background: Background
 
-    async def end(self, *task_ids: str, url: str = "http://swift/") -> None:
+    async def end(self, *task_ids: str, url: str = "http://swift/", tenant: str = "acme") -> None:
         """End tasks, each with a delivery to a webhook; returns when that is committed."""
         for start in range(0, len(task_ids), 100):
             ids = task_ids[start : start + 100]
-            await self.shard.engine.operate([create(each, webhook=url) for each in ids])
             await self.shard.engine.operate(
-                [Cancel(request=f"end-{each}", id=each, tenant="acme") for each in ids]
+                [create(each, webhook=url, tenant=tenant) for each in ids]
             )
+            await self.shard.engine.operate(
+                [Cancel(request=f"end-{each}", id=each, tenant=tenant) for each in ids]
+            )
+
+    async def end_each(self, task_ids: Sequence[str]) -> None:
+        """End tasks, each with a delivery to a server of its own."""
+        await self.shard.engine.operate(
+            [create(each, webhook=f"http://{each}.example/") for each in task_ids]
+        )
+        await self.shard.engine.operate(
+            [Cancel(request=f"end-{each}", id=each, tenant="acme") for each in task_ids]
+        )
 
     async def defer(self, delivery_id: str, ms: int) -> None:
         """Defer a delivery."""
@@ -157,8 +174,10 @@ def setting_over(store: MemoryShard, clock: TestClock) -> Setting:
         store.state,
         run=world.run,
         room=world.free,
+        shares=lambda _: world.shares,
         age_max_ms=AGE_MAX_MS,
         background=background,
+        failed=partial(shard.seen.item_failed, Loop.OUTBOX),
     )
     shard.engine.on_rows(outbox_jobs.rows)
     shard.engine.on_leader(outbox_jobs.look_soon)
@@ -268,21 +287,46 @@ async def test_a_server_without_room_holds_up_its_own_alone(setting: Setting) ->
 
 
 async def test_only_so_many_run_at_once(setting: Setting) -> None:
-    """The next job begins when one ends."""
+    """A tenant has a share of the places, and its next job begins when one ends."""
     world = setting.world
-    ids = [f"t{n:03d}" for n in range(RUNNING_MAX + 1)]
-    world.held = {f"{each}.1" for each in ids}
+    ids = [f"t{n:03d}" for n in range(SHARE + 1)]
+    world.held = {f"{each}.1" for each in (*ids, "other")}
     await setting.end(*ids)
-    await world.until(lambda: len(world.begun) == RUNNING_MAX)
-    assert RUNNING_MAX == setting.outbox_jobs.running
+    await setting.end("other", tenant="globex")
+    await world.until(lambda: "other.1" in world.begun)
+    assert SHARE + 1 == setting.outbox_jobs.running
 
-    await world.let_go("t000.1")
-    await world.until(lambda: len(world.begun) == RUNNING_MAX + 1)
-    assert [f"{each}.1" for each in ids] == world.begun
+    await world.let_go("t000.1", "other.1")
+    await world.until(lambda: len(world.begun) == SHARE + 2)
+    assert [*(f"{each}.1" for each in ids[:SHARE]), "other.1", f"{ids[SHARE]}.1"] == world.begun
+    await setting.gone("other.1")
+    assert SHARE == setting.outbox_jobs.running
+
+
+async def test_jobs_that_find_no_room_hide_no_other_tenants_jobs(setting: Setting) -> None:
+    """However many servers they are for, they return one after the other."""
+    world = setting.world
+    ids = [f"s{n}" for n in range(3 * IN_SIGHT)]
+    world.held = {f"{each}.1" for each in ids}
+    for each in ids:
+        world.room[f"{each}.example"] = 1
+    for start in range(0, len(ids), 100):
+        await setting.end_each(ids[start : start + 100])
+    await setting.end("other", tenant="globex")
+    await world.until(lambda: "other.1" in world.begun)
+
+    now_ms = setting.shard.clock.wall
+    put_off = [each.due_ms - now_ms for each in setting.pending() if each.due_ms > now_ms]
+    assert len(put_off) > 2 * IN_SIGHT
+    assert [PUT_OFF_MS + n * APART_MS for n in range(len(put_off))] == put_off
+    assert SHARE + 1 == len(world.begun)
 
 
 async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setting) -> None:
-    """Then another server's delivery is in sight; a deferral costs one row and no attempt."""
+    """Then another server's delivery is in sight; a deferral costs one row and no attempt.
+
+    The tenant keeps its share of the sight.
+    """
     world, state = setting.world, setting.shard.store.state
     world.room["silent"] = 0
     ids = [f"s{n:04d}" for n in range(IN_SIGHT + 10)]
@@ -299,7 +343,8 @@ async def test_what_fills_the_sight_is_put_off_in_order_and_apart(setting: Setti
     assert ["z1.1", "z2.1"] == world.begun
     assert {0} == {each.attempts for each in silent}
     assert [
-        (f"{task_id}.1", PUT_OFF_MS + n * APART_MS) for n, task_id in enumerate(ids[:IN_SIGHT])
+        (f"{task_id}.1", PUT_OFF_MS + n * APART_MS)
+        for n, task_id in enumerate(ids[IN_SIGHT // 2 : IN_SIGHT])
     ] == [(each.id, each.due_ms - now_ms) for each in put_off]
     # Two creates, two ends, two outcomes (the last perhaps still to come), one deferral.
     assert state.applied_index - before <= 7

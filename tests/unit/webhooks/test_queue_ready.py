@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.testing.memory_store import MemoryShard
 from codeq_cluster.webhooks.queue_ready import Notices
+from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import Shard, TestClock, claim, create, make_shard, subscribe
 from tests.unit.webhooks.test_notification_queue import World, opened
 
@@ -84,3 +86,20 @@ async def test_a_queue_filled_unnoticed_is_notified() -> None:
     async with asyncio.timeout(_GUARD_S):
         await world.until_heard(1)
     node.notices.stop()
+
+
+async def test_a_subscription_that_cannot_be_served_costs_its_neighbours_nothing() -> None:
+    """Two subscribe to one queue; what fails at the first one's URL is counted and left out."""
+    world, background = World(), Background()
+    world.room_of["broken"] = None  # type: ignore[assignment]
+    node = _Node(world, background)
+    first = replace(subscribe(), id="s0", callback_url="http://broken/s0")
+    await node.home.engine.operate([first, subscribe()])
+    await node.other.engine.operate([create("t1")])
+
+    async with asyncio.timeout(_GUARD_S):
+        await world.until_heard(1)
+    assert ["http://swift/s1"] == [url for url, _, _ in world.heard]
+    assert 1 == world.counts["render", "failure"]
+    node.notices.stop()
+    await background.stop()

@@ -6,22 +6,36 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 import uvloop
 
+from codeq_cluster.backup.catalogue import chosen
+from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.cli.local.dev.banner import banner
-from codeq_cluster.cli.local.dev.directory import locked, prepare, publish, retract
-from codeq_cluster.cli.local.dev.plan import PlannedNode, plan, port_base_of, require_free
+from codeq_cluster.cli.local.dev.directory import empty, locked, prepare, publish, retract
+from codeq_cluster.cli.local.dev.plan import (
+    ARTIFACTS,
+    BACKUPS,
+    CLUSTER_ID,
+    Extras,
+    PlannedNode,
+    plan,
+    port_base_of,
+    require_free,
+)
 from codeq_cluster.cli.local.dev.readiness import all_ready
 from codeq_cluster.cli.local.dev.supervisor import Supervisor
 from codeq_cluster.cli.local.serve import until_signal
-from codeq_cluster.cli.support.dev_cluster import DIRECTORY
+from codeq_cluster.cli.support.dev_cluster import DIRECTORY, TOKEN
 from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.place import add_place, place_of
+from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.config import load
+from codeq_cluster.core.bounds import TENANT
 from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.settings import environment
 
@@ -56,6 +70,27 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="HTTP port of the first node; without it CODEQ_PORT_BASE, or 8080",
     )
     parser.add_argument("--restart", action="store_true", help="restart nodes that die")
+    parser.add_argument("--fresh", action="store_true", help="delete the data first")
+    parser.add_argument(
+        "--tenant",
+        action="append",
+        default=[],
+        type=_tenant,
+        metavar="NAME",
+        help=f"one more tenant, with the token {TOKEN}-NAME; may be repeated",
+    )
+    parser.add_argument(
+        "--webhook-secret",
+        default="",
+        metavar="TEXT",
+        help="sign webhooks with keys from this secret; default: one made with the data",
+    )
+    add_place(
+        parser,
+        "--restore",
+        "begin with the newest backup of this place; needs a new directory, or --fresh",
+        required=False,
+    )
     parser.set_defaults(run=_run)
 
 
@@ -70,8 +105,14 @@ def _run(options: argparse.Namespace) -> Exit:
         # Check before anything is written: a refused start must not leave a directory that fixes a
         # shard count.
         require_free(nodes)
-        shards = prepare(directory, nodes, shards=options.shards)
-        text = banner(nodes, options.data, shards=shards)
+        if options.fresh:
+            # What is restored may be kept here, and refers to artifacts.
+            empty(directory, keep=() if options.place is None else (ARTIFACTS, BACKUPS))
+        extras = Extras(tenants=tuple(options.tenant), webhook_secret=options.webhook_secret)
+        if options.place is not None:
+            options.shards = _restore(options, nodes)
+        shards = prepare(directory, nodes, shards=options.shards, extras=extras)
+        text = banner(nodes, options.data, shards=shards, extras=extras)
         if len(nodes) == 1:
             _embedded(nodes[0], directory, text)
         else:
@@ -79,6 +120,31 @@ def _run(options: argparse.Namespace) -> Exit:
             uvloop.run(until_signal(supervisor.run(text)))
     _say("stopped")
     return Exit.OK
+
+
+def _tenant(text: str) -> str:
+    if not TENANT.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text}: must match {TENANT.pattern}")
+    return text
+
+
+def _restore(options: argparse.Namespace, nodes: Sequence[PlannedNode]) -> int:
+    """Make each node's data from the newest backup, and return its number of shards."""
+    place = place_of(options.place, options)
+    manifest = chosen(place, "")
+    shards: int = options.shards or manifest.shards
+    wanted = Wanted(cluster_id=CLUSTER_ID, shards=shards, tenant=None, forget_keys=False)
+    with bar("restoring", manifest.size * len(nodes)) as shown:
+        for node in nodes:
+            restore(
+                [RestoreSource(place=place, manifest=manifest)],
+                wanted,
+                into=node.data_directory,
+                node_id=node.id,
+                passed=shown.passed,
+            )
+    _say(f"restored {manifest.tasks} tasks from {manifest.id}")
+    return shards
 
 
 def _say(text: str) -> None:

@@ -6,13 +6,14 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
 
-from codeq_cluster.cli.local.dev.plan import PlannedNode, document
+from codeq_cluster.cli.local.dev.plan import NO_EXTRAS, Extras, PlannedNode, document
 from codeq_cluster.cli.support.dev_cluster import STATE
 from codeq_cluster.errors import DataDirectoryRefused
 
@@ -65,13 +66,31 @@ def _ours(directory: Path) -> bool:
     return _IDENTITY in names or names <= {_LOCK}
 
 
-def prepare(directory: Path, nodes: tuple[PlannedNode, ...], *, shards: int | None) -> int:
+def empty(directory: Path, *, keep: Collection[str] = ()) -> None:
+    """Delete the cluster in a directory that this process has locked, but for what `keep` names."""
+    for entry in directory.iterdir():
+        if entry.name in keep:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
+            entry.unlink()
+
+
+def prepare(
+    directory: Path,
+    nodes: tuple[PlannedNode, ...],
+    *,
+    shards: int | None,
+    extras: Extras = NO_EXTRAS,
+) -> int:
     """Write every node's configuration and, in a new directory, the cluster's size.
 
     Args:
         directory: Locked by this process.
         nodes: The same number at every start.
         shards: None for the data's own number, 4 if it is new.
+        extras: What the cluster has beside the usual, from this start on.
 
     Returns:
         The number of shards.
@@ -86,7 +105,7 @@ def prepare(directory: Path, nodes: tuple[PlannedNode, ...], *, shards: int | No
             _write(secret_file, secrets.token_hex(32) + "\n")
         for node in nodes:
             node.directory.mkdir(exist_ok=True)
-            content = document(node, nodes, shards=shards, secret_file=secret_file)
+            content = document(node, nodes, shards=shards, secret_file=secret_file, extras=extras)
             text = yaml.safe_dump(content, sort_keys=False)
             _write(node.config_file, f"# Rewritten by every `codeq-cluster dev`.\n{text}")
             if node.log_file.exists() and node.log_file.stat().st_size > _LOG_BYTES_MAX:

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeq_cluster.cli.local.dev.port_holder import holder_of
 from codeq_cluster.cli.support.dev_cluster import TOKEN
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.errors import ConfigInvalid
 
 HOST = "127.0.0.1"
+CLUSTER_ID = "dev"
 
 # One directory beside the nodes' own, shared by all of them.
 ARTIFACTS = "artifacts"
@@ -76,7 +78,7 @@ def plan(directory: Path, *, nodes: int, port_base: int) -> tuple[PlannedNode, .
     if port_base < 1 or last > _PORT_MAX:
         raise UsageRefused(
             f"first port {port_base} (--port-base, CODEQ_PORT_BASE): "
-            f"allowed is 1 to {_PORT_MAX - nodes + 1} for {nodes} nodes"
+            f"must be 1 to {_PORT_MAX - nodes + 1} for {nodes} nodes"
         )
     offset = _LINK_OFFSET if last + _LINK_OFFSET <= _PORT_MAX else -_LINK_OFFSET
     return tuple(
@@ -100,28 +102,67 @@ def port_base_of(flag: int | None, environment: Mapping[str, str]) -> int:
         return flag
     text = environment.get("CODEQ_PORT_BASE", "").strip() or "8080"
     if not text.isdecimal() or len(text) > 5:
-        raise ConfigInvalid(f"CODEQ_PORT_BASE={text}: allowed is a port, 1 to {_PORT_MAX}")
+        raise ConfigInvalid(f"CODEQ_PORT_BASE={text}: must be a port, 1 to {_PORT_MAX}")
     return int(text)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a development cluster has beside the usual.
+
+    Attributes:
+        tenants: Tenants beside the default one, each with a token of its own.
+        webhook_secret: Signs webhooks; empty for the cluster's own secret.
+    """
+
+    tenants: tuple[str, ...] = ()
+    webhook_secret: str = ""
+
+    @property
+    def tokens(self) -> Mapping[str, str]:
+        """Return the token of each tenant; the default tenant has no name."""
+        return {"": TOKEN} | {tenant: f"{TOKEN}-{tenant}" for tenant in self.tenants}
+
+    def signing(self, secret_file: Path) -> dict[str, object]:
+        """Return the setting of the secret that signs webhooks."""
+        if self.webhook_secret:
+            return {"webhookHmacSecret": self.webhook_secret}
+        return {"webhookHmacSecretFile": str(secret_file)}
+
+
+NO_EXTRAS = Extras()
+
+
 def document(
-    node: PlannedNode, nodes: tuple[PlannedNode, ...], *, shards: int, secret_file: Path
+    node: PlannedNode,
+    nodes: tuple[PlannedNode, ...],
+    *,
+    shards: int,
+    secret_file: Path,
+    extras: Extras = NO_EXTRAS,
 ) -> dict[str, object]:
     """Return the configuration file of one node, as `codeq-cluster node` reads it."""
-    token = {
-        "token": TOKEN,
-        "subject": "dev",
-        "scopes": [
-            *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack"),
-            *("codeq:result", "codeq:subscribe", "codeq:admin", "codeq:operator"),
-        ],
-        "eventTypes": ["*"],
-    }
-    provider = [{"kind": "static", "tokens": [token]}]
+    tokens = [
+        {
+            "token": token,
+            "subject": "dev",
+            "scopes": [
+                *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack"),
+                *("codeq:result", "codeq:subscribe", "codeq:admin"),
+                *([] if tenant else ["codeq:operator"]),
+            ],
+            "eventTypes": ["*"],
+            **({"tenant": tenant} if tenant else {}),
+        }
+        for tenant, token in extras.tokens.items()
+    ]
+    provider = [{"kind": "static", "tokens": tokens}]
     return {
         "port": node.port,
         "host": HOST,
-        "clusterId": "dev",
+        # Another site's name that leads to this machine must not make a browser send requests here.
+        "allowedHosts": ["localhost"],
+        "clusterId": CLUSTER_ID,
         "clusterSecretFile": str(secret_file),
         "raft": {
             "selfId": node.id,
@@ -131,7 +172,8 @@ def document(
         "persistenceConfig": {"path": str(node.data_directory), "numShards": shards},
         "store": {"blockCacheBytes": _BLOCK_CACHE_BYTES},
         "allowProducerAsWorker": True,
-        "webhooks": {"allowPrivate": True, "unsigned": "allow"},
+        "webhooks": {"allowPrivate": True},
+        **extras.signing(secret_file),
         # No load balancer needs time to notice that a node stops.
         "limits": {"drainMs": 0},
         "artifacts": {
@@ -161,5 +203,15 @@ def require_free(nodes: tuple[PlannedNode, ...]) -> None:
                     reason = "is taken" if taken else f"cannot be bound ({error.strerror})"
                     raise ConfigInvalid(
                         f"port {port} of node {node.id} {reason}; "
-                        "stop what uses it, or move the cluster with CODEQ_PORT_BASE"
+                        f"{_stopping(port)}, or move the cluster with CODEQ_PORT_BASE"
                     ) from error
+
+
+def _stopping(port: int) -> str:
+    """Return how to stop the process that holds a port."""
+    holder = holder_of(port)
+    if holder is None:
+        return "stop what uses it"
+    return (
+        f"stop the process that holds it with: kill {holder.pid} ({' '.join(holder.words)[:200]})"
+    )

@@ -9,10 +9,12 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from codeq_cluster.cli.local.dev.directory import publish, retract
 from codeq_cluster.cli.local.dev.plan import PlannedNode
+from codeq_cluster.cli.local.dev.port_holder import holder_of
 from codeq_cluster.cli.local.dev.readiness import all_ready
 from codeq_cluster.config import without_settings
 from codeq_cluster.errors import CodeqError
@@ -26,6 +28,7 @@ _HASTY_S = 10.0
 _HASTY_DEATHS_MAX = 5
 _RESTART_PAUSE_S = 0.2
 _RESTART_PAUSE_S_MAX = 3.0
+_LOOK_S = 0.1  # For the end of a process that is no child.
 
 _LAST_LINE_BYTES = 4096
 
@@ -141,6 +144,30 @@ class Supervisor:
                 _signal(process, signal.SIGKILL)
             for process in left.values():
                 await process.wait()
+            await self._stop_those_by_hand()
+
+    async def _stop_those_by_hand(self) -> None:
+        """Stop nodes of this cluster that a person started again after their death."""
+        left = self._by_hand()
+        for node_id, pid in left.items():
+            self._say(f"stopping {node_id}, started by hand (process {pid})")
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        until_s = time.monotonic() + _STOP_TIMEOUT_S
+        while left and time.monotonic() < until_s:
+            await asyncio.sleep(_LOOK_S)
+            left = self._by_hand()
+        for node_id, pid in left.items():
+            self._say(f"{node_id} does not stop; stop it with: kill -9 {pid}")
+
+    def _by_hand(self) -> dict[str, int]:
+        """Return the processes that listen on a node's port with its configuration, by node."""
+        found = {}
+        for node in self._nodes:
+            holder = holder_of(node.port)
+            if holder is not None and holder.runs(node.config_file):
+                found[node.id] = holder.pid
+        return found
 
 
 def _program() -> str:

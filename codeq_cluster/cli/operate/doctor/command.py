@@ -19,15 +19,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from codeq_cluster.cli.operate.doctor.finding import Finding, FindingLevel, fail
+from codeq_cluster.cli.operate.doctor.finding import Finding, FindingLevel, fail, skipped
 from codeq_cluster.cli.operate.doctor.local import local_findings
-from codeq_cluster.cli.operate.doctor.nodes import node_findings
+from codeq_cluster.cli.operate.doctor.nodes import cluster_findings
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, published
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, cell, console, document
 from codeq_cluster.cli.support.sources import add_sources, loaded
 from codeq_cluster.cli.support.target import add_target, ca_of, names_cluster, token_of, urls_of
+from codeq_cluster.cli.support.times import add_times, times_of
 from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.settings import environment
@@ -50,6 +51,7 @@ def add(commands: Verbs) -> None:
     )
     add_target(parser)
     add_sources(parser)
+    add_times(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=_run)
 
@@ -95,9 +97,9 @@ def _show(findings: Sequence[Finding]) -> None:
 
 
 async def _of_nodes(options: argparse.Namespace) -> list[Finding]:
-    token, ca = token_of(options), ca_of(options)
-    found = await asyncio.gather(*(node_findings(url, token, ca) for url in urls_of(options)))
-    return [each for findings in found for each in findings]
+    return await cluster_findings(
+        urls_of(options), token_of(options), ca_of(options), times=times_of(options)
+    )
 
 
 def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
@@ -115,12 +117,11 @@ def _of_this_machine(options: argparse.Namespace) -> Iterator[Finding]:
         file = Path(str(node["dataDir"])).parent / "node.yaml"
         yield from _of_configuration(str(file), partial(load, file=file))
     if not nodes:
-        yield Finding(
-            level=FindingLevel.SKIPPED,
-            check="config",
-            about="this machine",
-            text="neither configuration nor disk was looked at",
-            todo="name a node's with --config",
+        yield skipped(
+            "config",
+            "this machine",
+            "neither configuration nor disk was looked at",
+            "name a node's with --config",
         )
 
 

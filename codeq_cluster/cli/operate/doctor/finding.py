@@ -60,6 +60,11 @@ def fail(check: str, about: str, text: str, todo: str, code: Exit = Exit.ERROR) 
     )
 
 
+def skipped(check: str, about: str, text: str, todo: str = "") -> Finding:
+    """Return a finding that a check was not made."""
+    return Finding(level=FindingLevel.SKIPPED, check=check, about=about, text=text, todo=todo)
+
+
 def certificate(about: str, left_s: float) -> Finding:
     """Judge a certificate that stays valid for so many seconds."""
     days = left_s / 86400

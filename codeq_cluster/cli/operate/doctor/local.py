@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 from codeq_cluster.auth import Role
-from codeq_cluster.cli.operate.doctor import offers
+from codeq_cluster.cli.operate.doctor import features
 from codeq_cluster.cli.operate.doctor.finding import Finding, certificate, fail, ok, warn
 from codeq_cluster.config import Loaded
 from codeq_cluster.errors import ConfigInvalid
@@ -41,7 +41,7 @@ def local_findings(name: str, loaded: Loaded) -> list[Finding]:
         *_certificates(settings),
         _operator(name, settings.auth),
         _artifacts(name, settings.artifacts),
-        offers.webhooks(name, settings.webhooks.signing),
+        features.webhooks(name, settings.webhooks.signing),
     ]
 
 
@@ -67,7 +67,7 @@ def _artifacts(name: str, settings: ArtifactSettings) -> Finding:
     if settings.provider is ArtifactProvider.LOCAL and place is not None and not _writable(place):
         todo = f"let this user write to {place}, or run this as the node's user"
         return fail("artifacts", str(place), "this user may not write there", todo)
-    return offers.artifacts(name, settings.provider)
+    return features.artifacts(name, settings.provider)
 
 
 def _data(settings: NodeSettings) -> list[Finding]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from codeq_cluster import __version__
-from codeq_cluster.cli.operate.doctor import offers
-from codeq_cluster.cli.operate.doctor.finding import Finding, certificate, fail, ok, warn
+from codeq_cluster.cli.operate.doctor import features
+from codeq_cluster.cli.operate.doctor.finding import Finding, certificate, fail, ok, skipped, warn
+from codeq_cluster.cli.operate.members import Member, answered_as, members_of
 from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.times import Times
 from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
 from codeq_cluster.client.transport import trust
 from codeq_cluster.settings import ArtifactProvider, Durability, LogSync, Signing
@@ -24,22 +27,66 @@ _SKEW_S_FAIL = 60.0
 _BY: Mapping[str, str] = {LogSync.THREAD: "a thread", LogSync.KERNEL: "the kernel"}
 
 
-async def node_findings(url: str, token: str, ca: Path | None) -> list[Finding]:
-    """Check one node; if it cannot be reached, return only that finding."""
+async def cluster_findings(
+    urls: Sequence[str], token: str, ca: Path | None, *, times: Times
+) -> list[Finding]:
+    """Check the nodes at these URLs, and then all other members that they know of."""
+    answers = await asyncio.gather(*(_node_findings(url, token, ca) for url in urls))
+    members = members_of(status for _, status in answers)
+    known = {answered_as(status) for _, status in answers}
+    asked = {url.rstrip("/") for url in urls}
+    others = [
+        member
+        for member in members.values()
+        if member.url and member.id not in known and member.url.rstrip("/") not in asked
+    ]
+    more = await asyncio.gather(*(_node_findings(each.url, token, ca) for each in others))
+    members = members_of(status for _, status in (*answers, *more))
+    return [
+        *chain.from_iterable(found for found, _ in answers),
+        *chain.from_iterable(
+            _other(members[member.id], found)
+            for member, (found, _) in zip(others, more, strict=True)
+        ),
+        *(_away(member, times) for member in members.values() if member.away_since),
+    ]
+
+
+def _other(member: Member, found: list[Finding]) -> list[Finding]:
+    """Return the findings about a member that was not named.
+
+    If it cannot be reached, its address may be for the other nodes alone.
+    """
+    if not found[0].todo:
+        return found
+    if member.away_since:
+        return []
+    text = f"{member.id} is not reachable from here, but connected with "
+    return [skipped("reachable", member.url, text + " and ".join(sorted(member.reached_by)))]
+
+
+def _away(member: Member, times: Times) -> Finding:
+    todo = "start it, or see docs/runbooks/lost-node.md"
+    return fail("member", member.url or member.id, f"{member.id}: {member.away(times)}", todo)
+
+
+async def _node_findings(url: str, token: str, ca: Path | None) -> tuple[list[Finding], object]:
+    """Check one node, and return its status too; without one if it cannot be reached."""
     async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
         reached = await _reachable(url, probe)
         if reached.todo:
-            return [reached]
+            return [reached], None
+        status, of_status = await _of_status(url, probe)
         found = [
             reached,
             await _ready(url, probe),
             *await _of_description(url, probe),
-            *await _of_status(url, probe),
+            *of_status,
             await _clock(url, probe),
         ]
     if urlsplit(url).scheme == "https":
         found.append(await _presented(url, ca))
-    return found
+    return found, status
 
 
 async def _reachable(url: str, probe: Probe) -> Finding:
@@ -72,10 +119,10 @@ async def _of_description(url: str, probe: Probe) -> list[Finding]:
         described = await probe.described()
     except (Refused, Unreachable) as error:
         return [fail("version", url, str(error), "upgrade the node", Exit.API)]
-    return [_version(url, described.get("info")), *_offers(url, described.get("x-node"))]
+    return [_version(url, described.get("info")), *_features(url, described.get("x-node"))]
 
 
-def _offers(url: str, said: object) -> list[Finding]:
+def _features(url: str, said: object) -> list[Finding]:
     if not isinstance(said, dict):
         return []  # An earlier release; the line about its version shows that.
     try:
@@ -83,7 +130,7 @@ def _offers(url: str, said: object) -> list[Finding]:
         signing = Signing(str(said.get("webhooks")))
     except ValueError:
         return []  # A later one.
-    return [offers.artifacts(url, provider), offers.webhooks(url, signing)]
+    return [features.artifacts(url, provider), features.webhooks(url, signing)]
 
 
 def _version(url: str, about: object) -> Finding:
@@ -94,17 +141,18 @@ def _version(url: str, about: object) -> Finding:
     return ok("version", url, version)
 
 
-async def _of_status(url: str, probe: Probe) -> list[Finding]:
-    """Judge the token by whether the node shows its status, and then judge that status."""
+async def _of_status(url: str, probe: Probe) -> tuple[object, list[Finding]]:
+    """Judge the token by whether the node shows its status; return that status, judged too."""
     try:
         status = await probe.raft_status()
     except Refused as error:
         code = Exit.AUTH if error.status in (401, 403) else Exit.API
         todo = "pass a token the node takes, with --token or CODEQ_TOKEN; its log says why"
-        return [fail("token", url, str(error), todo, code)]
+        return None, [fail("token", url, str(error), todo, code)]
     except Unreachable as error:
-        return [fail("token", url, str(error), "see the end of the node's log")]
-    return [ok("token", url, "it is taken"), *_durability(url, status)]
+        return None, [fail("token", url, str(error), "see the end of the node's log")]
+    told = [ok("token", url, "it is taken"), *_durability(url, status), *_asides(url, status)]
+    return status, told
 
 
 def _durability(url: str, status: object) -> list[Finding]:
@@ -118,6 +166,20 @@ def _durability(url: str, status: object) -> list[Finding]:
         text = f"{durability}: an answered write can be lost in a power cut"
         return [warn("durability", url, text, "set durability to fsync where tasks must not be")]
     return [ok("durability", url, f"fsync, the log is synced by {_BY.get(log_sync, log_sync)}")]
+
+
+def _asides(url: str, status: object) -> list[Finding]:
+    """Judge whether the broker has failed at tasks or items and set them aside."""
+    groups = status.get("groups") if isinstance(status, dict) else None
+    found = [each.get("aside") for each in groups or () if isinstance(each, dict)]
+    counts = [each for each in found if isinstance(each, int)]
+    if not counts:
+        return []  # An earlier release; the line about its version shows that.
+    if any(counts):
+        text = f"{sum(counts)} tasks or items are set aside, because the broker failed at them"
+        todo = "see docs/runbooks/set-aside.md; their admins list them with aside ls"
+        return [warn("aside", url, text, todo)]
+    return [ok("aside", url, "nothing is set aside")]
 
 
 async def _clock(url: str, probe: Probe) -> Finding:

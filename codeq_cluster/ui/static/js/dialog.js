@@ -28,6 +28,8 @@ export function ask({ title, body, button = "OK", danger = false, send }) {
         complain(form, error, failure);
       }
     });
+    // What was wrong may no longer be.
+    form.addEventListener("input", () => error.firstChild && complain(form, error));
     form.addEventListener("invalid", (event) => reveal(event.target), true);
     dialog.addEventListener("close", () => {
       dialog.remove();
@@ -38,6 +40,11 @@ export function ask({ title, body, button = "OK", danger = false, send }) {
     const first = [...form.querySelectorAll("input, textarea, select")].find((each) => each.checkVisibility());
     (first || go).focus();
   });
+}
+
+// A complaint that the dialog shows beside a field.
+export function about(field, text) {
+  return Object.assign(new Error(text), { field });
 }
 
 // Says what is wrong, or takes back what was said before.

@@ -61,9 +61,10 @@ export function clock(milliseconds, seconds = false) {
   return pad(at.getHours()) + ":" + pad(at.getMinutes()) + (seconds ? ":" + pad(at.getSeconds()) : "");
 }
 
+// The one form of an instant: the browser's time, as YYYY-MM-DD HH:MM:SS.
 export function stamp(instant) {
   const at = new Date(instant);
-  return at.getFullYear() + "-" + pad(at.getMonth() + 1) + "-" + pad(at.getDate()) + " " + clock(at, true) + "." + pad(at.getMilliseconds(), 3);
+  return at.getFullYear() + "-" + pad(at.getMonth() + 1) + "-" + pad(at.getDate()) + " " + clock(at, true);
 }
 
 export function plural(number, one, many = one + "s") {

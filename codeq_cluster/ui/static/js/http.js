@@ -31,8 +31,13 @@ export function use(token, ended) {
   onEnd = ended || onEnd;
 }
 
+// `.` and `..` would be steps in a path.
+export function segment(name) {
+  return name === "." || name === ".." ? "~" + name : encodeURIComponent(name);
+}
+
 export function path(...parts) {
-  return "/" + parts.map((part) => encodeURIComponent(part)).join("/");
+  return "/" + parts.map(segment).join("/");
 }
 
 export function query(values) {

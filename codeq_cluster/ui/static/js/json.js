@@ -44,6 +44,46 @@ export function pretty(text) {
   return laidOut(text).map(([before, token]) => before + token).join("");
 }
 
+const STRING = /"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[\da-fA-F]{4}))*"/y;
+const SCALAR = new RegExp(STRING.source + /|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/.source, "y");
+const SPACE = /[ \t\n\r]*/y;
+
+// Returns what a text says; an error names the line and the column, which browsers say each in its way
+// or not at all.
+export function parsed(text, what) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    const at = faultAt(text);
+    const lines = text.slice(0, at).split("\n");
+    const found = at < text.length ? "unexpected " + text.slice(at, at + 1) : "it ends too early";
+    throw new Error(`${what} is no JSON: line ${lines.length}, column ${lines.at(-1).length + 1}: ${found}`);
+  }
+}
+
+// Returns how far a text is the beginning of JSON.
+function faultAt(text) {
+  let at = 0;
+  const eat = (pattern) => {
+    pattern.lastIndex = at;
+    const found = pattern.exec(text);
+    if (found) at = pattern.lastIndex;
+    return found !== null;
+  };
+  const sign = (one) => eat(SPACE) && text[at] === one && (at += 1) > 0;
+  const list = (close, each) => {
+    if (sign(close)) return true;
+    do if (!each()) return false; while (sign(","));
+    return sign(close);
+  };
+  const value = () => {
+    if (sign("{")) return list("}", () => eat(SPACE) && eat(STRING) && sign(":") && value());
+    return sign("[") ? list("]", value) : eat(SCALAR);
+  };
+  if (value()) eat(SPACE);
+  return at;
+}
+
 function kind(token, isKey) {
   if (isKey) return "key";
   if (token[0] === '"') return "string";

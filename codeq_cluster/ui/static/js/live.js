@@ -4,7 +4,7 @@ import { get, query } from "./http.js";
 
 const POLL_MS = 4000;
 const AGAIN_MS = 20000; // From losing the stream to trying for one again.
-const PARTS = ["standing", "totals", "view", "series", "trouble"];
+const PARTS = ["serving", "totals", "view", "series", "trouble"];
 
 export class Feed {
   #view;

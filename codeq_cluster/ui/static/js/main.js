@@ -1,11 +1,12 @@
 // The page: finds out who is logged in, then shows the view that the address names.
 
+import { leaveDoubts } from "./doubt.js";
 import { h, put } from "./dom.js";
 import { ask, get, use } from "./http.js";
 import { Feed } from "./live.js";
 import { login } from "./login.js";
 import { here, onMove } from "./router.js";
-import { closeMenus, drawNav, drawStanding, drawState, drawTools, drawTrouble, theme } from "./shell.js";
+import { closeMenus, drawNav, drawServing, drawState, drawTools, drawTrouble, theme } from "./shell.js";
 import { session } from "./state.js";
 import { failed, toast } from "./toast.js";
 
@@ -34,7 +35,7 @@ function begin(known) {
   Object.assign(session, known);
   use(known.csrf, ended);
   drawTools(logout);
-  drawStanding(known.standing);
+  drawServing(known.serving);
   if (!shown) onMove(() => show());
   show();
 }
@@ -65,6 +66,7 @@ async function logout() {
 function leave() {
   if (shown && shown.feed) shown.feed.close();
   if (shown && shown.view && shown.view.close) shown.view.close();
+  leaveDoubts();
   shown = { feed: null, view: null };
 }
 
@@ -99,7 +101,7 @@ function follow(mine, name, params, on) {
   if (mine.feed) mine.feed.close();
   mine.feed = new Feed(name, params, (part, data) => {
     if (mine !== shown) return;
-    if (part === "standing") drawStanding(data);
+    if (part === "serving") drawServing(data);
     else if (part === "totals") drawNav(data);
     else if (part === "trouble" && data && data.status === 401) ended();
     else if (part === "trouble") drawTrouble(data);

@@ -1,18 +1,21 @@
 // Addresses: /ui/<view>/<what>?<filters>; moving between them does not load the page again.
 
+import { segment } from "./http.js";
+
 const ROOT = "/ui";
 
 export function here() {
-  const parts = location.pathname.slice(ROOT.length).split("/").filter(Boolean).map(decodeURIComponent);
+  const parts = location.pathname.slice(ROOT.length).split("/").filter(Boolean).map((part) => decodeURIComponent(part.replace(/^~(?=\.\.?$)/, "")));
   return { view: parts[0] || "overview", rest: parts.slice(1), query: new URLSearchParams(location.search) };
 }
 
 export function href(view, ...rest) {
-  return [ROOT, ...(view === "overview" ? [] : [view]), ...rest.map(encodeURIComponent)].join("/");
+  return [ROOT, ...(view === "overview" ? [] : [view]), ...rest.map(segment)].join("/");
 }
 
-export function go(address) {
-  if (address !== location.pathname + location.search) history.pushState(null, "", address);
+// instead: the address that is left is not gone back to.
+export function go(address, { instead = false } = {}) {
+  if (address !== location.pathname + location.search) history[instead ? "replaceState" : "pushState"](null, "", address);
   dispatchEvent(new PopStateEvent("popstate"));
 }
 

@@ -2,12 +2,12 @@
 
 import { h, put } from "./dom.js";
 import { count } from "./format.js";
-import { failed } from "./toast.js";
 
 const LOOKS = 20; // Answers without a match before the search asks whether to go on.
 
-// fetch(cursor, signal) → {rows, cursor}; draw(rows) shows all there are so far.
-export function pages({ fetch, draw, page = 50 }) {
+// fetch(cursor, signal) → {rows, cursor}; the table `into` shows all there are so far, then `drawn` is
+// called.
+export function pages({ fetch, into, drawn = () => {}, page = 50 }) {
   const node = h("div.pager", { role: "status" });
   let rows = [];
   let cursor = "";
@@ -24,15 +24,33 @@ export function pages({ fetch, draw, page = 50 }) {
         if (running !== mine) return;
         rows = rows.concat(found.rows);
         cursor = found.cursor || "";
-        draw(rows);
+        draw();
         if (!cursor || rows.length >= target) break;
       }
     } catch (failure) {
       if (failure.name === "AbortError" || running !== mine) return;
-      failed(failure);
+      running = null;
+      lack(failure.message, target);
+      return;
     }
     running = null;
     rest();
+  }
+
+  function draw() {
+    into.draw(rows, cursor && "None found so far.");
+    drawn();
+  }
+
+  // Without the rest of the rows, or without any.
+  function lack(reason, target) {
+    const again = () => more(target);
+    if (rows.length) say(count(rows.length) + " shown. Cannot tell whether there are more: " + reason + ".", h("button", { type: "button", onclick: again }, "Try again"));
+    else {
+      say();
+      into.fail(reason, again);
+      drawn();
+    }
   }
 
   function rest() {
@@ -46,9 +64,11 @@ export function pages({ fetch, draw, page = 50 }) {
   }
 
   function stop() {
-    if (running) running.abort();
+    if (!running) return;
+    running.abort();
     running = null;
-    rest();
+    if (!rows.length && !cursor) lack("the search was stopped", page);
+    else rest();
   }
 
   return {
@@ -62,7 +82,7 @@ export function pages({ fetch, draw, page = 50 }) {
     },
     forget(gone) {
       rows = rows.filter((row) => !gone.has(row.id));
-      draw(rows);
+      draw();
       rest();
     },
     stop,

@@ -1,9 +1,11 @@
 // The frame around every view: navigation, search, who is logged in, how the node stands.
 
+import { leaderless, learn } from "./doubt.js";
 import { h, patch, put } from "./dom.js";
-import { short } from "./format.js";
+import { short, stamp } from "./format.js";
 import { go, here, href } from "./router.js";
 import { administers, operates, seesTenant, session } from "./state.js";
+import { idIn } from "./states.js";
 
 const THEMES = { "": "System", light: "Light", dark: "Dark" };
 
@@ -18,7 +20,7 @@ const GROUPS = [
 ];
 
 let liveness = "polling";
-let standing = null;
+let serving = null;
 let trouble = "";
 let answeredAt = Date.now();
 
@@ -37,7 +39,7 @@ export function drawTools(logout) {
     return;
   }
   const find = h("form.find", { role: "search", onsubmit: (event) => { event.preventDefault(); open(event.target); } },
-    h("input", { type: "search", id: "find", "aria-label": "Go to a task id or a queue", placeholder: "Task id or queue  ( / )", autocomplete: "off", spellcheck: "false" }));
+    h("input", { type: "search", id: "find", "aria-label": "Go to a task id, or its start, or a queue", placeholder: "Task id or queue  ( / )", autocomplete: "off", spellcheck: "false" }));
   put(tools,
     h("button.plain", { id: "burger", type: "button", "aria-expanded": "false", "aria-controls": "nav", "aria-label": "Views", onclick: (event) => menu(event.currentTarget) }, "☰"),
     seesTenant() && find,
@@ -49,9 +51,9 @@ export function drawTools(logout) {
       h("div", {},
         h("dl.facts", {},
           h("dt", {}, "Subject"), h("dd", {}, session.subject),
-          seesTenant() && [h("dt", {}, "Tenant"), h("dd", {}, session.tenant || "default")],
+          seesTenant() && [h("dt", {}, "Tenant"), h("dd", {}, session.tenant || "_ (default)")],
           h("dt", {}, "Roles"), h("dd", {}, session.roles.map((role) => role.replace("codeq:", "")).join(", ")),
-          h("dt", {}, "Session ends"), h("dd", {}, new Date(session.endsAt).toLocaleString()),
+          h("dt", {}, "Session ends"), h("dd", {}, stamp(session.endsAt)),
           h("dt", {}, "Release"), h("dd", {}, session.version)),
         h("div.stack", {}, themeChoice(), h("button", { type: "button", onclick: logout }, "Log out")))));
   drawLiveness();
@@ -77,12 +79,12 @@ export function closeMenus() {
   if (who) who.open = false;
 }
 
-// What has the form of an id is a task's; anything else is looked for among the queues.
+// What has the form of an id, or of its start, is a task's; anything else is looked for among the queues.
 function open(form) {
   const text = form.querySelector("input").value.trim();
   if (!text) return;
   form.reset();
-  if (/^[0-9a-f]{8}-[0-9a-f]{4}-|^[0-9A-HJKMNP-TV-Z]{26}$|^[0-9a-f]{24,}$/i.test(text)) go(href("tasks", text));
+  if (idIn(text)) go(href("tasks", idIn(text)));
   else go(href("queues") + "?text=" + encodeURIComponent(text));
 }
 
@@ -95,14 +97,16 @@ export function drawNav(totals) {
   patch(document.getElementById("nav"), groups.filter(([, views]) => views.length).map(([title, views]) => [h("h2", { "data-key": title }, title), views.map(link)]));
 }
 
-export function drawStanding(next) {
-  standing = next;
+export function drawServing(next) {
+  serving = next;
+  learn({ serving });
   answeredAt = Date.now();
   drawLiveness();
 }
 
 export function drawState(state) {
   liveness = state;
+  learn({ liveness });
   if (state !== "lost") answeredAt = Date.now();
   drawLiveness();
 }
@@ -110,13 +114,14 @@ export function drawState(state) {
 // What could not be told just now; that something is not there is for its view to say.
 export function drawTrouble(said) {
   trouble = said && said.status !== 404 ? said.error : "";
+  learn({ trouble });
   drawNotice();
 }
 
 function drawLiveness() {
   const node = document.getElementById("liveness");
   if (!node) return;
-  const name = (standing || session.standing || {}).node || "";
+  const name = (serving || session.serving || {}).node || "";
   node.dataset.state = liveness;
   node.title = { live: "Changes are shown as they happen", polling: "Asks every few seconds", lost: "No answer from this node" }[liveness];
   put(node, h("span", {}, name + { live: " · live", polling: " · polling", lost: " · no answer" }[liveness]));
@@ -125,7 +130,7 @@ function drawLiveness() {
 
 // Says what the node cannot know or do now, and where to go instead.
 function drawNotice() {
-  const now = standing || session.standing;
+  const now = serving || session.serving;
   const box = document.getElementById("notice");
   if (!now) {
     put(box);
@@ -134,12 +139,10 @@ function drawNotice() {
   const others = now.nodes.filter((node) => !node.own && node.url).sort((one, other) => other.connected - one.connected);
   const links = others.length > 0 && h("span", {}, "Open ", others.map((node, n) => [n > 0 && " · ", h("a", { href: node.url + location.pathname + location.search, rel: "noreferrer", target: "_self", "data-node": node.id }, node.id)]));
   if (liveness === "lost") {
-    const since = new Date(answeredAt).toLocaleTimeString();
+    const since = stamp(answeredAt);
     patch(box, h("div.banner.bad", {}, h("span", {}, `${now.node} does not answer: this is what was known at ${since}.`), links));
   } else if (now.leaderless.length) {
-    const all = now.leaderless.length === now.shards;
-    const which = all ? "any shard" : "shard " + now.leaderless.join(", ");
-    patch(box, h("div.banner.bad", {}, h("span", {}, `${now.node} knows no leader of ${which}: it may be cut off from the majority. What it shows may be old, and nothing can be changed through it.`), links));
+    patch(box, h("div.banner.bad", {}, h("span", {}, `${leaderless(now)}: it may be cut off from the majority. What it shows may be old, and nothing can be changed through it.`), links));
   } else if (trouble) {
     patch(box, h("div.banner.warn", {}, h("span", {}, `Part of this may be old: ${trouble}.`), links));
   } else put(box);

@@ -13,7 +13,7 @@ from py_mini_racer import MiniRacer
 
 from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.openapi.document import encoded
-from codeq_cluster.api.routes import openapi
+from codeq_cluster.api.routes import ops
 from codeq_cluster.settings import NodeSettings, PeerAddress
 
 # The part of a browser's interface that the page uses. It keeps texts and attributes, and lays
@@ -78,7 +78,7 @@ def spec() -> dict[str, Any]:
 @cache
 def drawn() -> dict[str, Any]:
     """Run the page's script and return its drawing."""
-    page = Path(str(openapi.__file__)).parents[1] / "web" / "docs.html"
+    page = Path(str(ops.__file__)).parents[1] / "web" / "docs.html"
     [script] = re.findall("<script>(.*?)</script>", page.read_text(), re.DOTALL)
     engine = MiniRacer()
     engine.eval(f"const SPEC = {json.dumps(spec())};{_BROWSER}{script}")
@@ -96,7 +96,7 @@ def test_the_whole_document_is_drawn() -> None:
     """Each route appears once beside the page and once on it, and no text is `undefined`."""
     ids = {
         operation["operationId"]
-        for methods in spec()["paths"].values()
+        for methods in (*spec()["paths"].values(), *spec()["webhooks"].values())
         for operation in methods.values()
     }
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeq_cluster.api.routes.downloads import disposition
+from codeq_cluster.api.routes.artifacts import disposition
 from codeq_cluster.artifacts.names import is_name
 
 

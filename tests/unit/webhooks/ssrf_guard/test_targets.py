@@ -220,7 +220,7 @@ async def test_a_name_is_allowed_when_one_of_its_addresses_is(
     addresses: tuple[str, ...], allowed: bool
 ) -> None:
     """No connection is made to the other addresses."""
-    assert await _answering(*addresses).allows("https://hooks.example/x") is allowed
+    assert await _answering(*addresses).allows("https://hooks.example/x", tenant="acme") is allowed
 
 
 async def test_a_name_that_does_not_resolve_is_let_through() -> None:
@@ -229,7 +229,9 @@ async def test_a_name_that_does_not_resolve_is_let_through() -> None:
     async def lookup(name: str) -> Sequence[str]:
         raise socket.gaierror(socket.EAI_NONAME, name)
 
-    assert await Targets(allow_private=False, lookup=lookup).allows("http://hooks.example/")
+    assert await Targets(allow_private=False, lookup=lookup).allows(
+        "http://hooks.example/", tenant="acme"
+    )
 
 
 async def test_a_name_that_does_not_resolve_in_time_is_let_through() -> None:
@@ -245,7 +247,7 @@ async def test_a_name_that_does_not_resolve_in_time_is_let_through() -> None:
 
     targets = Targets(allow_private=False, lookup=lookup, timeout_s=0.01)
 
-    assert await targets.allows("http://hooks.example/")
+    assert await targets.allows("http://hooks.example/", tenant="acme")
     assert cancelled.is_set()
 
 
@@ -258,8 +260,8 @@ async def test_no_name_server_is_asked_without_need() -> None:
     strict = Targets(allow_private=False, lookup=lookup)
     lenient = Targets(allow_private=True, lookup=lookup)
 
-    assert await strict.allows("http://1.1.1.1/")
-    assert not await strict.allows("http://localhost/")
-    assert not await strict.allows("http://hooks..example/")
-    assert await lenient.allows("http://hooks.example/")
-    assert await lenient.allows("http://127.0.0.1:8080/")
+    assert await strict.allows("http://1.1.1.1/", tenant="acme")
+    assert not await strict.allows("http://localhost/", tenant="acme")
+    assert not await strict.allows("http://hooks..example/", tenant="acme")
+    assert await lenient.allows("http://hooks.example/", tenant="acme")
+    assert await lenient.allows("http://127.0.0.1:8080/", tenant="acme")

@@ -1,12 +1,12 @@
 // Audit: what was changed, by whom and when.
 
 import { h } from "../dom.js";
-import { stamp } from "../format.js";
 import { get, query as asQuery } from "../http.js";
 import { head } from "../parts.js";
 import { href } from "../router.js";
 import { pages } from "../search.js";
 import { administers } from "../state.js";
+import { at } from "../states.js";
 import { table } from "../table.js";
 
 const WORDS = {
@@ -17,7 +17,7 @@ const WORDS = {
   "cluster.upgrade": "Let newer formats be used",
   "delivery.replay": "Replayed deliveries",
   "dlq.delete": "Deleted dead letters",
-  "dlq.rebury": "Took a requeue back",
+  "dlq.undo": "Took a requeue back",
   "dlq.requeue": "Requeued dead letters",
   "dlq.revise": "Requeued with another payload",
   "queue.pause": "Paused a queue",
@@ -36,7 +36,7 @@ export function open() {
     empty: "Nothing is on record.",
     key: (row) => row.id,
     columns: [
-      { name: "When", cell: (row) => h("time.nowrap", { datetime: row.at, title: row.at }, stamp(row.at).slice(0, 19)) },
+      { name: "When", cell: (row) => at(row.at) },
       { name: "Who", kind: "name", cell: (row) => h("span.break", {}, row.actor) },
       { name: "What", kind: "action", cell: (row) => h("span.tag", { class: TONES[row.action.split(".")[1]] || "", title: row.action }, WORDS[row.action] || row.action) },
       { name: "To what", wide: true, cell: (row) => [target(row), row.detail && h("div.dim.small.break", {}, row.detail)] },
@@ -44,13 +44,12 @@ export function open() {
     ],
   });
   const list = pages({
-    draw: rows.draw,
+    into: rows,
     fetch: async (cursor, signal) => {
       const found = await get("/audit" + asQuery({ cursor, limit: 50 }), { signal });
       return { rows: found.records, cursor: found.cursor };
     },
   });
-  rows.draw([]);
   list.restart();
   return {
     title: "Audit",

@@ -2,9 +2,10 @@
 
 import { confirm } from "../dialog.js";
 import { h, patch, put } from "../dom.js";
-import { bytes, count, plural, stamp } from "../format.js";
+import { bytes, count, plural } from "../format.js";
 import { get, path, post } from "../http.js";
 import { card } from "../parts.js";
+import { at } from "../states.js";
 import { table } from "../table.js";
 import { failed, toast } from "../toast.js";
 
@@ -25,7 +26,7 @@ export function backups() {
     empty: "There is no backup yet.",
     key: (row) => row.id,
     columns: [
-      { name: "Begun", cell: (row) => h("time.nowrap", { datetime: row.startedAt, title: row.id }, stamp(row.startedAt).slice(0, 19)) },
+      { name: "Begun", cell: (row) => at(row.startedAt) },
       { name: "State", cell: (row) => (row.complete ? h("span.tag.good", {}, "complete") : [h("span.tag.bad", {}, "not to rely on"), h("div.small.break", {}, row.problem)]) },
       { name: "Tasks", num: true, cell: (row) => (row.tasks === undefined ? "–" : count(row.tasks)) },
       { name: "Size", num: true, cell: (row) => (row.bytes === undefined ? "–" : bytes(row.bytes)) },
@@ -39,7 +40,7 @@ export function backups() {
       const found = (await get("/backups")).backups;
       if (!closed) rows.draw([...found].reverse());
     } catch (failure) {
-      failed(failure);
+      rows.fail(failure.message, list);
     }
   }
 
@@ -98,10 +99,7 @@ export function backups() {
       put(body, there
         ? [progress, rows.node]
         : h("p.empty", {}, "No place for backups is configured on this node: set ", h("code", {}, "backup.directory"), " or ", h("code", {}, "backup.s3.bucket"), "."));
-      if (there) {
-        rows.draw([]);
-        list();
-      }
+      if (there) list();
     },
     close() {
       closed = true;

@@ -41,7 +41,7 @@ export function open({ follow }) {
     key: (row) => String(row.shard),
     columns: [
       { name: "Shard", cell: (row) => [String(row.shard), row.changing && [" ", h("span.tag.warn", { title: "Its membership is not settled" }, "changing")]] },
-      { name: "Leader", cell: (row) => [row.leader || h("span.tag.bad", {}, "none known"), row.leader && row.preferred && row.leader !== row.preferred && h("div.dim.small", {}, "should be " + row.preferred)] },
+      { name: "Leader", cell: (row) => [row.leader || h("span.tag.bad", {}, "none known"), row.leader && row.preferred && row.leader !== row.preferred && h("div.dim.small.nowrap", {}, "should be " + row.preferred)] },
       { name: "Replicas", wide: true, cell: (row) => h("div.chips", {}, row.replicas.map((each) => replica(each, row))) },
       { name: "Term", num: true, less: true, cell: (row) => count(row.term) },
       { name: "Committed", num: true, less: true, cell: (row) => count(row.commitIndex) },
@@ -115,8 +115,6 @@ export function open({ follow }) {
     view = data;
     draw();
   });
-  nodes.draw([]);
-  shards.draw([]);
   const top = head("Cluster", { actions: [] });
   top.querySelector(".actions").replaceWith(actions);
   return {
@@ -131,7 +129,7 @@ export function open({ follow }) {
 }
 
 function stateOf(row) {
-  if (!row.connected) return h("span.tag.bad", {}, "away");
+  if (!row.connected) return [h("span.tag.bad", {}, "away"), row.awaySince && [" lost ", instant(row.awaySince)]];
   if (row.version === undefined) return h("span.tag.warn", {}, "does not say");
   if (row.missing && row.missing.length) return [h("span.tag.warn", {}, "not ready"), row.missing.map((text) => h("div.small.break", {}, text))];
   return [h("span.tag.good", {}, "ready"), !row.voter && [" ", h("span.tag", {}, "learner")]];

@@ -23,7 +23,6 @@ function openAll({ follow }) {
       { name: "In progress", num: true, less: true, cell: (row) => number(row.inProgress) },
     ],
   });
-  rows.draw([]);
   follow("queues", { sort: "dlq", order: "desc", limit: 200 }, (part, data) => {
     if (part === "view") rows.draw(data.queues.filter((row) => row.dlq > 0));
   });

@@ -1,5 +1,6 @@
 // The dead letters of one queue: what they died of, and what is done about them.
 
+import { doubt, onDoubt } from "../doubt.js";
 import { h, patch, put } from "../dom.js";
 import { count } from "../format.js";
 import { get, path, query as asQuery } from "../http.js";
@@ -9,7 +10,6 @@ import { pages } from "../search.js";
 import { administers } from "../state.js";
 import { instant, shortId } from "../states.js";
 import { table } from "../table.js";
-import { failed } from "../toast.js";
 import { deleting, requeueing } from "./triage.js";
 
 const KINDS_AT_FIRST = 20_000; // Dead letters looked at before the count asks whether to go on.
@@ -56,7 +56,7 @@ export function openQueue({ query, follow }, name) {
     ],
   });
   const list = pages({
-    draw: rows.draw,
+    into: rows,
     fetch: async (cursor, signal) => {
       const found = await get(where + asQuery({ kind, cursor, limit: 50 }), { signal });
       return { rows: found.tasks, cursor: found.cursor };
@@ -84,12 +84,14 @@ export function openQueue({ query, follow }, name) {
           looked += each.count;
         }
         cursor = part.cursor || "";
-        kinds.draw([...found.values()].sort((one, other) => other.count - one.count));
+        kinds.draw([...found.values()].sort((one, other) => other.count - one.count), cursor && "None found so far.");
         put(counted, cursor ? `the newest ${count(looked)}` : `all ${count(looked)}`,
           cursor && looked >= most && [" ", h("button.link", { type: "button", onclick: () => countKinds(Infinity) }, "count all")]);
       } while (cursor && looked < most);
     } catch (failure) {
-      if (failure.name !== "AbortError") failed(failure);
+      if (failure.name === "AbortError") return;
+      if (found.size) put(counted, `the newest ${count(looked)}. Cannot tell of the others: ${failure.message}.`);
+      else kinds.fail(failure.message, countKinds);
     }
   }
 
@@ -125,18 +127,19 @@ export function openQueue({ query, follow }, name) {
   }
 
   const title = h("span");
+  const drawTotal = () => total !== null && put(title, h("span.tag", { class: total ? "dead" : "" }, total || !doubt() ? count(total) : "?"));
+  onDoubt(drawTotal);
   const feed = follow("queue", { queue }, (part, data) => {
     if (part !== "view") return;
     const grown = total !== null && data.queue.dlq !== total;
     total = data.queue.dlq;
-    put(title, h("span.tag", { class: total ? "dead" : "" }, count(total)));
+    drawTotal();
     drawTools();
     if (grown && !selection.size) countKinds();
   });
   const top = head(queue, { trail: { text: "Dead letters", href: href("dead-letters") }, actions: [] });
   top.querySelector("h1").after(title);
   top.querySelector(".actions").replaceWith(all);
-  kinds.draw([]);
   choose(kind);
   countKinds();
   return {

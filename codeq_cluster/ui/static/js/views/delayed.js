@@ -27,7 +27,7 @@ export function open({ query }) {
     ],
   });
   const list = pages({
-    draw: rows.draw,
+    into: rows,
     fetch: async (cursor, signal) => {
       const found = await get("/delayed" + asQuery({ ...asked, cursor, limit: 50 }), { signal });
       return { rows: found.tasks, cursor: found.cursor };
@@ -35,7 +35,7 @@ export function open({ query }) {
   });
 
   async function cancel(row) {
-    const sure = await confirm({ title: "Cancel this task?", text: `It would become ready ${due(row.until).textContent}. It ends as failed, and those who wait for its result are told so.`, button: "Cancel the task", danger: true });
+    const sure = await confirm({ title: "Cancel this task?", text: `It would become ready ${due(row.until).textContent}. It ends as failed, and those who wait for its result are told so. There is no undo.`, button: "Cancel the task", danger: true });
     if (!sure) return;
     try {
       await post(path("tasks", row.id, "cancel"));

@@ -1,14 +1,17 @@
 // A new task: asked for in a dialog, sent as it was typed, shown when it is there.
 
-import { ask } from "../dialog.js";
+import { about, ask } from "../dialog.js";
 import { h } from "../dom.js";
 import { post, WithText } from "../http.js";
+import { parsed } from "../json.js";
 import { go, href } from "../router.js";
 import { toast } from "../toast.js";
 
 const EXAMPLE = '{"file": "a.png"}';
 // Which field a refusal of the server is about; the others are about the task as a whole.
-const FIELDS = { "invalid-command": "command", "invalid-priority": "priority", "idempotency-conflict": "idempotencyKey", "body-too-large": "payload", "invalid-body": "payload" };
+const FIELDS = { "invalid-command": "command", "invalid-priority": "priority", "invalid-webhook-url": "webhook", "idempotency-conflict": "idempotencyKey", "body-too-large": "payload", "invalid-body": "payload" };
+
+const NUMBERS = ["priority", "delaySeconds", "ttlSeconds", "maxAttempts", "timeoutSeconds", "backoffBaseSeconds", "backoffMaxSeconds"];
 
 // The button that asks for one; the command is filled in where the view knows it.
 export function newTaskButton({ command = "", primary = false } = {}) {
@@ -26,6 +29,13 @@ async function newTask(command) {
       field("Delay, seconds", whole("delaySeconds"), "Empty: ready at once")),
     h("details", {}, h("summary", {}, "More"), h("div.grid", {},
       field("Attempts", whole("maxAttempts"), "Empty: as the queue's policy says"),
+      field("Time limit, seconds", whole("timeoutSeconds"), "Of one attempt; empty: as the queue or the worker says"),
+      field("Run at", h("input", { type: "datetime-local", name: "runAt", step: 1 }), "Your browser's time; empty: ready at once"),
+      field("Time to live, seconds", whole("ttlSeconds"), "Dies if nobody has claimed it by then; empty: never"),
+      field("Backoff", text("backoffPolicy"), "Its name; empty: as the queue says"),
+      field("Backoff starts at, seconds", whole("backoffBaseSeconds"), "Empty: as the queue says"),
+      field("Backoff is at most, seconds", whole("backoffMaxSeconds"), "Empty: as the queue says"),
+      field("Webhook", text("webhook", { placeholder: "https://…", inputmode: "url" }), "Is called with the result"),
       field("Idempotency key", text("idempotencyKey", { value: freshKey() }), "Sent twice, it is still one task"))),
   ];
   let replayed = false;
@@ -65,24 +75,22 @@ function written(form) {
   const value = (name) => form.elements.namedItem(name).value.trim();
   if (!value("command")) throw about("command", "Say which command");
   if (!value("payload")) throw about("payload", "Say what the task carries, {} for nothing");
-  if (parsed(value("payload")) === null) throw about("payload", "A payload cannot be null");
+  const payload = checked(form.elements.namedItem("payload").value);
   const said = { command: value("command") };
-  for (const name of ["priority", "delaySeconds", "maxAttempts"]) if (value(name)) said[name] = Number(value(name));
-  if (value("idempotencyKey")) said.idempotencyKey = value("idempotencyKey");
-  return new WithText(said, "payload", value("payload"));
+  for (const name of NUMBERS) if (value(name)) said[name] = Number(value(name));
+  for (const name of ["idempotencyKey", "webhook", "backoffPolicy"]) if (value(name)) said[name] = value(name);
+  if (value("runAt")) said.runAt = new Date(value("runAt")).toISOString();
+  return new WithText(said, "payload", payload);
 }
 
-function parsed(text) {
+// Returns a payload as it was typed, which is how it is sent.
+export function checked(text) {
   try {
-    return JSON.parse(text);
+    if (parsed(text, "The payload") === null) throw new Error("A payload cannot be null");
   } catch (failure) {
-    throw about("payload", "The payload is no JSON: " + failure.message);
+    throw about("payload", failure.message);
   }
-}
-
-// A complaint that the dialog shows beside a field.
-function about(field, text) {
-  return Object.assign(new Error(text), { field });
+  return text.trim();
 }
 
 // One for each form that is opened: what is sent twice from it, by a double click or after an answer

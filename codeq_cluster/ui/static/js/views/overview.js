@@ -1,6 +1,7 @@
 // Overview: what flows, what waits, and what is wrong.
 
 import { chart, Ring } from "../chart.js";
+import { onDoubt, told } from "../doubt.js";
 import { h, patch, put } from "../dom.js";
 import { count, rate, short, span } from "../format.js";
 import { card, figure, head, number, perSecond, waited } from "../parts.js";
@@ -42,19 +43,31 @@ export function charts(step, onstep) {
 
 export function open({ query, follow }) {
   const step = query.get("step") === "60" ? 60 : 5;
+  const tenant = query.get("tenant") || "";
   const figures = h("div.figures", { "aria-label": "Totals" });
   const problems = h("ul.problems");
   const drawn = charts(step, (chosen) => {
-    keep({ step: chosen === 60 ? 60 : "" });
+    keep({ step: chosen === 60 ? 60 : "", tenant });
     dispatchEvent(new PopStateEvent("popstate"));
   });
   const waiting = queueTable("Longest waiting", "Nothing waits.");
-  const busy = queueTable("Busiest", "Nothing was claimed in the last minute.");
+  const busy = queueTable("Busiest", "Nothing was claimed in the last minute.", true);
   const tenants = tenantTable();
   const tenantCard = h("div");
   let totals = null;
   let view = null;
 
+  function drawProblems() {
+    if (view && view.problems.length) {
+      patch(problems, view.problems.map((each) => h("li", { class: each.severity, "data-key": each.id }, each.link ? h("a", { href: href(...each.link.split("/")) }, each.text) : each.text)));
+      return;
+    }
+    const doubtful = told("", { everyNode: true });
+    patch(problems, h("li", { class: doubtful ? "warn" : "good" }, doubtful || (view ? "Nothing is wrong." : "…")));
+  }
+
+  drawProblems();
+  onDoubt(drawProblems);
   drawFigures();
   function drawFigures() {
     const rates = (view && view.rates) || {};
@@ -78,9 +91,7 @@ export function open({ query, follow }) {
       view = data;
       waiting.draw(data.waiting);
       busy.draw(data.busy);
-      patch(problems, data.problems.length
-        ? data.problems.map((each) => h("li", { class: each.severity, "data-key": each.id }, each.link ? h("a", { href: href(...each.link.split("/")) }, each.text) : each.text))
-        : h("li.good", {}, "Nothing is wrong."));
+      drawProblems();
       if (data.tenants) {
         tenants.draw(data.tenants);
         if (!tenantCard.firstChild) put(tenantCard, card(`Tenants`, tenants.node, { flush: true }));
@@ -89,23 +100,24 @@ export function open({ query, follow }) {
     if (part === "view" || part === "totals") drawFigures();
   }
 
-  patch(problems, h("li.good", {}, "…"));
-  follow("overview", { step: step === 60 ? 60 : "" }, take);
+  follow("overview", { step: step === 60 ? 60 : "", tenant }, take);
   const own = seesTenant();
   return {
     title: "Overview",
     node: h("div", {}, head("Overview", { actions: [drawn.range, administers() && newTaskButton()] }), h("div.stack", {},
       own && figures,
       card("What needs attention", problems, { flush: true }),
+      tenant && h("p.small", {}, `The charts show tenant ${tenant === "_" ? "_ (default)" : tenant}. `, h("a", { href: href("overview") }, own ? "Show my own" : "Show the cluster")),
       drawn.node,
       own && h("div.columns", {}, card("Longest waiting", waiting.node, { flush: true, aside: h("a.small", { href: href("queues") }, "All queues") }), card("Busiest", busy.node, { flush: true })),
       tenantCard)),
   };
 }
 
-function queueTable(caption, empty) {
-  const shown = table({
+function queueTable(caption, empty, everyNode) {
+  return table({
     caption,
+    everyNode,
     empty,
     key: (row) => row.command,
     columns: [
@@ -116,8 +128,6 @@ function queueTable(caption, empty) {
       { name: "Failed /s", num: true, cell: (row) => perSecond(row.rates.failed, "bad") },
     ],
   });
-  shown.draw([]);
-  return shown;
 }
 
 function tenantTable() {
@@ -135,9 +145,9 @@ function tenantTable() {
   return table({
     caption: "Tenants by tasks waiting",
     empty: "No tenant has tasks.",
-    key: (row) => row.tenant || "default",
+    key: (row) => row.tenant || "_ (default)",
     columns: [
-      { name: "Tenant", cell: (row) => row.tenant || "default" },
+      { name: "Tenant", kind: "name", cell: (row) => h("a", { href: href("overview") + "?tenant=" + encodeURIComponent(row.tenant || "_"), title: "Show its charts" }, row.tenant || "_ (default)") },
       { name: "", wide: true, less: true, cell: (row) => share(row.totals) },
       { name: "Queues", num: true, less: true, cell: (row) => count(row.queues) },
       { name: "Ready", num: true, cell: (row) => number(row.totals.ready) },

@@ -2,16 +2,37 @@
 
 import { AT_ONCE, inParts } from "../bulk.js";
 import { confirm } from "../dialog.js";
+import { onDoubt, told } from "../doubt.js";
 import { h, patch } from "../dom.js";
-import { ago, bytes, plural, short, span } from "../format.js";
+import { bytes, plural, short, span } from "../format.js";
 import { path, post } from "../http.js";
 import { card, figure, head, waited } from "../parts.js";
 import { href, keep } from "../router.js";
 import { administers } from "../state.js";
+import { instant } from "../states.js";
 import { table } from "../table.js";
 import { failed, toast } from "../toast.js";
 import { newTaskButton } from "./new-task.js";
 import { charts } from "./overview.js";
+
+// What governs the queue's tasks that say nothing themselves, and whether the topic or the broker says it.
+function inEffect(topic, defaults) {
+  const value = (name, shown = String, otherwise) => (topic[name] ? [shown(topic[name]), "topic"] : [otherwise || shown(defaults[name]), "broker's default"]);
+  const queueOf = (name) => h("a", { href: href("dead-letters", name) }, name);
+  return [
+    ["Attempts", value("maxAttempts")],
+    ["In progress at once", value("maxConsumers", String, "as many as are claimed")],
+    ["Weight", value("weight", String, "1")],
+    ["Priorities", value("priorityTiers", (tiers) => tiers.join(", "), "any from 0 to 9")],
+    ["Time limit", value("timeoutSeconds", span, "none: as the worker says")],
+    ["Backoff", value("backoffPolicy")],
+    ["Backoff starts at", value("backoffBaseSeconds", span)],
+    ["Backoff is at most", value("backoffMaxSeconds", span)],
+    ["Dead letters go to", value("deadLetterTopicRef", queueOf, "the queue's own")],
+    ["Dead letters are kept", value("dlqRetentionSeconds", span)],
+    ["Results are kept", value("retentionSeconds", span)],
+  ];
+}
 
 export function openQueue({ query, follow }, name) {
   const queue = name.toLowerCase();
@@ -26,11 +47,12 @@ export function openQueue({ query, follow }, name) {
   const state = h("span");
   const workers = table({
     caption: "Workers that ask for this queue",
-    empty: () => ["No worker has asked for it since the nodes started. This starts one:", h("div", {}, h("code.break", {}, `codeq-cluster worker start --events ${queue} `, h("span.nowrap", {}, "--handler PROGRAM")))],
+    everyNode: true,
+    empty: () => ["No worker has asked for it since the nodes started. This starts one:", h("div", {}, h("code.break", {}, `codeq-cluster worker start --commands ${queue} `, h("span.nowrap", {}, "--handler PROGRAM")))],
     key: (row) => row.worker + " " + row.node,
     columns: [
       { name: "Worker", wide: true, cell: (row) => h("span.break", {}, row.worker) },
-      { name: "Last poll", cell: (row) => h("span.nowrap", {}, row.waiting ? "waiting now" : ago(row.lastPollAt)) },
+      { name: "Last poll", cell: (row) => h("span.nowrap", {}, row.waiting ? "waiting now" : instant(row.lastPollAt)) },
       { name: "Node", less: true, cell: (row) => row.node },
     ],
   });
@@ -60,7 +82,7 @@ export function openQueue({ query, follow }, name) {
     const waiting = ready + delayed;
     const sure = await confirm({
       title: `Purge ${queue}?`,
-      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")} and ${plural(delayed, "delayed one")}, are cancelled: they end as failed, and those who wait for their results are told so. Tasks in progress go on.`,
+      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")} and ${plural(delayed, "delayed one")}, are cancelled: they end as failed, and those who wait for their results are told so. There is no undo. Tasks in progress go on.`,
       button: `Cancel ${plural(waiting, "task")}`,
       danger: true,
       typed: queue,
@@ -90,12 +112,9 @@ export function openQueue({ query, follow }, name) {
     const topic = view.topic;
     const fact = (term, text) => [h("dt", {}, term), h("dd", {}, text)];
     patch(policy,
-      fact("Paused", view.pausedBy || row.paused ? `by ${view.pausedBy || "somebody"}${view.pausedAt ? ", " + ago(view.pausedAt) : ""}` : "no"),
-      fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : ["none: the broker's own policy", administers() && [" ", h("a.small", { href: href("topics", queue) }, "make one")]]),
-      topic && topic.maxConsumers && fact("In progress at once", topic.maxConsumers),
-      topic && topic.maxAttempts && fact("Attempts", topic.maxAttempts),
-      topic && topic.deadLetterTopicRef && fact("Dead letters go to", h("a", { href: href("dead-letters", topic.deadLetterTopicRef) }, topic.deadLetterTopicRef)),
-      topic && topic.retentionSeconds && fact("Results are kept", span(topic.retentionSeconds)),
+      fact("Paused", view.pausedBy || row.paused ? [`by ${view.pausedBy || "somebody"}`, view.pausedAt && [", ", instant(view.pausedAt)]] : "no"),
+      fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : [told("none: the broker's own policy"), administers() && [" ", h("a.small", { href: href("topics", queue) }, "make one")]]),
+      inEffect(topic || {}, view.defaults).map(([term, [text, from]]) => fact(term, [text, " ", h("span.dim.small", {}, from)])),
       fact("Longest waiting", waited(row.oldestReadySeconds)));
     patch(state, row.paused && h("span.tag.warn", {}, "paused"));
     workers.draw(view.polls);
@@ -108,6 +127,7 @@ export function openQueue({ query, follow }, name) {
     ]);
   }
 
+  onDoubt(() => view && draw());
   const feed = follow("queue", { queue, step: step === 60 ? 60 : "" }, (part, data) => {
     if (part === "series" && data) drawn.take(data);
     if (part === "view") {

@@ -50,12 +50,11 @@ function openAll({ query, follow }) {
     const from = asked.skip;
     const step = (label, skip, can) => h("button", { type: "button", disabled: !can, onclick: () => show({ skip }) }, label);
     pager.replaceChildren(
-      `${data.matching ? count(from + 1) : 0}–${count(from + data.queues.length)} of ${count(data.matching)}`,
+      data.matching ? `${count(from + 1)}–${count(from + data.queues.length)} of ${count(data.matching)}` : "",
       ...(data.matching > PAGE ? [step("Previous", Math.max(0, from - PAGE), from > 0), step("Next", from + PAGE, from + PAGE < data.matching)] : []));
   }
 
   const feed = follow("queues", asked, take);
-  rows.draw([]);
   return {
     title: "Queues",
     node: h("div", {}, head("Queues"), h("div.filters", {}, text), h("section.card", { "aria-label": "Queues" }, rows.node), pager),

@@ -1,20 +1,22 @@
 // One task: why it is where it is, what it carries, what has happened to it.
 
 import { confirm } from "../dialog.js";
+import { onDoubt, told } from "../doubt.js";
 import { h, patch, put } from "../dom.js";
 import { bytes, span, stamp, until } from "../format.js";
 import { get, path, post } from "../http.js";
 import { copy, jsonView } from "../json.js";
 import { card, head } from "../parts.js";
-import { href } from "../router.js";
+import { go, href } from "../router.js";
 import { administers } from "../state.js";
-import { due, instant, tag } from "../states.js";
+import { at, due, instant, tag } from "../states.js";
 import { failed, toast } from "../toast.js";
+import { backoff } from "./topic.js";
 import { deleting, requeueing } from "./triage.js";
 
 const OUTCOMES = { COMPLETED: "completed", FAILED: "failed", NACKED: "delayed", LEASE_EXPIRED: "failed", ABANDONED: "", CANCELLED: "failed", REQUEUED: "in-progress" };
 const WORDS = { COMPLETED: "Completed", FAILED: "Failed", NACKED: "Given back", LEASE_EXPIRED: "Lease expired", ABANDONED: "Given back at once", CANCELLED: "Cancelled", REQUEUED: "Requeued by an operator" };
-const TONES = { completed: "good", failed: "bad", "dead-letter": "bad", cancelled: "bad", "queue-paused": "warn", "no-claim": "warn", "consumer-limit": "warn", "in-flight-limit": "warn", "lease-expired": "warn" };
+const TONES = { completed: "good", failed: "bad", "dead-letter": "bad", cancelled: "bad", "queue-paused": "warn", "no-claim": "warn", "consumer-limit": "warn", "in-flight-limit": "warn", "lease-expired": "warn", "set-aside": "warn" };
 
 export function openTask({ follow }, id) {
   const actions = h("div.actions");
@@ -28,7 +30,7 @@ export function openTask({ follow }, id) {
   let task = null;
 
   async function cancel() {
-    const sure = await confirm({ title: "Cancel this task?", text: "It ends as failed, and those who wait for its result are told so. A worker that holds it loses its lease.", button: "Cancel the task", danger: true });
+    const sure = await confirm({ title: "Cancel this task?", text: "It ends as failed, and those who wait for its result are told so. A worker that holds it loses its lease. There is no undo.", button: "Cancel the task", danger: true });
     if (!sure) return;
     try {
       await post(path("tasks", id, "cancel"));
@@ -80,6 +82,10 @@ export function openTask({ follow }, id) {
   }
 
   function draw(look) {
+    if (look.task.id !== id) { // It was named by the start of its id.
+      go(href("tasks", look.task.id), { instead: true });
+      return;
+    }
     task = look.task;
     const why = look.explanation;
     patch(state, tag(task.state));
@@ -92,7 +98,7 @@ export function openTask({ follow }, id) {
       task.worker && fact("Worker", h("a", { href: href("tasks") + "?state=in-progress&worker=" + encodeURIComponent(task.worker) }, task.worker)),
       task.state === "in-progress" && fact("Lease ends", due(task.until)),
       task.state === "delayed" && fact("Ready", due(task.until)),
-      task.error && fact("Error", h("span.bad", {}, task.error)),
+      task.error && !why.message.includes(task.error) && fact("Error", h("span.bad", {}, task.error)),
       task.deadQueue && fact("Dead letters of", h("a", { href: href("dead-letters", task.deadQueue) }, task.deadQueue)),
       fact("Created", instant(task.createdAt)),
       fact("Changed", instant(task.updatedAt)),
@@ -100,6 +106,8 @@ export function openTask({ follow }, id) {
       task.expiresAt && fact("Dies undelivered", due(task.expiresAt)),
       task.keptUntil && fact("Deleted", due(task.keptUntil)),
       task.idempotencyKey && fact("Idempotency key", h("code", {}, task.idempotencyKey)),
+      task.timeoutSeconds && fact("Time limit", span(task.timeoutSeconds)),
+      fact("Backoff", backoff(task)),
       task.webhook && fact("Webhook", h("code", {}, task.webhook)),
       task.traceParent && fact("Trace", h("code", {}, task.traceParent)),
       fact("Size", `payload ${bytes(task.payloadBytes)}, result ${bytes(task.resultBytes)}`),
@@ -118,10 +126,13 @@ export function openTask({ follow }, id) {
   function take(part, data) {
     if (part === "view") draw(data);
     if (part === "trouble" && data && data.status === 404) {
-      put(box, h("p.empty", {}, "There is no such task of this tenant: it may have been deleted when its time was over."));
+      put(box, h("p.empty", {}, data.code === "ambiguous-id" ? several(data.error) : task ? "This task is gone: it was deleted, or its time was over." : ["No task has this id, or begins with it, of which at least 8 characters are needed. It may have been deleted when its time was over. ", h("a", { href: href("queues") + "?text=" + encodeURIComponent(id) }, "Look among the queues")]));
     }
   }
 
+  const unknown = () => task || patch(reason, h("p.reason.warn", {}, told("…")));
+  unknown();
+  onDoubt(unknown);
   const feed = follow("task", { id }, take);
   const top = head(h("span.mono", {}, id), { trail: { text: "Tasks", href: href("tasks") }, actions: [] });
   top.querySelector("h1").after(state);
@@ -133,15 +144,25 @@ export function openTask({ follow }, id) {
   return { title: "Task " + id, node: h("div", {}, top, box) };
 }
 
+// The ids that the server names, as links.
+function several(text) {
+  const [words, ids] = text.split(": ");
+  return [words[0].toUpperCase() + words.slice(1) + ": ", ids.split(", ").map((id, n) => [n > 0 && ", ", h("a.mono", { href: href("tasks", id) }, id)])];
+}
+
 function timeline(task) {
-  const past = (task.history || []).map((each) => h("li", { class: OUTCOMES[each.outcome] || "" },
-    h("div", {}, h("b", {}, WORDS[each.outcome] || each.outcome), each.worker && [" · ", h("span.break", {}, each.worker)]),
-    h("div.dim.small", {}, stamp(each.startedAt), ", ", each.outcome === "REQUEUED" ? "dead for " : "after ", span((Date.parse(each.endedAt) - Date.parse(each.startedAt)) / 1000)),
-    each.error && h("div.break.small.bad", {}, each.error)));
-  const now = task.state === "in-progress" && h("li.in-progress", {}, h("div", {}, h("b", {}, "Running"), " · ", h("span.break", {}, task.worker)), h("div.dim.small", {}, "since ", stamp(task.since)));
-  const made = h("li", {}, h("div", {}, h("b", {}, "Created")), h("div.dim.small", {}, stamp(task.createdAt)));
+  const history = task.history || [];
+  const wrong = (text) => text && h("div.break.small.bad", {}, text);
+  // A death and a requeue hold the error of the attempt before them, which may be cut: it stands once.
+  const unsaid = (text, n) => !(history[n - 1]?.error && text?.startsWith(history[n - 1].error)) && wrong(text);
+  const past = history.map((each, n) => h("li", { class: OUTCOMES[each.outcome] || "" },
+    h("div", {}, h("b", {}, WORDS[each.outcome] || each.outcome), each.worker && [" · ", h("span.break", {}, each.workerName ? `${each.worker}/${each.workerName}` : each.worker)]),
+    h("div.dim.small", {}, each.outcome === "REQUEUED" ? [at(each.endedAt), ", dead for "] : [at(each.startedAt), ", after "], span((Date.parse(each.endedAt) - Date.parse(each.startedAt)) / 1000)),
+    each.outcome === "REQUEUED" ? unsaid(each.error, n) : wrong(each.error)));
+  const now = task.state === "in-progress" && h("li.in-progress", {}, h("div", {}, h("b", {}, "Running"), " · ", h("span.break", {}, task.worker)), h("div.dim.small", {}, "since ", at(task.since)));
+  const made = h("li", {}, h("div", {}, h("b", {}, "Created")), h("div.dim.small", {}, at(task.createdAt)));
   const end = { dead: ["failed", "Became a dead letter"], failed: ["failed", "Ended as failed"], completed: ["completed", "Completed"] }[task.state];
   // The attempt that completed the task is its end already; the other ends have words of their own.
-  const ended = end && (task.history || []).at(-1)?.outcome !== "COMPLETED" && h("li", { class: end[0] }, h("div", {}, h("b", {}, end[1])), h("div.dim.small", {}, stamp(task.since)), h("div.break.small.bad", {}, task.error));
+  const ended = end && history.at(-1)?.outcome !== "COMPLETED" && h("li", { class: end[0] }, h("div", {}, h("b", {}, end[1])), h("div.dim.small", {}, at(task.since)), unsaid(task.error, history.length));
   return [made, past, now, ended];
 }

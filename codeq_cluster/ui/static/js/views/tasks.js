@@ -6,7 +6,7 @@ import { choice, head, settled } from "../parts.js";
 import { go, href, keep } from "../router.js";
 import { pages } from "../search.js";
 import { administers } from "../state.js";
-import { instant, shortId, STATES, tag } from "../states.js";
+import { idIn, instant, shortId, STATES, tag } from "../states.js";
 import { table } from "../table.js";
 import { newTaskButton } from "./new-task.js";
 import { openTask } from "./task.js";
@@ -42,7 +42,7 @@ function openAll({ query }) {
   });
 
   const list = pages({
-    draw: rows.draw,
+    into: rows,
     fetch: async (cursor, signal) => {
       const found = await get("/tasks" + asQuery({ ...filters(), cursor, limit: 50 }), { signal });
       return { rows: found.tasks, cursor: found.cursor };
@@ -65,9 +65,11 @@ function openAll({ query }) {
     const typed = settled((value) => show({ [name]: value.trim() }), 400);
     return h("label.field", {}, label, h("input", { type: "search", value: asked[name], placeholder, spellcheck: "false", oninput: (event) => typed(event.target.value) }));
   };
-  const id = h("form", { onsubmit: (event) => { event.preventDefault(); if (event.target.id.value.trim()) go(href("tasks", event.target.id.value.trim())); } },
-    h("label.field", {}, "Id", h("input", { type: "search", name: "id", placeholder: "Whole id, then Enter", spellcheck: "false" })));
+  const id = h("form", { onsubmit: (event) => { event.preventDefault(); openId(event.target.elements.namedItem("id").value.trim()); } },
+    h("label.field", {}, "Id", h("input", { type: "search", name: "id", placeholder: "Its start, then Enter", title: "At least 8 characters of an id", spellcheck: "false" })));
 
+  // The field says that it is an id, so any text goes to the task's view, which says whether there is one.
+  const openId = (text) => text && go(href("tasks", idIn(text) || text));
   list.restart();
   return {
     title: "Tasks",
@@ -83,6 +85,7 @@ function openAll({ query }) {
         text("error", "Error", "Part of it"),
         text("worker", "Worker", "Who holds it"),
         id),
+      h("p.dim.small", {}, "Sorted by queue, then by state: waiting tasks in the order they are claimed, ended ones newest first."),
       h("section.card", { "aria-label": "Tasks" }, rows.node), list.node),
   };
 }

@@ -1,6 +1,7 @@
 // One topic: what governs a queue, and how that is changed.
 
 import { ask, confirm } from "../dialog.js";
+import { onDoubt, told } from "../doubt.js";
 import { h, patch } from "../dom.js";
 import { plural, span } from "../format.js";
 import { ask as send, path } from "../http.js";
@@ -15,14 +16,18 @@ const NUMBERS = [
   ["maxConsumers", "In progress at once", "0 to 10,000; empty or 0: as many as are claimed", 0, 10_000],
   ["weight", "Weight", "1 to 100: share of a claim of several queues", 1, 100],
   ["retentionSeconds", "Results are kept, seconds", "empty: as the broker says", 0, 2 ** 31 - 1],
+  ["timeoutSeconds", "Time limit, seconds", "Of one attempt; empty: as the task or the worker says", 1, 366 * 86_400],
+  ["backoffBaseSeconds", "Backoff starts at, seconds", "empty: as the broker says", 1, 366 * 86_400],
+  ["backoffMaxSeconds", "Backoff is at most, seconds", "empty: as the broker says", 1, 366 * 86_400],
 ];
+const TEXTS = ["backoffPolicy", "deadLetterTopicRef"];
 
 export function openTopic({ follow }, name) {
   const queue = name.toLowerCase();
   const facts = h("dl.facts");
   const actions = h("div.actions");
   const note = h("p.dim");
-  let topic = null;
+  let topic; // null for a queue without a policy of its own.
 
   async function edit() {
     if (await editing(topic || { name: queue })) feed.refresh();
@@ -48,7 +53,7 @@ export function openTopic({ follow }, name) {
 
   function draw() {
     const fact = (term, text, otherwise) => [h("dt", {}, term), h("dd", {}, text || h("span.dim", {}, otherwise))];
-    patch(note, topic ? "" : "This queue has no policy of its own: the broker's governs it.");
+    patch(note, topic ? "" : told("This queue has no policy of its own: the broker's governs it."));
     patch(facts, topic && [
       fact("Attempts", topic.maxAttempts && plural(topic.maxAttempts, "delivery", "deliveries"), "as the task says, or the broker"),
       fact("In progress at once", topic.maxConsumers && plural(topic.maxConsumers, "task"), "as many as are claimed"),
@@ -56,6 +61,8 @@ export function openTopic({ follow }, name) {
       fact("Priorities", topic.priorityTiers && topic.priorityTiers.join(", "), "any from 0 to 9"),
       fact("Dead letters go to", topic.deadLetterTopicRef && h("a", { href: href("dead-letters", topic.deadLetterTopicRef) }, topic.deadLetterTopicRef), "the queue's own"),
       fact("Results are kept", topic.retentionSeconds && span(topic.retentionSeconds), "as the broker says"),
+      fact("Time limit", topic.timeoutSeconds && span(topic.timeoutSeconds), "as the task or the worker says"),
+      fact("Backoff", backoff(topic), "as the broker says"),
       fact("Version", String(topic.version)),
       fact("Made", instant(topic.createdAt)),
       fact("Changed", instant(topic.updatedAt)),
@@ -66,6 +73,7 @@ export function openTopic({ follow }, name) {
     ]);
   }
 
+  onDoubt(() => topic === undefined || draw());
   const feed = follow("queue", { queue }, (part, data) => {
     if (part !== "view") return;
     topic = data.topic;
@@ -74,6 +82,15 @@ export function openTopic({ follow }, name) {
   const top = head(queue, { trail: { text: "Topics", href: href("topics") }, actions: [] });
   top.querySelector(".actions").replaceWith(actions);
   return { title: "Policy of " + queue, node: h("div", {}, top, card("Policy", [note, facts])) };
+}
+
+// What a task or a topic says of its backoff.
+export function backoff(said) {
+  return [
+    said.backoffPolicy,
+    said.backoffBaseSeconds && `from ${span(said.backoffBaseSeconds)}`,
+    said.backoffMaxSeconds && `at most ${span(said.backoffMaxSeconds)}`,
+  ].filter(Boolean).join(", ");
 }
 
 // Asks for a policy and puts it; returns the topic, or null when it was called off.
@@ -92,6 +109,7 @@ export function editing(topic) {
       !topic && field("Queue", text("name", "", { required: true }), "The command whose tasks it governs"),
       h("div.grid", {},
         NUMBERS.map(([name, label, hint, least, most]) => field(label, h("input", { type: "number", name, min: least, max: most, value: known[name] || "" }), hint)),
+        field("Backoff", text("backoffPolicy", known.backoffPolicy), "Its name, such as exponential; empty: as the broker says"),
         field("Priorities", text("priorityTiers", (known.priorityTiers || []).join(", ")), "From 0 to 9, by commas; empty: any"),
         field("Dead letters go to", text("deadLetterTopicRef", known.deadLetterTopicRef), "Another queue; empty: the queue's own")),
     ],
@@ -108,7 +126,7 @@ export function editing(topic) {
 // What the form says; what is empty is the broker's to decide. What it has no field for stays.
 function policy(form, before = {}) {
   const said = { ...before };
-  for (const name of [...NUMBERS.map(([each]) => each), "priorityTiers", "deadLetterTopicRef"]) delete said[name];
+  for (const name of [...NUMBERS.map(([each]) => each), "priorityTiers", ...TEXTS]) delete said[name];
   const value = (name) => form.elements.namedItem(name).value.trim();
   for (const [name] of NUMBERS) if (value(name)) said[name] = Number(value(name));
   const tiers = value("priorityTiers");
@@ -116,6 +134,6 @@ function policy(form, before = {}) {
     said.priorityTiers = tiers.split(/[\s,]+/).filter(Boolean).map(Number);
     if (!said.priorityTiers.every(Number.isInteger)) throw new Error("Priorities are whole numbers, by commas");
   }
-  if (value("deadLetterTopicRef")) said.deadLetterTopicRef = value("deadLetterTopicRef");
+  for (const name of TEXTS) if (value(name)) said[name] = value(name);
   return said;
 }

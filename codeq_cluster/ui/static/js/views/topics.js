@@ -1,12 +1,13 @@
 // Topics: the policies of queues.
 
 import { h } from "../dom.js";
-import { ago, count, span } from "../format.js";
+import { count, span } from "../format.js";
 import { get, query as asQuery } from "../http.js";
 import { head } from "../parts.js";
 import { go, href } from "../router.js";
 import { pages } from "../search.js";
 import { administers } from "../state.js";
+import { instant } from "../states.js";
 import { table } from "../table.js";
 import { editing, openTopic } from "./topic.js";
 
@@ -28,11 +29,11 @@ function openAll() {
       { name: "Priorities", less: true, cell: (row) => dash(row.priorityTiers && row.priorityTiers.join(", ")) },
       { name: "Dead letters go to", less: true, cell: (row) => dash(row.deadLetterTopicRef) },
       { name: "Results kept", less: true, cell: (row) => dash(row.retentionSeconds && span(row.retentionSeconds)) },
-      { name: "Changed", cell: (row) => h("span.nowrap", {}, ago(row.updatedAt)) },
+      { name: "Changed", cell: (row) => h("span.nowrap", {}, instant(row.updatedAt)) },
     ],
   });
   const list = pages({
-    draw: rows.draw,
+    into: rows,
     fetch: async (cursor, signal) => {
       const found = await get("/topics" + asQuery({ cursor, limit: 100 }), { signal });
       return { rows: found.topics, cursor: found.cursor };
@@ -44,7 +45,6 @@ function openAll() {
     if (made) go(href("topics", made.name.toLowerCase()));
   }
 
-  rows.draw([]);
   list.restart();
   return {
     title: "Topics",

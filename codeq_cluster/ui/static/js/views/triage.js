@@ -1,13 +1,14 @@
 // What is asked before dead letters are requeued or deleted: which, how many, with what changed.
 
 import { AT_ONCE, held, inParts, undoable } from "../bulk.js";
-import { ask } from "../dialog.js";
+import { about, ask } from "../dialog.js";
 import { h, put } from "../dom.js";
 import { count, plural } from "../format.js";
 import { path, post, WithText } from "../http.js";
-import { pretty } from "../json.js";
+import { parsed, pretty } from "../json.js";
 import { settled } from "../parts.js";
 import { failed, toast } from "../toast.js";
+import { checked } from "./new-task.js";
 
 const WAIT_MS = 300;
 
@@ -76,10 +77,13 @@ export async function requeueing(queue, what, after) {
     return;
   }
   const changing = what.ids && what.ids.length === 1 && found.before !== null ? payloadEdit(found.before) : patchEdit(queue, what);
+  const undo = h("p");
+  const drawUndo = () => put(undo, changing.given() ? h("b", {}, "There is no undo: payloads that are changed cannot be changed back.") : "For two minutes it can be undone for those that nobody has claimed.");
+  drawUndo();
   const sent = await ask({
     title: `Requeue ${howMany(found)}?`,
     button: "Requeue " + (found.more ? "them" : count(found.matched)),
-    body: [h("p", {}, "Their attempts are counted from zero again; their errors stay in their history."), list(found), changing.node],
+    body: [h("p", {}, "Their attempts are counted from zero again; their errors stay in their history."), undo, list(found), h("div", { oninput: drawUndo }, changing.node)],
     send: async () => ({ change: changing.read() }),
   });
   if (sent === null) return;
@@ -103,7 +107,7 @@ export async function deleting(queue, what, after) {
     button: "Delete " + (found.more ? "them" : count(found.matched)),
     danger: true,
     body: [
-      h("p", {}, "They are gone for good, with their payloads and their history."),
+      h("p", {}, "They are gone for good, with their payloads and their history. For ten seconds it can be called off; after that there is no undo."),
       list(found),
       typed && h("label.field", {}, h("span", {}, "Type ", h("code", {}, queue), " to go on"), typed),
     ],
@@ -122,56 +126,50 @@ export async function deleting(queue, what, after) {
 
 // Changes the payloads of many; shows what becomes of the first while it is typed.
 function patchEdit(queue, what) {
-  const patch = h("textarea", { spellcheck: "false", placeholder: '{"retry": true, "obsolete": null}', "aria-label": "Merge patch" });
+  const patch = h("textarea", { spellcheck: "false", placeholder: '{"retry": true, "obsolete": null}', name: "patch" });
   const shown = h("div");
+  const given = () => patch.value.trim() !== "";
+  // Returns the patch as it was typed, which is how it is sent.
+  const written = () => (given() ? { name: "patch", text: object(patch.value) } : null);
   const read = () => {
-    const text = patch.value.trim();
-    return text ? { name: "patch", text: checked(text) } : null;
+    put(shown); // What is wrong is said once: beside the field.
+    return written();
   };
   patch.addEventListener("input", settled(async () => {
     try {
-      const change = read();
+      const change = written();
       const tried = change && await preview(queue, what, change);
       put(shown, tried && (tried.after === null
         ? h("p.bad", {}, "The first payload is no object, or would be too large: it would be left alone.")
-        : h("pre.json.sample", { tabindex: "0", role: "region", "aria-label": "The first payload as it would be" }, pretty(tried.after))));
+        : h("figure", {}, h("figcaption.dim.small", {}, "The first payload as it would be"), h("pre.json.sample", { tabindex: "0", role: "region", "aria-label": "The first payload as it would be" }, pretty(tried.after)))));
     } catch (failure) {
       put(shown, h("p.bad", {}, failure.message));
     }
   }, WAIT_MS));
   const node = h("details", {}, h("summary", {}, "Change their payloads"),
-    h("p.dim.small", {}, "A JSON merge patch: members replace those of each payload, null takes one away. Payloads that are changed cannot be changed back."),
-    patch, shown);
-  return { node, read };
+    h("p.dim.small", {}, "A JSON merge patch: members replace those of each payload, null takes one away."),
+    h("label.field", {}, "Merge patch", patch), shown);
+  return { node, read, given };
 }
 
 // Changes the payload of one, as a whole.
 function payloadEdit(before) {
   const text = pretty(before);
-  const payload = h("textarea", { spellcheck: "false", rows: 10, "aria-label": "New payload" });
+  const payload = h("textarea", { spellcheck: "false", rows: 10, name: "payload" });
   payload.value = text;
   const node = h("details", {}, h("summary", {}, "Change its payload"),
-    h("p.dim.small", {}, "The task keeps its id. A payload that is changed cannot be changed back."), payload);
-  const read = () => {
-    const now = payload.value.trim();
-    if (now === text) return null;
-    if (parsed(now, "The payload") === null) throw new Error("A payload cannot be null");
-    return { name: "payload", text: now };
-  };
-  return { node, read };
+    h("p.dim.small", {}, "The task keeps its id."), h("label.field", {}, "New payload", payload));
+  const given = () => payload.value.trim() !== text;
+  const read = () => (given() ? { name: "payload", text: checked(payload.value) } : null);
+  return { node, read, given };
 }
 
-function parsed(text, what) {
+function object(text) {
   try {
-    return JSON.parse(text);
-  } catch {
-    throw new Error(what + " is no JSON");
+    const value = parsed(text, "The patch");
+    if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("The patch is no JSON object");
+  } catch (failure) {
+    throw about("patch", failure.message);
   }
-}
-
-// Returns the patch as it was typed, which is how it is sent; it has to be an object.
-function checked(text) {
-  const value = parsed(text, "The patch");
-  if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error("The patch is no JSON object");
-  return text;
+  return text.trim();
 }

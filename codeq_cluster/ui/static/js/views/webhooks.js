@@ -48,10 +48,8 @@ export function open() {
     ],
   });
   const ofDeliveries = (status, shown) => pages({
-    draw: (rows) => {
-      shown.draw(rows);
-      drawTools();
-    },
+    into: shown,
+    drawn: drawTools,
     fetch: async (cursor, signal) => {
       const found = await get("/deliveries" + asQuery({ status, cursor, limit: 50 }), { signal });
       return { rows: found.deliveries, cursor: found.cursor };
@@ -60,7 +58,7 @@ export function open() {
   const deadList = ofDeliveries("dead", dead);
   const pendingList = ofDeliveries("pending", pending);
   const listeningList = pages({
-    draw: listening.draw,
+    into: listening,
     fetch: async (cursor, signal) => {
       const found = await get("/subscriptions" + asQuery({ cursor, limit: 50 }), { signal });
       return { rows: found.subscriptions, cursor: found.cursor };
@@ -87,6 +85,32 @@ export function open() {
     refresh();
   }
 
+  const keys = h("div.pad", {});
+  function drawKeys(shown) {
+    patch(keys, ...(shown
+      ? shown.map((key) => h("p.break", {}, h("span.mono", {}, key.key), h("div.dim.small", {}, `key id ${key.id}, version ${key.version}, `, key.signsUntil ? ["signs until ", instant(key.signsUntil)] : "current")))
+      : [h("p.dim", {}, "Receivers verify callbacks and notices with this tenant's key. Showing it leaves an audit record.")]));
+  }
+  async function showKeys(path, body) {
+    try {
+      drawKeys((await post(path, body)).keys);
+    } catch (failure) {
+      failed(failure);
+    }
+  }
+  async function rotate() {
+    const sure = await confirm({
+      title: "Rotate the webhook key?",
+      text: "Calls carry a new signature at once, and that of the previous key for a week more: give your receivers the new key in this time.",
+      button: "Rotate",
+    });
+    if (sure) await showKeys("/webhooks/keys/rotate", {});
+  }
+  const keyTools = h("div.actions", {},
+    h("button", { type: "button", onclick: () => showKeys("/webhooks/keys") }, "Show keys"),
+    h("button", { type: "button", onclick: rotate }, "Rotate key"));
+  drawKeys(null);
+
   function drawTools() {
     if (!administers()) return;
     const some = selection.size > 0;
@@ -101,7 +125,6 @@ export function open() {
     lists.forEach((list) => list.restart());
   }
 
-  [dead, pending, listening].forEach((shown) => shown.draw([]));
   refresh();
   return {
     title: "Webhooks",
@@ -109,6 +132,7 @@ export function open() {
     node: h("div", {}, head("Webhooks", { actions: h("button", { type: "button", onclick: refresh }, "Refresh") }), h("div.stack", {},
       card("Dead deliveries", dead.node, { flush: true, aside: h("div.actions", {}, deadList.node, tools) }),
       card("On their way", pending.node, { flush: true, aside: pendingList.node }),
-      card("Subscriptions", listening.node, { flush: true, aside: listeningList.node }))),
+      card("Subscriptions", listening.node, { flush: true, aside: listeningList.node }),
+      administers() && card("Keys", keys, { aside: keyTools }))),
   };
 }

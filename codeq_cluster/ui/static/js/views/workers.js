@@ -12,10 +12,11 @@ export function open({ follow }) {
   const more = h("div.pager");
   const rows = table({
     caption: "Workers",
+    everyNode: true,
     empty: "No worker has asked for work since the nodes started, and none holds a task.",
     key: (row) => row.worker,
     columns: [
-      { name: "Worker", kind: "name", cell: (row) => h("span.break", {}, row.worker) },
+      { name: "Worker", kind: "worker", cell: (row) => h("span.break", {}, row.worker) },
       { name: "Last poll", cell: (row) => h("span.nowrap", {}, row.waiting ? h("span.tag.good", {}, "waiting now") : row.lastPollAt ? instant(row.lastPollAt) : h("span.zero", {}, "not seen")) },
       { name: "Asks for", wide: true, less: true, cell: queues },
       { name: "Through", less: true, cell: (row) => row.nodes.join(", ") || h("span.zero", {}, "–") },
@@ -37,7 +38,6 @@ export function open({ follow }) {
     rows.draw(data.workers);
     patch(more, data.all > data.workers.length && `The ${count(data.workers.length)} that came last, of ${plural(data.all, "worker")}.`);
   });
-  rows.draw([]);
   return { title: "Workers", node: h("div", {}, head("Workers"), h("div.stack", {}, figures, h("section.card", { "aria-label": "Workers" }, rows.node)), more) };
 }
 

@@ -1,1 +1,0 @@
-"""JSON bodies of requests and answers."""

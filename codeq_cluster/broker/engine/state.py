@@ -1,0 +1,181 @@
+"""State: one shard on one node, as its engine and its leaderships share it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from functools import partial
+
+from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.faults import alone
+from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
+from codeq_cluster.broker.engine.view import ShardView
+from codeq_cluster.broker.ports import Clock, EntryTracing, Log, Observer, StateStore
+from codeq_cluster.codec import keyspace
+from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.rules import LifetimeRules
+
+log = logging.getLogger(__name__)
+
+CLOCK_KEY = keyspace.meta("clock")
+SEQ_KEY = keyspace.meta("seq")
+
+# Pause between two reads of queues that a look left out, which take up to 2 ms each. When all
+# shards of a node read at once, other work still gets half of the loop.
+READ_ON_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """Bounds of one engine.
+
+    Attributes:
+        operations_max: Operations decided and not released; beyond it callers are refused.
+        bytes_max: The same in bytes of rows.
+        lease_grace_ms: No lease ends within this time after the node began to lead.
+        entry_bytes_max: Bytes of one entry of the log.
+        gather_s: The longest time an entry waits for the next requests of callers just answered.
+    """
+
+    operations_max: int
+    bytes_max: int
+    lease_grace_ms: int
+    entry_bytes_max: int
+    gather_s: float = GATHER_S_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSetup:
+    """What all engines of a node share.
+
+    Attributes:
+        shards: How many there are in the cluster.
+        tracing: Makes spans of entries; None for none.
+        awaited: Returns whether a caller on this node waits for an entry to be applied.
+    """
+
+    node_id: str
+    shards: int
+    rules: LifetimeRules
+    limits: EngineLimits
+    clock: Clock
+    observer: Observer
+    catalogue: Catalogue
+    tracing: EntryTracing | None = None
+    awaited: Callable[[], bool] = lambda: False
+
+
+class Listeners:
+    """The callbacks of one engine; one that fails stops neither the replica nor the others."""
+
+    def __init__(self, shard: int, observer: Observer) -> None:
+        self._shard = shard
+        self._observer = observer
+        self.on_leader: list[Callable[[], None]] = []
+        self.on_reload: list[Callable[[], None]] = []
+        self.on_rows: list[Callable[[dict[bytes, bytes | None]], None]] = []
+
+    def leader(self) -> None:
+        """Tell that another leader is known, or none."""
+        self._tell(self.on_leader)
+
+    def reload(self) -> None:
+        """Tell that the replica's state has been replaced."""
+        self._tell(self.on_reload)
+
+    def rows(self, rows: dict[bytes, bytes | None]) -> None:
+        """Tell of an applied entry's rows."""
+        self._tell(self.on_rows, keyspace.followed(rows))
+
+    def changed(self, changes: Sequence[TaskChange]) -> None:
+        """Tell the observer of durable changes."""
+        for change in changes:
+            self._tell((self._observer.changed,), change)
+
+    def _tell(self, listeners: Iterable[Callable[..., None]], *told: object) -> None:
+        for call in listeners:
+            try:
+                call(*told)
+            except Exception:
+                log.exception("a listener failed", extra={"shard": self._shard})
+                self._observer.item_failed(Loop.LISTENERS)
+
+
+class EngineState:
+    """One shard on this node, led or not.
+
+    Args:
+        setup: Of the node.
+        shard: The shard's number.
+        store: Its rows.
+        fraction: Returns random numbers in [0, 1).
+
+    Attributes:
+        leader: The id of the node that leads the shard, or None if this node knows of none.
+        replica: The view of the applied state.
+        view: The leader's view while this node leads; else the replica.
+        listeners: Hear of leaders, rows and replaced states.
+        log: The shard's Raft group, once opened.
+    """
+
+    log: Log
+
+    def __init__(
+        self, setup: EngineSetup, *, shard: int, store: StateStore, fraction: Callable[[], float]
+    ) -> None:
+        self.setup = setup
+        self.shard = shard
+        self.store = store
+        self._fraction = fraction
+        self.leader: str | None = None
+        self.listeners = Listeners(shard, setup.observer)
+        self.replica = self.view = self.new_view()
+        self._reading: asyncio.Handle | None = None
+        self._stopped = False
+
+    def new_view(self) -> ShardView:
+        """Return a view of the store as it is now."""
+        return ShardView(
+            self.store,
+            shard=self.shard,
+            fraction=self._fraction,
+            catalogue=self.setup.catalogue,
+        )
+
+    def reload(self) -> None:
+        """Read the store again."""
+        self.replica = self.view = self.new_view()
+
+    def opened(self, tenant: str, queue: str) -> None:
+        """Look at a queue again: it may have become claimable."""
+        self.view.opened(tenant, queue)
+
+    def number(self, key: bytes) -> int:
+        """Return the number in a row of the store; 0 if there is none."""
+        return int.from_bytes(self.store.get(key) or b"", "big")
+
+    def read_soon(self) -> None:
+        """Schedule a read of the queues that the last look left out, some at a time."""
+        if self._reading is None and not self._stopped:
+            # Wait a little, so that other work on the loop gets its turn between two reads.
+            self._reading = asyncio.get_running_loop().call_later(
+                READ_ON_S, self._read_on, context=Context()
+            )
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._stopped = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _read_on(self) -> None:
+        self._reading = None
+        # A queue that fails is not unread any more, so the others get their turn.
+        with alone(partial(self.setup.observer.item_failed, Loop.LISTENERS), shard=self.shard):
+            self.view.read_on()
+        if self.view.is_unread:
+            self.read_soon()

@@ -1,0 +1,78 @@
+"""Time index: the rows of one shard that say when something is due, in order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from codeq_cluster.broker.engine.window import Read, Window
+from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.keyspace import Family
+
+
+class TimeIndex:
+    """Windows on the leases, the other timers of tasks, and the ends of items.
+
+    Args:
+        read: Reads the shard's rows; see `window.Read`.
+    """
+
+    def __init__(self, read: Read) -> None:
+        def window(prefix: bytes) -> Window:
+            start, end = keyspace.prefix_range(prefix)
+            return Window(start, end, read)
+
+        self._leases = window(keyspace.LEASE_PREFIX)
+        self._timers = window(keyspace.TTL_PREFIX)
+        self._expiries = window(keyspace.EXPIRY_PREFIX)
+        self.windows = {
+            Family.LEASE: self._leases,
+            Family.TTL: self._timers,
+            Family.EXPIRY: self._expiries,
+        }
+
+    def next_due_ms(self, *, leases_from_ms: int) -> int | None:
+        """Return when the next timer is due, Unix milliseconds; leases from `leases_from_ms` on."""
+        due: list[int] = []
+        if self._expiries.first() is not None:
+            due += map(keyspace.item_timer_ms, islice(self._known_expiries(), 1))
+        timer = self._timers.first()
+        if timer is not None:
+            due.append(keyspace.timed_parts(timer)[0])
+        lease = self._leases.first()
+        if lease is not None:
+            due.append(max(leases_from_ms, keyspace.timed_parts(lease)[0]))
+        return min(due, default=None)
+
+    def tasks(self, count: int, *, now_ms: int, leases_too: bool) -> list[tuple[int, str, bytes]]:
+        """Return (Unix milliseconds, task id, timer) of the tasks that are due, oldest first."""
+        found: list[tuple[int, str, bytes]] = []
+        for window in (self._timers, self._leases) if leases_too else (self._timers,):
+            for key in islice(window, count):
+                when_ms, task_id = keyspace.timed_parts(key)
+                if when_ms > now_ms:
+                    break
+                found.append((when_ms, task_id, key))
+        found.sort()
+        return found[:count]
+
+    def items(self, count: int, *, now_ms: int) -> list[bytes]:
+        """Return the timers of at most `count` items that have ended, oldest first."""
+        expiries = islice(self._known_expiries(), count)
+        return [key for key in expiries if keyspace.item_timer_ms(key) <= now_ms]
+
+    def first(self, *, now_ms: int, leases_too: bool) -> bytes | None:
+        """Return the timer that an advance of one acts on; None if nothing is due."""
+        tasks = self.tasks(1, now_ms=now_ms, leases_too=leases_too)
+        if tasks:
+            return tasks[0][2]
+        items = self.items(1, now_ms=now_ms)
+        return items[0] if items else None
+
+    def pass_over(self, timer: bytes) -> None:
+        """Forget a timer, although its row stays, for as long as this index lives."""
+        self.windows[keyspace.family(timer)].remove(timer)
+
+    def _known_expiries(self) -> Iterator[bytes]:
+        """Yield the timers of items, except those written by a newer version."""
+        return (key for key in self._expiries if keyspace.knows_kind(key))

@@ -1,0 +1,92 @@
+"""Members: the nodes of a cluster, as those that answer see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.cli.support.times import Times, instant
+
+
+class _Peer(Struct, rename="camel"):
+    id: str
+    http_addr: str = ""
+    connected: bool = False
+    away_since: str = ""
+
+
+class _Group(Struct, rename="camel"):
+    self_id: str
+    self_http_addr: str = msgspec.field(name="selfHTTPAddr", default="")
+    peers: tuple[_Peer, ...] = ()
+
+
+class _Status(Struct):
+    groups: tuple[_Group, ...] = ()
+
+
+@dataclass(slots=True)
+class Member:
+    """A node of the cluster.
+
+    Attributes:
+        url: Its base URL, as the nodes know it; perhaps not reachable from here.
+        reached_by: The nodes that are connected with it.
+        away_since: Since when each of the other nodes cannot reach it; empty if it does not say.
+    """
+
+    id: str
+    url: str = ""
+    reached_by: set[str] = field(default_factory=set)
+    away_since: dict[str, str] = field(default_factory=dict)
+
+    def away(self, times: Times) -> str:
+        """Return which nodes cannot reach it and since when; empty if each of them can."""
+        if not self.away_since:
+            return ""
+        nodes = " and ".join(sorted(self.away_since))
+        since = instant(self.since)
+        if isinstance(since, datetime):
+            return f"{nodes} cannot reach it since {times.text(since)}"
+        return f"{nodes} cannot reach it"
+
+    @property
+    def since(self) -> str:
+        """Return since when a node cannot reach it; empty if none says so."""
+        return min(filter(None, self.away_since.values()), default="")
+
+
+def answered_as(status: object) -> str:
+    """Return the id of the node that gave an answer of `GET /raft/status`; empty if it has none."""
+    match status:
+        case {"groups": [{"selfId": str(node)}, *_]}:
+            return node
+        case _:
+            return ""
+
+
+def members_of(statuses: Iterable[object]) -> Mapping[str, Member]:
+    """Return the members by id that answers of `GET /raft/status` name.
+
+    An answer in another form names nobody: whoever asked for it reports that.
+    """
+    found: dict[str, Member] = {}
+    for answer in statuses:
+        try:
+            status = msgspec.convert(answer, _Status)
+        except msgspec.ValidationError:
+            continue
+        for group in status.groups:
+            found.setdefault(group.self_id, Member(group.self_id)).url = group.self_http_addr
+            for peer in group.peers:
+                member = found.setdefault(peer.id, Member(peer.id))
+                member.url = member.url or peer.http_addr
+                if peer.connected:
+                    member.reached_by.add(group.self_id)
+                else:
+                    member.away_since[group.self_id] = peer.away_since
+    return dict(sorted(found.items()))

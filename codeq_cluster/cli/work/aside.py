@@ -1,0 +1,98 @@
+"""Command `aside`: list and retry what the broker has set aside.
+
+The broker sets a task or an item aside when it fails at it: its record is damaged or breaks a rule,
+or what follows from it is too large. The others go on, and this one waits. What is retried and
+fails again is set aside again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Awaitable, Callable, Mapping
+
+from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
+from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.output import (
+    add_paging,
+    add_quiet,
+    document,
+    gathered,
+    listed,
+    named,
+    note,
+)
+from codeq_cluster.cli.support.times import add_times, dated, times_of
+from codeq_cluster.client import Operator, Page
+
+_COLUMNS = {"ID": "id", "DUE": "dueAt", "SINCE": "since", "REASON": "reason"}
+
+
+def add(commands: Verbs) -> None:
+    """Add the command and its verbs."""
+    verbs = verbs_of(commands, "aside", "list and retry what is set aside", description=__doc__)
+    found = verbs.add_parser("ls", aliases=["list"], help="list what is set aside")
+    _add_ownerless(found)
+    add_paging(found)
+    add_quiet(found)
+    add_times(found)
+    asks(found, Operator, _list)
+
+    show = verbs.add_parser("show", help="show one task or item that is set aside")
+    show.add_argument("id", metavar="ID", help="as listed, such as task.ID")
+    _add_ownerless(show)
+    add_times(show)
+    asks(show, Operator, _show)
+
+    retry = verbs.add_parser("retry", help="make it due again")
+    add_chosen(retry, every="everything that is set aside")
+    _add_ownerless(retry)
+    asks(retry, Operator, _retry)
+
+
+def _add_ownerless(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ownerless",
+        action="store_true",
+        help="tasks whose record does not tell the owner; needs an operator's token",
+    )
+
+
+def _pages(
+    operator: Operator, options: argparse.Namespace
+) -> Callable[[int, str], Awaitable[Page]]:
+    return lambda limit, cursor: operator.asides(
+        limit=limit, cursor=cursor, ownerless=options.ownerless
+    )
+
+
+async def _list(operator: Operator, options: argparse.Namespace) -> None:
+    page = await gathered(options, _pages(operator, options))
+    listed(options, page, name="asides", columns=_COLUMNS, none="nothing is set aside")
+
+
+async def _show(operator: Operator, options: argparse.Namespace) -> Exit:
+    found = await named(_pages(operator, options), [options.id])
+    if not found:
+        note("codeq-cluster: nothing of this id is set aside; see aside ls")
+        return Exit.API
+    shown = found[0] if options.json else dated(found[0])
+    document(shown, compact=options.json, times=times_of(options))
+    return Exit.OK
+
+
+async def _retry(operator: Operator, options: argparse.Namespace) -> Exit:
+    async def act(dry_run: bool) -> Mapping[str, object]:
+        if dry_run:
+            found = await named(_pages(operator, options), options.id)
+            return {"matched": len(found), "retried": 0}
+        return await operator.retry(options.id, ownerless=options.ownerless)
+
+    return await counted_or_done(
+        options,
+        act,
+        field="retried",
+        done="due again",
+        counted=lambda count: f"{count} {'task or item' if count == 1 else 'tasks or items'}",
+        strange="not set aside; see aside ls",
+    )

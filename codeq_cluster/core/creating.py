@@ -1,0 +1,162 @@
+"""Creating: what a producer may say of a new task, and the task that comes of it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.handling import Handling, of_new_task
+from codeq_cluster.core.items import Topic
+from codeq_cluster.core.outcomes import Created, Rejected, Rejection
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, State, Task
+from codeq_cluster.core.view import View
+
+
+class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
+    """Add a task: everything that its producer may say of it.
+
+    Attributes:
+        id: Hashes to this shard; a second create with the same id is a retry. It, the tenant and
+            the fingerprint are empty until the broker has placed the task.
+        payload: JSON text, kept byte for byte.
+        max_attempts: 0 for the default of the queue's topic or the broker.
+        run_at_ms: The earliest start; 0 if none is asked for.
+        delay_ms: From the leader's clock; 0 for at once. Ignored when `run_at_ms` is set.
+        ttl_ms: A waiting task becomes a dead letter after this time; 0 for never.
+        fingerprint: Hash of command and payload; tells a repeated create from a conflicting one.
+        handling: Its time limit and back-off, if it says any.
+    """
+
+    id: str = ""
+    tenant: str = ""
+    command: str
+    payload: str
+    priority: int = 0
+    max_attempts: int = 0
+    webhook: str = ""
+    idempotency_key: str = ""
+    fingerprint: str = ""
+    run_at_ms: int = 0
+    delay_ms: int = 0
+    ttl_ms: int = 0
+    trace_parent: str = ""
+    trace_state: str = ""
+    handling: Handling | None = None
+
+
+def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
+    """Make a task, or answer with the one that an earlier create made."""
+    assert operation.id
+    assert PRIORITY_MIN <= operation.priority <= PRIORITY_MAX
+    assert operation.max_attempts >= 0
+    assert operation.handling is None or operation.handling.is_sound
+    existing = view.task(operation.id)
+    if existing is not None:
+        return Decision(_created_before(existing, operation))
+    if operation.idempotency_key:
+        row = view.keyed(operation.tenant, operation.idempotency_key)
+        if row is not None:
+            if row.fingerprint != operation.fingerprint:
+                return Decision(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
+            keyed = view.task(row.task_id)
+            assert keyed is not None  # A key's row is deleted with its task.
+            return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
+    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    refusal = (
+        (topic is not None and _outside_tiers(topic, operation))
+        or _over_budget(view, operation, rules)
+        or _one_queue_too_many(view, operation, rules)
+    )
+    if refusal:
+        return Decision(refusal)
+    change = TaskChange(
+        before=None,
+        after=_new_task(view, operation, topic, rules),
+        payload=operation.payload,
+        fingerprint=operation.fingerprint if operation.idempotency_key else "",
+    )
+    assert change.after is not None
+    return Decision(Created(change.after), (change,))
+
+
+def _created_before(existing: Task, operation: Create) -> Created | Rejected:
+    """Answer a create whose id is taken: a retry, or another task should an id be drawn twice."""
+    same = (
+        existing.tenant == operation.tenant
+        and existing.command == operation.command
+        and existing.idempotency_key == operation.idempotency_key
+    )
+    return Created(existing) if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
+
+
+def _outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
+    """Return the refusal that names the topic's tiers, or None if they allow the priority.
+
+    Tiers bind new tasks only. An existing, revived or imported task keeps the priority that it was
+    accepted with.
+    """
+    if not topic.priority_tiers:
+        return None
+    # A tier of 10 matches 9, because a request's priority of 10 is stored as 9.
+    if operation.priority in (min(tier, PRIORITY_MAX) for tier in topic.priority_tiers):
+        return None
+    return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
+
+
+def _over_budget(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
+    """Return the refusal that names the tenant's budget a new task would exceed, or None."""
+    budget = rules.budget_of(operation.tenant)
+    if not budget.binds_creates:
+        return None
+    usage = view.usage(operation.tenant)
+    if budget.waiting_max and usage.waiting >= budget.waiting_max:
+        return Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks")
+    stored_bytes = usage.stored_bytes + len(operation.payload.encode())
+    if budget.bytes_max and stored_bytes > budget.bytes_max:
+        return Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
+    return None
+
+
+def _one_queue_too_many(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
+    """Return the refusal that names the bound on queues, or None if there is room for this one."""
+    tenant = operation.tenant
+    if view.has_queue(tenant, operation.command.lower()):
+        return None
+    if rules.allows_another_queue(view.most_queues(tenant)):
+        return None
+    return Rejected(Rejection.TOO_MANY, str(rules.queues_max))
+
+
+def _new_task(view: View, operation: Create, topic: Topic | None, rules: LifetimeRules) -> Task:
+    now_ms = view.now_ms
+    start_ms = operation.run_at_ms or now_ms + operation.delay_ms
+    waits = start_ms > now_ms
+    # What it asks for itself, within its topic's bounds.
+    max_attempts = operation.max_attempts or rules.max_attempts_default
+    handling = operation.handling
+    if topic is not None:
+        if topic.max_attempts:
+            max_attempts = min(operation.max_attempts, topic.max_attempts) or topic.max_attempts
+        handling = of_new_task(handling, topic.handling)
+    return Task(
+        id=operation.id,
+        tenant=operation.tenant,
+        command=operation.command,
+        priority=operation.priority,
+        max_attempts=max_attempts,
+        created_ms=now_ms,
+        updated_ms=now_ms,
+        state=State.DELAYED if waits else State.READY,
+        seq=0 if waits else view.next_seq(),
+        due_ms=start_ms if waits else 0,
+        ready_ms=0 if waits else now_ms,
+        expires_ms=now_ms + operation.ttl_ms if operation.ttl_ms else 0,
+        webhook=operation.webhook,
+        trace_parent=operation.trace_parent,
+        trace_state=operation.trace_state,
+        idempotency_key=operation.idempotency_key,
+        run_at_ms=operation.run_at_ms,
+        payload_bytes=len(operation.payload.encode()),
+        handling=handling,
+    )

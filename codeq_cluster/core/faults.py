@@ -1,0 +1,100 @@
+"""Faults: why a record from outside, of an import or a backup, could not have been made here.
+
+The fields' own bounds stand at the records; here are the rules between fields.
+Everything that an operation makes passes; the properties compare both.
+"""
+
+from __future__ import annotations
+
+from codeq_cluster.core.bounds import broken, is_json, is_queue_name
+from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
+from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.task import COMPLETED, Result, State, Task
+
+
+def fault(arrival: Arrival) -> str:
+    """Return why this task could not have been created here and lived; empty when it could."""
+    task, result = arrival.task, arrival.result
+    why = task_fault(task)
+    if why:
+        return why
+    if not is_queue_name(task.command):
+        return f"command: {NEW_NAME}"
+    if not arrival.payload or not is_json(arrival.payload):
+        return "payload: must be JSON, nested at most 900 deep"
+    if task.has_result != (result is not None):
+        return "result: must be there, as has_result says"
+    if result is not None:
+        why = result_fault(result)
+        if not why and (result.task_id, result.error) != (task.id, task.error):
+            why = "task_id, error: must be those of the task"
+        if not why and (result.status == COMPLETED) != (task.state is State.DONE):
+            why = "status: must be that of the task's state"
+        if why:
+            return f"result: {why}"
+    return _deliveries_fault(arrival)
+
+
+def task_fault(task: Task) -> str:
+    """Return why no operation can have left this task; empty when one can."""
+    return broken(task) or _state_fault(task)
+
+
+def result_fault(result: Result) -> str:
+    """Return why no operation can have stored this result; empty when one can."""
+    if result.status == COMPLETED and not result.body:
+        return "body: must not be empty, since status is COMPLETED"
+    return broken(result)
+
+
+def new_item_fault(item: Governing) -> str:
+    """Return why this item could not have been made here; empty when it could."""
+    return item.new_fault or item_fault(item)
+
+
+def item_fault(item: Item) -> str:
+    """Return why no operation can have left this item; empty when one can."""
+    return broken(item) or item.fault
+
+
+def _deliveries_fault(arrival: Arrival) -> str:
+    task, deliveries = arrival.task, arrival.deliveries
+    if len(deliveries) > DELIVERIES_MAX:
+        return f"deliveries: must be at most {DELIVERIES_MAX}"
+    if len({delivery.id for delivery, _ in deliveries}) < len(deliveries):
+        return "deliveries: must each have an id of its own"
+    for delivery, body in deliveries:
+        why = item_fault(delivery) or result_fault(body)
+        if not why and not delivery.task_id == body.task_id == task.id:
+            why = "task_id: must be the task's"
+        if why:
+            return f"delivery {delivery.id[:256]}: {why}"
+    return ""
+
+
+def _state_fault(task: Task) -> str:
+    """Return what a task lacks, or has too much of, in its state.
+
+    A timer, an index or a later transition relies on each of these.
+    """
+    state, held = task.state, (task.worker, task.claim, task.lease_until_ms)
+    for field, there, due in (
+        ("has_result", task.has_result, state.terminal),
+        ("retain_until_ms", task.retain_until_ms, state.terminal),
+        ("dead_queue", task.dead_queue, state is State.DEAD),
+        ("error", task.error and not state.terminal, False),
+        ("seq", task.seq, state is State.READY),
+        ("due_ms", task.due_ms, state is State.DELAYED),
+        ("worker, claim, lease_until_ms", any(held), state is State.LEASED),
+        ("worker, claim, lease_until_ms", all(held), state is State.LEASED),
+        ("lease_token", task.lease_token or state is not State.LEASED, True),
+        ("attempts", task.attempts or state is not State.LEASED, True),
+    ):
+        if bool(there) != due:
+            return f"{field}: must {'' if due else 'not '}be set in the state {state.name}"
+    if len(task.upload_bytes) != len(task.uploads):
+        return "upload_bytes: must be one for each upload"
+    most = task.max_attempts - (state in (State.READY, State.DELAYED))
+    if task.attempts > most:
+        return f"attempts: must be at most {most}"
+    return ""

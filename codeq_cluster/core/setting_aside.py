@@ -1,0 +1,60 @@
+"""Setting aside: what the broker fails at waits for an operator, and its neighbours go on.
+
+A thing that is set aside has no row in the time index; its `Aside` keeps the row's key. Any change
+of the thing ends that, because a change writes the rows of its time again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from codeq_cluster.core.changes import Change, Decision, ItemChange
+from codeq_cluster.core.items import (
+    KIND_OF,
+    NO_OWNER,
+    REASON_CHARS_MAX,
+    TASK,
+    Aside,
+    ItemKind,
+    aside_id,
+)
+from codeq_cluster.core.operations import Retry, SetAside
+from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.task import Task
+from codeq_cluster.core.view import View
+
+
+def set_aside(view: View, operation: SetAside) -> Decision:
+    """Take the timer out of the index and keep it with the reason."""
+    aside = Aside(
+        tenant=operation.tenant,
+        id=aside_id(operation.kind, operation.subject),
+        timer=operation.timer,
+        reason=operation.reason[:REASON_CHARS_MAX],
+        since_ms=view.now_ms,
+    )
+    before = view.item(ItemKind.ASIDE, aside.tenant, aside.id)
+    return Decision(Changed(1), (ItemChange(before=before, after=aside),))
+
+
+def retry(view: View, operation: Retry) -> Decision:
+    """Put the timers back, so that what they are for is due again."""
+    found = [
+        view.item(ItemKind.ASIDE, operation.tenant, each) for each in dict.fromkeys(operation.ids)
+    ]
+    changes = tuple(ItemChange(before=each, after=None) for each in found if each is not None)
+    return Decision(Changed(len(changes)), changes)
+
+
+def ended(view: View, changes: tuple[Change, ...]) -> Iterator[ItemChange]:
+    """Yield the end of every aside whose thing these changes change; call it if there are any."""
+    for change in changes:
+        thing = change.before
+        if thing is None or isinstance(thing, Aside):
+            continue
+        kind = TASK if isinstance(thing, Task) else KIND_OF[type(thing)]
+        for tenant in (thing.tenant, NO_OWNER):
+            name = tenant, aside_id(kind, thing.id)
+            aside = view.item(ItemKind.ASIDE, *name) if name in view.asides else None
+            if aside is not None:
+                yield ItemChange(before=aside, after=None)

@@ -1,0 +1,54 @@
+"""All tests: their order, the tools they find, and the examples on which properties are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import settings
+
+from tests.system_tools import ToolBox, summary
+
+# The profile of `make explore`. Without it the library's own "ci" applies: the same examples every
+# time, and no deadline.
+settings.register_profile("explore", parent=settings.get_profile("ci"), derandomize=False)
+
+_TOOLS = pytest.StashKey[ToolBox]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of real processes first, as they take longest; otherwise keep the order."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/acceptance/"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
+    """Hide the tools that a test does not name."""
+    with TemporaryDirectory(prefix="codeq-tools-") as directory:
+        box = session.config.stash[_TOOLS] = ToolBox(Path(directory))
+        try:
+            return (yield)
+        finally:
+            box.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Show a test its tools before its first fixture, or skip it."""
+    item.config.stash[_TOOLS].open_for(item)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what was left out, and the command that brings it."""
+    reports = [
+        each
+        for those in terminalreporter.stats.values()
+        for each in those
+        if isinstance(each, pytest.TestReport)
+    ]
+    if lines := summary(reports):
+        terminalreporter.section("left out")
+        for line in lines:
+            terminalreporter.line(line)

@@ -1,0 +1,1 @@
+"""Fakes: the product's ports without disks or peers; they pass the same contracts."""

@@ -1,0 +1,1 @@
+"""Harness: clusters of real processes, their faults, and clients that record."""

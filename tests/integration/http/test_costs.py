@@ -1,0 +1,90 @@
+"""Costs: how many of the product's functions a lone node calls for one request.
+
+Each bound is a count. Lower it when a request gets cheaper; raise it only for a good reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+
+import codeq_cluster
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import BASE, Answer, Client, read_answer, running
+
+PACKAGE = str(Path(codeq_cluster.__file__).parent)
+
+CYCLES = 20
+
+# From the request's last byte to the answer's; a resumption after a wait counts as a call.
+CALLS_MAX = {
+    "create": 318,
+    "claim": 350,
+    "heartbeat": 272,
+    "result": 304,
+    # All four, with the work that a node does once it has answered.
+    "cycle": 1245,
+}
+
+
+class Lane:
+    """Sends requests on one connection, and keeps the fewest calls that each kind has cost."""
+
+    def __init__(
+        self, client: Client, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._client = client
+        self._reader = reader
+        self._writer = writer
+        self._calls = 0
+        self.fewest: Counter[str] = Counter()
+
+    async def cycle(self) -> None:
+        """Create a task, claim it, extend its lease and end it."""
+        begun = self._calls
+        await self._send("create", "", {"command": "cost", "payload": {"n": 1}})
+        claim = {"commands": ["cost"], "leaseSeconds": 60, "waitSeconds": 5}
+        task_id = (await self._send("claim", "/claim", claim)).json["id"]
+        await self._send("heartbeat", f"/{task_id}/heartbeat", {"extendSeconds": 90})
+        result = {"status": "COMPLETED", "result": {"ok": True}}
+        await self._send("result", f"/{task_id}/result", result)
+        self._keep("cycle", self._calls - begun)
+
+    def called(self, frame: FrameType, event: str, _argument: object) -> None:
+        """Count a call of one of the product's functions, as a profiler."""
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            self._calls += 1
+
+    async def _send(self, kind: str, path: str, body: object) -> Answer:
+        raw = json.dumps(body).encode()
+        head = self._client.head("POST", f"{BASE}/tasks{path}", len(raw), connection="keep-alive")
+        begun = self._calls
+        self._writer.write(head + raw)
+        answer = await read_answer(self._reader)
+        self._keep(kind, self._calls - begun)
+        assert answer.status in {200, 202}, answer
+        return answer
+
+    def _keep(self, kind: str, calls: int) -> None:
+        self.fewest[kind] = min(calls, self.fewest.get(kind, calls))
+
+
+async def test_requests_take_few_calls(tmp_path: Path) -> None:
+    """No request of a task's life calls more functions than it did."""
+    async with running(tmp_path, LimitSettings()) as client:
+        reader, writer = await client.connect()
+        lane = Lane(client, reader, writer)
+        sys.setprofile(lane.called)
+        try:
+            for _ in range(CYCLES):
+                await lane.cycle()
+        finally:
+            sys.setprofile(None)
+        writer.close()
+    above = {kind: (calls, CALLS_MAX[kind]) for kind, calls in lane.fewest.items()}
+
+    assert {} == {kind: both for kind, both in above.items() if both[0] > both[1]}

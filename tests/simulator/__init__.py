@@ -1,0 +1,1 @@
+"""Simulator: the log and the broker on virtual time, network and disks."""

@@ -1,0 +1,42 @@
+"""Routes: the page that says where things are names every file that such a change touches."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "codeq_cluster"
+_ROW = re.compile(r"^\| ([A-Z][^|]*) \| ([^|]*`[^|]*) \| `(\w+)` \|$", re.MULTILINE)
+
+
+def _mentioning(word: str) -> set[str]:
+    """Return the modules that mention a public name, as spelt in Python, JSON or a flag."""
+    parts = word.split("_")
+    camel = parts[0] + "".join(map(str.capitalize, parts[1:]))
+    spelt = re.compile(rf"(?<![A-Za-z_])({word}|{camel}|{'-'.join(parts)})")
+    return {
+        str(file.relative_to(PACKAGE))
+        for file in PACKAGE.rglob("*.py")
+        if spelt.search(file.read_text())
+    }
+
+
+def test_a_route_names_the_files_that_its_example_goes_through() -> None:
+    """A row that names too few files, or too many, would lead a reader astray."""
+    _, routes = (ROOT / "docs/where.md").read_text().split("## Routes through the house")
+    rows = _ROW.findall(routes)
+    named = {like: set(re.findall(r"`([\w/]+\.py)`", files)) for _, files, like in rows}
+
+    assert rows
+    assert {like: _mentioning(like) for like in named} == named
+
+
+def test_a_field_of_a_task_is_declared_in_few_files() -> None:
+    """What may be said, what is kept, what is shown, the SDK and its command: no more than nine."""
+    assert len(_mentioning("run_at")) <= 9
+
+
+def test_an_admin_route_with_its_command_is_declared_in_few_files() -> None:
+    """The route with its bodies and description, the SDK's two faces, and the command."""
+    assert len(_mentioning("webhook_keys")) <= 5
