@@ -106,7 +106,8 @@ class JobOutbox:
         self._aside: set[_Name] = set()  # Being set aside.
         self._slots_ms: dict[str, int] = {}  # By tenant: when its last deferred job returns.
         self._settling = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._looks_s = 0.0  # When it does, on the loop's clock.
         self._look_planned = False
         self._stopped = False
 
@@ -350,9 +351,10 @@ class JobOutbox:
         loop = asyncio.get_running_loop()
         when = loop.time() + delay_s + 0.001  # A timer that fires early would find nothing due.
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._looks_s <= when:
                 return
             self._timer.cancel()
+        self._looks_s = when
         self._timer = loop.call_at(when, self._look, context=Context())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import codeq_cluster
-from codeq_cluster.telemetry.logs import JsonLines
+from codeq_cluster.telemetry.logs import EVENTS_MAX, WINDOW_S, JsonLines, Storms
 
 
 def line(record: logging.LogRecord) -> dict[str, object]:
@@ -80,3 +80,19 @@ def test_an_exception_comes_with_its_traceback() -> None:
     made = record(exc_info=(raised.type, raised.value, raised.tb))
 
     assert "ValueError: invalid literal" in str(line(made)["exception"])
+
+
+def test_a_storm_of_one_event_is_written_in_part() -> None:
+    """Each window writes its first ones; the last of them says that more are not written."""
+    storms = Storms()
+    storm = [record(levelno=logging.ERROR, lineno=7, task=n) for n in range(2 * EVENTS_MAX)]
+    other = record(levelno=logging.ERROR, lineno=8)
+    later = record(levelno=logging.ERROR, lineno=7, created=1.5 + WINDOW_S)
+    frequent = [record(lineno=9) for _ in range(2 * EVENTS_MAX)]
+
+    written = [each for each in storm if storms.filter(each)]
+    assert storm[:EVENTS_MAX] == written
+    assert [written[-1]] == [each for each in written if "more" in line(each)]
+    assert storms.filter(other)
+    assert storms.filter(later)
+    assert all(map(storms.filter, frequent))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
+import msgspec
+import pytest
+import uvloop
 from msgspec.structs import replace
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.webhooks.queue_ready import Notices
+from codeq_cluster.webhooks.queue_ready import PASS_MAX, Notices
 from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import Shard, TestClock, claim, create, make_shard, subscribe
 from tests.unit.webhooks.test_notification_queue import World, opened
@@ -101,5 +106,67 @@ async def test_a_subscription_that_cannot_be_served_costs_its_neighbours_nothing
         await world.until_heard(1)
     assert ["http://swift/s1"] == [url for url, _, _ in world.heard]
     assert 1 == world.counts["render", "failure"]
+    node.notices.stop()
+    await background.stop()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_many_notices_that_wait_for_an_interval_are_all_sent(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> None:
+    """A debt is often due before its timer is set, for which the two loops have other handles."""
+    queues = [f"queue-{n}" for n in range(20)]
+
+    async def story() -> None:
+        world, background = World(), Background()
+        node = _Node(world, background)
+        wanted = replace(subscribe(), event_types=(), min_interval_ms=1)
+        await node.home.engine.operate([wanted])
+        await node.other.engine.operate([create(f"t-{each}", command=each) for each in queues])
+        async with asyncio.timeout(_GUARD_S):
+            await world.until_heard(len(queues))
+        node.notices.stop()
+        await background.stop()
+
+        told = [msgspec.json.decode(body)["eventType"] for _, body, _ in world.heard]
+        assert queues == sorted(told, key=queues.index)
+        assert {"success"} == {outcome for _, outcome in world.counts}
+
+    run(story())
+
+
+class _Turns(World):
+    """A world that knows in which turn of the loop it was asked for room."""
+
+    turn = 0
+    wanted: int
+    asked: asyncio.Event
+
+    def room(self, tenant: str, url: str) -> int:
+        """Count the question; there is room for none."""
+        self.counts["asked in turn", str(self.turn)] += 1
+        if self.counts.total() == self.wanted:
+            self.asked.set()
+        return 0
+
+    def tick(self) -> None:
+        """Count the loop's turns from now on."""
+        self.turn += 1
+        asyncio.get_running_loop().call_soon(self.tick)
+
+
+async def test_a_round_of_many_queues_is_told_in_several_turns_of_the_loop() -> None:
+    """Between two of them, other work gets its turn."""
+    world, background = _Turns(), Background()
+    node = _Node(world, background)
+    await node.home.engine.operate([replace(subscribe(), event_types=())])
+    queues = 2 * PASS_MAX + 1
+    world.wanted, world.asked = queues, asyncio.Event()
+    world.tick()
+    await node.other.engine.operate([create(f"t-{n}", command=f"q-{n}") for n in range(queues)])
+
+    async with asyncio.timeout(_GUARD_S):
+        await world.asked.wait()
+    assert max(world.counts.values()) <= PASS_MAX
     node.notices.stop()
     await background.stop()
