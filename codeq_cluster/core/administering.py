@@ -1,7 +1,4 @@
-"""Administering: operators' actions on queues and on ended tasks, each with an audit record.
-
-An action that changes nothing leaves no record: it is a replay, or there was nothing to do.
-"""
+"""Administering: operators' actions on queues and on ended tasks."""
 
 from __future__ import annotations
 
@@ -9,37 +6,27 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import import_record
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.items import (
     KIND_OF,
     WEBHOOK_KEY_ID,
     WEIGHT_MAX,
-    Audit,
     ItemKind,
     Pause,
     StoredItem,
     Topic,
     WebhookKey,
-    audit_id,
 )
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
-    Import,
     PauseQueue,
-    Purge,
     PutTopic,
-    Record,
-    Replay,
     Requeue,
     ResumeQueue,
-    Retry,
-    Revise,
     RotateWebhookKey,
-    UndoRequeue,
 )
-from codeq_cluster.core.outcomes import Changed, Imported, Outcome, Rejected, Rejection, TopicStands
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import revived
@@ -48,23 +35,6 @@ from codeq_cluster.core.view import View
 # Ids of one operation, so that it fits an entry of 3 MiB. The sweeps of deleted tasks weigh most:
 # 48 x 100 uploads x about 600 bytes.
 IDS_MAX = 48
-
-Administering = (
-    PutTopic
-    | DeleteTopic
-    | PauseQueue
-    | ResumeQueue
-    | RotateWebhookKey
-    | Requeue
-    | Delete
-    | Purge
-    | Revise
-    | UndoRequeue
-    | Replay
-    | Retry
-)
-
-_Action = Administering | Record
 
 
 def named_tasks(view: View, tenant: str, ids: Sequence[str]) -> Iterator[Task]:
@@ -104,7 +74,7 @@ def revived_under(task: Task, request: str) -> bool:
     )
 
 
-def delete(view: View, operation: Delete) -> Decision:
+def delete(view: View, operation: Delete, _: LifetimeRules) -> Decision:
     """Delete terminal tasks; missing tasks count as deleted, because a retry finds them gone."""
     assert len(operation.ids) <= IDS_MAX
     count = 0
@@ -121,7 +91,7 @@ def delete(view: View, operation: Delete) -> Decision:
     return Decision(Changed(count), tuple(changes))
 
 
-def put_topic(view: View, operation: PutTopic) -> Decision:
+def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
     """Create a topic, or change it under its next version; equal values change nothing."""
     assert 1 <= operation.weight <= WEIGHT_MAX
     assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
@@ -159,12 +129,12 @@ def put_topic(view: View, operation: PutTopic) -> Decision:
     return Decision(TopicStands(topic, made=found is None), (change,))
 
 
-def delete_topic(view: View, operation: DeleteTopic) -> Decision:
+def delete_topic(view: View, operation: DeleteTopic, _: LifetimeRules) -> Decision:
     """Delete a topic; a missing one counts as deleted."""
     return _without(view, ItemKind.TOPIC, operation.tenant, operation.name.lower())
 
 
-def pause(view: View, operation: PauseQueue) -> Decision:
+def pause(view: View, operation: PauseQueue, _: LifetimeRules) -> Decision:
     """Pause a queue; a paused one keeps its first pause and the operator named there."""
     queue = operation.queue.lower()
     found = view.item(ItemKind.PAUSE, operation.tenant, queue)
@@ -182,12 +152,12 @@ def pause(view: View, operation: PauseQueue) -> Decision:
     return Decision(Changed(1), (ItemChange(before=None, after=item),))
 
 
-def resume(view: View, operation: ResumeQueue) -> Decision:
+def resume(view: View, operation: ResumeQueue, _: LifetimeRules) -> Decision:
     """Resume a queue; one that is not paused counts as resumed."""
     return _without(view, ItemKind.PAUSE, operation.tenant, operation.queue.lower())
 
 
-def rotate_webhook_key(view: View, operation: RotateWebhookKey) -> Decision:
+def rotate_webhook_key(view: View, operation: RotateWebhookKey, _: LifetimeRules) -> Decision:
     """Begin the key's next version, once for each request."""
     assert operation.overlap_ms >= 0
     found = view.item(ItemKind.WEBHOOK_KEY, operation.tenant, WEBHOOK_KEY_ID)
@@ -202,114 +172,6 @@ def rotate_webhook_key(view: View, operation: RotateWebhookKey) -> Decision:
         request=operation.request,
     )
     return Decision(Changed(1), (ItemChange(before=found, after=item),))
-
-
-def record(view: View, operation: Record, rules: LifetimeRules) -> Decision:
-    """Add an audit record; the same request has at most one per millisecond."""
-    action, target, detail = operation.action, operation.target, operation.detail
-    change = _record(view, operation, rules, action=action, target=target, detail=detail)
-    return Decision(Changed(1), (change,) if change.before is None else ())
-
-
-def on_record(  # noqa: C901, PLR0912 - a line an operation
-    view: View, operation: _Action, decision: Decision, rules: LifetimeRules
-) -> Decision:
-    """Return the decision, with its audit record if it changes something."""
-    if not decision.changes:
-        return decision
-    match operation:
-        case PutTopic():
-            outcome: Outcome = decision.outcome
-            assert isinstance(outcome, TopicStands)
-            action, target = "topic.put", outcome.topic.id
-            detail = f"version {outcome.topic.version}"
-        case DeleteTopic():
-            action, target, detail = "topic.delete", operation.name.lower(), ""
-        case PauseQueue():
-            action, target, detail = "queue.pause", operation.queue.lower(), ""
-        case ResumeQueue():
-            action, target, detail = "queue.resume", operation.queue.lower(), ""
-        case RotateWebhookKey():
-            action, target = "webhook-key.rotate", WEBHOOK_KEY_ID
-            detail = f"the previous key signs for {operation.overlap_ms // 1000} s more"
-        case Requeue():
-            action, target, detail = "dlq.requeue", *_named(operation.ids)
-        case Delete():
-            name = "dlq.delete" if operation.dead_only else "task.delete"
-            action, target, detail = name, *_named(operation.ids)
-        case Purge():
-            action, target = "queue.purge", operation.queue
-            detail = _tasks(len(decision.changes))
-        case Revise():
-            action, target, detail = "dlq.revise", operation.id, ""
-        case UndoRequeue():
-            action, target, detail = "dlq.undo", *_named(operation.ids)
-        case Replay():
-            action, target, detail = "delivery.replay", *_named(operation.ids)
-        case Retry():
-            action, target, detail = "aside.retry", *_named(operation.ids)
-        case Record():
-            return decision
-    change = _record(view, operation, rules, action=action, target=target, detail=detail)
-    return Decision(decision.outcome, (*decision.changes, change))
-
-
-def import_on_record(
-    view: View, operation: Import, decision: Decision, rules: LifetimeRules
-) -> Decision:
-    """Return an import's decision, with its audit record if it changes something."""
-    if not decision.changes:
-        return decision
-    assert isinstance(decision.outcome, Imported)
-    number = 0 if operation.callbacks_only else decision.outcome.imported
-    record_id, before = import_record.placed(view, operation)
-    detail = import_record.brought(tasks=number, items=decision.outcome.items_imported)
-    change = _record(
-        view,
-        operation,
-        rules,
-        action=import_record.ACTION,
-        target=operation.source,
-        detail=detail if before is None else import_record.summed(before.detail, detail),
-        record_id=record_id,
-    )
-    return Decision(decision.outcome, (*decision.changes, change))
-
-
-def _tasks(number: int) -> str:
-    return f"{number} {'task' if number == 1 else 'tasks'} on one shard"
-
-
-def _named(ids: tuple[str, ...]) -> tuple[str, str]:
-    """Return the target and the detail of an action on several targets."""
-    return ids[0], f"{len(ids)} on one shard" if len(ids) > 1 else ""
-
-
-def _record(
-    view: View,
-    operation: _Action | Import,
-    rules: LifetimeRules,
-    *,
-    action: str,
-    target: str,
-    detail: str,
-    record_id: str = "",
-) -> ItemChange:
-    now_ms = view.now_ms
-    item = Audit(
-        tenant=operation.tenant,
-        id=record_id or audit_id(now_ms, operation.request),
-        at_ms=now_ms,
-        actor=operation.by,
-        action=action,
-        target=target,
-        detail=detail,
-        request=operation.request,
-        expires_ms=now_ms + rules.audit_retention_ms,
-    )
-    # A retry may do the rest in the same millisecond: that is one action, and its last record
-    # stays.
-    return ItemChange(before=view.item(ItemKind.AUDIT, item.tenant, item.id), after=item)
 
 
 def _full(view: View, kind: type[StoredItem], tenant: str) -> bool:

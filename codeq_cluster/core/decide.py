@@ -27,18 +27,12 @@ A `Record` repeated in another millisecond is recorded twice under the same requ
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import (
-    administering,
-    delivering,
-    importing,
-    setting_aside,
-    subscribing,
-    triage,
-)
+from codeq_cluster.core import auditing, delivering, setting_aside, subscribing
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
@@ -51,32 +45,16 @@ from codeq_cluster.core.operations import (
     Advance,
     Cancel,
     Claim,
-    Delete,
-    DeleteTopic,
     Delivered,
     Heartbeat,
     Import,
     Nack,
     Operation,
-    PauseQueue,
-    Purge,
-    PutTopic,
-    Record,
-    RenewSubscription,
-    Replay,
-    Requeue,
-    ResumeQueue,
-    Retry,
-    Revise,
-    RotateWebhookKey,
     SetAside,
     Staging,
     Submit,
-    Subscribe,
     Swept,
     Undelivered,
-    UndoRequeue,
-    Unsubscribe,
 )
 from codeq_cluster.core.outcomes import (
     Cancelled,
@@ -109,107 +87,15 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     The caller advances the view before the next operation. The only effects on the view are the
     draws of `next_seq`, `fraction` and `turns`.
     """
-    decision = _decided(view, operation, rules)
+    of = type(operation)
+    decision = _RULES[of](view, operation, rules)
     if decision.changes and view.asides:
         ended = setting_aside.ended(view, decision.changes)
         decision = Decision(decision.outcome, (*decision.changes, *ended))
-    if not decision.changes or isinstance(operation, Claim | Create | Heartbeat | Import):
-        return decision  # None of them ends or deletes a task, and three of them are frequent.
+    if not decision.changes or of in _END_NOTHING:
+        return decision
     more = tuple(delivering.consequences(view, decision, rules))
     return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
-
-
-def _decided(  # noqa: C901, PLR0912 - a line an operation
-    view: View, operation: Operation, rules: LifetimeRules
-) -> Decision:
-    match operation:
-        case Create():
-            return create(view, operation, rules)
-        case Claim():
-            return claim(view, operation, rules)
-        case Heartbeat():
-            return _heartbeat(view, operation, rules)
-        case Abandon():
-            return _abandon(view, operation, rules)
-        case Nack():
-            return _nack(view, operation, rules)
-        case Submit():
-            return _submit(view, operation, rules)
-        case Cancel():
-            return _cancel(view, operation, rules)
-        case Advance():
-            return advance(view, operation, rules)
-        case Staging():
-            return _stage(view, operation, rules)
-        case Delivered():
-            return delivering.delivered(view, operation)
-        case Undelivered():
-            return delivering.undelivered(view, operation, rules)
-        case Swept():
-            return delivering.swept(view, operation)
-        case SetAside():
-            return setting_aside.set_aside(view, operation)
-        case Subscribe():
-            return subscribing.subscribe(view, operation)
-        case RenewSubscription():
-            return subscribing.renew(view, operation)
-        case Unsubscribe():
-            return subscribing.unsubscribe(view, operation)
-        case Record():
-            return administering.record(view, operation, rules)
-        case Import():
-            decision = importing.take_over(view, operation, rules)
-            return administering.import_on_record(view, operation, decision, rules)
-        case (
-            PutTopic()
-            | DeleteTopic()
-            | PauseQueue()
-            | ResumeQueue()
-            | RotateWebhookKey()
-            | Requeue()
-            | Delete()
-            | Purge()
-            | Revise()
-            | UndoRequeue()
-            | Replay()
-            | Retry()
-        ):
-            decision = _administered(view, operation, rules)
-            return administering.on_record(view, operation, decision, rules)
-        case _:
-            assert_never(operation)
-
-
-def _administered(  # noqa: C901 - a line an operation
-    view: View,
-    operation: administering.Administering,
-    rules: LifetimeRules,
-) -> Decision:
-    match operation:
-        case PutTopic():
-            return administering.put_topic(view, operation)
-        case DeleteTopic():
-            return administering.delete_topic(view, operation)
-        case PauseQueue():
-            return administering.pause(view, operation)
-        case ResumeQueue():
-            return administering.resume(view, operation)
-        case RotateWebhookKey():
-            return administering.rotate_webhook_key(view, operation)
-        case Requeue():
-            return administering.requeue(view, operation, rules)
-        case Delete():
-            return administering.delete(view, operation)
-        case Purge():
-            return triage.purge(view, operation, rules)
-        case Revise():
-            return triage.revise(view, operation, rules)
-        case UndoRequeue():
-            return triage.undo_requeue(view, operation, rules)
-        case Replay():
-            return delivering.replay(view, operation)
-        case Retry():
-            return setting_aside.retry(view, operation)
 
 
 def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decision:
@@ -434,3 +320,25 @@ def _returned_before(task: Task, attempt: Attempt) -> Returned:
     """Return the answer to the request that ended the attempt."""
     dead_by_it = task.state is State.DEAD and task.ended_by == attempt.request
     return Returned(dead=dead_by_it, delay_ms=attempt.delay_ms)
+
+
+_RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
+    Create: create,
+    Claim: claim,
+    Heartbeat: _heartbeat,
+    Abandon: _abandon,
+    Nack: _nack,
+    Submit: _submit,
+    Cancel: _cancel,
+    Advance: advance,
+    Staging: _stage,
+    Delivered: delivering.delivered,
+    Undelivered: delivering.undelivered,
+    Swept: delivering.swept,
+    SetAside: setting_aside.set_aside,
+    **subscribing.RULES,
+    **auditing.RULES,
+}
+assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
+# None of these ends or deletes a task, and three of them are frequent.
+_END_NOTHING = frozenset({Claim, Create, Heartbeat, Import})

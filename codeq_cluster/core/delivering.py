@@ -46,7 +46,7 @@ def consequences(view: View, decision: Decision, rules: LifetimeRules) -> Iterat
                 yield from _sweeps(after, unneeded, due_ms=view.now_ms + rules.sweep_delay_ms)
 
 
-def delivered(view: View, operation: Delivered) -> Decision:
+def delivered(view: View, operation: Delivered, _: LifetimeRules) -> Decision:
     """End a delivery; a missing one has ended before."""
     found = view.item(ItemKind.DELIVERY, operation.tenant, operation.id)
     if not isinstance(found, Delivery) or found.died_ms:
@@ -88,7 +88,7 @@ def overdue(delivery: Delivery, *, age_max_ms: int, now_ms: int) -> bool:
     return now_ms >= delivery.since_ms + age_max_ms
 
 
-def replay(view: View, operation: Replay) -> Decision:
+def replay(view: View, operation: Replay, _: LifetimeRules) -> Decision:
     """Make dead deliveries pending again; those this request has revived before count as well."""
     count = 0
     changes: list[Change] = []
@@ -113,7 +113,7 @@ def replay(view: View, operation: Replay) -> Decision:
     return Decision(Changed(count), tuple(changes))
 
 
-def swept(view: View, operation: Swept) -> Decision:
+def swept(view: View, operation: Swept, _: LifetimeRules) -> Decision:
     """End a sweep, or plan its next attempt; a sweep is never given up."""
     found = view.item(ItemKind.SWEEP, operation.tenant, operation.id)
     if not isinstance(found, Sweep) or found.attempts + 1 != operation.attempt:

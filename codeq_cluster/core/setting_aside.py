@@ -20,11 +20,12 @@ from codeq_cluster.core.items import (
 )
 from codeq_cluster.core.operations import Retry, SetAside
 from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Task
 from codeq_cluster.core.view import View
 
 
-def set_aside(view: View, operation: SetAside) -> Decision:
+def set_aside(view: View, operation: SetAside, _: LifetimeRules) -> Decision:
     """Take the timer out of the index and keep it with the reason."""
     aside = Aside(
         tenant=operation.tenant,
@@ -37,7 +38,7 @@ def set_aside(view: View, operation: SetAside) -> Decision:
     return Decision(Changed(1), (ItemChange(before=before, after=aside),))
 
 
-def retry(view: View, operation: Retry) -> Decision:
+def retry(view: View, operation: Retry, _: LifetimeRules) -> Decision:
     """Put the timers back, so that what they are for is due again."""
     found = [
         view.item(ItemKind.ASIDE, operation.tenant, each) for each in dict.fromkeys(operation.ids)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.items import SUBSCRIPTIONS_MAX, ItemKind, Subscription
 from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscribe
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.view import View
 
 
-def subscribe(view: View, operation: Subscribe) -> Decision:
+def _subscribe(view: View, operation: Subscribe, _: LifetimeRules) -> Decision:
     """Add a subscription."""
     assert operation.ttl_ms >= 1
     found = view.item(ItemKind.SUBSCRIPTION, operation.tenant, operation.id)
@@ -36,7 +40,7 @@ def subscribe(view: View, operation: Subscribe) -> Decision:
     return Decision(Subscribed(item), (ItemChange(before=None, after=item),))
 
 
-def renew(view: View, operation: RenewSubscription) -> Decision:
+def _renew(view: View, operation: RenewSubscription, _: LifetimeRules) -> Decision:
     """Extend a subscription; an ended one stays ended."""
     found = view.item(ItemKind.SUBSCRIPTION, operation.tenant, operation.id)
     if not isinstance(found, Subscription) or found.expires_ms <= view.now_ms:
@@ -48,9 +52,16 @@ def renew(view: View, operation: RenewSubscription) -> Decision:
     return Decision(Subscribed(after), (ItemChange(before=found, after=after),))
 
 
-def unsubscribe(view: View, operation: Unsubscribe) -> Decision:
+def _unsubscribe(view: View, operation: Unsubscribe, _: LifetimeRules) -> Decision:
     """End a subscription."""
     found = view.item(ItemKind.SUBSCRIPTION, operation.tenant, operation.id)
     if found is None:
         return Decision(Changed(0))
     return Decision(Changed(1), (ItemChange(before=found, after=None),))
+
+
+RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
+    Subscribe: _subscribe,
+    RenewSubscription: _renew,
+    Unsubscribe: _unsubscribe,
+}
