@@ -14,7 +14,7 @@ from codeq_cluster.core.faults import item_fault, result_fault, task_fault
 from codeq_cluster.core.items import KIND_OF, Aside, Item
 
 _KEY = text(KEY_BYTES_MAX, empty=False)
-_TIMERS = (Family.LEASE, Family.TTL, Family.ERRAND, Family.EXPIRY)
+_TIMERS = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
 _NOT_ITS_KEY = "its key is another record's"
 
 

@@ -17,7 +17,7 @@
     codeq/item/<kind>/<tenant>/<id>                              a topic, a subscription, ...
     codeq/body/<tenant>/<id>                                     a delivery's body
     codeq/dead/<tenant>/<~died be8>/<id>                         dead deliveries, the newest first
-    codeq/errand/<due be8>/<kind>/<tenant>/<id>                  outbox jobs, by due time
+    codeq/outbox/<due be8>/<kind>/<tenant>/<id>                  outbox jobs, by due time
     codeq/expiry/<end be8>/<kind>/<tenant>/<id>                  items that end by themselves
     codeq/meta/<name>                                            applied index, digest, clock, ...
 
@@ -54,7 +54,7 @@ STATS_PREFIX = b"codeq/stats/"
 ITEM_PREFIX = b"codeq/item/"
 BODY_PREFIX = b"codeq/body/"
 DEAD_PREFIX = b"codeq/dead/"
-ERRAND_PREFIX = b"codeq/errand/"
+OUTBOX_PREFIX = b"codeq/outbox/"
 EXPIRY_PREFIX = b"codeq/expiry/"
 META_PREFIX = b"codeq/meta/"
 
@@ -96,7 +96,7 @@ class Family(Enum):
     ITEM = auto()
     BODY = auto()
     DEAD = auto()
-    ERRAND = auto()
+    OUTBOX = auto()
     EXPIRY = auto()
     META = auto()
     OTHER = auto()
@@ -118,15 +118,15 @@ _FAMILIES = {
     b"it": (ITEM_PREFIX, Family.ITEM),
     b"bo": (BODY_PREFIX, Family.BODY),
     b"de": (DEAD_PREFIX, Family.DEAD),
-    b"er": (ERRAND_PREFIX, Family.ERRAND),
+    b"ou": (OUTBOX_PREFIX, Family.OUTBOX),
     b"ex": (EXPIRY_PREFIX, Family.EXPIRY),
     b"me": (META_PREFIX, Family.META),
 }
 # Results, counters, items and outbox jobs: nobody follows the other rows of a task.
-_FOLLOWED = frozenset((b"re", b"st", b"it", b"er"))
+_FOLLOWED = frozenset((b"re", b"st", b"it", b"ou"))
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
-_TIMED = (Family.LEASE, Family.TTL, Family.ERRAND, Family.EXPIRY)
+_TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
 _TASK_INDEXES = frozenset((_QUEUE_CODE, b"le", b"tt", b"cl"))
 _KINDS = frozenset(kind.value.encode() for kind in ItemKind)
 _PLACES = {
@@ -364,7 +364,7 @@ def knows_kind(key: bytes) -> bool:
 
 def item_timer_ms(key: bytes) -> int:
     """Return the instant, Unix milliseconds, from the key of an outbox job or of an expiry."""
-    prefix = ERRAND_PREFIX if key.startswith(ERRAND_PREFIX) else EXPIRY_PREFIX
+    prefix = OUTBOX_PREFIX if key.startswith(OUTBOX_PREFIX) else EXPIRY_PREFIX
     return int.from_bytes(key[len(prefix) : len(prefix) + _NUMBER_BYTES])
 
 
@@ -441,7 +441,7 @@ def item_index_keys(of: Item) -> tuple[bytes, ...]:
     name = b"%b/%b/%b" % (KIND_OF[type(of)].encode(), _tenant(of.tenant), _segment(of.id))
     keys: list[bytes] = []
     if of.job_ms:
-        keys.append(b"%b%b/%b" % (ERRAND_PREFIX, _number(of.job_ms), name))
+        keys.append(b"%b%b/%b" % (OUTBOX_PREFIX, _number(of.job_ms), name))
     if of.dead_ms:
         died = _number(_NUMBER_MAX - of.dead_ms)
         keys.append(b"%b%b/%b" % (dead_prefix(of.tenant), died, _segment(of.id)))

@@ -120,7 +120,7 @@ class JobOutbox:
         """Follow an applied entry's rows."""
         changed = False
         for key, value in rows.items():
-            if not key.startswith(keyspace.ERRAND_PREFIX):
+            if not key.startswith(keyspace.OUTBOX_PREFIX):
                 continue
             changed = True
             self._window.remove(key)
@@ -344,7 +344,7 @@ class JobOutbox:
 
     def _stored(self) -> Window:
         """Return a window on the stored jobs; all of them are committed."""
-        start, end = keyspace.prefix_range(keyspace.ERRAND_PREFIX)
+        start, end = keyspace.prefix_range(keyspace.OUTBOX_PREFIX)
         return Window(start, end, partial(next_keys, self._store))
 
     def _look_in(self, delay_s: float) -> None:

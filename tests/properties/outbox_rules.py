@@ -23,7 +23,7 @@ skews = st.sampled_from([0, 0, 0, 0, -1, 1])
 subscriptions = st.sampled_from(["sub-1", "sub-2"])
 
 
-class Errands(Machine):
+class OutboxJobs(Machine):
     """Deliveries, sweeps, subscriptions."""
 
     @precondition(lambda self: self.items_of(ItemKind.DELIVERY))

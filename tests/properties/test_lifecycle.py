@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.operations import Claim
-from tests.properties.outbox_rules import Errands
+from tests.properties.outbox_rules import OutboxJobs
 
 from .machine import indexes
 from .operator_rules import Operators
@@ -37,7 +37,7 @@ class Lifecycle(Work):
         assert self.batched_rows == self.rows
 
 
-class Everything(Lifecycle, Operators, Errands):
+class Everything(Lifecycle, Operators, OutboxJobs):
     """Tasks and everything that is stored beside them."""
 
 

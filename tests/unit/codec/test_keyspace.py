@@ -120,7 +120,7 @@ def test_keys_of_items_come_apart() -> None:
             assert key.startswith(keyspace.item_prefix(kind))
     [outbox_job] = keyspace.item_index_keys(_delivery(due_ms=SEQ_OF_SLASHES))
 
-    assert keyspace.family(outbox_job) is Family.ERRAND
+    assert keyspace.family(outbox_job) is Family.OUTBOX
     assert (ItemKind.DELIVERY, "acme", "t.1") == keyspace.item_parts(outbox_job)
     assert SEQ_OF_SLASHES == keyspace.item_timer_ms(outbox_job)
 
@@ -216,8 +216,8 @@ def test_an_outbox_job_or_an_end_is_found_by_its_instant() -> None:
     timers = {item: _timers(item) for item in (_delivery(due_ms=4), sweep, subscription, audit)}
 
     assert [
-        [(Family.ERRAND, 4, (ItemKind.DELIVERY, "acme", "t.1"))],
-        [(Family.ERRAND, 5, (ItemKind.SWEEP, "", "t.u"))],
+        [(Family.OUTBOX, 4, (ItemKind.DELIVERY, "acme", "t.1"))],
+        [(Family.OUTBOX, 5, (ItemKind.SWEEP, "", "t.u"))],
         [(Family.EXPIRY, 6, (ItemKind.SUBSCRIPTION, "acme", "s"))],
         [(Family.EXPIRY, 7, (ItemKind.AUDIT, "acme", "1-r"))],
     ] == list(timers.values())
@@ -310,14 +310,14 @@ def test_followers_get_results_counters_items_and_jobs() -> None:
         keyspace.stats("q", "acme"): b"s",
         keyspace.meta("clock"): b"c",
         item: None,
-        keyspace.ERRAND_PREFIX + b"12345678/delivery/acme/d": b"",
+        keyspace.OUTBOX_PREFIX + b"12345678/delivery/acme/d": b"",
     }
 
     assert {
         keyspace.result(task.id): b"r",
         keyspace.stats("q", "acme"): b"s",
         item: None,
-        keyspace.ERRAND_PREFIX + b"12345678/delivery/acme/d": b"",
+        keyspace.OUTBOX_PREFIX + b"12345678/delivery/acme/d": b"",
     } == keyspace.followed(rows)
 
 

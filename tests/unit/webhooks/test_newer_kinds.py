@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 _PAST = (START_MS - 1).to_bytes(8, "big")
 _ROWS = {
     b"codeq/item/alarm/acme/a1": b"?",
-    b"codeq/errand/%b/alarm/acme/a1" % _PAST: b"",
+    b"codeq/outbox/%b/alarm/acme/a1" % _PAST: b"",
     b"codeq/expiry/%b/alarm/acme/a1" % _PAST: b"",
 }
 

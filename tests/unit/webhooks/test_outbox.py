@@ -66,7 +66,7 @@ class World:
     async def run(self, item: Item) -> Operation | None:
         """Run a job; fails if it is running already."""
         assert isinstance(item, Delivery)
-        assert not self._under_way[item.tenant, item.id], "an errand runs twice at once"
+        assert not self._under_way[item.tenant, item.id], "an outbox job runs twice at once"
         places = ((item.tenant, item.id), (item.tenant, server_of(item.url)))
         self._under_way.update(places)
         try:
@@ -482,7 +482,7 @@ async def test_a_delivery_that_is_too_old_is_given_up_without_room(setting: Sett
     setting.shard.engine.on_rows(
         lambda rows: batches.append(
             sum(
-                value is None and keyspace.family(key) is keyspace.Family.ERRAND
+                value is None and keyspace.family(key) is keyspace.Family.OUTBOX
                 for key, value in rows.items()
             )
         )

@@ -88,7 +88,7 @@ async def test_a_job_whose_record_is_at_fault_is_set_aside(
     assert ["good.1"] == setting.world.begun
     assert [Loop.OUTBOX] == setting.shard.seen.failures
     assert ("acme", "hook") == (_asides(setting)["bad.1"].tenant, _asides(setting)["bad.1"].kind)
-    start, end = keyspace.prefix_range(keyspace.ERRAND_PREFIX)
+    start, end = keyspace.prefix_range(keyspace.OUTBOX_PREFIX)
     assert [] == setting.shard.store.state.scan(start, end, 10)
 
 
