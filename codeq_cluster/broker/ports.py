@@ -93,7 +93,7 @@ class Observer(Protocol):
         """Record that one task changed."""
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
-        """Record that an entry of this leader was applied, `commit_s` after its handover."""
+        """Record that an entry of this leader was applied, `commit_s` after it was taken."""
 
     def item_failed(self, loop: Loop) -> None:
         """Record that a loop met something it fails at, and went on without it."""

@@ -29,7 +29,7 @@ MEMBERS = "members"
 
 _ASK_ON = 0.8  # Share of a node's time that the node it asks may use.
 PAUSE_S = 0.05  # Between two tries when no event announces a change.
-HAND_OVER_S = 2.0  # Half a second for the transfer, the rest for news of the new leader.
+_TRANSFER_S = 2.0  # Half a second until a peer leads, the rest for news of the new leader.
 
 
 class Effect(Struct, frozen=True, array_like=True, kw_only=True):
@@ -201,7 +201,7 @@ class MembershipService:
         if dry:
             return effect
         if isinstance(change, Dismiss) and change.id == self._node_id and wanted != now:
-            await self._hand_over(shard)
+            await self._transfer(shard)
             raise NotLeader(self._leaders.of(shard))
         if wanted == now:
             # An earlier request may have made this change, and it may still fail to commit.
@@ -234,10 +234,10 @@ class MembershipService:
         )
         return self._effect(shard, now, now, refused=busy)
 
-    async def _hand_over(self, shard: int) -> None:
+    async def _transfer(self, shard: int) -> None:
         """Stop leading a group that this node is to leave; bounded."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + HAND_OVER_S
+        until = loop.time() + _TRANSFER_S
         self._groups[shard].transfer(None)
         while self._leaders.of(shard) == self._node_id and (left_s := until - loop.time()) > 0:
             await self._leaders.change(shard, left_s)

@@ -53,15 +53,15 @@ def register_stores(metrics: Metrics, stores: Sequence[RocksShard]) -> None:
 
     A scrape reads them from RocksDB on the loop: about a millisecond a shard.
     """
-    levels = [_level(name, text, _BY_SHARD) for name, text in _GAUGES.items()]
-    levels += [_level(name, text, _BY_SHARD, counter=True) for name, text in _COUNTERS.items()]
-    levels += [_level("write_stalls", _STALLS, ("shard", "kind"), counter=True)]
-    levels += [_level(name, text, _BY_LEVEL) for name, text in _PER_LEVEL.items()]
-    levels += [_level("level_file_reads", _READS, _BY_LEVEL, counter=True)]
-    metrics.read_together_at_scrape(levels, lambda: _samples(stores))
+    scraped = [_metric(name, text, _BY_SHARD) for name, text in _GAUGES.items()]
+    scraped += [_metric(name, text, _BY_SHARD, counter=True) for name, text in _COUNTERS.items()]
+    scraped += [_metric("write_stalls", _STALLS, ("shard", "kind"), counter=True)]
+    scraped += [_metric(name, text, _BY_LEVEL) for name, text in _PER_LEVEL.items()]
+    scraped += [_metric("level_file_reads", _READS, _BY_LEVEL, counter=True)]
+    metrics.read_together_at_scrape(scraped, lambda: _samples(stores))
 
 
-def _level(
+def _metric(
     name: str, text: str, labels: tuple[str, ...], *, counter: bool = False
 ) -> ScrapedMetric:
     return ScrapedMetric(

@@ -46,7 +46,7 @@ class TokenBucket:
         shares: The limit is divided among this many buckets; each holds at least one token.
     """
 
-    __slots__ = ("_full", "_gain", "_level", "_seen_ns", "_token")
+    __slots__ = ("_full", "_gain", "_held", "_seen_ns", "_token")
 
     def __init__(self, limit: RateLimit, *, now_ns: int, shares: int = 1) -> None:
         # The unit is one 60-billionth of a token, so a nanosecond adds per_minute units: a minute
@@ -54,7 +54,7 @@ class TokenBucket:
         self._gain = limit.per_minute
         self._token = _MINUTE_NS * shares
         self._full = max(limit.burst * _MINUTE_NS, self._token)
-        self._level = self._full
+        self._held = self._full
         self._seen_ns = now_ns
 
     @property
@@ -65,12 +65,12 @@ class TokenBucket:
     def held(self, now_ns: int) -> int:
         """Return the number of whole tokens now."""
         self._fill(now_ns)
-        return self._level // self._token
+        return self._held // self._token
 
     def full(self, now_ns: int) -> bool:
         """Return whether the bucket is equal to a new one."""
         self._fill(now_ns)
-        return self._level == self._full
+        return self._held == self._full
 
     def take(self, tokens: int, now_ns: int) -> int:
         """Take all the tokens or none.
@@ -84,14 +84,14 @@ class TokenBucket:
         """
         assert 1 <= tokens <= self.capacity, tokens
         self._fill(now_ns)
-        lacking = tokens * self._token - self._level
+        lacking = tokens * self._token - self._held
         if lacking > 0:
             return -(-lacking // self._gain)
-        self._level = -lacking
+        self._held = -lacking
         return 0
 
     def _fill(self, now_ns: int) -> None:
         passed_ns = now_ns - self._seen_ns
         if passed_ns > 0:
-            self._level = min(self._full, self._level + passed_ns * self._gain)
+            self._held = min(self._full, self._held + passed_ns * self._gain)
             self._seen_ns = now_ns

@@ -55,15 +55,15 @@ class AskAll:
         self._node_id = node_id
         self._peers = peers
         self._calls = calls
-        self._offers: dict[str, tuple[type[Any], Callable[[Any], Awaitable[object]]]] = {}
+        self._answers: dict[str, tuple[type[Any], Callable[[Any], Awaitable[object]]]] = {}
 
-    def offer(self, fact: Fact[_Q, _A], answer: Callable[[_Q], Awaitable[_A]]) -> None:
+    def register(self, fact: Fact[_Q, _A], answer: Callable[[_Q], Awaitable[_A]]) -> None:
         """Register this node's answer to the questions for a fact."""
-        self._offers[fact.name] = (fact.question, answer)
+        self._answers[fact.name] = (fact.question, answer)
 
     async def ask(self, fact: Fact[_Q, _A], question: _Q) -> dict[str, _A]:
         """Return the answer of each node that answers in time, this node first."""
-        _, answer = self._offers[fact.name]
+        _, answer = self._answers[fact.name]
         own = msgspec.to_builtins(await answer(question))
         found = {self._node_id: msgspec.convert(own, fact.answer)}
         peers = [peer for peer in self._peers() if peer != self._node_id]
@@ -84,7 +84,7 @@ class AskAll:
         del peer, timeout_s
         try:
             name, plain = msgspec.convert(body, tuple[str, object])
-            form, answer = self._offers[name]
+            form, answer = self._answers[name]
             question = msgspec.convert(plain, form)
         except (msgspec.ValidationError, KeyError) as unknown:
             raise MethodUnknown(f"this release knows no such {method}") from unknown

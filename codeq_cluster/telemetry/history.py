@@ -45,7 +45,7 @@ class Flow(IntEnum):
     FAILED = 3
 
 
-class Level(IntEnum):
+class Depth(IntEnum):
     """Depths, read when a slot ends."""
 
     READY = 0
@@ -55,7 +55,7 @@ class Level(IntEnum):
 
 
 _NO_FLOWS = (0,) * len(Flow)
-_NO_LEVELS = (0,) * len(Level)
+_NO_DEPTHS = (0,) * len(Depth)
 
 
 class Slice(Struct, frozen=True, array_like=True):
@@ -64,22 +64,22 @@ class Slice(Struct, frozen=True, array_like=True):
     Attributes:
         first: Number of the first slot: Unix seconds divided by the step.
         flows: One list a `Flow`, n numbers each.
-        levels: One list a `Level`, n numbers each.
+        depths: One list a `Depth`, n numbers each.
     """
 
     first: int
     flows: list[list[int]]
-    levels: list[list[int]]
+    depths: list[list[int]]
 
 
 class _Track:
     """The history of one name: the current slot, and two rings of ended slots."""
 
-    __slots__ = ("counts", "levels", "minute", "quiet", "rings")
+    __slots__ = ("counts", "depths", "minute", "quiet", "rings")
 
     def __init__(self) -> None:
         self.counts = [*_NO_FLOWS]
-        self.levels: Sequence[int] = _NO_LEVELS
+        self.depths: Sequence[int] = _NO_DEPTHS
         self.minute = [*_NO_FLOWS]
         self.quiet = 0
         self.rings = {step_s: _ring() for step_s in STEPS_S}
@@ -87,13 +87,13 @@ class _Track:
     def end_slot(self, slot: int) -> None:
         """Store the fine slot, and the coarse one if both end."""
         counts = self.counts
-        self.quiet = 0 if any(counts) or any(self.levels) else self.quiet + 1
-        _write(self.rings[FINE_S], slot, counts, self.levels)
+        self.quiet = 0 if any(counts) or any(self.depths) else self.quiet + 1
+        _write(self.rings[FINE_S], slot, counts, self.depths)
         for flow, count in enumerate(counts):
             self.minute[flow] += count
             counts[flow] = 0
         if slot % _FINE_IN_COARSE == _FINE_IN_COARSE - 1:
-            _write(self.rings[COARSE_S], slot // _FINE_IN_COARSE, self.minute, self.levels)
+            _write(self.rings[COARSE_S], slot // _FINE_IN_COARSE, self.minute, self.depths)
             self.minute = [*_NO_FLOWS]
 
 
@@ -162,7 +162,7 @@ class History:
         first = max(since + 1, end - SLOTS, -(-self._begun // per))
         track = self._track(tenant, queue)
         if first >= end:
-            return Slice(end, [[] for _ in Flow], [[] for _ in Level])
+            return Slice(end, [[] for _ in Flow], [[] for _ in Depth])
         rings = _ring() if track is None else track.rings[step_s]
         numbers = [[ring[slot % SLOTS] for slot in range(first, end)] for ring in rings]
         return Slice(first, numbers[: len(Flow)], numbers[len(Flow) :])
@@ -204,7 +204,7 @@ class History:
         first = max(self._begun, self._slot - SLOTS)
         found = {}
         for (owner, queue), track in self._queues.items():
-            dead = track.rings[FINE_S][len(Flow) + Level.DEAD]
+            dead = track.rings[FINE_S][len(Flow) + Depth.DEAD]
             if owner == tenant and newest > first:
                 grown = dead[newest % SLOTS] - dead[first % SLOTS]
                 if grown > 0:
@@ -221,11 +221,11 @@ class History:
                 self._follow((tenant, queue))
         for tenant in totals:
             self._owner(tenant)
-        self._all.levels = [sum(level) for level in zip(_NO_LEVELS, *totals.values(), strict=True)]
+        self._all.depths = [sum(depth) for depth in zip(_NO_DEPTHS, *totals.values(), strict=True)]
         for tenant, track in self._tenants.items():
-            track.levels = totals.get(tenant, _NO_LEVELS)
+            track.depths = totals.get(tenant, _NO_DEPTHS)
         for name, track in self._queues.items():
-            track.levels = found.get(name, _NO_LEVELS)
+            track.depths = found.get(name, _NO_DEPTHS)
 
     async def _depths(self) -> dict[tuple[str, str], list[int]]:
         """Return the depths of each (tenant, queue), read in portions."""
@@ -233,8 +233,8 @@ class History:
         looked_at = 0
         for shard in self._shards():
             for (queue, tenant), counters in tuple(shard.items()):
-                levels = (counters.ready, counters.delayed, counters.leased, counters.dead)
-                _add(found, (tenant, queue), levels)
+                depths = (counters.ready, counters.delayed, counters.leased, counters.dead)
+                _add(found, (tenant, queue), depths)
                 looked_at += 1
                 if looked_at % _AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -276,20 +276,20 @@ class History:
 
 
 def merged(slices: Sequence[Slice]) -> Slice:
-    """Return the sum of several nodes' flows, with the levels of the first.
+    """Return the sum of several nodes' flows, with the depths of the first.
 
     Args:
         slices: At least one, all for the same range; the result has the slots of the first.
     """
     own = slices[0]
-    count = len(own.levels[0])
+    count = len(own.depths[0])
     flows = [[0] * count for _ in Flow]
     for each in slices:
         for total, part in zip(flows, each.flows, strict=True):
             for slot, number in enumerate(part, each.first - own.first):
                 if 0 <= slot < count:
                     total[slot] += number
-    return Slice(own.first, flows, own.levels)
+    return Slice(own.first, flows, own.depths)
 
 
 def _add(totals: dict[_N, list[int]], name: _N, numbers: Sequence[int]) -> None:
@@ -302,11 +302,11 @@ def _add(totals: dict[_N, list[int]], name: _N, numbers: Sequence[int]) -> None:
 
 
 def _ring() -> list[array[int]]:
-    return [array("I", bytes(4 * SLOTS)) for _ in range(len(Flow) + len(Level))]
+    return [array("I", bytes(4 * SLOTS)) for _ in range(len(Flow) + len(Depth))]
 
 
 def _write(
-    rings: Sequence[array[int]], slot: int, flows: Sequence[int], levels: Sequence[int]
+    rings: Sequence[array[int]], slot: int, flows: Sequence[int], depths: Sequence[int]
 ) -> None:
-    for ring, number in zip(rings, (*flows, *levels), strict=True):
+    for ring, number in zip(rings, (*flows, *depths), strict=True):
         ring[slot % SLOTS] = min(number, _COUNT_MAX)

@@ -216,22 +216,22 @@ class Metrics:
             samples: Called on every scrape; yields label values and the value. Must not block.
             counter: Whether the value only grows.
         """
-        level = ScrapedMetric(name=name, text=text, labels=tuple(labels), counter=counter)
+        metric = ScrapedMetric(name=name, text=text, labels=tuple(labels), counter=counter)
         self.read_together_at_scrape(
-            [level], lambda: ((name, values, value) for values, value in samples())
+            [metric], lambda: ((name, values, value) for values, value in samples())
         )
 
     def read_together_at_scrape(
-        self, levels: Sequence[ScrapedMetric], samples: SamplesByName
+        self, scraped: Sequence[ScrapedMetric], samples: SamplesByName
     ) -> None:
         """Register metrics that share one source.
 
         Args:
-            levels: The metrics.
+            scraped: The metrics.
             samples: Called once on every scrape; yields a name, label values and the value. Must
                 not block.
         """
-        self.registry.register(_Source(self, levels, samples))
+        self.registry.register(_Source(self, scraped, samples))
 
     def shard_opened(self, shard: int) -> None:
         """Start a shard's counters at 0, so that a rate includes the first event."""
@@ -272,37 +272,37 @@ class Metrics:
 
 class _Source(Collector):
     def __init__(
-        self, metrics: Metrics, levels: Sequence[ScrapedMetric], samples: SamplesByName
+        self, metrics: Metrics, scraped: Sequence[ScrapedMetric], samples: SamplesByName
     ) -> None:
         self._metrics = metrics
-        self._levels = {level.name: level for level in levels}
+        self._scraped = {each.name: each for each in scraped}
         self._samples = samples
 
     def describe(self) -> Iterator[Metric]:
         """Yield the metrics without reading their source, which is not started at registration."""
-        for level in self._levels.values():
-            yield level.family()
+        for each in self._scraped.values():
+            yield each.family()
 
     def _read(self) -> Iterable[tuple[str, Sequence[str], float]]:
         """Return the samples; none if the source fails, so that a scrape has all others."""
         try:
             return [*self._samples()]
         except Exception:
-            log.exception("a metric cannot be read", extra={"metrics": [*self._levels]})
+            log.exception("a metric cannot be read", extra={"metrics": [*self._scraped]})
             self._metrics.item_failed(Loop.SCRAPE)
             return []
 
     def collect(self) -> Iterator[Metric]:
         """Read the source; add up samples that share a capped label."""
-        totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in self._levels}
+        totals: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in self._scraped}
         for name, values, value in self._read():
             key = tuple(
                 self._metrics.command_label(each) if label == "command" else each
-                for label, each in zip(self._levels[name].labels, values, strict=True)
+                for label, each in zip(self._scraped[name].labels, values, strict=True)
             )
             totals[name][key] = totals[name].get(key, 0.0) + value
-        for name, level in self._levels.items():
-            family = level.family()
+        for name, each in self._scraped.items():
+            family = each.family()
             for key, value in totals[name].items():
                 family.add_metric(key, value)
             yield family

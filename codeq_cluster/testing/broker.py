@@ -23,8 +23,8 @@ from codeq_cluster.client import Client, Leases, Operator, SyncClient, SyncOpera
 from codeq_cluster.config import load
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import NodeSettings
+from codeq_cluster.testing.clock_stepper import ClockStepper
 from codeq_cluster.testing.movable_time import MovableLoop, MovableTime
-from codeq_cluster.testing.passage import Passage
 from codeq_cluster.testing.ports import free_ports
 
 TOKEN: Final = "test-token"  # noqa: S105 - opens a broker that lives as long as a test
@@ -77,14 +77,14 @@ class LocalBroker:
         self._settings = _patient(load(file=file).settings)
         self._time = MovableTime()
         self._thread = threading.Thread(target=self._run, name="codeq broker", daemon=True)
-        self._passage: Future[Passage] = Future()
+        self._stepper: Future[ClockStepper] = Future()
         self._stop = asyncio.Event()
         self._workers: list[Worker] = []
         self._patience_s = patience_s
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._passage.result(START_WITHIN_S)
+        self._stepper.result(START_WITHIN_S)
         return self
 
     def __exit__(
@@ -119,7 +119,7 @@ class LocalBroker:
         by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if by <= timedelta():
             raise ValueError(f"advance by {by}: must be more than nothing")
-        self._wait(self._passage.result().advance(by))
+        self._wait(self._stepper.result().advance(by))
 
     def settle(self) -> None:
         """Return when workers have done everything they can now; the clock does not move.
@@ -128,7 +128,7 @@ class LocalBroker:
             RuntimeError: As for `advance`.
             TimeoutError: They did not come to rest within 30 s.
         """
-        self._wait(self._passage.result().settle())
+        self._wait(self._stepper.result().settle())
 
     def client(self, **options: Any) -> Client:
         """Return a client of the broker; `options` as for `Client`."""
@@ -175,23 +175,23 @@ class LocalBroker:
         """Return an operator for a test without an event loop."""
         return SyncOperator(self.operator(**options))
 
-    def _wait(self, passing: Coroutine[Any, Any, object]) -> None:
+    def _wait(self, waiting: Coroutine[Any, Any, object]) -> None:
         if _within_a_loop():
-            passing.close()
+            waiting.close()
             raise RuntimeError(
                 "time is moved from outside of an event loop, where workers can run meanwhile: "
                 "await asyncio.to_thread(broker.advance, days=7)"
             )
-        asyncio.run_coroutine_threadsafe(passing, self._loop).result()
+        asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
 
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: MovableLoop(self._time)) as runner:
                 runner.run(self._serve())
         except BaseException as error:
-            if self._passage.done():
+            if self._stepper.done():
                 raise
-            self._passage.set_exception(error)  # Raised again in the thread that enters the broker.
+            self._stepper.set_exception(error)  # Raised again in the thread that enters the broker.
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -201,10 +201,10 @@ class LocalBroker:
             async with self.operator(deadline_s=0, discover=False) as operator:
                 while node.missing(in_full=False):  # noqa: ASYNC110, a node tells nobody
                     await asyncio.sleep(_POLL_S)
-                passage = Passage(
+                stepper = ClockStepper(
                     self._time, node, operator, self._workers, patience_s=self._patience_s
                 )
-                self._passage.set_result(passage)
+                self._stepper.set_result(stepper)
                 await self._stop.wait()
         finally:
             await node.stop()

@@ -106,11 +106,11 @@ class Sources:
         async def reported(_nothing: None) -> NodeReport:
             return await report()
 
-        self.gathering.offer(RATES, rates)
-        self.gathering.offer(FLOWS, flows)
-        self.gathering.offer(SLOTS, slots)
-        self.gathering.offer(POLLS, polls)
-        self.gathering.offer(REPORT, reported)
+        self.gathering.register(RATES, rates)
+        self.gathering.register(FLOWS, flows)
+        self.gathering.register(SLOTS, slots)
+        self.gathering.register(POLLS, polls)
+        self.gathering.register(REPORT, reported)
 
     async def rates(self, tenant: str) -> dict[str, list[int]]:
         """Return the flows of the last minute over all nodes, by queue: one number per `Flow`."""

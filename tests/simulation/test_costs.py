@@ -55,7 +55,7 @@ class Costs:
             self._count(group, "_take_turn", "turns", node_id)
             self._count(database, "write", "spills", node_id)
             self._count(node.syncs, "run", "syncs", node_id)
-            self._count(node.executor, "run", "hand-overs to the disk thread", node_id)
+            self._count(node.executor, "run", "jobs of the disk thread", node_id)
             self._count(node.loop, "create_task", "tasks", node_id)
             self._count(node.loop, "call_soon", "deferred calls", node_id)
 
@@ -111,7 +111,7 @@ CREATE = {
     "appends": 2,
     "other Raft messages": 4,
     "syncs": 3,
-    "hand-overs to the disk thread": 0,
+    "jobs of the disk thread": 0,
     "spills": 3,
     "calls": 0,
     "Python calls": 850,
@@ -226,7 +226,7 @@ def test_a_quiet_cluster_does_little(brokers: SimBrokers) -> None:
             "turns": 3 * beats + 3,
             "other Raft messages": 4 * beats + 4,
             "syncs": 0,
-            "hand-overs to the disk thread": 0,
+            "jobs of the disk thread": 0,
             "spills": 0,
             "tasks": 0,
         },

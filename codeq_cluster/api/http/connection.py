@@ -44,7 +44,7 @@ _CROWDED = not_applied(503, "too many unfinished requests", "overloaded")
 _HEAD_TOO_LARGE = ApiError(431, f"request head exceeds {HEAD_BYTES_MAX} bytes", "head-too-large")
 
 
-class Door(Protocol):
+class AcceptingServer(Protocol):
     """The server that accepted the connection."""
 
     @property
@@ -95,7 +95,7 @@ class HttpConnection(web.RequestHandler):
         manager: web.Server,
         *,
         loop: asyncio.AbstractEventLoop,
-        server: Door,
+        server: AcceptingServer,
         place: Place | None,
         limits: LimitSettings,
         metrics: Metrics,

@@ -60,7 +60,7 @@ class Listener:
         self._admitted = admitted
         self._handshake_s = handshake_s
         self._shutdown_s = shutdown_s
-        self._doors: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
         self._again: dict[socket.socket, asyncio.TimerHandle] = {}
         self._admitting: set[asyncio.Task[None]] = set()
         self._tasks = Background()
@@ -75,52 +75,56 @@ class Listener:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, *_, address in dict.fromkeys(found):
-                door = socket.create_server((str(address[0]), port), family=family, backlog=backlog)
-                door.setblocking(False)
-                self._doors.append(door)
-                port = door.getsockname()[1]
+                listening = socket.create_server(
+                    (str(address[0]), port), family=family, backlog=backlog
+                )
+                listening.setblocking(False)
+                self._sockets.append(listening)
+                port = listening.getsockname()[1]
         except OSError:
-            for door in self._doors:
-                door.close()
-            self._doors.clear()
+            for listening in self._sockets:
+                listening.close()
+            self._sockets.clear()
             raise
-        for door in self._doors:
-            self._watch(door)
+        for listening in self._sockets:
+            self._watch(listening)
         return port
 
     async def close(self) -> None:
         """Serve the connections accepted so far, refuse later ones, and end every handshake."""
         loop = asyncio.get_running_loop()
-        for door in self._doors:
-            self._accept(door)
-            again = self._again.pop(door, None)
+        for listening in self._sockets:
+            self._accept(listening)
+            again = self._again.pop(listening, None)
             if again is None:
-                loop.remove_reader(door)
+                loop.remove_reader(listening)
             else:
                 again.cancel()
-            door.close()
-        self._doors.clear()
+            listening.close()
+        self._sockets.clear()
         await asyncio.gather(*self._admitting, return_exceptions=True)
         await self._tasks.stop()
 
-    def _watch(self, door: socket.socket) -> None:
-        self._again.pop(door, None)
-        asyncio.get_running_loop().add_reader(door, self._accept, door)
+    def _watch(self, listening: socket.socket) -> None:
+        self._again.pop(listening, None)
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
-    def _accept(self, door: socket.socket) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTS_AT_ONCE):
             try:
-                accepted, peer = door.accept()
+                accepted, peer = listening.accept()
             except BlockingIOError:
                 return
             except ConnectionError:  # the client disconnected before it was accepted
                 continue
             except OSError as error:
                 log.error("no connection can be accepted", extra={"reason": str(error)})  # noqa: TRY400 - it is the machine's state
-                if door not in self._again:
+                if listening not in self._again:
                     loop = asyncio.get_running_loop()
-                    loop.remove_reader(door)
-                    self._again[door] = loop.call_later(_ACCEPT_AGAIN_S, self._watch, door)
+                    loop.remove_reader(listening)
+                    self._again[listening] = loop.call_later(
+                        _ACCEPT_AGAIN_S, self._watch, listening
+                    )
                 return
             accepted.setblocking(False)
             self._take_in(accepted, self._enter(peer))

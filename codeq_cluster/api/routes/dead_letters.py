@@ -271,7 +271,7 @@ async def dead_letter(call: Call) -> HttpAnswer[TaskAndResult]:
     if answer is None or not _died_in(answer[0], queue):
         raise TASK_NOT_FOUND
     found, ended = answer
-    assert ended is not None, "a dead letter stands without its result"
+    assert ended is not None, "a dead letter has no result"
     task = task_view(found.task, found.payload, shards=call.services.settings.shards)
     return reply(TaskAndResult(task, result_view(ended)))
 

@@ -73,10 +73,10 @@ class Batch:
         tasks: The newest state of every changed task; None if it is deleted.
         operations: Operations whose callers wait for this batch.
         rows_bytes: Estimate of the entry's size, never too low.
-        payload: The encoded entry, once handed over.
-        clock_ms: The clock of its last decision, once handed over.
+        payload: The encoded entry, once taken.
+        clock_ms: The clock of its last decision, once taken.
         seq: The last sequence number drawn by then.
-        taken_at: When it was handed over, seconds of the loop's clock.
+        taken_at: When the group took it, seconds of the loop's clock.
     """
 
     ordinal: int

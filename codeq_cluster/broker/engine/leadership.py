@@ -7,8 +7,8 @@ entry. When that entry is applied, the batch's callers are answered.
 - Nothing is answered before its batch is applied here, and batches are applied in order. An answer
   without changes may rest on decisions that are not applied yet, so it waits for all of them. If
   its own batch has no rows, it also waits for a read index.
-- When the leadership ends, its view is dropped with it. Batches already handed to the group are
-  *outcome unknown*; batches not handed over were certainly not done.
+- When the leadership ends, its view is dropped with it. Batches that the group took are
+  *outcome unknown*; batches that it did not take were certainly not done.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Leadership:
         return None
 
     def sent(self, term: int, payload: bytes) -> entries.Entry | None:
-        """Return the content of the next entry if this leadership handed it over."""
+        """Return the content of the next entry if it is of this leadership."""
         if self._sent and self.term == term:
             batch = self._sent[0]
             if batch.payload == payload:

@@ -103,7 +103,7 @@ class Queries:
         task = records.decode_task(record)
         if task.tenant != tenant:
             return None  # Another tenant's task does not exist for this one.
-        assert payload is not None, "a task stands without its payload"
+        assert payload is not None, "a task has no payload"
         found = FoundTask(task, payload.decode(), shard, rows.applied_index)
         return found, None if ended is None else records.decode_result(ended)
 

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
-from codeq_cluster.telemetry.history import FINE_S, STEPS_S, Flow, Level
+from codeq_cluster.telemetry.history import FINE_S, STEPS_S, Depth, Flow
 from codeq_cluster.ui.sources import Sources
 
 
@@ -58,8 +58,8 @@ async def series(
         started=found.flows[Flow.STARTED],
         completed=found.flows[Flow.COMPLETED],
         failed=found.flows[Flow.FAILED],
-        ready=found.levels[Level.READY],
-        delayed=found.levels[Level.DELAYED],
-        in_progress=found.levels[Level.IN_PROGRESS],
-        dlq=found.levels[Level.DEAD],
+        ready=found.depths[Depth.READY],
+        delayed=found.depths[Depth.DELAYED],
+        in_progress=found.depths[Depth.IN_PROGRESS],
+        dlq=found.depths[Depth.DEAD],
     )

@@ -55,7 +55,7 @@ def raft() -> Board:
         "Time of an entry, 99 of 100",
         (quantile(0.99, "codeq_raft_commit_seconds", "shard", **_MINE), "shard {{shard}}"),
         unit="s",
-        about="From its hand-over to its application, on the leader.",
+        about="From the turn that took it to its application, on the leader.",
     )
     board.graph(
         "Time of a sync",

@@ -304,7 +304,7 @@ async def test_a_leadership_is_transferred_and_all_are_rebalanced(
             await window.page.keyboard.press("Escape")  # Escape closes the dialog, if one is open.
         await window.shows("1 by n2", within="dialog")
         await window.click("Rebalance", within="dialog")
-        await window.shows("handed over", within="#toasts")
+        await window.shows("transferred", within="#toasts")
         await window.page.wait_for_selector("tr[data-key='1'] .chip.lead:has-text('n2')")
 
         assert await window.page.get_by_role("button", name="Rebalance").is_disabled()

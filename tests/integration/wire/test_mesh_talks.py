@@ -360,7 +360,7 @@ async def test_a_stopped_mesh_leaves_nothing(nodes: Nodes) -> None:
 
 
 async def test_messages_queued_before_a_stop_are_still_sent(nodes: Nodes) -> None:
-    """Messages of a node that hands over its leaderships and stops arrive."""
+    """Messages of a node that transfers its leaderships and stops arrive."""
     one, two = await nodes.started("n1", "n2")
     for number in range(100):
         one.running.send("n2", 0, pack({"number": number}))

@@ -78,7 +78,7 @@ class Stage:
         self.told.append(len(self.reasons()))
 
     async def _transfer_all(self) -> None:
-        self.story.append("hand over")
+        self.story.append("transfer")
 
     def reasons(self) -> dict[int, OutageReason]:
         """Return the reason of each replica that is out."""
@@ -108,7 +108,7 @@ async def test_all_step_back_below_the_reserve_and_return_well_above_it() -> Non
     stage = Stage()
     stage.free = 255 * MIB
 
-    assert ["hand over", "0 out", "1 out"] == await stage.later()
+    assert ["transfer", "0 out", "1 out"] == await stage.later()
     assert {0: OutageReason.DISK_FULL, 1: OutageReason.DISK_FULL} == stage.reasons()
     assert "255 MiB are free below /data, store.minFreeBytes is 256 MiB" == (
         stage.disk_guard.out[0].text
@@ -298,7 +298,7 @@ async def test_a_state_that_differs_on_a_full_disk_is_withdrawn_too() -> None:
     stage.disk_guard.diverged(1, 77)
     stage.free = 0
 
-    assert ["hand over", "0 out", "1 out"] == await stage.later()
+    assert ["transfer", "0 out", "1 out"] == await stage.later()
     assert not stage.disk_guard.diverged(1, 78)
     stage.free = 1000 * MIB
     assert ["0 back", "1 back"] == await stage.later()

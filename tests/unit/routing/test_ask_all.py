@@ -57,7 +57,7 @@ def cluster(*nodes: str) -> Link:
     link = Link()
     for node in nodes:
         link.nodes[node] = AskAll(node_id=node, peers=lambda: nodes, calls=link)
-        link.nodes[node].offer(LOAD, answers(node))
+        link.nodes[node].register(LOAD, answers(node))
     return link
 
 
@@ -97,7 +97,7 @@ async def test_a_node_of_another_release_is_left_out() -> None:
         return [question]
 
     link.nodes["n2"] = AskAll(node_id="n2", peers=list, calls=link)
-    link.nodes["n3"].offer(Fact("load", str, list[str]), another)
+    link.nodes["n3"].register(Fact("load", str, list[str]), another)
 
     assert {"n1"} == (await link.nodes["n1"].ask(LOAD, "now")).keys()
 

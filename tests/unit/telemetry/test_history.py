@@ -71,10 +71,10 @@ async def test_depths_are_those_at_the_end_of_a_slot_over_all_shards() -> None:
     story.shards = [{}, {("render", "acme"): Counters(dead=5)}]
     await story.pass_by()
 
-    assert [[11, 0], [22, 0], [33, 0], [44, 0]] == story.flows("acme", "resize").levels
-    assert [[11, 0], [22, 0], [33, 0], [44, 5]] == story.flows("acme").levels
-    assert [[7, 0], [0, 0], [0, 0], [0, 0]] == story.flows("").levels
-    assert [[18, 0], [22, 0], [33, 0], [44, 5]] == story.flows(None).levels
+    assert [[11, 0], [22, 0], [33, 0], [44, 0]] == story.flows("acme", "resize").depths
+    assert [[11, 0], [22, 0], [33, 0], [44, 5]] == story.flows("acme").depths
+    assert [[7, 0], [0, 0], [0, 0], [0, 0]] == story.flows("").depths
+    assert [[18, 0], [22, 0], [33, 0], [44, 5]] == story.flows(None).depths
 
 
 async def test_a_page_gets_the_slots_it_has_not_got_and_no_unfinished_ones() -> None:
@@ -222,7 +222,7 @@ async def test_a_queue_that_has_long_been_quiet_makes_room() -> None:
     await story.pass_by()
 
     assert QUEUES_MAX - 1 == len(story.history.rates("acme"))
-    assert 1 == story.flows("acme", "q0").levels[0][-1]
+    assert 1 == story.flows("acme", "q0").depths[0][-1]
 
 
 @pytest.mark.parametrize(
@@ -242,4 +242,4 @@ def test_nodes_counts_are_added_up_slot_by_slot(
     own = Slice(FIRST, [[10, 20, 30]] * len(Flow), [[1, 2, 3]] * 4)
     other = Slice(first, [counted] * len(Flow), [[9] * len(counted)] * 4)
 
-    assert Slice(FIRST, [expected] * len(Flow), own.levels) == merged([own, other])
+    assert Slice(FIRST, [expected] * len(Flow), own.depths) == merged([own, other])

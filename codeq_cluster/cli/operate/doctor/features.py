@@ -1,4 +1,4 @@
-"""Offers: checks of what a node accepts beside tasks: artifacts and webhooks."""
+"""Features: checks of what a node accepts beside tasks: artifacts and webhooks."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _artifacts(name: str, settings: ArtifactSettings) -> Finding:
 
 def _data(settings: NodeSettings) -> list[Finding]:
     path = settings.data_dir
-    place = _standing(path)
+    place = _nearest_existing(path)
     if not _writable(path):
         todo = f"let this user write to {place}, or run this as the node's user"
         return [fail("data", str(path), "this user may not write there", todo)]
@@ -124,9 +124,9 @@ def _certificates(settings: NodeSettings) -> list[Finding]:
 
 
 def _writable(path: Path) -> bool:
-    return os.access(_standing(path), os.W_OK | os.X_OK)
+    return os.access(_nearest_existing(path), os.W_OK | os.X_OK)
 
 
-def _standing(path: Path) -> Path:
+def _nearest_existing(path: Path) -> Path:
     """Return the directory, or its nearest parent that exists."""
     return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())

@@ -54,7 +54,7 @@ export function open({ follow }) {
     const voters = row.replicas.filter((each) => each.voter && each.node !== row.leader);
     let to = "";
     const done = await ask({
-      title: `Hand over the leadership of shard ${row.shard}?`,
+      title: `Transfer the leadership of shard ${row.shard}?`,
       button: "Transfer",
       body: [
         h("p", {}, `${row.leader || "Nobody"} leads it. Requests for it wait for a moment. ${row.preferred || "The preferred node"} takes it back after a while, as long as it is up to date.`),
@@ -70,7 +70,7 @@ export function open({ follow }) {
   async function rebalance() {
     const astray = misplaced();
     const sure = await confirm({
-      title: `Hand over ${plural(astray.length, "leadership")}?`,
+      title: `Transfer ${plural(astray.length, "leadership")}?`,
       text: "Each of these shards is to be led by the node that should lead it: " + astray.map((row) => `${row.shard} by ${row.preferred}`).join(", ") + ".",
       button: "Rebalance",
     });
@@ -84,7 +84,7 @@ export function open({ follow }) {
         failed(new Error(`Shard ${row.shard} is not led by ${row.preferred}: ${failure.message}`));
       }
     }
-    toast(`${plural(moved, "leadership")} handed over`);
+    toast(`${plural(moved, "leadership")} transferred`);
     feed.refresh();
   }
 

@@ -16,7 +16,7 @@ const FLOWS = [
   { name: "completed", label: "Completed", kind: "completed" },
   { name: "failed", label: "Failed", kind: "failed" },
 ];
-const LEVELS = [
+const DEPTHS = [
   { name: "ready", label: "Ready", kind: "ready" },
   { name: "inProgress", label: "In progress", kind: "in-progress" },
   { name: "delayed", label: "Delayed", kind: "delayed" },
@@ -27,16 +27,16 @@ const LEVELS = [
 export function charts(step, onstep) {
   const ring = new Ring();
   const flows = chart({ title: "Tasks a second", lines: FLOWS, scale: (slot, seconds) => slot / seconds, unit: "/s" });
-  const levels = chart({ title: "Tasks by state", lines: LEVELS });
+  const depths = chart({ title: "Tasks by state", lines: DEPTHS });
   const range = h("select", { "aria-label": "Time shown", onchange: (event) => onstep(Number(event.target.value)) },
     h("option", { value: 5, selected: step === 5 }, "15 minutes"), h("option", { value: 60, selected: step === 60 }, "3 hours"));
   return {
     range,
-    node: h("div.columns", {}, card("Throughput", flows.node, { aside: flows.legend }), card("Depth", levels.node, { aside: levels.legend })),
+    node: h("div.columns", {}, card("Throughput", flows.node, { aside: flows.legend }), card("Depth", depths.node, { aside: depths.legend })),
     take(series) {
       ring.take(series);
       flows.draw(ring);
-      levels.draw(ring);
+      depths.draw(ring);
     },
   };
 }

@@ -1,4 +1,4 @@
-"""Passage: advances a broker's clock so that everything due on the way happens in order."""
+"""Clock stepper: advances a broker's clock, and stops at each instant at which work is due."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _QUIET_S = 0.05
 _Fetch = Callable[..., Awaitable[Page]]
 
 
-class Passage:
+class ClockStepper:
     """Advances the clock of one node; runs in the node's own event loop.
 
     Args:
