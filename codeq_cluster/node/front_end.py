@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codeq_cluster.api.app import make_app
+from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.services import (
+    CallerShares,
+    ClusterServices,
+    RequestTelemetry,
+    Services,
+)
 from codeq_cluster.api.server import HttpServer
 from codeq_cluster.auth import Authenticator
 from codeq_cluster.backup.job import BackupJobs
@@ -81,20 +88,28 @@ class FrontEnd:
             allow_private=settings.webhooks.allow_private,
             lookup=DnsResolver(threads_max=_NAMES_AT_ONCE).addresses,
         )
+        shares = CallerShares(settings, parts.calls.quotas)
         app = make_app(
-            self._broker(),
-            authenticator,
-            settings,
-            base.metrics,
-            quotas=parts.calls.quotas,
-            tracing=base.tracing,
-            targets=targets,
-            cluster=parts.calls.transfers,
-            members=parts.members.members,
-            polls=polls,
-            artifacts=None if self.files is None else self.files.kept,
-            backups=self._backups(),
-            now_ms=base.clock.wall_ms,
+            Services(
+                broker=self._broker(),
+                authenticator=authenticator,
+                settings=settings,
+                now_ms=base.clock.wall_ms,
+                shares=shares,
+                telemetry=RequestTelemetry(
+                    metrics=base.metrics,
+                    access_log=AccessLog(settings.access_log, shares.callers),
+                    tracing=base.tracing,
+                ),
+                cluster=ClusterServices(
+                    transfers=parts.calls.transfers,
+                    members=parts.members.members,
+                    backups=self._backups(),
+                ),
+                polls=polls,
+                targets=targets,
+                artifacts=None if self.files is None else self.files.kept,
+            )
         )
         mount(app, self._page_sources(polls))
         return HttpServer(

@@ -83,7 +83,7 @@ class LoginRoutes:
             session, sealed = await self._sessions.begin(token)
         except AccessRefused as refused:
             if refused.status == 401:
-                wait_s = self._throttle.failed(site(call.services.callers.of(call.request)))
+                wait_s = self._throttle.failed(site(call.services.shares.callers.of(call.request)))
                 if wait_s:
                     raise _too_often(wait_s) from refused
             raise

@@ -114,7 +114,7 @@ class LiveViews:
                 await response.write(b": nothing new\n\n")
                 spoke_s = loop.time()
             try:
-                with call.services.waits.waiting():
+                with call.services.shares.waits.waiting():
                     await asyncio.sleep(LOOK_S)
             except WaitEnded:
                 return

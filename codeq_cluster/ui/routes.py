@@ -88,7 +88,7 @@ def mount(app: web.Application, sources: Sources) -> None:
     """Add the page to a node's application."""
     services = app[SERVICES]
     sessions = Sessions(
-        services.authenticator, services.settings, services.callers, services.now_ms
+        services.authenticator, services.settings, services.shares.callers, services.now_ms
     )
     assets = Assets()
     entry = LoginRoutes(sessions, time.monotonic_ns)

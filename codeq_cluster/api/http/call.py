@@ -1,36 +1,20 @@
-"""Call: one request on its way through a handler, and the services a handler may use."""
+"""Call: one request on its way through a handler."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from aiohttp import web
 
-from codeq_cluster.api.http.access_log import AccessLog
-from codeq_cluster.api.http.bodies import Bodies
-from codeq_cluster.api.http.callers import Callers, told
+from codeq_cluster.api.http.callers import told
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_CONSISTENCY, no_integer
-from codeq_cluster.api.http.strangers import Strangers
-from codeq_cluster.api.http.waits import Waits
+from codeq_cluster.api.http.services import Services
 from codeq_cluster.api.http.whole_requests import Whole
-from codeq_cluster.artifacts import ArtifactStore
-from codeq_cluster.auth import Authenticator, Identity
-from codeq_cluster.backup.job import BackupJobs
-from codeq_cluster.broker.polls import Polls
-from codeq_cluster.broker.service import Broker
+from codeq_cluster.auth import Identity
 from codeq_cluster.core.bounds import COMMAND
-from codeq_cluster.fair_shares import FairShares
-from codeq_cluster.membership.service import MembershipService
-from codeq_cluster.ratelimit.limiter import RateLimiter
 from codeq_cluster.ratelimit.token_bucket import Scope
-from codeq_cluster.routing.leadership import LeadershipTransfers
-from codeq_cluster.settings import NodeSettings
-from codeq_cluster.telemetry import Metrics
-from codeq_cluster.telemetry.tracing import Tracing
-from codeq_cluster.webhooks.ssrf_guard.targets import Targets
 
 # The `consistency` parameter of the query string, and its default.
 CONSISTENCY = "consistency"
@@ -40,41 +24,6 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 
 # A request as a handler gets it: from aiohttp, or read in one piece.
 Asked = web.Request | Whole
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """The services shared by the handlers of one node.
-
-    Attributes:
-        now_ms: Wall clock for values that are only shown, Unix milliseconds.
-        bodies: The room for bodies, a share a tenant.
-        imports: The parts of imports in memory, a share a tenant.
-        polls: The workers that have claimed on this node.
-        artifacts: The artifact store; None when there is none.
-        backups: The backups this node takes; None when it has no place for them.
-        tracing: Makes the spans of requests; None for none.
-    """
-
-    broker: Broker
-    authenticator: Authenticator
-    settings: NodeSettings
-    metrics: Metrics
-    now_ms: Callable[[], int]
-    waits: Waits
-    access_log: AccessLog
-    callers: Callers
-    quotas: RateLimiter
-    targets: Targets
-    cluster: LeadershipTransfers
-    members: MembershipService
-    strangers: Strangers
-    bodies: Bodies
-    imports: FairShares
-    polls: Polls
-    artifacts: ArtifactStore | None = None
-    backups: BackupJobs | None = None
-    tracing: Tracing | None = None
 
 
 class Call:
@@ -141,7 +90,7 @@ class Call:
 
     def most(self, scope: Scope) -> int | None:
         """Return the most that one request of the caller's tenant can cost, None for no bound."""
-        return self.services.quotas.most(scope, self.identity.tenant)
+        return self.services.shares.quotas.most(scope, self.identity.tenant)
 
     async def spend(self, scope: Scope, operation: str, cost: int = 1) -> None:
         """Count the request against the rate limit of the caller's tenant.
@@ -149,7 +98,7 @@ class Call:
         Raises:
             LimitExceeded: The request is over the limit; answered 429.
         """
-        quotas = self.services.quotas
+        quotas = self.services.shares.quotas
         if scope not in quotas.unlimited:
             await quotas.spend(scope, operation, self.identity.tenant, cost)
 

@@ -19,14 +19,7 @@ from aiohttp import web
 from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer
 from codeq_cluster.api.http.bodies import result_bytes_max
-from codeq_cluster.api.http.call import (
-    CONSISTENCY,
-    LINEARIZABLE,
-    Asked,
-    Call,
-    Services,
-    authorization,
-)
+from codeq_cluster.api.http.call import CONSISTENCY, LINEARIZABLE, Asked, Call, authorization
 from codeq_cluster.api.http.callers import is_served, told
 from codeq_cluster.api.http.errors import (
     ApiError,
@@ -37,6 +30,7 @@ from codeq_cluster.api.http.errors import (
     from_failure,
 )
 from codeq_cluster.api.http.refusals import NEVER_STALE
+from codeq_cluster.api.http.services import Services
 from codeq_cluster.api.http.strangers import BODY_BYTES_MAX, Strangers
 from codeq_cluster.api.http.whole_requests import Whole
 from codeq_cluster.auth import Access, AccessRefused, Authenticator, Identity
@@ -114,8 +108,8 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
     known = partial(services.authenticator.known, access=access, scope=route.scope)
     recognised = _nobody if services.settings.allowed_hosts else known
     handler = _with_body(route, services) if unreadable else route.handler
-    observe = services.metrics.http.observe
-    access_log = services.access_log
+    observe = services.telemetry.metrics.http.observe
+    access_log = services.telemetry.access_log
     monotonic = time.monotonic
 
     async def handle(asked: Asked) -> web.StreamResponse | HttpAnswer[Any]:
@@ -165,7 +159,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
             response.headers["X-Request-Id"] = request_id
         return response
 
-    tracing = services.tracing
+    tracing = services.telemetry.tracing
     # Open routes are not traced: probes and scrapers would bury all other spans.
     return handle if tracing is None or access is Access.OPEN else _traced(route, handle, tracing)
 
@@ -208,7 +202,7 @@ def _admission(route: Route, services: Services, admit: Admitting | None) -> _Ad
     admitted = (
         cast("_AdmittingAny", admit)
         if admit
-        else _by_token(route, services.authenticator, services.strangers)
+        else _by_token(route, services.authenticator, services.shares.strangers)
     )
     hosts = services.settings.allowed_hosts
     return _at_its_host(admitted, hosts) if hosts else admitted
@@ -251,7 +245,8 @@ def _by_token(route: Route, authenticator: Authenticator, strangers: Strangers) 
 
 def _with_body(route: Route, services: Services) -> Handler:
     """Return a handler that reads its body within its caller's share of a room."""
-    bodies, strangers, settings = services.bodies, services.strangers, services.settings
+    bodies, strangers = services.shares.bodies, services.shares.strangers
+    settings = services.settings
     bytes_max = result_bytes_max(settings) if route.large else settings.limits.max_body_bytes
 
     async def handle(call: Call) -> web.StreamResponse | HttpAnswer[Any]:

@@ -148,9 +148,9 @@ async def backup(call: Call) -> HttpAnswer[BackupView]:
 
 
 def _of(call: Call) -> BackupJobs:
-    if call.services.backups is None:
+    if call.services.cluster.backups is None:
         raise NO_PLACE
-    return call.services.backups
+    return call.services.cluster.backups
 
 
 def _progress(progress: Progress) -> BackupView:

@@ -287,7 +287,7 @@ async def transfer(call: Call) -> HttpAnswer[Transferred]:
     voters = {peer.id for peer in status.peers if peer.voter} | {status.self_id}
     if to and to not in voters:
         raise NO_SUCH_NODE
-    done = await call.services.cluster.transfer(shard, to, timeout_s=call.timeout_s)
+    done = await call.services.cluster.transfers.transfer(shard, to, timeout_s=call.timeout_s)
     if done.leader == done.before and to != done.before:
         # The peer is away or too far behind, there is no other, or another transfer is in progress.
         raise NOT_TRANSFERRED

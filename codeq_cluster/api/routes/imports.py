@@ -26,8 +26,6 @@ from codeq_cluster.core.faults import fault, new_item_fault
 from codeq_cluster.core.items import KIND_OF, audit_id, audit_ms
 from codeq_cluster.core.outcomes import Imported
 
-AT_ONCE = 4  # Parts on one node: reading and decoding hold several copies of each.
-
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
 INVALID_BACKUP = bad_request("invalid 'backup' (use the id of the backup)", "invalid-query")
@@ -148,7 +146,7 @@ async def take(call: Call) -> HttpAnswer[ImportView]:
     forget_keys, dry_run = _FORGET_KEYS.flag(call), _DRY_RUN.flag(call)
     most = import_bytes_max(call.services.settings.raft.entry_bytes_max)
     tenant = call.identity.tenant
-    with call.services.imports.one(tenant), call.services.bodies.of(tenant) as body:
+    with call.services.shares.imports.one(tenant), call.services.shares.bodies.of(tenant) as body:
         sent = await body.read(call.request, _UNREADABLE, bytes_max=most)
         arrivals = await asyncio.to_thread(checked, bytes(sent))
         outcome = await call.services.broker.importer.take(

@@ -288,7 +288,7 @@ async def _change(
 
 
 async def _ask(call: Call, change: Expect | Dismiss | Raise, *, dry: bool) -> list[Effect]:
-    members, timeout_s = call.services.members, call.timeout_s
+    members, timeout_s = call.services.cluster.members, call.timeout_s
     effects = [
         await members.change(shard, change, timeout_s=timeout_s, dry=dry)
         for shard in range(call.services.settings.shards)

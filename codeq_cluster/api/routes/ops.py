@@ -77,7 +77,7 @@ async def readyz(call: Call) -> HttpAnswer[Word] | HttpAnswer[NotReady]:
 async def metrics(call: Call) -> web.Response:
     """Return the node's metrics as Prometheus text."""
     return web.Response(
-        body=await call.services.metrics.scrapes.text(),
+        body=await call.services.telemetry.metrics.scrapes.text(),
         headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
     )
 

@@ -141,7 +141,7 @@ async def result(call: Call) -> HttpAnswer[TaskAndResult]:
             call.identity.tenant,
             task_id,
             wait_s=max(0.0, wait_s - EARLY_S),
-            place=partial(call.services.waits.in_place, call.identity),
+            place=partial(call.services.shares.waits.in_place, call.identity),
             stale=stale,
             timeout_s=call.timeout_s,
         )

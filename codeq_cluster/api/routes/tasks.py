@@ -392,7 +392,7 @@ def _backoff(policy: str | None) -> str:
 
 
 def _trace(call: Call) -> tuple[str, str]:
-    headers, tracing = call.headers, call.services.tracing
+    headers, tracing = call.headers, call.services.telemetry.tracing
     trace_parent = headers.get("traceparent", "")
     # A malformed parent is ignored, as the standard demands.
     if not trace_parent or not bounds.TRACE_PARENT.fullmatch(trace_parent):

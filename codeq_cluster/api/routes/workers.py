@@ -320,7 +320,7 @@ async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:
             count=count,
             lease_ms=lease_ms,
             wait_s=max(0.0, wait_s - EARLY_S),
-            place=partial(services.waits.in_place, identity),
+            place=partial(services.shares.waits.in_place, identity),
             timeout_s=call.timeout_s,
             worker_name=name,
         )
@@ -393,7 +393,7 @@ def lease_token(call: Call, in_body: int | None, error: ApiError = _INVALID) -> 
 
 def _trace(call: Call, claimed: Claimed) -> None:
     """Record the delivery in the trace of each task."""
-    tracing = call.services.tracing
+    tracing = call.services.telemetry.tracing
     if tracing is None:
         return
     for task in claimed.tasks:

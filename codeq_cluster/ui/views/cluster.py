@@ -101,7 +101,7 @@ async def look(call: Call, sources: Sources) -> ClusterLook:
         level=max(shard.level for shard in shards),
         nodes=_nodes(shards, reports),
         shards=[_shard(shard, reports) for shard in shards],
-        backups=call.services.backups is not None,
+        backups=call.services.cluster.backups is not None,
     )
 
 

@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from codeq_cluster.api.app import make_app
+from codeq_cluster.api.http.services import Services
 from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
 from codeq_cluster.settings import (
@@ -209,8 +210,8 @@ async def created(directory: Path) -> AsyncIterator[World]:
     )
     made: list[web.Application] = []
 
-    def kept(*arguments: Any, **named: Any) -> web.Application:
-        made.append(make_app(*arguments, **named))
+    def kept(services: Services) -> web.Application:
+        made.append(make_app(services))
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:

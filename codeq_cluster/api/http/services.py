@@ -1,0 +1,101 @@
+"""Services: what the handlers of one node may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from codeq_cluster.api.http.access_log import AccessLog
+from codeq_cluster.api.http.bodies import Bodies
+from codeq_cluster.api.http.callers import Callers
+from codeq_cluster.api.http.strangers import Strangers
+from codeq_cluster.api.http.waits import Waits
+from codeq_cluster.artifacts import ArtifactStore
+from codeq_cluster.auth import Authenticator
+from codeq_cluster.backup.job import BackupJobs
+from codeq_cluster.broker.polls import Polls
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.fair_shares import FairShares
+from codeq_cluster.membership.service import MembershipService
+from codeq_cluster.ratelimit.limiter import RateLimiter
+from codeq_cluster.routing.leadership import LeadershipTransfers
+from codeq_cluster.settings import NodeSettings
+from codeq_cluster.telemetry import Metrics
+from codeq_cluster.telemetry.tracing import Tracing
+from codeq_cluster.webhooks.ssrf_guard.targets import Targets
+
+_IMPORTS_AT_ONCE = 4  # Parts on one node: reading and decoding hold several copies of each.
+
+
+class CallerShares:
+    """What callers of one node may take, each at most a share.
+
+    Args:
+        quotas: Enforces the rate limits.
+
+    Attributes:
+        callers: Tells them apart by their addresses.
+        waits: The requests that wait for something.
+        strangers: What is taken before a token is verified.
+        bodies: The room for bodies, a share a tenant.
+        imports: The parts of imports in memory, a share a tenant.
+    """
+
+    def __init__(self, settings: NodeSettings, quotas: RateLimiter) -> None:
+        self.quotas = quotas
+        self.callers = Callers(settings.proxies)
+        self.waits = Waits(settings.limits)
+        self.strangers = Strangers(settings.limits, self.callers)
+        self.bodies = Bodies(settings)
+        self.imports = FairShares(_IMPORTS_AT_ONCE, name="the room for imports")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTelemetry:
+    """What is recorded of each request.
+
+    Attributes:
+        tracing: Makes the spans; None for none.
+    """
+
+    metrics: Metrics
+    access_log: AccessLog
+    tracing: Tracing | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterServices:
+    """What operators change.
+
+    Attributes:
+        transfers: Knows the leaders of the shards, and transfers leaderships.
+        members: Knows and changes the members.
+        backups: The backups this node takes; None when it has no place for them.
+    """
+
+    transfers: LeadershipTransfers
+    members: MembershipService
+    backups: BackupJobs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The services shared by the handlers of one node, which starts and stops them.
+
+    Attributes:
+        now_ms: Wall clock for values that are only shown, Unix milliseconds.
+        polls: The workers that have claimed on this node.
+        targets: Decides which URLs may be registered.
+        artifacts: The artifact store; None when there is none.
+    """
+
+    broker: Broker
+    authenticator: Authenticator
+    settings: NodeSettings
+    now_ms: Callable[[], int]
+    shares: CallerShares
+    telemetry: RequestTelemetry
+    cluster: ClusterServices
+    polls: Polls
+    targets: Targets
+    artifacts: ArtifactStore | None = None
