@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -44,6 +45,7 @@ _SILENT_S_MAX: Final = 60.0  # Two claims that wait for the longest time.
 H = TypeVar("H", bound=Callable[..., Any])
 
 
+@dataclass(eq=False, repr=False)
 class Worker:
     """A worker for one cluster; runs once.
 
@@ -52,79 +54,73 @@ class Worker:
     task. The return value of a handler is the task's result; None means an empty object. `Fail`
     fails the task for good; `Retry` and any other exception return it to the queue. Handlers must
     tolerate that a task is delivered more than once.
+
+    Attributes:
+        urls: Base URLs of nodes, at least one, the preferred ones first.
+        token: A worker's token.
+        name: By which people tell workers apart. What is given, of A-Za-z0-9._- and at most 40
+            characters, stands before the host and the process.
+        concurrency: Tasks handled at once, at least 1.
+        lease_s: The length of a lease, at least 3; after that long a dead worker is noticed.
+        wait_s: How long one claim waits for tasks, 0 to 30.
+        grace_s: How long handlers may go on after a stop.
+        timeout: How long a handler may take that has no limit of its own; a number in seconds. At
+            its end the task is returned as after an error.
+        overtime_s: How long a handler that was asked to end may take for it. A thread cannot be
+            ended: after that its slot serves other tasks, for at most `concurrency` threads.
+        give_up_s: How long unanswered claims are repeated before the worker ends.
+        discover: Learn the other nodes.
+        ca_file: The only authorities trusted for https.
+        codec: Converts payloads and results.
+        health_port: The port of `/healthz`; 0 for any free port, None to serve nothing.
+        health_host: The address of `/healthz`; 0.0.0.0 in a container.
+        silent_s_max: `/healthz` fails when a claim has had no answer for this long; must be above
+            `wait_s`.
+        ended: Called with each finished delivery, after it is logged.
+
+    Raises:
+        ConfigInvalid: A value is out of bounds, or the file of authorities has none.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        token: str,
-        name: str = "",
-        concurrency: int = 1,
-        lease_s: int = 60,
-        wait_s: int = 20,
-        grace_s: float = 30.0,
-        timeout: Duration = _TIMEOUT_S,
-        overtime_s: float = 10.0,
-        give_up_s: float = 300.0,
-        discover: bool = True,
-        ca_file: Path | None = None,
-        codec: Codec = JSON,
-        health_port: int | None = None,
-        health_host: str = "127.0.0.1",
-        silent_s_max: float = _SILENT_S_MAX,
-        ended: Callable[[Ended], None] = lambda _: None,
-    ) -> None:
-        """Prepare a worker.
+    urls: Sequence[str]
+    _: KW_ONLY
+    token: str
+    name: str = ""
+    concurrency: int = 1
+    lease_s: int = 60
+    wait_s: int = 20
+    grace_s: float = 30.0
+    timeout: Duration = _TIMEOUT_S
+    overtime_s: float = 10.0
+    give_up_s: float = 300.0
+    discover: bool = True
+    ca_file: Path | None = None
+    codec: Codec = JSON
+    health_port: int | None = None
+    health_host: str = "127.0.0.1"
+    silent_s_max: float = _SILENT_S_MAX
+    ended: Callable[[Ended], None] = lambda _: None
 
-        Args:
-            urls: Base URLs of nodes, at least one, the preferred ones first.
-            token: A worker's token.
-            name: Stands before the host and the process by which people tell workers apart; of
-                A-Za-z0-9._- and at most 40 characters.
-            concurrency: Tasks handled at once, at least 1.
-            lease_s: The length of a lease, at least 3; after that long a dead worker is noticed.
-            wait_s: How long one claim waits for tasks, 0 to 30.
-            grace_s: How long handlers may go on after a stop.
-            timeout: How long a handler may take that has no limit of its own; a number in seconds.
-                At its end the task is returned as after an error.
-            overtime_s: How long a handler that was asked to end may take for it. A thread cannot be
-                ended: after that its slot serves other tasks, for at most `concurrency` threads.
-            give_up_s: How long unanswered claims are repeated before the worker ends.
-            discover: Learn the other nodes.
-            ca_file: The only authorities trusted for https.
-            codec: Converts payloads and results.
-            health_port: The port of `/healthz`; 0 for any free port, None to serve nothing.
-            health_host: The address of `/healthz`; 0.0.0.0 in a container.
-            silent_s_max: `/healthz` fails when a claim has had no answer for this long; must be
-                above `wait_s`.
-            ended: Called with each finished delivery, after it is logged.
-
-        Raises:
-            ConfigInvalid: A value is out of bounds, or the file of authorities has none.
-        """
-        if name and not _NAME.fullmatch(name):
-            raise ConfigInvalid(f"name={name!r}: must be 1 to 40 of A-Za-z0-9._-")
+    def __post_init__(self) -> None:
+        if self.name and not _NAME.fullmatch(self.name):
+            raise ConfigInvalid(f"name={self.name!r}: must be 1 to 40 of A-Za-z0-9._-")
         host = _UNNAMED.sub("-", socket.gethostname())[:_HOST_CHARS_MAX] or "host"
-        self.name = f"{name}@{host}:{os.getpid()}" if name else f"{host}:{os.getpid()}"
-        _check("concurrency", concurrency, least=1)
-        _check("lease_s", lease_s, least=HEARTBEATS_A_LEASE)
-        _check("wait_s", wait_s, least=0)
-        _check("overtime_s", overtime_s, least=0)
-        _check("silent_s_max", silent_s_max, least=wait_s + 1)
-        self._leases = Leases(urls, token=token, discover=discover, ca_file=ca_file)
-        self._concurrency = concurrency
-        self._lease_s = lease_s
-        self._wait_s = wait_s
-        self._grace_s = grace_s
-        self._limit = Limit(_limit_s(timeout), "worker")
-        self._overtime_s = overtime_s
-        self._give_up_s = give_up_s
-        self._codec = codec
-        self._tell = ended
+        process = f"{host}:{os.getpid()}"
+        self.name = f"{self.name}@{process}" if self.name else process
+        _check("concurrency", self.concurrency, least=1)
+        _check("lease_s", self.lease_s, least=HEARTBEATS_A_LEASE)
+        _check("wait_s", self.wait_s, least=0)
+        _check("overtime_s", self.overtime_s, least=0)
+        _check("silent_s_max", self.silent_s_max, least=self.wait_s + 1)
+        self._limit = Limit(_limit_s(self.timeout), "worker")
+        self._leases = Leases(
+            self.urls, token=self.token, discover=self.discover, ca_file=self.ca_file
+        )
+        self.health = Health(
+            host=self.health_host, port=self.health_port, silent_s_max=self.silent_s_max
+        )
         self._threads = Threads()
         self._handlers: dict[str, Registered] = {}
-        self.health = Health(host=health_host, port=health_port, silent_s_max=silent_s_max)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
         self._stopping = asyncio.Event()
@@ -165,7 +161,7 @@ class Worker:
             registered = Registered(
                 handler,
                 errors=errors or {},
-                codec=self._codec,
+                codec=self.codec,
                 threads=self._threads,
                 limit=limit,
             )
@@ -183,7 +179,7 @@ class Worker:
         """Return whether the worker can take a task of a command now."""
         known = {name.lower() for name in self._handlers}  # Queues ignore case.
         serves = self._loop is not None and not self._stopping.is_set()
-        free = self.running < self._concurrency
+        free = self.running < self.concurrency
         return serves and free and (EVERY_COMMAND in known or command.lower() in known)
 
     def stop(self) -> None:
@@ -242,7 +238,7 @@ class Worker:
             "%s works on %s, %d at once, at %s",
             self.name,
             ", ".join(self._handlers),
-            self._concurrency,
+            self.concurrency,
             ", ".join(self._leases.nodes),
         )
         if self._asked_to_stop:  # Stopped before a loop existed to notify.
@@ -264,7 +260,7 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(self._stopped())
             while not self._stopping.is_set() and left != 0:
-                free = min(self._concurrency - len(running), _CLAIM_MAX, left or _CLAIM_MAX)
+                free = min(self.concurrency - len(running), _CLAIM_MAX, left or _CLAIM_MAX)
                 if free == 0:
                     await _first(stopping, *running)
                     continue
@@ -289,9 +285,9 @@ class Worker:
             claimed = await self._leases.claim(
                 commands,
                 count=count,
-                lease_s=self._lease_s,
-                wait_s=self._wait_s,
-                within_s=self._give_up_s,
+                lease_s=self.lease_s,
+                wait_s=self.wait_s,
+                within_s=self.give_up_s,
                 worker_name=self.name,
             )
         except (Refused, Unreachable) as error:
@@ -304,12 +300,12 @@ class Worker:
         handler = self._handlers.get(task.command) or self._handlers.get(EVERY_COMMAND)
         assert handler is not None, "the broker gave a task of a command that was not claimed"
         delivery = ClaimedDelivery(
-            self._leases, task, handler, lease_s=self._lease_s, overtime_s=self._overtime_s
+            self._leases, task, handler, lease_s=self.lease_s, overtime_s=self.overtime_s
         )
         ended = await delivery.run()
         if ended.failure is not None:
             self._fail(ended.failure)
-        self._tell(ended)
+        self.ended(ended)
         unfinished = delivery.call.unfinished()
         if unfinished is not None and not self._stopping.is_set():
             # The slot of a lost task is free when its thread is free, or out of time.
@@ -325,11 +321,11 @@ class Worker:
         self._stuck.add(unfinished)
         unfinished.add_done_callback(self._stuck.discard)
         text = f"task {task.id} {task.command}: its handler still runs after its time limit"
-        if len(self._stuck) <= self._concurrency:
-            log.error("%s; %d of at most %d such", text, len(self._stuck), self._concurrency)
+        if len(self._stuck) <= self.concurrency:
+            log.error("%s; %d of at most %d such", text, len(self._stuck), self.concurrency)
         else:
             # A supervisor starts the process again, which is the only way to end a thread.
-            self._fail(HandlersStuck(f"{text}, as do {self._concurrency} others; start it again"))
+            self._fail(HandlersStuck(f"{text}, as do {self.concurrency} others; start it again"))
 
     async def _drain(self, stopping: asyncio.Task[None]) -> None:
         """Wait for the handlers: within `grace_s` after a stop, without a bound otherwise."""
@@ -337,7 +333,7 @@ class Worker:
         while running and not self._stopping.is_set():
             await _first(stopping, *running)
         if running:
-            _, late = await asyncio.wait(running, timeout=self._grace_s)
+            _, late = await asyncio.wait(running, timeout=self.grace_s)
             for work in late:
                 work.cancel()
 
