@@ -32,6 +32,21 @@ def test_a_route_names_the_files_that_its_example_goes_through() -> None:
     assert {like: _mentioning(like) for like in named} == named
 
 
+def test_an_operation_of_a_timer_is_declared_in_as_few_files_as_the_page_says() -> None:
+    """The page has no example of it: it names each file, and a new one of its own in two places."""
+    page = (ROOT / "docs/where.md").read_text()
+    [(files, said)] = re.findall(
+        r"^\| Add an operation .* timer [^|]*\| (.*) \| (\d+) files \|$", page, re.MULTILINE
+    )
+    [tests] = re.findall(r"^An operation of the log also goes into (.*)$", page, re.MULTILINE)
+    product = [PACKAGE / name for name in re.findall(r"`([\w/]+\.py)`", files)]
+    named = [*product, *(ROOT / name for name in re.findall(r"`([\w/]+\.py)`", tests))]
+    new = f"{files} {tests}".count("of its own")
+
+    assert all(file.is_file() for file in named)
+    assert int(said) == len(named) + new <= 12
+
+
 def test_a_field_of_a_task_is_declared_in_few_files() -> None:
     """What may be said, what is kept, what is shown, the SDK and its command: no more than nine."""
     assert len(_mentioning("run_at")) <= 9
