@@ -114,7 +114,7 @@ class Collector:
             self._came.notify_all()
 
 
-class _GrpcDoor(TraceServiceServicer):  # type: ignore[misc]
+class _GrpcService(TraceServiceServicer):  # type: ignore[misc]
     """Takes exports on gRPC's threads, and passes them to the collector on its loop."""
 
     def __init__(self, collector: Collector) -> None:
@@ -142,7 +142,7 @@ async def collecting_by_grpc(
     """
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
-    add_TraceServiceServicer_to_server(_GrpcDoor(collector), server)
+    add_TraceServiceServicer_to_server(_GrpcService(collector), server)
     if pair is None:
         port = server.add_insecure_port("127.0.0.1:0")
         collector.url = f"http://127.0.0.1:{port}"
