@@ -121,7 +121,8 @@ def _missing(error: Exception) -> CodeqError | None:
     if library == "codeq_cluster":
         return None
     extra = "cli" if library in _OF_CLI else "server"
-    return CodeqError(f"needs more than the client: pip install 'codeq-cluster[{extra}]'")
+    # No package index has the package: under its name there, anybody could offer another one.
+    return CodeqError(f"needs more than the client: pip install '/path/to/checkout[{extra}]'")
 
 
 if __name__ == "__main__":

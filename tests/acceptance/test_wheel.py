@@ -116,7 +116,7 @@ def test_a_command_says_which_extra_it_needs(
     helped = client_alone.run("codeq-cluster", "--help")
 
     assert (1, "") == (ended.returncode, ended.stdout)
-    needed = f"needs more than the client: pip install 'codeq-cluster[{extra}]'"
+    needed = f"needs more than the client: pip install '/path/to/checkout[{extra}]'"
     assert f"codeq-cluster: {needed}\n" == ended.stderr
     assert 0 == helped.returncode
     assert command in helped.stdout
