@@ -182,6 +182,7 @@ def _log(ended: Ended) -> None:
             "command": ended.task.command,
             "attempt": ended.task.attempts,
             "attempts_max": ended.task.max_attempts,
+            "worker": ended.task.worker_name,
             "ending": ended.ending.value,
             "seconds": round(ended.seconds, 3),
             "reason": ended.note,

@@ -140,4 +140,6 @@ class Ended:
             f"task {task.id} {task.command}: {self.ending} in {self.seconds:.3f} s, "
             f"attempt {task.attempts} of {task.max_attempts}"
         )
+        if task.worker_name:
+            line += f", by {task.worker_name}"
         return f"{line}: {' '.join(self.note.split())}" if self.note else line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -85,14 +86,29 @@ async def test_exit_code_100_fails_a_task_for_good(cluster: LocalCluster, tmp_pa
     assert "NONE" == found.document["task"]["lastKnownLocation"]
 
 
-async def test_an_ending_is_printed_once_and_its_reason_beside_it(cluster: LocalCluster) -> None:
-    """Standard output has a line per task; standard error has the reason without the ending."""
+async def test_a_worker_prints_a_task_as_one_line(cluster: LocalCluster) -> None:
+    """The line is the one that the SDK's worker logs."""
     task_id = await _created(cluster, "brief", "1", "--max-attempts", "1")
-    asked = ("worker", "start", "--commands", "brief", "--handler", "false", "--once")
+    asked = (
+        "worker",
+        "start",
+        "--commands",
+        "brief",
+        "--handler",
+        "false",
+        "--once",
+        "--name",
+        "cli",
+    )
     ran = await _ran(cluster, *asked, token=WORKER_TOKEN)
 
-    assert (0, f"{task_id} dead\n") == (ran.code, ran.out)
-    assert f"{task_id}: exit code 1" in ran.err.splitlines()
+    assert 0 == ran.code
+    assert re.fullmatch(
+        rf"task {task_id} brief: dead in \d+\.\d{{3}} s, attempt 1 of 1, by cli@\S+:\d+: "
+        "exit code 1\n",
+        ran.out,
+    )
+    assert "exit code 1" not in ran.err
 
 
 async def test_a_dead_letter_is_seen_requeued_and_finished(

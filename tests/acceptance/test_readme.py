@@ -232,7 +232,7 @@ async def _five_minutes(
         said = await checkout.run(start.next(section, "sh", "run"))
         printed.append((start.shown(section), said))
     mended = await checkout.run(start.next("A task that fails", "sh", "run"))
-    printed.append((["… completed"], mended.splitlines()[-1]))
+    printed.append((["task … greet: completed in …"], mended.splitlines()[-1]))
     producer = start.next("A worker in Python", "python", "run")
     async with checkout.serving(f".venv/bin/python -c {shlex.quote(program)}"):
         said = await checkout.run(f".venv/bin/python -c {shlex.quote(producer)}")

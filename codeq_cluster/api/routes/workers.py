@@ -71,7 +71,8 @@ class ClaimBody(Body):
         items=COMMAND_SCHEMA,
     )
     worker_name: str | None = field(
-        "This worker among those of the token, such as its host and process; it is only shown.",
+        "This worker among those of the token, such as its host and process; it is only shown. "
+        "The lease keeps it, so a heartbeat needs none.",
         pattern=f"^({WORKER_NAME.pattern})?$",
         refused=(INVALID_NAME,),
     )

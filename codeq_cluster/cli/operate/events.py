@@ -90,12 +90,22 @@ def audited(record: Mapping[str, object]) -> Event:
 
 def died(task: Mapping[str, object]) -> Event:
     """Return a new dead letter as an event."""
-    named = f"{cell(task.get('id'))} of {cell(task.get('command'))}"
+    named = f"{cell(task.get('id'))} of {cell(task.get('command'))}{_killed_by(task)}"
     return Event(
         at=_instant(task.get("updatedAt")),
         kind=EventKind.DEAD,
         text=f"{named}: {cell(task.get('error'))}",
     )
+
+
+def _killed_by(task: Mapping[str, object]) -> str:
+    """Return the worker whose attempt was the last; empty if the task died while it waited."""
+    match task.get("history"):
+        case [*_, {"worker": worker, "endedAt": ended, **attempt}] if ended == task["updatedAt"]:
+            name = attempt.get("workerName")
+            return f", by {cell(f'{worker}/{name}' if name else worker)}"
+        case _:
+            return ""
 
 
 def _numbers(flow: FlowLine) -> str:

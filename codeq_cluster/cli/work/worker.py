@@ -155,9 +155,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _show(ended: Ended) -> None:
-    print(ended.task.id, ended.ending.value, flush=True)
-    if ended.note:
-        note(f"{ended.task.id}: {ended.note}")
+    print(ended, flush=True)
 
 
 def _show_json(ended: Ended) -> None:
@@ -165,6 +163,7 @@ def _show_json(ended: Ended) -> None:
         "id": ended.task.id,
         "command": ended.task.command,
         "attempt": ended.task.attempts,
+        "worker": ended.task.worker_name,
         "ending": ended.ending.value,
         "seconds": round(ended.seconds, 3),
     }

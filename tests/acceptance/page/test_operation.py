@@ -196,10 +196,11 @@ async def test_a_readers_place_in_the_problems_is_kept(
 async def test_workers_are_shown_with_their_tasks(admin: Window, client: RecordingClient) -> None:
     """Their names are shown as text whatever they contain, and lead to their tasks."""
     created = await client.created("n1", "producer", "workers.held")
-    claimed = await client.claimed("n2", HOSTILE_WORKER, ["workers.held"])
+    name = {"workerName": "resizer@host-1:7"}
+    claimed = await client.claimed("n2", HOSTILE_WORKER, ["workers.held"], **name)
     assert created["id"] == claimed["id"]
     await admin.open("/workers")
-    row = admin.page.locator("tr", has_text=HOSTILE)
+    row = admin.page.locator("tr", has_text=f"{HOSTILE}/resizer@host-1:7")
     columns = await row.locator("th").evaluate("cell => cell.offsetWidth")
     await row.get_by_role("link", name="1", exact=True).click()
     await admin.page.get_by_role("link", name=created["id"][:13]).wait_for()

@@ -17,7 +17,7 @@ async def _die(broker: LocalBroker, command: str) -> str:
     """Create a dead letter; return its id."""
     async with broker.client() as client, broker.leases() as leases:
         made = await client.create(command, 1, max_attempts=1)
-        (task,) = await leases.claim([command], lease_s=60)
+        (task,) = await leases.claim([command], lease_s=60, worker_name="told:7")
         await leases.nack(task, "of a broken leg")
     return made.id
 
@@ -33,8 +33,8 @@ async def test_changes_and_dead_letters_are_printed_until_ctrl_c(
             await operator.put_topic("told-after", {"weight": 2})
             task_id = await _die(broker, "told-of")
             terminal.shows("topic.put told-after")
-            # The last word does not fit into eighty columns, so it is wrapped below the first.
-            terminal.shows(f"{task_id} of told-of: of\r\n{' ' * 29}a broken leg")
+            # The name does not fit into eighty columns, so it is wrapped below the first word.
+            terminal.shows(f"{task_id} of told-of, by\r\n{' ' * 29}test/told:7: of a broken leg")
             terminal.shows("told-of: 1 created")
             terminal.signal(signal.SIGINT)
             code, shown = terminal.ended()

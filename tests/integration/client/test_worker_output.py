@@ -18,7 +18,7 @@ from codeq_cluster.client import Fail, Retry, Task, Worker
 
 logging.basicConfig(level=logging.INFO)
 url, token, tasks_max = sys.argv[1:]
-worker = Worker([url], token=token)
+worker = Worker([url], token=token, name="drawer")
 
 @worker.task("good")
 async def good(task: Task[int]) -> str:
@@ -59,7 +59,7 @@ def _run(url: str, token: str, *, tasks_max: int = 1) -> subprocess.CompletedPro
 
 
 def test_each_task_is_one_line_and_a_traceback_stands_once(broker: LocalBroker) -> None:
-    """The line has the id, the command, the ending, the duration, the attempt and the error."""
+    """The line has id, command, ending, duration, attempt, worker and error."""
     with broker.sync_client() as client:
         names = ["good", "broken", "broken", "later", "never"]
         attempts = [5, 5, 1, 5, 5]
@@ -68,18 +68,22 @@ def test_each_task_is_one_line_and_a_traceback_stands_once(broker: LocalBroker) 
         )
     ended = _run(broker.url, broker.token, tasks_max=len(made))
     lines = [line for line in ended.stderr.splitlines() if ":task " in line]
-    printed = {re.sub(r"in \d+\.\d{3} s", "in N s", line.removesuffix("\n")) for line in lines}
+    printed = {
+        re.sub(r"drawer@\S+:\d+", "drawer@HOST:PID", re.sub(r"in \d+\.\d{3} s", "in N s", line))
+        for line in lines
+    }
 
     assert 0 == ended.returncode, ended.stderr
     assert len(made) == len(lines)
     logger = "codeq_cluster.client.delivery:task"
+    by = "by drawer@HOST:PID"
     error = r"KeyError: 'no\nkey'"
     assert printed == {
-        f"INFO:{logger} {made[0].id} good: completed in N s, attempt 1 of 5",
-        f"WARNING:{logger} {made[1].id} broken: returned in N s, attempt 1 of 5: {error}",
-        f"ERROR:{logger} {made[2].id} broken: dead in N s, attempt 1 of 1: {error}",
-        f"INFO:{logger} {made[3].id} later: returned in N s, attempt 1 of 5: not yet",
-        f"ERROR:{logger} {made[4].id} never: failed in N s, attempt 1 of 5: no such picture",
+        f"INFO:{logger} {made[0].id} good: completed in N s, attempt 1 of 5, {by}",
+        f"WARNING:{logger} {made[1].id} broken: returned in N s, attempt 1 of 5, {by}: {error}",
+        f"ERROR:{logger} {made[2].id} broken: dead in N s, attempt 1 of 1, {by}: {error}",
+        f"INFO:{logger} {made[3].id} later: returned in N s, attempt 1 of 5, {by}: not yet",
+        f"ERROR:{logger} {made[4].id} never: failed in N s, attempt 1 of 5, {by}: no such picture",
     }
     assert 2 == ended.stderr.count("Traceback"), "one for each task whose handler broke"
 

@@ -37,6 +37,17 @@ def _problem(text: str) -> ProblemLine:
     return ProblemLine(text.partition(":")[0], "bad", text)
 
 
+def _dead(**attempt: str) -> dict[str, object]:
+    """Return a dead letter with one attempt."""
+    return {
+        "updatedAt": "2026-01-31T12:00:00Z",
+        "id": "t",
+        "command": "greet",
+        "error": "e\nf",
+        "history": [{"worker": "w", **attempt}],
+    }
+
+
 def _told(events: list[Event]) -> list[tuple[str, str]]:
     return [(event.kind, event.text) for event in events]
 
@@ -113,7 +124,7 @@ def test_the_audit_and_dead_letters_have_their_own_time() -> None:
         "action": "topic.put",
         "target": "greet",
     }
-    task = {"updatedAt": "2026-01-31T12:00:00Z", "id": "t", "command": "greet", "error": "e\nf"}
+    task = _dead(endedAt="2026-01-31T11:00:00Z")
 
     assert {
         "at": "2026-01-31T12:00:00.500Z",
@@ -121,3 +132,13 @@ def test_the_audit_and_dead_letters_have_their_own_time() -> None:
         "text": "me [2J topic.put greet",
     } == audited(record).row
     assert (_AT, "t of greet: e f") == (died(task).at, died(task).text)
+
+
+@pytest.mark.parametrize(
+    ("named", "by"), [({}, "w"), ({"workerName": "resizer\n@h:7"}, "w/resizer @h:7")]
+)
+def test_a_dead_letter_names_the_worker_of_its_last_attempt(named: dict[str, str], by: str) -> None:
+    """An attempt that ended before the task died has not killed it."""
+    event = died(_dead(endedAt="2026-01-31T12:00:00Z", **named))
+
+    assert f"t of greet, by {by}: e f" == event.text

@@ -448,7 +448,7 @@ async def test_a_delivery_is_logged_with_fields(caplog: pytest.LogCaptureFixture
         raise ValueError("odd")
 
     with caplog.at_level("INFO", logger="codeq_cluster.client.delivery"):
-        ended = await _one(_Peer(_task()), handler)
+        ended = await _one(_Peer(_task() | {"workerName": "resizer@host-1:7"}), handler)
     [record] = [each for each in caplog.records if each.name.endswith("delivery")]
     fields = record.__dict__
 
@@ -456,6 +456,7 @@ async def test_a_delivery_is_logged_with_fields(caplog: pytest.LogCaptureFixture
     assert (1, 5, "ValueError: odd") == tuple(
         fields[name] for name in ("attempt", "attempts_max", "reason")
     )
+    assert ("resizer@host-1:7", round(ended.seconds, 3)) == (fields["worker"], fields["seconds"])
     assert str(ended) == record.getMessage()
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ValueError)
