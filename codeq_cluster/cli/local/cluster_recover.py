@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.consent import add_consent, consented
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
 
@@ -24,7 +25,7 @@ def add(verbs: Verbs) -> None:
         "risk and changes nothing. Run it for a single node: the one whose logs are the longest.",
     )
     parser.add_argument("data", type=Path, metavar="DATA_DIR", help="of the stopped node")
-    parser.add_argument("--yes", action="store_true", help="do it")
+    add_consent(parser, otherwise="report what is at risk")
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=_run)
 
@@ -36,9 +37,9 @@ def _run(options: argparse.Namespace) -> Exit:
 
     with stopped_node(options.data) as node:
         _show(node.identity.node_id, list(node.stands()), options)
-    if not options.yes:
+    if not consented(options):
         note("nothing is changed; --yes makes this node the only member of its cluster")
-        return Exit.ERROR
+        return Exit.OK if options.dry_run else Exit.ERROR
     with survivor(options.data) as last:
         last.recover()
     note(

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.consent import add_consent, consented
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.progress import waiting
@@ -26,7 +27,7 @@ def add(commands: Verbs) -> None:
         "data back.",
     )
     parser.add_argument("--data-dir", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--yes", action="store_true", help="do it; without it, only report damage")
+    add_consent(parser, otherwise="report damage")
     parser.add_argument(
         "--force",
         action="store_true",
@@ -43,11 +44,10 @@ def _run(options: argparse.Namespace) -> Exit:
             found = held.enter_context(examined(path))
         aside = aside_path(path)
         against = _against(found)
-        if options.yes and (options.force or not against):
+        doing = consented(options)
+        done = doing and (options.force or not against)
+        if done:
             set_aside(path, aside)
-            done = True
-        else:
-            done = False
     if options.json:
         document(
             {
@@ -67,10 +67,10 @@ def _run(options: argparse.Namespace) -> Exit:
         return Exit.OK
     for line in against:
         note(f"against it: {line}")
-    if against and options.yes:
+    if against and doing:
         raise DataDirectoryRefused(f"{path} is left as it is; --force sets it aside all the same")
     note(f"{path} would be set aside in {aside.name}; add --yes{' --force' * bool(against)}")
-    return Exit.OK if not found.damages else Exit.ERROR
+    return Exit.OK if options.dry_run or not found.damages else Exit.ERROR
 
 
 def _against(found: Examined) -> list[str]:

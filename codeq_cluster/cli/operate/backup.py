@@ -14,6 +14,7 @@ from codeq_cluster.backup.manifest import BackupManifest
 from codeq_cluster.backup.tenant_export import export, named_tenant, tenants_of
 from codeq_cluster.backup.tenant_rows import DEFAULT_TENANT
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
+from codeq_cluster.cli.support.consent import add_consent, consented, withheld
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, notes, table
 from codeq_cluster.cli.support.place import add_place, place_of
@@ -76,9 +77,7 @@ def add(commands: Verbs) -> None:
         metavar="N",
         help=f"complete backups to keep, at least 1; default: {_KEEP_DEFAULT}",
     )
-    prune.add_argument(
-        "--yes", action="store_true", help="delete them; without it, only count them"
-    )
+    add_consent(prune, otherwise="list them")
     prune.add_argument("--json", action="store_true", help="print JSON, one line")
     prune.set_defaults(run=_prune)
 
@@ -191,18 +190,18 @@ def _prune(options: argparse.Namespace) -> Exit:
         raise UsageRefused(f"--keep {options.keep}: must be 1 or more")
     place = place_of(options.place, options)
     old = catalogue.prunable(place, keep=options.keep, now_ms=_now_ms())
-    if options.yes:
+    doing = consented(options)
+    if doing:
         for each in old:
             place.delete(each.id)
     if options.json:
-        document({"deleted": options.yes, "backups": [each.id for each in old]}, compact=True)
+        document({"deleted": doing, "backups": [each.id for each in old]}, compact=True)
     else:
         for each in old:
             print(each.id)
-    if old and not options.yes:
-        note(f"{len(old)} backups would be deleted; --yes deletes them")
-        return Exit.USAGE
-    return Exit.OK
+    if doing or not old:
+        return Exit.OK
+    return withheld(options, what=f"{len(old)} backup{'s' * (len(old) > 1)}", done="deleted")
 
 
 def _tenants(options: argparse.Namespace) -> Exit:

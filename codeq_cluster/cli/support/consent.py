@@ -9,12 +9,15 @@ from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note
 
 
-def add_consent(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of a verb that needs a confirmation."""
-    parser.add_argument("--dry-run", action="store_true", help="only print the count")
-    parser.add_argument(
-        "--yes", action="store_true", help="do it; without it, only print the count"
-    )
+def add_consent(parser: argparse.ArgumentParser, *, otherwise: str = "print the count") -> None:
+    """Add the flags of a verb that needs a confirmation; `otherwise` is what it does without."""
+    parser.add_argument("--dry-run", action="store_true", help=f"only {otherwise}")
+    parser.add_argument("--yes", action="store_true", help=f"do it; without it, only {otherwise}")
+
+
+def consented(options: argparse.Namespace) -> bool:
+    """Return whether a verb may act; a dry run wins over `--yes`."""
+    return bool(options.yes and not options.dry_run)
 
 
 def add_chosen(parser: argparse.ArgumentParser, *, every: str) -> argparse._ActionsContainer:
@@ -66,7 +69,7 @@ async def counted_or_done(
         counted: Returns a number with the kind of things.
         strange: What ids are that were named and not found.
     """
-    doing = options.yes and not options.dry_run
+    doing = consented(options)
     answer = await act(not doing)
     matched = answer.get("matched", answer.get(field, 0))
     changed = answer.get(field, 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.backoff import add_backoff
-from codeq_cluster.cli.support.consent import add_consent, withheld
+from codeq_cluster.cli.support.consent import add_consent, consented, withheld
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
 from codeq_cluster.cli.support.times import add_times, dated, times_of
@@ -100,7 +100,7 @@ async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
     topic = await operator.topic(options.name)
     queue = await operator.queue(options.name)
     waiting = sum(int(str(queue.get(name, 0))) for name in ("ready", "delayed", "inProgress"))
-    doing = options.yes and not options.dry_run
+    doing = consented(options)
     if doing:
         await operator.delete_topic(options.name)
     if options.json:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.consent import add_consent, withheld
+from codeq_cluster.cli.support.consent import add_consent, consented, withheld
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
 from codeq_cluster.cli.support.times import add_times, dated, times_of
@@ -43,7 +43,7 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _rotate(operator: Operator, options: argparse.Namespace) -> Exit:
-    if options.dry_run or not options.yes:
+    if not consented(options):
         if options.json:
             document({"rotated": False}, compact=True)
         return withheld(options, what="the webhook key", done="rotated")

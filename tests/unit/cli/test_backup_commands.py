@@ -97,16 +97,34 @@ def test_an_export_beside_backups_is_not_taken_for_the_newest_one(
 def test_pruning_says_what_it_would_do_before_it_does(
     backups: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without `--yes` it ends with 2 and deletes nothing."""
+    """Without `--yes` it ends with 2 and deletes nothing; a dry run ends with 0."""
     first, second, third = sorted(each.name for each in backups.iterdir())
     prune = ("backup", "prune", "--in", backups, "--keep")
 
     assert (2, f"{first}\n{second}\n") == said(capsys, *prune, 1)[:2]
+    assert (0, f"{first}\n{second}\n") == said(capsys, *prune, 1, "--yes", "--dry-run")[:2]
     assert 3 == len(list(backups.iterdir()))
     assert 2 == said(capsys, *prune, 0)[0]
     assert (0, f"{first}\n{second}\n") == said(capsys, *prune, 1, "--yes")[:2]
     assert [third] == [each.name for each in backups.iterdir()]
     assert (0, "") == said(capsys, *prune, 1)[:2]
+
+
+def test_a_dry_run_leaves_a_node_s_data_as_it_is(
+    backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It wins over `--yes`, and ends with 0."""
+    data = tmp_path / "n1"
+    restore = ("restore", "--from", backups, "--into", data, "--node-id", "n1")
+    assert 0 == said(capsys, *restore)[0]
+    before = sorted(each.name for each in data.iterdir())
+    repair = said(capsys, "repair", "--data-dir", data, "--yes", "--force", "--dry-run")
+    recover = said(capsys, "cluster", "recover", data, "--yes", "--dry-run")
+
+    assert (0, 0) == (repair[0], recover[0])
+    assert "would be set aside" in repair[2]
+    assert "nothing is changed" in recover[2]
+    assert {*before, "LOCK"} == {"LOCK", *(each.name for each in data.iterdir())}
 
 
 def test_one_tenant_moves_to_another_cluster(

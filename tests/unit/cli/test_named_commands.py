@@ -54,3 +54,11 @@ def test_every_command_takes_what_the_readme_says() -> None:
     target = {"--token", "--ca", "--profile"}
     assert asking == {name for name, flags in leaves.items() if target <= flags}
     assert {"status", "worker start", "cluster upgrade"} <= asking
+
+
+def test_every_command_that_needs_a_yes_has_a_dry_run() -> None:
+    """A person can ask what a command would do without a failing exit code."""
+    asking = {name: flags for name, flags in _leaves(_parser([])) if "--yes" in flags}
+
+    assert {"backup prune", "repair", "cluster recover", "queue purge"} <= asking.keys()
+    assert [] == [name for name, flags in asking.items() if "--dry-run" not in flags]
