@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from codeq_cluster.backup.catalogue import chosen, newest_export
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
+from codeq_cluster.backup.tenant_export import named_tenant
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note
@@ -38,7 +40,9 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--shards", type=int, metavar="N", help="of the new cluster; default: the backup's"
     )
-    parser.add_argument("--tenant", metavar="NAME", help="only this one; `_` is the default tenant")
+    parser.add_argument(
+        "--tenant", metavar="NAME", help="only this one; `_` or default: the default tenant"
+    )
     parser.add_argument(
         "--import",
         dest="imports",
@@ -72,7 +76,7 @@ def _run(options: argparse.Namespace) -> Exit:
     wanted = Wanted(
         cluster_id=options.cluster_id or first.manifest.cluster_id,
         shards=shards,
-        tenant=options.tenant,
+        tenant=None if options.tenant is None else _tenant(sources, options.tenant),
         forget_keys=options.forget_keys,
     )
     with bar("restoring", sum(source.manifest.size for source in sources)) as shown:
@@ -105,3 +109,9 @@ def _run(options: argparse.Namespace) -> Exit:
         note(f"{done.unreadable} records cannot be read and are left out; the log names them")
     note("restore every node before the first one starts")
     return Exit.OK
+
+
+def _tenant(sources: Sequence[RestoreSource], shown: str) -> str:
+    """Return the shown name of a tenant; one that is called default comes before the nickname."""
+    names = {named_tenant(each.place, each.manifest, shown) for each in sources}
+    return shown if shown in names else names.pop()

@@ -165,13 +165,15 @@ def test_the_tenants_of_a_backup_are_listed(
     _, verified, _ = said(capsys, "backup", "verify", "--in", backups, "--json")
     export = ("backup", "export", "--in", backups, "--to", tmp_path / "to", "--json", "--tenant")
     exported = json.loads(said(capsys, *export, "default")[1])
+    restore = ("restore", "--from", backups, "--node-id", "a", "--tenant", "default", "--json")
+    restored = json.loads(said(capsys, *restore, "--into", tmp_path / "data")[1])
 
     assert ["_", "acme", "zeta"] == [row["tenant"] for row in tenants]
     assert sum(row["tasks"] for row in tenants) == json.loads(verified)["tasks"]
     assert (0, "_ is the default tenant\n") == (code, hint)
     assert "zeta" in table
     assert "_" == exported["tenant"]
-    assert tenants[0]["tasks"] == exported["tasks"]
+    assert tenants[0]["tasks"] == exported["tasks"] == restored["tasks"]
 
 
 def test_a_tenant_without_any_data_is_an_error(
