@@ -90,11 +90,14 @@ class Operator(Connection):
         command: str = "",
         status: str = "",
         error: str = "",
+        kind: str = "",
         limit: int = PAGE_MAX,
         cursor: str = "",
     ) -> Page:
         """Return a page of tasks: waiting ones in claim order, ended ones newest first."""
-        asked = query(command=command, status=status, error=error, limit=limit, cursor=cursor)
+        asked = query(
+            command=command, status=status, error=error, kind=kind, limit=limit, cursor=cursor
+        )
         return await self._page(f"{_ADMIN}/tasks{asked}", "tasks")
 
     async def purge(self, command: str, *, dry_run: bool = False) -> Mapping[str, Any]:

@@ -366,7 +366,11 @@ async def test_dead_letters_of_a_kind_are_requeued_with_another_payload(
 async def test_a_misspelt_queue_is_named_with_the_nearest_one(cluster: LocalCluster) -> None:
     """No verb says 0 of a queue that is not there; a pause of one needs --create."""
     await _created(cluster, "invoices", "1")
-    for words in (("dlq", "requeue", "invoces", "--all"), ("queue", "purge", "invoces")):
+    for words in (
+        ("dlq", "requeue", "invoces", "--all"),
+        ("queue", "purge", "invoces"),
+        ("task", "list", "--queue", "invoces"),
+    ):
         ran = await _ran(cluster, *words)
 
         assert (4, "") == (ran.code, ran.out)
@@ -415,6 +419,7 @@ async def test_a_purge_cancels_what_waits(cluster: LocalCluster) -> None:
         (("task", "get", "no-such-task"), ADMIN_TOKEN, 4),
         (("queue", "pause", "no spaces"), ADMIN_TOKEN, 4),
         (("task", "list", "--limit", "0"), ADMIN_TOKEN, 2),
+        (("task", "list", "--queue", "never-used"), ADMIN_TOKEN, 4),
         (("delivery", "replay", "--all"), ADMIN_TOKEN, 0),
         (("delivery", "replay", "--id", "none"), ADMIN_TOKEN, 4),
         (("delivery", "replay", "--id", "none", "--yes"), ADMIN_TOKEN, 4),

@@ -16,7 +16,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
-from codeq_cluster.api.routes.listing import ERROR, PAGE, listed_tasks
+from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, kind_of, listed_tasks
 from codeq_cluster.api.routes.task_views import (
     CURSOR,
     DEAD,
@@ -32,7 +32,6 @@ from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
 from codeq_cluster.broker.values import FoundTask
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.bounds import COMMAND, is_deeper
-from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.merge_patch import NoObject, patched
 from codeq_cluster.core.task import State
@@ -48,7 +47,6 @@ INVALID_IDS = bad_request("invalid 'ids' (name at least one)", "invalid-ids")
 EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
 EMPTY_KIND = bad_request("invalid 'kind' (must not be empty)", "out-of-range")
 
-_KIND = "Only those whose error is of this kind: an error, or its kind as `groupBy=kind` shows it."
 _DRY_RUN = query(
     "dryRun", "`true` counts the tasks and changes nothing.", type="boolean", default=False
 )
@@ -60,7 +58,7 @@ _SELECTED_BY = (
         pattern=f"^{COMMAND.pattern}(,{COMMAND.pattern})*$",
     ),
     query("error", ERROR.text, minLength=1),
-    query("kind", _KIND, minLength=1),
+    query("kind", KIND.text, minLength=1),
     _BY_LIMIT,
     _DRY_RUN,
 )
@@ -77,7 +75,7 @@ class SelectionBody(Body):
 
     ids: list[str] | None = ids_field("Only these tasks; absent for all.")
     error: str | None = field(ERROR.text, min_length=1, refused=(EMPTY_ERROR,))
-    kind: str | None = field(_KIND, min_length=1, refused=(EMPTY_KIND,))
+    kind: str | None = field(KIND.text, min_length=1, refused=(EMPTY_KIND,))
     limit: int | None = field(
         f"Maximum number of tasks, {BULK_MAX} when absent; the newest are taken.", ge=1, le=BULK_MAX
     )
@@ -195,7 +193,7 @@ _ONE_REFUSED = (INVALID_COMMAND, TASK_NOT_FOUND)
             enum=["error", "kind"],
         ),
         ERROR,
-        query("kind", _KIND),
+        KIND,
         *PAGE,
     ),
     errors=(INVALID_COMMAND,),
@@ -210,9 +208,7 @@ async def dead_letters(call: Call) -> HttpAnswer[DeadLetters]:
     group_by = call.query_text("groupBy")
     if group_by:
         return await _causes(call, queue, group_by)
-    kind = _kind(call.query_text("kind"))
     views, cursor = await listed_tasks(call, queue=queue, places=(QueuePlace.DLQ,))
-    views = [view for view in views if not kind or error_kind(view.error or "") == kind]
     return reply(DeadLetters(tasks=views, cursor=cursor))
 
 
@@ -303,7 +299,7 @@ async def requeue_one(call: Call) -> HttpAnswer[Requeued]:
 async def _causes(call: Call, queue: str, group_by: str) -> HttpAnswer[DeadLetters]:
     triage, tenant, timeout_s = call.services.broker.triage, call.identity.tenant, call.timeout_s
     wanted = DeadLetterSelection(
-        queue=queue, error=call.query_text("error"), kind=_kind(call.query_text("kind"))
+        queue=queue, error=call.query_text("error"), kind=kind_of(call.query_text("kind"))
     )
     match group_by:
         case "error":
@@ -434,15 +430,10 @@ def _selected(call: Call, body: SelectionBody) -> _Wanted:
         queue=queue,
         ids=() if ids is None else read_ids(ids),
         error=error or "",
-        kind=_kind(kind or ""),
+        kind=kind_of(kind or ""),
         limit=limit or BULK_MAX,
     )
     return wanted, _DRY_RUN.flag(call) if body.dry_run is None else body.dry_run
-
-
-def _kind(text: str) -> str:
-    """Return the kind of an error; a kind is the kind of itself."""
-    return error_kind(text) if text else ""
 
 
 def read_ids(ids: list[str]) -> tuple[str, ...]:

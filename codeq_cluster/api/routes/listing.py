@@ -19,6 +19,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.items import KIND_OF, Aside, Audit, Delivery, Subscription, Topic
 
 INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")
@@ -35,6 +36,10 @@ PAGE = (
     ),
 )
 ERROR = query("error", "Only those with exactly this error.")
+KIND = query(
+    "kind",
+    "Only those whose error is of this kind: an error, or its kind as `groupBy=kind` shows it.",
+)
 
 _DIGEST_BYTES = 6
 _CHARS_MAX = 1024  # A position is at most a queue's name, two numbers and an id.
@@ -101,7 +106,7 @@ async def listed(
 async def listed_tasks(
     call: Call, *, queue: str, places: tuple[QueuePlace, ...]
 ) -> tuple[list[TaskView], str | UnsetType]:
-    """Return the next tasks, only those with the query's `error`; cursor and errors as `listed`.
+    """Return the next tasks that the query's `error` and `kind` select; the rest as `listed`.
 
     Args:
         call: The request.
@@ -119,8 +124,18 @@ async def listed_tasks(
         timeout_s=call.timeout_s,
     )
     shards = call.services.settings.shards
-    views = [task_view(each.task, each.payload, shards=shards) for each in found]
+    kind = kind_of(call.query_text("kind"))
+    views = [
+        task_view(each.task, each.payload, shards=shards)
+        for each in found
+        if not kind or error_kind(each.task.error) == kind
+    ]
     return views, asked.cursor(edge)
+
+
+def kind_of(text: str) -> str:
+    """Return the kind of an error, or of its kind; empty for an empty one, which selects any."""
+    return error_kind(text) if text else ""
 
 
 def asked_page(call: Call, *, order: str = "") -> AskedPage:

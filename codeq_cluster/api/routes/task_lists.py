@@ -13,7 +13,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, rate_limited
-from codeq_cluster.api.routes.listing import ERROR, PAGE, listed_tasks
+from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, listed_tasks
 from codeq_cluster.api.routes.task_views import CURSOR, DEAD, TaskView
 from codeq_cluster.auth import Access
 from codeq_cluster.codec.keyspace import QueuePlace
@@ -92,6 +92,7 @@ class CleanedUp(Struct):
             enum=[status for status in PLACES if status],
         ),
         ERROR,
+        KIND,
         *PAGE,
     ),
 )

@@ -102,12 +102,12 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
     if options.group:
         await _group(operator, options, error)
         return
-    if not options.queue and kind:
-        raise UsageRefused("--kind needs a queue; see queue ls")
 
     async def read(limit: int, cursor: str) -> Page:
         if not options.queue:
-            return await operator.tasks(status="DEAD", error=error, limit=limit, cursor=cursor)
+            return await operator.tasks(
+                status="DEAD", error=error, kind=kind, limit=limit, cursor=cursor
+            )
         return await operator.dead_letters(
             options.queue, error=error, kind=kind, limit=limit, cursor=cursor
         )

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.backoff import add_backoff
+from codeq_cluster.cli.support.known_queue import refuse_unknown
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.task_ids import whole_id
@@ -177,6 +178,8 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
             cursor=cursor,
         ),
     )
+    if options.queue and not page.rows:
+        await refuse_unknown(operator, options.queue)
     rows = [{"priority": 0, **row} for row in page.rows]
     listed(
         options,

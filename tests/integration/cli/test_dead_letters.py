@@ -47,6 +47,34 @@ def test_kinds_of_errors_are_listed_across_queues(
     assert 2 == document["queues"]["mails"]["matched"]
 
 
+def test_dead_letters_of_one_kind_are_listed_across_queues(
+    dead: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kind is named by itself or by any of its errors."""
+    for kind in ("550 for 9", "# for #"):
+        rows = _lines(capsys, "dlq", "ls", "--kind", kind, "-q")
+
+        assert {dead[0], dead[1]} == {row[0] for row in rows}
+
+
+def test_a_queue_whose_tasks_have_all_ended_is_known(
+    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A filter that leaves nothing does not make its name a misspelt one."""
+
+    async def complete() -> None:
+        async with broker.client() as client, broker.leases() as leases:
+            await client.create("all-ended", 1)
+            (task,) = await leases.claim(["all-ended"], lease_s=60)
+            await leases.complete(task, b"1")
+
+    asyncio.run(complete())
+    pending = main(["task", "list", "--queue", "all-ended", "--status", "PENDING"])
+    died = main(["dlq", "ls", "all-ended"])
+
+    assert (0, 0) == (pending, died), capsys.readouterr().err
+
+
 def test_a_queue_is_shown_with_the_kinds_of_its_errors(
     dead: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
