@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -67,6 +67,37 @@ def answered_as(status: object) -> str:
             return node
         case _:
             return ""
+
+
+def owners(
+    silent: Sequence[str], members: Mapping[str, Member], *, answered: Collection[str]
+) -> Mapping[str, str]:
+    """Return the ids of the members that addresses without an answer belong to, if that is plain.
+
+    An address that no member gives, such as a forwarded port, is that of the only member that is
+    away, unless there are more of either.
+
+    Args:
+        silent: The addresses, without a slash at the end.
+        members: All that those who answered know of.
+        answered: The ids of the members that answered, at whatever address.
+    """
+    at = {each.url.rstrip("/"): each.id for each in members.values() if each.url}
+    found = {url: at[url] for url in silent if url in at}
+    unknown = [url for url in silent if url not in at]
+    named = {*answered, *found.values()}
+    away = [each.id for each in members.values() if each.away_since and each.id not in named]
+    if len(unknown) == len(away) == 1:
+        found[unknown[0]] = away[0]
+    return found
+
+
+def strange(members: Mapping[str, Member], *, answered: Collection[str]) -> str:
+    """Return what is known of an address without an answer and without an owner."""
+    if not members:
+        return ""
+    candidates = " or ".join(each for each in members if each not in answered)
+    return "no member gives this address" + (f"; it may be that of {candidates}" * bool(candidates))
 
 
 def members_of(statuses: Iterable[object]) -> Mapping[str, Member]:

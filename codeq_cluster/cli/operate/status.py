@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from codeq_cluster.cli.operate.members import Member, members_of
+from codeq_cluster.cli.operate.members import Member, members_of, owners, strange
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, note, table
 from codeq_cluster.cli.support.target import add_target, ca_of, say_default, token_of, urls_of
@@ -120,8 +120,30 @@ async def _ask_all(
     ):
         reports[member.id] = report
     members = members_of(report.status for report in reports.values())
+    reports = _owned(reports, members)
     judged = [_judged(report, members.get(key), asked, times) for key, report in reports.items()]
     return sorted(judged, key=lambda report: report.id or "~")
+
+
+def _owned(
+    reports: Mapping[str, NodeAnswer], members: Mapping[str, Member]
+) -> dict[str, NodeAnswer]:
+    """Give each address without an answer to the member that it must be of, or say of whom it may.
+
+    Args:
+        reports: By the member's id, or by the address if nobody knows whose it is.
+        members: All that those who answered know of.
+    """
+    answered = {report.id for report in reports.values()}
+    silent = [key for key, report in reports.items() if key not in members and not report.healthy]
+    owner = owners(silent, members, answered=answered)
+    owned = {key: report for key, report in reports.items() if key not in silent}
+    for url in silent:
+        problem = reports[url].problem
+        if url not in owner:
+            problem = "; ".join(filter(None, (problem, strange(members, answered=answered))))
+        owned[owner.get(url, url)] = replace(reports[url], problem=problem)
+    return owned
 
 
 def _judged(

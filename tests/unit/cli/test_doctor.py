@@ -21,6 +21,7 @@ from codeq_cluster.cli.operate.doctor.local import local_findings
 from codeq_cluster.cli.operate.doctor.nodes import clock
 from codeq_cluster.config import load
 from tests.harness.certificates import Authority
+from tests.harness.ports import dead_url
 
 _DAY_S = 86400.0
 
@@ -97,7 +98,7 @@ async def _node(
     ahead_s: float = 0,
     code: int = 200,
     offers: Mapping[str, str] | None = None,
-    group: Mapping[str, str] | None = None,
+    group: Mapping[str, object] | None = None,
 ) -> AsyncIterator[str]:
     """Serve the requests of the doctor; yields the base URL."""
 
@@ -240,6 +241,23 @@ async def test_the_doctor_tells_of_what_is_set_aside(
     rows = {row["check"]: row for row in json.loads(capsys.readouterr().out)["findings"]}
     assert level == rows["aside"]["level"]
     assert (level == "warn") == ("runbooks/set-aside.md" in rows["aside"]["todo"])
+
+
+async def test_the_doctor_names_the_node_whose_address_it_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also a dead one that was named by an address that its cluster does not know."""
+    dead, forwarded = dead_url("node"), dead_url("forwarded")
+    peer = {"id": "n3", "httpAddr": dead, "connected": False, "awaySince": "2026-01-31T12:00:00Z"}
+    async with _node(group={"selfId": "n1", "peers": [peer]}) as url:
+        code = await _doctor("--url", url, "--url", forwarded, "--json")
+    found = json.loads(capsys.readouterr().out)["findings"]
+    reached = {each["about"]: each["text"] for each in found if each["check"] == "reachable"}
+
+    assert 1 == code
+    assert reached.pop(url).startswith("n1: it answers in ")
+    assert {forwarded: "n3: it takes no connection"} == reached
+    assert any(each["check"] == "member" and each["text"].startswith("n3: n1 ") for each in found)
 
 
 def test_the_doctor_says_before_the_start_whether_artifacts_and_webhooks_work(

@@ -6,12 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from codeq_cluster.cli.main import main
+from tests.harness.ports import dead_url
 
 
 def _group(node: str, *, leader: str, term: int, applied: int) -> Mapping[str, object]:
@@ -110,3 +112,91 @@ async def test_a_status_in_another_form_ends_with_4(
         assert 4 == await _status("--url", url)
 
     assert "unknown form" in capsys.readouterr().out
+
+
+_SINCE = "2026-01-31T12:00:00Z"
+
+
+def _seen(node: str, at: Mapping[str, str], *away: str) -> Mapping[str, object]:
+    """Return a status of one of the nodes at these addresses, some of which it cannot reach."""
+    peers = [
+        {"id": peer, "httpAddr": url, "connected": peer not in away}
+        | ({"awaySince": _SINCE} if peer in away else {})
+        for peer, url in at.items()
+        if peer != node
+    ]
+    group = _group(node, leader="n1", term=1, applied=1)
+    return {"groups": [{**group, "selfHTTPAddr": at[node], "peers": peers}]}
+
+
+async def _rows(capsys: pytest.CaptureFixture[str], *urls: str) -> tuple[int, list[dict[str, Any]]]:
+    named = [word for url in urls for word in ("--url", url)]
+    code = await _status(*named, "--json", "--utc")
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["nodes"]
+    return code, rows
+
+
+async def test_a_profile_with_two_of_three_nodes_shows_a_third_that_is_dead(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The nodes of the profile say who the third is and since when it is away."""
+    at = {"n1": "http://n1.invalid", "n2": "http://n2.invalid", "n3": dead_url("node")}
+    async with _node(_seen("n1", at, "n3")) as one, _node(_seen("n2", at, "n3")) as two:
+        init = ("init", "--url", one, "--url", two, "--token", "t", "--no-prompt")
+        assert 0 == await asyncio.to_thread(main, init)
+        capsys.readouterr()
+        code, rows = await _rows(capsys)
+
+    assert 1 == code
+    assert [("n1", one), ("n2", two), ("n3", at["n3"])] == [(it["id"], it["url"]) for it in rows]
+    assert [None, None, _SINCE] == [row["awaySince"] for row in rows]
+    assert "n1 and n2 cannot reach it since 2026-01-31T12:00:00" in rows[2]["problem"]
+
+
+async def test_a_balancer_s_address_shows_every_member_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The node behind it answers, and the others are asked at their own addresses."""
+    at = {"n1": "http://n1.invalid", "n3": dead_url("node")}
+    async with _node(_seen("n2", at | {"n2": "http://n2.invalid"}, "n3")) as two:
+        at["n2"] = two
+        async with _node(_seen("n1", at, "n3")) as balancer:
+            code, rows = await _rows(capsys, balancer)
+
+    assert 1 == code
+    assert [("n1", balancer), ("n2", two), ("n3", at["n3"])] == [
+        (row["id"], row["url"]) for row in rows
+    ]
+
+
+async def test_a_dead_node_that_is_named_by_another_address_is_one_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Only one member is away, so the address without an answer is that one's."""
+    at = {"n1": "http://n1.invalid", "n3": dead_url("node")}
+    forwarded = dead_url("node")
+    async with _node(_seen("n1", at, "n3")) as one:
+        code, rows = await _rows(capsys, one, forwarded)
+
+    assert 1 == code
+    assert [("n1", one), ("n3", forwarded)] == [(row["id"], row["url"]) for row in rows]
+    assert "no connection; n1 cannot reach it since" in rows[1]["problem"]
+
+
+async def test_an_address_that_may_be_one_of_several_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nothing tells which of the dead members it belongs to."""
+    at = {"n1": "http://n1.invalid", "n2": dead_url("node"), "n3": dead_url("node")}
+    forwarded = dead_url("node")
+    async with _node(_seen("n1", at, "n2", "n3")) as one:
+        code, rows = await _rows(capsys, one, forwarded)
+        sound = _seen("n1", {"n1": one})
+        async with _node(sound) as alone:
+            _, mistyped = await _rows(capsys, alone, forwarded)
+
+    assert 1 == code
+    assert ["n1", "n2", "n3", None] == [row["id"] for row in rows]
+    doubt = "no connection; no member gives this address"
+    assert f"{doubt}; it may be that of n2 or n3" == rows[3]["problem"]
+    assert doubt == mistyped[1]["problem"]

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 from codeq_cluster import __version__
 from codeq_cluster.cli.operate.doctor import features
 from codeq_cluster.cli.operate.doctor.finding import Finding, certificate, fail, ok, skipped, warn
-from codeq_cluster.cli.operate.members import Member, answered_as, members_of
+from codeq_cluster.cli.operate.members import Member, answered_as, members_of, owners, strange
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.times import Times
 from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
@@ -42,14 +43,32 @@ async def cluster_findings(
     ]
     more = await asyncio.gather(*(_node_findings(each.url, token, ca) for each in others))
     members = members_of(status for _, status in (*answers, *more))
+    answered = known | {answered_as(status) for _, status in more}
+    silent = [
+        url.rstrip("/") for url, (found, _) in zip(urls, answers, strict=True) if found[0].todo
+    ]
+    owner = owners(silent, members, answered=answered)
+    doubt = strange(members, answered=answered)
     return [
-        *chain.from_iterable(found for found, _ in answers),
         *chain.from_iterable(
-            _other(members[member.id], found)
+            _named(found, answered_as(status) or owner.get(url.rstrip("/"), ""), doubt=doubt)
+            for url, (found, status) in zip(urls, answers, strict=True)
+        ),
+        *chain.from_iterable(
+            _other(members[member.id], _named(found, member.id))
             for member, (found, _) in zip(others, more, strict=True)
         ),
         *(_away(member, times) for member in members.values() if member.away_since),
     ]
+
+
+def _named(found: Sequence[Finding], node: str, *, doubt: str = "") -> list[Finding]:
+    """Name the node in the finding whether its address answers, or say whose it may be."""
+    reachable, *rest = found
+    text = f"{node}: {reachable.text}" if node else reachable.text
+    if not node and reachable.todo and doubt:
+        text += f"; {doubt}"
+    return [replace(reachable, text=text), *rest]
 
 
 def _other(member: Member, found: list[Finding]) -> list[Finding]:
