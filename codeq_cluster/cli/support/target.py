@@ -17,6 +17,7 @@ from codeq_cluster.settings import environment
 from codeq_cluster.settings.kinds import URL
 
 _VARIABLE = "CODEQ_TOKEN"
+_DEVELOPMENT = Token(TOKEN, "the development token, taken because none is named,")
 
 
 class Caller(Enum):
@@ -119,7 +120,7 @@ def token_for(options: argparse.Namespace, caller: Caller) -> Token:
             return Token(variables[name], name)
     if kept := caller.of_profile(_profile(options)):
         return Token(kept, "the profile's token")
-    return Token(TOKEN, "the development token, taken because none is named,")
+    return _DEVELOPMENT
 
 
 def ca_of(options: argparse.Namespace) -> Path | None:
@@ -135,10 +136,12 @@ def names_cluster(options: argparse.Namespace) -> bool:
 
 
 def say_default(options: argparse.Namespace) -> None:
-    """Tell a person at a terminal which cluster is asked, if nothing named one."""
-    if sys.stderr.isatty() and not names_cluster(options):
-        token = " with the development token" if token_of(options) == TOKEN else ""
-        note(f"asking {urls_of(options)[0]}{token}; --url or codeq-cluster init names another")
+    """Tell a person at a terminal which cluster and which token a command takes by default."""
+    named, default = names_cluster(options), token_of(options) is _DEVELOPMENT
+    if sys.stderr.isatty() and (default or not named):
+        token = " with the development token" if default else ""
+        flag = "--token" if named else "--url"
+        note(f"asking {urls_of(options)[0]}{token}; {flag} or codeq-cluster init names another")
 
 
 def _profile(options: argparse.Namespace) -> Profile:

@@ -17,7 +17,14 @@ import signal
 from codeq_cluster.cli.support.asking import Verbs, verbs_of
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import note
-from codeq_cluster.cli.support.target import Caller, add_target, ca_of, token_of, urls_of
+from codeq_cluster.cli.support.target import (
+    Caller,
+    add_target,
+    ca_of,
+    say_default,
+    token_of,
+    urls_of,
+)
 from codeq_cluster.cli.work.program import Program, executable
 from codeq_cluster.client import Ended, Worker
 from codeq_cluster.client.worker import EVERY_COMMAND, TIMEOUT_S_MAX
@@ -106,6 +113,7 @@ def _run(options: argparse.Namespace) -> Exit:
     path = executable(options.handler)
     handler = Program(path, environment=environment())
     _set_up_notes()
+    say_default(options)
     worker = Worker(
         urls_of(options),
         token=token_of(options),

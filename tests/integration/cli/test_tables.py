@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 
+import pytest
+
 from codeq_cluster.testing.broker import LocalBroker
+from tests.harness.ports import dead_url
 from tests.integration.cli.terminal import run
 
 
@@ -34,16 +38,37 @@ def test_a_usage_error_breaks_lines_between_words(variables: Mapping[str, str]) 
     assert "resume, purge; see codeq-cluster queue --help" in " ".join(shown.split())
 
 
-def test_a_person_is_told_which_cluster_is_asked_by_default(
-    variables: Mapping[str, str],
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queue", "ls"),
+        ("status",),
+        ("doctor",),
+        (
+            "worker",
+            "start",
+            "--commands",
+            "never-made",
+            "--handler",
+            "true",
+            "--give-up-seconds",
+            "0",
+        ),
+    ],
+)
+def test_a_person_is_told_which_cluster_and_token_are_taken_by_default(
+    variables: Mapping[str, str], words: tuple[str, ...]
 ) -> None:
     """Without a flag, a variable or a profile, the development cluster and its token are named."""
-    default = {name: value for name, value in variables.items() if name[:10] != "CODEQ_BASE"}
-    default["CODEQ_TOKEN"] = ""
+    nobody = {"CODEQ_BASE_URL": dead_url("node")}  # A worker would work until it is stopped.
     shown = []
-    for environment in (default, variables):
-        with run("queue", "ls", environment=environment) as terminal:
+    for named in ({"CODEQ_TOKEN": "", "CODEQ_BASE_URL": ""}, {"CODEQ_TOKEN": ""} | nobody, nobody):
+        with run(*words, environment={**variables, **named}) as terminal:
+            if not named["CODEQ_BASE_URL"]:
+                terminal.shows("names another")
+                terminal.signal(signal.SIGINT)
             shown.append(" ".join(terminal.ended()[1].split()))
 
     assert "with the development token; --url or codeq-cluster init names another" in shown[0]
-    assert "names another" not in shown[1]
+    assert "with the development token; --token or codeq-cluster init names another" in shown[1]
+    assert "names another" not in shown[2]

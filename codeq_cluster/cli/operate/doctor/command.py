@@ -27,7 +27,14 @@ from codeq_cluster.cli.support.dev_cluster import DIRECTORY, published
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, cell, console, document
 from codeq_cluster.cli.support.sources import add_sources, loaded
-from codeq_cluster.cli.support.target import add_target, ca_of, names_cluster, token_of, urls_of
+from codeq_cluster.cli.support.target import (
+    add_target,
+    ca_of,
+    names_cluster,
+    say_default,
+    token_of,
+    urls_of,
+)
 from codeq_cluster.cli.support.times import add_times, times_of
 from codeq_cluster.config import Loaded, load
 from codeq_cluster.errors import CodeqError
@@ -57,6 +64,7 @@ def add(commands: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> Exit:
+    say_default(options)
     findings = [*asyncio.run(_of_nodes(options)), *_of_this_machine(options)]
     if options.json:
         rows = [
