@@ -458,3 +458,19 @@ async def test_a_list_goes_on_where_it_ended(cluster: LocalCluster) -> None:
 
     assert 2 == len(first.out.split())
     assert sorted(ids) == sorted(first.out.split() + rest.out.split())
+
+
+async def test_a_profile_sends_each_command_s_own_token(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The admin's is refused for the cluster, and the operator's for the queues."""
+    kept = {"CODEQ_CONFIG_DIR": str(tmp_path)}
+    urls = [word for url in cluster.urls.values() for word in ("--url", url)]
+    tokens = ("--token", ADMIN_TOKEN, "--operator-token", OPERATOR_TOKEN)
+    made = await command("init", "--no-prompt", *urls, *tokens, variables=kept)
+    queues = await command("queue", "ls", "--json", variables=kept)
+    status = await command("cluster", "status", "--json", variables=kept)
+
+    assert (0, 0, 0) == (made.code, queues.code, status.code), queues.err + status.err
+    assert "queues" in queues.document
+    assert set(cluster.nodes) == {node["id"] for node in status.document["nodes"]}
