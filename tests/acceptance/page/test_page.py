@@ -7,6 +7,7 @@ from datetime import datetime
 
 import pytest
 
+from codeq_cluster.client.handling import HandlerTimeout
 from tests.acceptance.page.browser import (
     HOSTILE,
     HOSTILE_WORKER,
@@ -369,11 +370,29 @@ async def test_a_dead_letter_is_requeued_from_its_own_view(
     shown = await timeline.inner_text()
     requeued = timeline.locator("li", has_text="Requeued by an operator").locator(".dim")
     history = (await client.task("n1", "admin", claimed["id"])).body["history"]
-    ended = datetime.fromisoformat(history[-1]["endedAt"]).astimezone()
+    died, ended = (history[-1][name] for name in ("startedAt", "endedAt"))
 
     assert "[1.50, 2]" == claimed["payload"]
     assert 1 == shown.count("lost its way")
-    assert (await requeued.inner_text()).startswith(f"{ended:%Y-%m-%d %H:%M:%S}")
+    assert died < ended
+    assert ended == await requeued.locator("time").get_attribute("datetime")
+    local = datetime.fromisoformat(ended).astimezone()
+    assert (await requeued.inner_text()).startswith(f"{local:%Y-%m-%d %H:%M:%S}")
+
+
+async def test_an_attempt_that_was_out_of_time_says_so(
+    admin: Window, client: RecordingClient
+) -> None:
+    """The worker's reason tells it from a task that its handler gave back."""
+    late = str(HandlerTimeout(30, whose="handler"))
+    await die(client, "dead.late", late)
+    await admin.open("/dead-letters/dead.late", ready="tbody a")
+    await admin.page.locator("tbody a").first.click()
+    attempt = admin.page.locator("ol.timeline li.failed").first
+    await attempt.get_by_text("Timed out").wait_for()
+
+    assert late in await attempt.inner_text()
+    assert "Given back" not in await admin.text()
 
 
 async def test_a_dead_letter_is_deleted_from_its_own_view(

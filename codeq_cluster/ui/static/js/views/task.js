@@ -16,6 +16,8 @@ import { deleting, requeueing } from "./triage.js";
 
 const OUTCOMES = { COMPLETED: "completed", FAILED: "failed", NACKED: "delayed", LEASE_EXPIRED: "failed", ABANDONED: "", CANCELLED: "failed", REQUEUED: "in-progress" };
 const WORDS = { COMPLETED: "Completed", FAILED: "Failed", NACKED: "Given back", LEASE_EXPIRED: "Lease expired", ABANDONED: "Given back at once", CANCELLED: "Cancelled", REQUEUED: "Requeued by an operator" };
+// A nack whose reason begins so is of a handler that was out of time: see docs/timeouts.md.
+const TIMED_OUT = "HANDLER_TIMEOUT";
 const TONES = { completed: "good", failed: "bad", "dead-letter": "bad", cancelled: "bad", "queue-paused": "warn", "no-claim": "warn", "consumer-limit": "warn", "in-flight-limit": "warn", "lease-expired": "warn", "set-aside": "warn" };
 
 export function openTask({ follow }, id) {
@@ -155,8 +157,9 @@ function timeline(task) {
   const wrong = (text) => text && h("div.break.small.bad", {}, text);
   // A death and a requeue hold the error of the attempt before them, which may be cut: it stands once.
   const unsaid = (text, n) => !(history[n - 1]?.error && text?.startsWith(history[n - 1].error)) && wrong(text);
-  const past = history.map((each, n) => h("li", { class: OUTCOMES[each.outcome] || "" },
-    h("div", {}, h("b", {}, WORDS[each.outcome] || each.outcome), each.worker && [" · ", h("span.break", {}, each.workerName ? `${each.worker}/${each.workerName}` : each.worker)]),
+  const timedOut = (each) => each.outcome === "NACKED" && each.error?.startsWith(TIMED_OUT);
+  const past = history.map((each, n) => h("li", { class: timedOut(each) ? "failed" : OUTCOMES[each.outcome] || "" },
+    h("div", {}, h("b", {}, timedOut(each) ? "Timed out" : WORDS[each.outcome] || each.outcome), each.worker && [" · ", h("span.break", {}, each.workerName ? `${each.worker}/${each.workerName}` : each.worker)]),
     h("div.dim.small", {}, each.outcome === "REQUEUED" ? [at(each.endedAt), ", dead for "] : [at(each.startedAt), ", after "], span((Date.parse(each.endedAt) - Date.parse(each.startedAt)) / 1000)),
     each.outcome === "REQUEUED" ? unsaid(each.error, n) : wrong(each.error)));
   const now = task.state === "in-progress" && h("li.in-progress", {}, h("div", {}, h("b", {}, "Running"), " · ", h("span.break", {}, task.worker)), h("div.dim.small", {}, "since ", at(task.since)));
