@@ -102,6 +102,7 @@ async def test_a_new_task_has_every_field_of_the_api(
         "Backoff starts at, seconds": "2",
         "Backoff is at most, seconds": "60",
         "Webhook": webhook,
+        "Idempotency key": "typed.by.hand",
     }
     await admin.open("/queues/every.field", ready="main .figures")
     await admin.click("New task")
@@ -116,7 +117,11 @@ async def test_a_new_task_has_every_field_of_the_api(
     await admin.click("Create", within="dialog")
     await admin.page.wait_for_selector("main .tag:has-text('Delayed')")
     task = (await client.task("n2", "admin", admin.page.url.rsplit("/", 1)[1])).body
+    again = await client.created("n2", "producer", "every.field", idempotencyKey="typed.by.hand")
+    created, expires = (datetime.fromisoformat(task[name]) for name in ("createdAt", "expiresAt"))
 
+    assert task["id"] == again["id"]
+    assert timedelta(seconds=700_000) == expires - created
     assert start == datetime.fromisoformat(task["runAt"])
     assert (7, 30, webhook) == (task["maxAttempts"], task["timeoutSeconds"], task["webhook"])
     assert ("linear", 2, 60) == tuple(
@@ -503,6 +508,7 @@ async def test_no_view_says_that_there_is_nothing_when_it_cannot_know(
         "": 0,
         "/queues/never.used": 1,
         **dict.fromkeys(("/topics", "/workers", "/audit", "/delayed", "/tasks", nowhere), 1),
+        **dict.fromkeys(("/queues", "/dead-letters"), 1),
         "/dead-letters/never.used": 2,
         "/webhooks": 3,
     }
@@ -519,8 +525,9 @@ async def test_no_view_says_that_there_is_nothing_when_it_cannot_know(
             await window.open(path)
             await window.page.wait_for_function(
                 """least => {
-                  const shown = [...document.querySelectorAll("td.empty, .problems .good")];
-                  return shown.length >= least && shown.every((each) => each.innerText !== "…");
+                  const shown = [...document.querySelectorAll("tbody tr, .problems .good")];
+                  const known = shown.every((each) => each.innerText.trim() !== "…");
+                  return shown.length >= least && known;
                 }""",
                 arg=least,
             )
@@ -528,6 +535,8 @@ async def test_no_view_says_that_there_is_nothing_when_it_cannot_know(
         for path in (f"/tasks/{task['id']}", "/topics/never.used"):
             await window.open(path)
             await window.shows(because)
+        await window.open("/cluster")
+        await window.shows("none known")
         await window.open("/dead-letters/never.used")
         for node in ("n2", "n3"):
             cluster.start(node)
