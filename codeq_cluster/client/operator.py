@@ -141,6 +141,7 @@ class Operator(Connection):
         selection: Selection,
         *,
         patch: Mapping[str, Any] | None = None,
+        payload: object = None,
         dry_run: bool = False,
     ) -> Mapping[str, Any]:
         """Make dead letters ready again, or only count them; `more` is true if some are left.
@@ -148,13 +149,16 @@ class Operator(Connection):
         Args:
             command: The queue.
             selection: Which of its dead letters.
-            patch: Merged into each payload (RFC 7396); with a dry run, the answer shows the
-                newest payload `before` and `after` it.
-            dry_run: Change nothing.
+            patch: Merged into each payload (RFC 7396).
+            payload: Replaces the payload of the only dead letter that is named by its id; None
+                keeps it.
+            dry_run: Change nothing; with a patch or a payload, the answer shows the newest payload
+                `before` and `after` it.
         """
         path = f"{_ADMIN}/queues/{part(command)}/dlq/requeue"
-        body = selection.body(dry_run=dry_run)
-        return await self._write("POST", path, body if patch is None else {**body, "patch": patch})
+        changes = {"patch": patch, "payload": payload}
+        given = {name: change for name, change in changes.items() if change is not None}
+        return await self._write("POST", path, {**selection.body(dry_run=dry_run), **given})
 
     async def delete_dead_letters(
         self, command: str, selection: Selection, *, dry_run: bool = False

@@ -363,6 +363,25 @@ async def test_dead_letters_of_a_kind_are_requeued_with_another_payload(
     assert other == (await _ran(cluster, "dlq", "ls", "patchy", "-q")).out.strip()
 
 
+async def test_a_dead_letter_is_requeued_with_another_payload(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Every digit of it is kept; a preview shows it, and it is for a single dead letter."""
+    task_id = await _created(cluster, "replaced", '{"n": 1}', "--max-attempts", "1")
+    await _handled(cluster, "replaced", _script(tmp_path, "exit 7"))
+    requeue = ("dlq", "requeue", "replaced", "--payload")
+    all_of_them = await _ran(cluster, *requeue, "[1.50]", "--all", "--yes")
+    no_json = await _ran(cluster, *requeue, "[1,", "--id", task_id, "--yes")
+    dry = await _ran(cluster, *requeue, "[1.50]", "--id", task_id, "--dry-run")
+    done = await _ran(cluster, *requeue, "[1.50]", "--id", task_id, "--yes")
+    found = await _ran(cluster, "task", "get", task_id, "--json")
+
+    assert (2, 2) == (all_of_them.code, no_json.code)
+    assert (0, True) == (dry.code, "after: [1.50]" in dry.err), dry.err
+    assert (0, "1\n") == (done.code, done.out), done.err
+    assert "[1.50]" == found.document["payload"]
+
+
 async def test_a_misspelt_queue_is_named_with_the_nearest_one(cluster: LocalCluster) -> None:
     """No verb says 0 of a queue that is not there; a pause of one needs --create."""
     await _created(cluster, "invoices", "1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -17,6 +16,13 @@ from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, kind_of, listed_tasks
+from codeq_cluster.api.routes.revising import (
+    NO_PATCH,
+    NULL,
+    PAYLOAD_OF_ONE,
+    payload_too_large,
+    revising,
+)
 from codeq_cluster.api.routes.task_views import (
     CURSOR,
     DEAD,
@@ -31,9 +37,8 @@ from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelec
 from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
 from codeq_cluster.broker.values import FoundTask
 from codeq_cluster.codec.keyspace import QueuePlace
-from codeq_cluster.core.bounds import COMMAND, is_deeper
+from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.merge_patch import NoObject, patched
 from codeq_cluster.core.task import State
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
@@ -42,7 +47,6 @@ IDS_MAX = 1000  # In one request: read at once, 1000 x about 400 bytes.
 PATCHED_MAX = 1000  # In one request: each is an operation of its own.
 
 INVALID_GROUP_BY = bad_request("invalid 'groupBy' (use error or kind)", "invalid-query")
-NO_PATCH = bad_request("invalid 'patch' (must be a JSON object)", "invalid-patch")
 INVALID_IDS = bad_request("invalid 'ids' (name at least one)", "invalid-ids")
 EMPTY_ERROR = bad_request("invalid 'error' (must not be empty)", "out-of-range")
 EMPTY_KIND = bad_request("invalid 'kind' (must not be empty)", "out-of-range")
@@ -83,7 +87,7 @@ class SelectionBody(Body):
 
 
 class RequeueBody(SelectionBody):
-    """A selection of dead letters, and a merge patch of their payloads."""
+    """A selection of dead letters, and the change to their payloads."""
 
     patch: Raw = field(
         "A JSON object, merged into each payload (RFC 7396) before the requeue; at "
@@ -91,7 +95,12 @@ class RequeueBody(SelectionBody):
         "alone.",
         type=["object", "null"],
         refused=(NO_PATCH,),
-        default=Raw(b"null"),
+        default=NULL,
+    )
+    payload: Raw = field(
+        "JSON that replaces the payload of the only task that `ids` names; null keeps it.",
+        refused=(PAYLOAD_OF_ONE, lambda node: payload_too_large(node.limits)),
+        default=NULL,
     )
 
 
@@ -139,8 +148,8 @@ class DeadLetters(Struct):
 class Requeued(Struct, rename="camel", kw_only=True):
     """The result of requeueing dead letters; a dry run only counts them.
 
-    With a patch, `leftAlone` counts those whose payload it does not fit; a dry run shows the
-    payload of the newest one `before` and `after` it, which is null if the patch does not fit.
+    With a patch or a payload, `leftAlone` counts those whose payload it does not fit; a dry run
+    shows the payload of the newest one `before` and `after` it, which is null if it does not fit.
     """
 
     matched: int
@@ -241,11 +250,12 @@ async def requeue(call: Call) -> HttpAnswer[Requeued]:
     """Requeue dead letters of a queue: the selected ones, or all.
 
     Their attempts start again from 1, and their errors stay in their history. A task returns to the
-    queue of its own command. With a patch, their payloads are changed first.
+    queue of its own command. With a patch or a payload, their payloads are changed first.
     """
     body = _REQUEUE.decode_any(call.text)
-    patch = bytes(body.patch).decode()
-    return await _requeue(call, _selected(call, body), patch="" if patch == "null" else patch)
+    wanted = _selected(call, body)
+    change = revising(call, patch=body.patch, payload=body.payload, ids=wanted[0].ids)
+    return await _requeue(call, wanted, change=change)
 
 
 @ROUTES(
@@ -317,9 +327,10 @@ async def _causes(call: Call, queue: str, group_by: str) -> HttpAnswer[DeadLette
             raise INVALID_GROUP_BY
 
 
-async def _requeue(call: Call, wanted: _Wanted, *, patch: str = "") -> HttpAnswer[Requeued]:
+async def _requeue(
+    call: Call, wanted: _Wanted, *, change: Revising | None = None
+) -> HttpAnswer[Requeued]:
     selection, dry_run = wanted
-    change = revising(call, patch) if patch else None
     if change is not None:
         selection = replace(selection, limit=min(selection.limit, PATCHED_MAX))
     done = await call.services.broker.triage.requeue(
@@ -333,7 +344,7 @@ async def _requeue(call: Call, wanted: _Wanted, *, patch: str = "") -> HttpAnswe
     answer = Requeued(
         matched=_found(call, done),
         requeued=done.changed,
-        left_alone=done.left_alone if patch else UNSET,
+        left_alone=UNSET if change is None else done.left_alone,
         by_error=done.by_error,
         more=done.more,
         dry_run=dry_run,
@@ -371,36 +382,6 @@ async def payload_of(call: Call, task_id: str) -> str | None:
         call.identity.tenant, task_id, stale=False, timeout_s=call.timeout_s
     )
     return None if found is None else found.payload
-
-
-def revising(call: Call, patch: str) -> Revising:
-    """Return the change that a merge patch makes to a payload.
-
-    Raises:
-        ApiError: 400 if the patch is not a JSON object.
-    """
-    try:
-        patched("{}", patch)
-    except NoObject as error:
-        raise NO_PATCH from error
-    return partial(_patched, call, patch)
-
-
-def _patched(call: Call, patch: str, payload: str) -> str | None:
-    """Return the patched payload; None if it is not an object or would be too large."""
-    try:
-        made = patched(payload, patch)
-    except NoObject:
-        return None
-    return made if payload_fits(call, made) else None
-
-
-def payload_fits(call: Call, payload: str) -> bool:
-    """Return whether a create would take this payload."""
-    limits = call.services.settings.limits
-    return len(payload.encode()) <= limits.max_body_bytes and not is_deeper(
-        payload, limits.payload_depth_max
-    )
 
 
 def _one(call: Call) -> _Wanted:

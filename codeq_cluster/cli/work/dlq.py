@@ -64,11 +64,18 @@ def add(commands: Verbs) -> None:
         description="Make dead letters ready again; their attempts count from zero.",
     )
     _add_selection(requeue)
-    requeue.add_argument(
+    change = requeue.add_mutually_exclusive_group()
+    change.add_argument(
         "--patch",
         type=_json_object,
         metavar="JSON",
         help="a JSON object, merged into each payload first (RFC 7396)",
+    )
+    change.add_argument(
+        "--payload",
+        type=_json,
+        metavar="JSON",
+        help="replaces the payload of the only dead letter that --id names",
     )
     asks(requeue, Operator, _requeue)
 
@@ -95,6 +102,14 @@ def _json_object(text: str) -> Mapping[str, object]:
         return msgspec.json.decode(text, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeError) as error:
         raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from error
+
+
+def _json(text: str) -> msgspec.Raw:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise argparse.ArgumentTypeError(f"must be JSON: {error}") from error
+    return msgspec.Raw(text.encode())  # Unparsed, so that numbers keep every digit.
 
 
 async def _list(operator: Operator, options: argparse.Namespace) -> None:
@@ -151,7 +166,9 @@ async def _show(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _requeue(operator: Operator, options: argparse.Namespace) -> Exit:
-    act = partial(operator.requeue, patch=options.patch)
+    if options.payload is not None and len(options.id or ()) != 1:
+        raise UsageRefused("--payload is for a single dead letter: name it with --id")
+    act = partial(operator.requeue, patch=options.patch, payload=options.payload)
     return await _act(operator, options, act, "requeued")
 
 
@@ -190,7 +207,7 @@ async def _act(operator: Operator, options: argparse.Namespace, act: _Act, word:
 
 
 def _preview(answer: Mapping[str, object]) -> None:
-    """Print what a patch makes of the newest payload, and how many payloads it does not fit."""
+    """Print what becomes of the newest payload, and how many payloads a patch does not fit."""
     if answer.get("leftAlone"):
         note(f"{answer['leftAlone']} left alone: the patch does not fit their payloads")
     if "before" in answer:

@@ -12,16 +12,10 @@ from msgspec.structs import replace
 from codeq_cluster.api.declared.bodies import Body, Schema
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
-from codeq_cluster.api.routes.dead_letters import (
-    ErrorKindRow,
-    kind_rows,
-    payload_fits,
-    payload_of,
-    read_ids,
-    revising,
-)
+from codeq_cluster.api.http.errors import bad_request, invalid_body
+from codeq_cluster.api.routes.dead_letters import ErrorKindRow, kind_rows, payload_of, read_ids
 from codeq_cluster.api.routes.listing import asked_page
+from codeq_cluster.api.routes.revising import NULL, revising
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.triage import Acted, Revising
 from codeq_cluster.core.error_kinds import KIND_CHARS_MAX, error_kind
@@ -34,8 +28,6 @@ LOOKED_AT = 2000  # Dead letters grouped in one request: about 50 ms.
 
 _INVALID = invalid_body()
 _SELECT = bad_request("say which: ids, kind or all", "invalid-selection")
-_PAYLOAD_OF_ONE = bad_request("invalid 'payload' (names one id)", "invalid-patch")
-_NULL = Raw(b"null")
 
 
 class TriageBody(Body):
@@ -49,8 +41,8 @@ class TriageBody(Body):
     ids: list[str] | None = None
     kind: str | None = None
     all: bool = False
-    patch: Raw = _NULL
-    payload: Raw = _NULL
+    patch: Raw = NULL
+    payload: Raw = NULL
 
 
 class UndoBody(Body):
@@ -220,23 +212,7 @@ def _selection(call: Call, body: TriageBody) -> DeadLetterSelection:
 
 
 def _revising(call: Call, body: TriageBody) -> Revising | None:
-    patch, payload = bytes(body.patch).decode(), bytes(body.payload).decode()
-    if payload != "null":
-        if body.ids is None or len(body.ids) != 1:
-            raise _PAYLOAD_OF_ONE
-        if not payload_fits(call, payload):
-            raise _too_large(call)
-        return lambda _: payload
-    return None if patch == "null" else revising(call, patch)
-
-
-def _too_large(call: Call) -> ApiError:
-    limits = call.services.settings.limits
-    return bad_request(
-        f"invalid 'payload' (at most {limits.max_body_bytes} bytes, "
-        f"{limits.payload_depth_max} levels)",
-        "out-of-range",
-    )
+    return revising(call, patch=body.patch, payload=body.payload, ids=body.ids or ())
 
 
 def _view(acted: Acted) -> ActedView:

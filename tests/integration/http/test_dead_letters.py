@@ -126,6 +126,31 @@ async def test_a_requeue_changes_payloads_by_a_patch(node: Client) -> None:
     assert (400, "unknown-name") == (deletion.status, deletion.json["code"])
 
 
+async def test_a_requeue_replaces_the_payload_of_one_task(node: Client) -> None:
+    """It is for one task, not beside a patch, and within the bounds of a create."""
+    first, second = [await died(node, "dl-replaced", payload={"n": n}) for n in (1, 2)]
+    path = "admin/queues/dl-replaced/dlq/requeue"
+    new = {"payload": [1.5], "ids": [first]}
+    deep = json.loads("[" * 201 + "]" * 201)
+    refused = [
+        await node.post(path, wrong)
+        for wrong in (
+            {"payload": [1.5]},
+            {**new, "ids": [first, second]},
+            {**new, "patch": {"n": 3}},
+            {**new, "payload": deep},
+        )
+    ]
+    dry = await node.post(path, {**new, "dryRun": True})
+    done = await node.post(path, new)
+    claimed = await node.claim("dl-replaced")
+
+    assert ["invalid-payload"] * 3 + ["out-of-range"] == [each.json["code"] for each in refused]
+    assert ("[1.5]", 0) == (dry.json["after"].replace(" ", ""), dry.json["requeued"])
+    assert 1 == done.json["requeued"]
+    assert (first, "[1.5]") == (claimed["id"], claimed["payload"].replace(" ", ""))
+
+
 async def test_dead_letters_of_all_queues_are_one_list(node: Client) -> None:
     """The list of tasks has them under DEAD, without tasks that a worker failed."""
     dead = {await died(node, "dl-here", "everywhere"), await died(node, "dl-there", "everywhere")}
@@ -313,8 +338,8 @@ async def test_a_selection_out_of_bounds_touches_nothing(
     requeued = await node.post("admin/queues/dl-bounds/dlq/requeue", raw)
     deleted = await delete(node, "admin/queues/dl-bounds/dlq", raw)
 
-    # A requeue takes a patch, too.
-    assert (400, text) == (requeued.status, requeued.error.replace(", patch)", ")"))
+    # A requeue takes changes of payloads, too.
+    assert (400, text) == (requeued.status, requeued.error.replace(", patch, payload)", ")"))
     assert (400, text) == (deleted.status, deleted.error)
 
 

@@ -34,6 +34,7 @@ from codeq_cluster.api.routes import (
     queues,
     reads,
     results,
+    revising,
     subscriptions,
     task_lists,
     tasks,
@@ -64,7 +65,7 @@ SCHEMAS = {
     for schema in with_items(operation.body)
 }
 HANDLERS = (
-    *(call, listing, refusals),
+    *(call, listing, refusals, revising),
     *(tasks, workers, reads, queues),
     *(artifacts, results),
     *(audit, backups, cluster, imports, membership),
