@@ -22,15 +22,8 @@ from itertools import takewhile
 
 from rich.text import Text
 
-from codeq_cluster.cli.operate.events import (
-    Event,
-    EventKind,
-    audited,
-    begun,
-    between,
-    counted,
-    died,
-)
+from codeq_cluster.cli.operate.deaths import Deaths
+from codeq_cluster.cli.operate.events import Event, EventKind, audited, begun, between, counted
 from codeq_cluster.cli.operate.look import Flows, Look, flowed, taken
 from codeq_cluster.cli.support.asking import Verbs, asks
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
@@ -42,7 +35,7 @@ from codeq_cluster.errors import CodeqError
 
 _LINES_DEFAULT = 10
 _LINES_MAX = 500  # A page of the audit.
-_NEW_MAX = 100  # Per look: of the audit, and of each queue's dead letters.
+_NEW_MAX = 100  # Of the audit, per look.
 _SECONDS_MAX = 7 * 86_400
 _GIVE_UP_S = 300.0  # No node answered.
 
@@ -174,12 +167,12 @@ class _News:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._newest: set[object] = set()  # Of the audit's newest page; an import's grows.
-        self._depths: dict[str, int] = {}  # Dead letters per queue.
+        self._deaths = Deaths(live)
 
     async def begin(self, lines: int) -> list[Event]:
         """Return so many of the audit's last records, the oldest first."""
         records = await self._records(max(lines, _NEW_MAX))
-        self._depths = await self._dead()
+        await self._deaths.begin()
         return [audited(record) for record in reversed(records[:lines])]
 
     async def since(self, before: Look, now: Look) -> list[Event]:
@@ -189,29 +182,13 @@ class _News:
         fresh = [*takewhile(lambda record: _state(record) not in newest, records)]
         events = [audited(record) for record in reversed(fresh)]
         if before.totals and now.totals and before.totals.dlq != now.totals.dlq:
-            depths = await self._dead()
-            for queue, depth in depths.items():
-                events += await self._died(queue, depth - self._depths.get(queue, 0))
-            self._depths = depths
+            events += await self._deaths.since()
         return events
 
     async def _records(self, limit: int) -> Sequence[Mapping[str, object]]:
         records = (await self._live.audit(limit=limit)).rows
         self._newest = {_state(record) for record in records}
         return records
-
-    async def _dead(self) -> dict[str, int]:
-        return {str(row["command"]): int(row["dlq"]) for row in await self._live.queues()}
-
-    async def _died(self, queue: str, count: int) -> list[Event]:
-        if count <= 0:
-            return []
-        page = await self._live.dead_letters(queue, limit=min(count, _NEW_MAX))
-        events = [died(task) for task in reversed(page.rows)]
-        if count > _NEW_MAX:
-            text = f"{count - _NEW_MAX:,} more of {queue}: codeq-cluster dlq ls {queue}"
-            events.insert(0, Event(at=_now(), kind=EventKind.DEAD, text=text))
-        return events
 
 
 def _state(record: Mapping[str, object]) -> tuple[object, object]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from codeq_cluster.cli.main import main
+from codeq_cluster.cli.operate.deaths import Deaths
+from codeq_cluster.client import Operator, Selection
 from codeq_cluster.testing.broker import LocalBroker
 from tests.integration.cli.terminal import run
 
@@ -42,6 +45,58 @@ async def test_changes_and_dead_letters_are_printed_until_ctrl_c(
             assert (130, terminal.modes_before) == (code, terminal.modes)
     assert 1 == shown.count("topic.put told-before")
     assert "Traceback" not in shown
+
+
+class _Overtaken(Operator):
+    """An operator whose every count of the queues is out of date when it is read."""
+
+    overtaking: Callable[[], Awaitable[object]]
+
+    async def queues(self) -> Sequence[Mapping[str, Any]]:
+        """Count, and let something happen."""
+        counted = await super().queues()
+        await self.overtaking()
+        return counted
+
+
+async def test_each_dead_letter_is_printed_once_while_others_die(broker: LocalBroker) -> None:
+    """Tasks that die between the count and the list are neither lost nor printed twice."""
+    died = [await _die(broker, "dying") for _ in range(3)]
+
+    async def nothing() -> None:
+        pass
+
+    async def one_more() -> None:
+        died.append(await _die(broker, "dying"))
+
+    async with _Overtaken([broker.url], token=broker.token) as operator:
+        operator.overtaking = one_more
+        overtaken = Deaths(operator)
+        await overtaken.begin()
+        printed = [event.text for _ in range(4) for event in await overtaken.since()]
+        operator.overtaking = nothing
+        printed += [event.text for event in await overtaken.since()]
+
+    assert sorted(f"{each} of dying: of a broken leg" for each in died[3:]) == sorted(printed)
+
+
+async def test_a_task_that_dies_again_is_printed_again(broker: LocalBroker) -> None:
+    """A requeue takes back nothing that was printed, and its task is a new dead letter later."""
+    async with broker.operator() as operator, broker.leases() as leases:
+        deaths = Deaths(operator)
+        await deaths.begin()
+        task_id = await _die(broker, "dying-twice")
+        printed = [event.text for event in await deaths.since()]
+        await operator.requeue("dying-twice", Selection(ids=(task_id,)))
+        printed += [event.text for event in await deaths.since()]
+        (task,) = await leases.claim(["dying-twice"], lease_s=60)
+        await leases.nack(task, "of old age")
+        printed += [event.text for event in await deaths.since()]
+
+    assert [
+        f"{task_id} of dying-twice: of a broken leg",
+        f"{task_id} of dying-twice: of old age",
+    ] == printed
 
 
 def test_lines_of_one_kind_are_had_alone(
