@@ -81,7 +81,9 @@ def chosen(place: BackupTarget, backup: str = "") -> BackupManifest:
         return manifest_of(place, backup)
     there = complete(place)
     if not there:
-        raise BackupFailed(f"there is no complete backup in {place.where}")
+        backup = place.where.rstrip("/").rpartition("/")[2]
+        advice = f"; name the place that holds it, and {backup}" if manifests.is_id(backup) else ""
+        raise BackupFailed(f"there is no complete backup in {place.where}{advice}")
     return next((each for each in there if each.tenant is None), there[0])
 
 

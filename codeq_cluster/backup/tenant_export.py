@@ -84,7 +84,7 @@ def export(
         into.delete(backup)
         raise BackupFailed(
             f"{manifest.id} holds nothing of a tenant {tenant}; "
-            f"codeq-cluster backup tenants {manifest.id} lists those it holds"
+            f"codeq-cluster backup tenants {manifest.id} --in {place.where} lists those it holds"
         )
     exported = replace(manifest, id=backup, parts=parts, tenant=tenant)
     write_manifest(into, exported)

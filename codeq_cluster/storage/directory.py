@@ -303,7 +303,7 @@ def _hold(path: Path, lock: int) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise DataDirectoryRefused(
-            f"the data directory {path} is in use by another process"
+            f"the data directory {path} is in use by another process; stop that one first"
         ) from error
 
 

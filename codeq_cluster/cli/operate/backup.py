@@ -199,6 +199,8 @@ def _prune(options: argparse.Namespace) -> Exit:
     else:
         for each in old:
             print(each.id)
+    if not old:
+        note(f"nothing to delete beyond the newest {options.keep}")
     if doing or not old:
         return Exit.OK
     return withheld(options, what=f"{len(old)} backup{'s' * (len(old) > 1)}", done="deleted")

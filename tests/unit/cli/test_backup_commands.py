@@ -72,6 +72,18 @@ def test_the_newest_complete_one_is_verified_unless_one_is_named(
     assert (1, True) == (code, "no backup is called that" in error)
 
 
+def test_a_backup_named_as_its_place_is_told_apart(
+    backups: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says how to name one backup of a place."""
+    backup = min(each.name for each in backups.iterdir())
+    code, _, error = said(capsys, "backup", "verify", "--in", backups / backup)
+
+    assert (1, True) == (code, error.endswith(f"name the place that holds it, and {backup}\n"))
+    code, _, error = said(capsys, "backup", "verify", "--in", backups.parent)
+    assert (1, True) == (code, error.endswith(f"no complete backup in {backups.parent}\n"))
+
+
 def test_an_export_beside_backups_is_not_taken_for_the_newest_one(
     backups: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +119,7 @@ def test_pruning_says_what_it_would_do_before_it_does(
     assert 2 == said(capsys, *prune, 0)[0]
     assert (0, f"{first}\n{second}\n") == said(capsys, *prune, 1, "--yes")[:2]
     assert [third] == [each.name for each in backups.iterdir()]
-    assert (0, "") == said(capsys, *prune, 1)[:2]
+    assert (0, "", "nothing to delete beyond the newest 1\n") == said(capsys, *prune, 1)
 
 
 def test_a_dry_run_leaves_a_node_s_data_as_it_is(
@@ -186,7 +198,10 @@ def test_a_tenant_without_any_data_is_an_error(
     for command in (export, (*restore, "--into", tmp_path / "data")):
         code, _, error = said(capsys, *command)
         assert (1, True) == (code, "holds nothing of a tenant acmee" in error)
+    advice = said(capsys, *export)[2].partition("; codeq-cluster ")[2]
+    code, _, note = said(capsys, *advice.removesuffix(" lists those it holds\n").split())
 
+    assert (0, "_ is the default tenant\n") == (code, note)
     assert {} == BackupDirectory(exports).backups()
     code, _, error = said(capsys, "inspect", tmp_path / "data")
     assert (1, True) == (code, "is no data directory" in error)
