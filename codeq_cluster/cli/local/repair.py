@@ -26,7 +26,9 @@ def add(commands: Verbs) -> None:
         "counts as one that lost its disk, and gets its data from its peers. Never copy the old "
         "data back.",
     )
-    parser.add_argument("--data-dir", type=Path, required=True, metavar="DIR")
+    parser.add_argument(
+        "--data-dir", type=Path, required=True, metavar="DIR", help="of the stopped node"
+    )
     add_consent(parser, otherwise="report damage")
     parser.add_argument(
         "--force",

@@ -35,7 +35,7 @@ def add(commands: Verbs) -> None:
         description="Transfer a shard's leadership to another node. The preferred node takes it "
         "back after a while.",
     )
-    transfer.add_argument("--shard", type=int, required=True, metavar="N")
+    transfer.add_argument("--shard", type=int, required=True, metavar="N", help="its number")
     transfer.add_argument(
         "--to", default="", metavar="NODE", help="default: the node that has most of the log"
     )

@@ -13,6 +13,7 @@ from codeq_cluster.errors import BackupFailed
 from codeq_cluster.settings import BackupSettings, S3Settings
 
 _SCHEME = "s3://"
+_S3_REGION = "us-east-1"
 
 
 def add_place(
@@ -37,7 +38,12 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="of a bucket that is not AWS's; credentials come from the AWS_… variables",
     )
-    parser.add_argument("--s3-region", default="us-east-1", metavar="NAME")
+    parser.add_argument(
+        "--s3-region",
+        default=_S3_REGION,
+        metavar="NAME",
+        help=f"of the bucket; default: {_S3_REGION}",
+    )
 
 
 def place_of(name: str, options: argparse.Namespace, *, new: bool = False) -> BackupTarget:

@@ -79,7 +79,7 @@ class Profiles:
         """
         row = self._rows.get(name)
         if row is None:
-            there = f"there are {', '.join(self.names)}" if self._rows else "there is none yet"
+            there = f"it has {', '.join(self.names)}" if self._rows else "there is none yet"
             raise ConfigInvalid(
                 f"no profile {name} in {self.file}: {there}; "
                 f"make it with: codeq-cluster init --profile {name}"

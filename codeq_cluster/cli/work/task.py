@@ -12,13 +12,13 @@ from msgspec import Raw
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.backoff import add_backoff
 from codeq_cluster.cli.support.known_queue import refuse_unknown
+from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.task_ids import whole_id
 from codeq_cluster.cli.support.times import add_times, times_of
 from codeq_cluster.client import Client, Operator, Page
 from codeq_cluster.client.producing import OPTIONS
-from codeq_cluster.errors import ConfigInvalid
 
 TASK_COLUMNS = {
     "ID": "id",
@@ -49,10 +49,24 @@ def add(commands: Verbs) -> None:
     create.add_argument(
         "--payload", required=True, metavar="JSON", help="JSON text, or - for stdin"
     )
-    create.add_argument("--priority", type=int, default=0, help="0 to 9")
-    create.add_argument("--max-attempts", type=int)
-    create.add_argument("--delay-seconds", dest="delay", type=int, metavar="N")
-    create.add_argument("--run-at", type=_instant, metavar="TIME", help="RFC 3339")
+    create.add_argument(
+        "--priority", type=int, default=0, metavar="N", help="0 to 9, the highest is claimed first"
+    )
+    create.add_argument(
+        "--max-attempts",
+        type=int,
+        metavar="N",
+        help="deliveries after which it is a dead letter; default: the queue's",
+    )
+    create.add_argument(
+        "--delay-seconds", dest="delay", type=int, metavar="N", help="no worker gets it before"
+    )
+    create.add_argument(
+        "--run-at",
+        type=_instant,
+        metavar="TIME",
+        help="no worker gets it before, RFC 3339; overrides --delay-seconds",
+    )
     create.add_argument(
         "--ttl-seconds",
         dest="ttl",
@@ -68,8 +82,12 @@ def add(commands: Verbs) -> None:
         help="how long a worker may take for one attempt",
     )
     add_backoff(create, otherwise="the queue's")
-    create.add_argument("--idempotency-key", metavar="KEY")
-    create.add_argument("--webhook", metavar="URL")
+    create.add_argument(
+        "--idempotency-key",
+        metavar="KEY",
+        help="a repeated create with the same key prints the first task; default: a new one",
+    )
+    create.add_argument("--webhook", metavar="URL", help="gets its result in a signed request")
     create.add_argument("-q", "--quiet", action="store_true", help="print only the id")
     add_times(create)
     asks(create, Client, _create)
@@ -127,7 +145,9 @@ async def _create(client: Client, options: argparse.Namespace) -> None:
     try:
         json.loads(text)
     except ValueError as error:
-        raise ConfigInvalid(f"--payload: {error}; must be JSON text") from error
+        raise UsageRefused(
+            f'--payload: must be JSON text, quoted for the shell as \'{{"name":"world"}}\': {error}'
+        ) from error
     task = await client.create(
         options.task_command,
         Raw(text.encode()),  # Unparsed, so that numbers keep every digit.

@@ -244,5 +244,5 @@ def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]
     """The error comes before anything is sent."""
     code = main(["task", "create", "--command", "e", "--payload", "{", "--url", _nobody()])
 
-    assert 1 == code
-    assert "--payload" in capsys.readouterr().err
+    assert 2 == code
+    assert "--payload: must be JSON text" in capsys.readouterr().err

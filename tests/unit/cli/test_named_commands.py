@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from codeq_cluster.cli.main import _parser
@@ -15,11 +15,13 @@ _TABLE = _README.partition("## Commands")[2].partition("\n## ")[0]
 _WITHOUT_JSON = {"dev", "node", "completion"}
 
 
-def _leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, set[str]]]:
+def _leaves(
+    parser: argparse.ArgumentParser, name: str = ""
+) -> Iterator[tuple[str, Mapping[str, argparse.Action]]]:
     """Yield every command that can be run, with its flags."""
     within = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
     if not within:
-        yield name, {flag for action in parser._actions for flag in action.option_strings}
+        yield name, {flag: action for action in parser._actions for flag in action.option_strings}
     for action in within:
         # An alias comes after the name, with the same parser.
         names = {id(deeper): word for word, deeper in reversed(action.choices.items())}
@@ -52,7 +54,7 @@ def test_every_command_takes_what_the_readme_says() -> None:
     assert "Every command except `dev`, `node` and `completion` takes `--json`" in _TABLE
     assert _WITHOUT_JSON == {name for name, flags in leaves.items() if "--json" not in flags}
     target = {"--token", "--ca", "--profile"}
-    assert asking == {name for name, flags in leaves.items() if target <= flags}
+    assert asking == {name for name, flags in leaves.items() if target <= flags.keys()}
     assert {"status", "worker start", "cluster upgrade"} <= asking
 
 
@@ -62,3 +64,11 @@ def test_every_command_that_needs_a_yes_has_a_dry_run() -> None:
 
     assert {"backup prune", "repair", "cluster recover", "queue purge"} <= asking.keys()
     assert [] == [name for name, flags in asking.items() if "--dry-run" not in flags]
+
+
+def test_every_flag_is_described() -> None:
+    """A flag that help only names is found by trying."""
+    flags = {(name, flag): each for name, its in _leaves(_parser([])) for flag, each in its.items()}
+
+    assert {("task create", "--max-attempts"), ("dev", "--data")} <= flags.keys()
+    assert [] == [named for named, action in flags.items() if not action.help]

@@ -145,7 +145,9 @@ def test_another_profile_is_named_by_flag_or_variable(monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("file")
 def test_a_profile_that_is_not_there_says_how_to_make_it() -> None:
     """The error also lists the existing profiles."""
-    with pytest.raises(ConfigInvalid, match=r"home, work; make it with: .* init --profile play"):
+    with pytest.raises(
+        ConfigInvalid, match=r": it has home, work; make it with: .* init --profile play"
+    ):
         urls_of(_options("--profile", "play"))
 
 

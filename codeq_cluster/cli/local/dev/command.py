@@ -61,7 +61,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="Raft groups, 4 by default; fixed when the data is created",
     )
     parser.add_argument(
-        "--data", type=Path, default=DIRECTORY, metavar="DIR", help="data directory"
+        "--data",
+        type=Path,
+        default=DIRECTORY,
+        metavar="DIR",
+        help=f"data directory; default: {DIRECTORY}",
     )
     parser.add_argument(
         "--port-base",
