@@ -63,6 +63,7 @@ class _Envelope(msgspec.Struct):
     code: str = ""
     retryable: bool = False
     missing: tuple[str, ...] = ()
+    detail: str = ""
 
 
 class Transport:
@@ -141,6 +142,8 @@ class Transport:
         text = refusal.error or f"{response.url}: no reason given"
         if refusal.missing:
             text = f"{text}: {', '.join(refusal.missing)}"
+        if refusal.detail:
+            text = f"{text}: {refusal.detail}"
         if refusal.code in _ABOUT_TOKEN:
             text = f"{text}: {described(self._token)}"
         raise Refused(

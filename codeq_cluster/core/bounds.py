@@ -44,6 +44,7 @@ _SEQ_MAX = 2**63 - 1
 TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
 # A command, a queue, a task's id in a path and a request's id are written alike.
 COMMAND = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+COMMAND_WORDS = "1 to 128 of A-Za-z0-9._:-"
 # Without the dot, which divides the id of a callback or of a sweep.
 TASK_ID = re.compile(r"[A-Za-z0-9_:-]{1,128}")
 UPLOAD_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -216,8 +217,7 @@ def anything(_value: object) -> str:
 
 
 NUMBER = whole(0, NUMBER_MAX)
-_NAME = "1 to 128 of A-Za-z0-9._:-"
-NAME = that(COMMAND.fullmatch, _NAME)
+NAME = that(COMMAND.fullmatch, COMMAND_WORDS)
 ID = that(TASK_ID.fullmatch, "1 to 128 of A-Za-z0-9_:-")
 OWNER = that(TENANT.fullmatch, "2 to 63 of a-z0-9-, a letter first", empty=True)
 QUEUE = that(
@@ -233,7 +233,7 @@ Seq: TypeAlias = Annotated[int, whole(0, _SEQ_MAX)]
 Id: TypeAlias = Annotated[str, ID]
 Owner: TypeAlias = Annotated[str, OWNER]
 Name: TypeAlias = Annotated[str, NAME]
-NameOrNone: TypeAlias = Annotated[str, that(COMMAND.fullmatch, _NAME, empty=True)]
+NameOrNone: TypeAlias = Annotated[str, that(COMMAND.fullmatch, COMMAND_WORDS, empty=True)]
 Queue: TypeAlias = Annotated[str, QUEUE]
 QueueOrNone: TypeAlias = Annotated[str, lambda name: QUEUE(name) if name else ""]
 Subject: TypeAlias = Annotated[str, text(SUBJECT_BYTES_MAX)]

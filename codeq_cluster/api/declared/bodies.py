@@ -231,7 +231,7 @@ class Schema(Generic[B]):
         except msgspec.ValidationError:
             body = self._decode_again(text)
         except (msgspec.DecodeError, RecursionError, UnicodeError) as malformed:
-            raise invalid_body(self.refusal) from malformed
+            raise self.unreadable.because(str(malformed)) from malformed
         for each in self._checked:
             fault = each.said.fault(each.name, getattr(body, each.attribute), self.unreadable)
             if fault is not None:
@@ -262,7 +262,7 @@ class Schema(Generic[B]):
             known = {name: value for name, value in known.items() if bytes(value) != b"null"}
             body = self._exact.decode(msgspec.json.encode(known))
         except (msgspec.DecodeError, RecursionError) as malformed:
-            raise invalid_body(self.refusal) from malformed
+            raise self.unreadable.because(str(malformed)) from malformed
         if stranger is not None and self.unknown is not None:
             raise self.unknown(stranger, self.names)
         return body

@@ -25,6 +25,9 @@ from codeq_cluster.errors import (
     TooMany,
 )
 
+# A detail may quote the request, which may be long.
+DETAIL_CHARS_MAX = 200
+
 
 class ApiError(Exception):
     """An error answer.
@@ -61,20 +64,28 @@ class ApiError(Exception):
 
     def saying(self, text: str) -> ApiError:
         """Return the same error with another text."""
+        return self._with(text, self.extra)
+
+    def because(self, detail: str) -> ApiError:
+        """Return the same error with its cause, cut to `DETAIL_CHARS_MAX`."""
+        return self._with(self.text, {**self.extra, "detail": detail[:DETAIL_CHARS_MAX]})
+
+    def _with(self, text: str, extra: Mapping[str, Any]) -> ApiError:
         return ApiError(
             self.status,
             text,
             self.code,
             retryable=self.retryable,
             headers=self.headers,
-            extra=self.extra,
+            extra=extra,
         )
 
 
 class Envelope(Struct):
     """The body of every error: `code` is stable, `retryable` says whether to send it again.
 
-    An exceeded limit is named by `scope` and `operation`, a field of a topic by `field`.
+    An exceeded limit is named by `scope` and `operation`, a field of a topic by `field`. `detail`
+    is for people: what is wrong in the request, where `error` does not say.
     """
 
     error: str
@@ -85,6 +96,7 @@ class Envelope(Struct):
     operation: str | UnsetType = UNSET
     retry_after_seconds: int | UnsetType = msgspec.field(default=UNSET, name="retryAfterSeconds")
     field: str | UnsetType = UNSET
+    detail: str | UnsetType = UNSET
 
 
 def envelope(error: ApiError, request_id: str) -> bytes:

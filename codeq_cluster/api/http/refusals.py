@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.broker.requests.producer import over_budget
+from codeq_cluster.core.bounds import COMMAND_WORDS
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.errors import LimitExceeded
 from codeq_cluster.ratelimit.token_bucket import Scope
 
-INVALID_COMMAND = bad_request("invalid command", "invalid-command")
+INVALID_COMMAND = bad_request("invalid command", "invalid-command").because(
+    f"use {COMMAND_WORDS}, other than . and .."
+)
 INVALID_STATUS = bad_request("invalid status", "invalid-status")
 INVALID_CONSISTENCY = bad_request(
     "invalid 'consistency' (use linearizable or stale)", "invalid-consistency"

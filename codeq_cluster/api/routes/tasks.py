@@ -331,7 +331,7 @@ def _new_task(call: Call, body: TaskBody, *, refused: Collection[str]) -> Create
     limits = call.services.settings.limits
     payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:
-        raise _INVALID
+        raise _INVALID.because(f"{'command' if payload else 'payload'} is missing")
     run_at_ms = 0
     if body.run_at:
         # An instant before 1970 is in the past like any other; 0 would mean "not set".

@@ -22,7 +22,6 @@ _NEXT = {
     "not-ready": "the node is not ready; see codeq-cluster doctor",
     "outcome-unknown": "see whether it was done before you try again",
     "idempotency-conflict": "use another key for another task",
-    "invalid-command": "use 1 to 128 of A-Za-z0-9._:-",
     "invalid-cursor": "begin without --cursor",
     "unknown-name": "see codeq-cluster queue ls",
     "event-type-not-allowed": "the token's eventTypes do not have it; see codeq-cluster token",

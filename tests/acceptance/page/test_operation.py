@@ -58,7 +58,9 @@ async def test_a_task_is_created_as_it_was_typed_and_shown(
     await admin.page.get_by_label("Payload, JSON").fill('{"big": 12345678901234567890}')
     assert "" == await admin.text("dialog [role=alert]")
     await admin.click("Create", within="dialog")
-    await admin.shows("invalid command", within="dialog label:has([name=command]) + [role=alert]")
+    await admin.shows(
+        "invalid command: use 1 to 128 of", within="dialog label:has([name=command]) + [role=alert]"
+    )
     wrong = await admin.page.locator("dialog [aria-invalid]").get_attribute("name")
     await admin.page.get_by_text("More", exact=True).click()
     await admin.page.get_by_label("Attempts").fill("0.5")

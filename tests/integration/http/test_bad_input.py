@@ -316,6 +316,43 @@ async def test_a_task_out_of_bounds_is_refused_singly_and_in_a_batch(
     assert single.json["code"] == results[1]["code"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("tasks", '{"command":"c"}', "payload is missing"),
+        ("tasks", '{"payload":1}', "command is missing"),
+        (
+            "tasks",
+            '{"command":"c","payload":cat}',
+            "JSON is malformed: invalid character (byte 25)",
+        ),
+        (
+            "tasks",
+            '{"command":"c","payload":1,"maxAttempts":"3"}',
+            "Expected `int | null`, got `str` - at `$.maxAttempts`",
+        ),
+        (
+            "tasks",
+            '{"command":"c","payload":1,"MaxAttempts":"3","unknown":1}',
+            "Expected `int | null`, got `str` - at `$.maxAttempts`",
+        ),
+        (
+            "tasks",
+            '{"command":"a b","payload":1}',
+            "use 1 to 128 of A-Za-z0-9._:-, other than . and ..",
+        ),
+        ("tasks/claim", "[]", "Expected `object`, got `array`"),
+    ],
+)
+async def test_the_detail_says_what_is_wrong_in_a_request(
+    node: Client, path: str, body: str, detail: str
+) -> None:
+    """The text of the error is the contract's and names no field."""
+    answer = await node.post(path, body.encode())
+
+    assert (400, detail) == (answer.status, answer.json.get("detail"))
+
+
 async def test_the_first_fault_in_the_contracts_order_is_told(node: Client) -> None:
     """Body, runAt, delaySeconds, command, webhook: mending one fault uncovers the next."""
     faults: list[tuple[str, object, str]] = [

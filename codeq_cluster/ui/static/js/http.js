@@ -2,7 +2,7 @@
 
 export class Refused extends Error {
   constructor(status, body) {
-    super(body.error || "status " + status);
+    super([body.error || "status " + status, body.detail].filter(Boolean).join(": "));
     this.status = status;
     this.code = body.code || "";
     this.requestId = body.requestId || "";
