@@ -60,6 +60,9 @@ ELSEWHERE = {
 }
 
 
+_LONG_AGO_S = 86_400  # In Unix seconds; `make` takes the first ones for "unknown".
+
+
 class Checkout:
     """A directory that looks like a fresh clone, whose clusters have their own ports."""
 
@@ -69,8 +72,10 @@ class Checkout:
         self._base = free_port_base(3)
         (directory / "jepsen-lite").mkdir(parents=True)
         for name in ("Makefile", "pyproject.toml", "jepsen-lite/pyproject.toml"):
-            # The copy keeps the modification time, or `make` would install everything again.
-            shutil.copy2(ROOT / name, directory / name)
+            shutil.copy(ROOT / name, directory / name)
+            # Older than this environment, or `make` would install the copy into it: the next
+            # process of the environment would find no package.
+            os.utime(directory / name, (_LONG_AGO_S, _LONG_AGO_S))
         (directory / ".venv").symlink_to(sys.prefix)
 
     def url(self, node: int) -> str:
@@ -258,6 +263,14 @@ async def _killed_and_back(checkout: Checkout, start: Reader) -> None:
         await until(whole, within_s=READY_WITHIN_S, what="n2 back")
 
     assert "no connection" in missing
+
+
+async def test_a_checkout_installs_nothing(tmp_path: Path) -> None:
+    """The environment belongs to whoever runs the tests, however new the sources are."""
+    told = await Checkout(tmp_path / "clone").run("make --dry-run up")
+
+    assert "codeq-cluster dev" in told
+    assert "pip" not in told
 
 
 @pytest.mark.parametrize("command", UPS)
