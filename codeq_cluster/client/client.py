@@ -193,7 +193,7 @@ class Client(Connection):
                 if error.code != "result-not-found":
                     raise
                 if time.monotonic() >= until_s - 1:
-                    raise NotFinished(task_id, timeout_s) from error
+                    raise NotFinished(task_id, timeout_s) from None
             else:
                 return Result(task=ended.task, record=ended.result, _codec=self._codec)
 
@@ -207,7 +207,10 @@ class Client(Connection):
         max_attempts: int | None = None,
         ttl: Duration | None = None,
     ) -> Result:
-        """Create a task and return how it ended; the same as `create` and then `wait`."""
+        """Create a task and return how it ended.
+
+        For a task with more of its own, such as an idempotency key, `create` it and then `wait`.
+        """
         task = await self.create(
             command, payload, priority=priority, max_attempts=max_attempts, ttl=ttl
         )
