@@ -77,7 +77,9 @@ async def test_each_dead_letter_is_printed_once_while_others_die(broker: LocalBr
         operator.overtaking = nothing
         printed += [event.text for event in await overtaken.since()]
 
-    assert sorted(f"{each} of dying: of a broken leg" for each in died[3:]) == sorted(printed)
+    assert sorted(
+        f"{each} of dying, by test/told:7: of a broken leg" for each in died[3:]
+    ) == sorted(printed)
 
 
 async def test_a_task_that_dies_again_is_printed_again(broker: LocalBroker) -> None:
@@ -94,8 +96,8 @@ async def test_a_task_that_dies_again_is_printed_again(broker: LocalBroker) -> N
         printed += [event.text for event in await deaths.since()]
 
     assert [
-        f"{task_id} of dying-twice: of a broken leg",
-        f"{task_id} of dying-twice: of old age",
+        f"{task_id} of dying-twice, by test/told:7: of a broken leg",
+        f"{task_id} of dying-twice, by test: of old age",
     ] == printed
 
 
