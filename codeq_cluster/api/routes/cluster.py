@@ -78,8 +78,8 @@ class ClusterPeer(Struct, rename="camel"):
 class ClusterShard(Struct, rename="camel", kw_only=True):
     """One shard; its leader is empty if none is known, `level` is the version of formats in use."""
 
-    shard: int
-    leader: str
+    shard_idx: int = msgspec.field(name="shard")
+    leader_id: str = msgspec.field(name="leader")
     preferred: str
     changing: bool
     level: int
@@ -154,21 +154,8 @@ def _cluster(cluster_id: str, shards: Sequence[ShardStatus]) -> ClusterStatus:
         cluster_id=cluster_id,
         # A joining node must know the newest format that any shard uses.
         level=max(shard.level for shard in shards),
-        nodes=_nodes(shards),
-        shards=[
-            ClusterShard(
-                shard=shard.shard_idx,
-                leader=shard.leader_id,
-                preferred=shard.preferred,
-                changing=shard.changing,
-                level=shard.level,
-                term=shard.term,
-                commit_index=shard.commit_index,
-                applied_index=shard.applied_index,
-                peers=msgspec.convert(shard.peers, list[ClusterPeer], from_attributes=True),
-            )
-            for shard in shards
-        ],
+        nodes=nodes_of(shards),
+        shards=msgspec.convert(shards, list[ClusterShard], from_attributes=True),
     )
 
 
@@ -177,16 +164,16 @@ def raft_view(shards: Sequence[ShardStatus]) -> RaftStatus:
     groups = msgspec.convert(shards, list[RaftGroup], from_attributes=True)
     for group, shard in zip(groups, shards, strict=True):
         for peer, seen in zip(group.peers, shard.peers, strict=True):
-            peer.away_since = away_since(seen)
+            peer.away_since = _away_since(seen)
     return RaftStatus(enabled=True, num_groups=len(groups), groups=groups)
 
 
-def away_since(peer: PeerView) -> str | UnsetType:
+def _away_since(peer: PeerView) -> str | UnsetType:
     """Return since when a peer cannot be reached, as text."""
     return rfc3339(peer.away_since_ms) if peer.away_since_ms else UNSET
 
 
-def _nodes(shards: Sequence[ShardStatus]) -> list[ClusterNode]:
+def nodes_of(shards: Sequence[ShardStatus]) -> list[ClusterNode]:
     """Return every node that a shard knows, by id, this one included."""
     own = shards[0]
     myself = PeerView(
@@ -214,7 +201,7 @@ def _nodes(shards: Sequence[ShardStatus]) -> list[ClusterNode]:
             voter=node.voter,
             level=node.knows,
             leads=[shard.shard_idx for shard in shards if shard.leader_id == node.id],
-            away_since=away_since(node),
+            away_since=_away_since(node),
         )
         for _, node in sorted(seen.items())
     ]

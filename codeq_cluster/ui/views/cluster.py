@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.routes.cluster import away_since
+from codeq_cluster.api.routes.cluster import ClusterNode, nodes_of
 from codeq_cluster.broker.values import ShardStatus
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.membership.node_report import NodeReport, ShardReport
 from codeq_cluster.ui.sources import Sources
 
 
-class NodeRow(Struct, rename="camel", kw_only=True):
+class NodeRow(ClusterNode, rename="camel", kw_only=True):
     """A node; fields from its own report are unset while it cannot be reached.
 
     Attributes:
@@ -24,15 +25,6 @@ class NodeRow(Struct, rename="camel", kw_only=True):
         missing: Why it is not ready.
     """
 
-    id: str
-    addr: str
-    http_addr: str
-    own: bool
-    connected: bool
-    away_since: str | UnsetType = UNSET
-    voter: bool
-    level: int
-    leads: list[int]
     version: str | UnsetType = UNSET
     started_at: str | UnsetType = UNSET
     disk_free_bytes: int | UnsetType = UNSET
@@ -99,49 +91,14 @@ async def look(call: Call, sources: Sources) -> ClusterLook:
     return ClusterLook(
         cluster_id=call.services.settings.cluster_id,
         level=max(shard.level for shard in shards),
-        nodes=_nodes(shards, reports),
+        nodes=[_row(node, reports.get(node.id)) for node in nodes_of(shards)],
         shards=[_shard(shard, reports) for shard in shards],
         backups=call.services.cluster.backups is not None,
     )
 
 
-def _nodes(shards: Sequence[ShardStatus], reports: Mapping[str, NodeReport]) -> list[NodeRow]:
-    own = shards[0]
-    rows = {
-        own.self_id: NodeRow(
-            id=own.self_id,
-            addr=own.self_addr,
-            http_addr=own.self_http_addr,
-            own=True,
-            connected=True,
-            voter=all(shard.voting for shard in shards),
-            level=min(shard.knows for shard in shards),
-            leads=_led(shards, own.self_id),
-        )
-    }
-    for peer in (peer for shard in shards for peer in shard.peers):
-        known = rows.get(peer.id)
-        rows[peer.id] = NodeRow(
-            id=peer.id,
-            addr=peer.addr,
-            http_addr=peer.http_addr,
-            own=False,
-            connected=peer.connected,
-            away_since=away_since(peer),
-            # A voter in every shard: a node that is still a learner in one of them is no full
-            # member.
-            voter=peer.voter and (known is None or known.voter),
-            level=peer.knows if known is None else min(peer.knows, known.level),
-            leads=_led(shards, peer.id),
-        )
-    return [_told(row, reports.get(row.id)) for _, row in sorted(rows.items())]
-
-
-def _led(shards: Sequence[ShardStatus], node: str) -> list[int]:
-    return [shard.shard_idx for shard in shards if shard.leader_id == node]
-
-
-def _told(row: NodeRow, report: NodeReport | None) -> NodeRow:
+def _row(node: ClusterNode, report: NodeReport | None) -> NodeRow:
+    row = NodeRow(**asdict(node))
     if report is not None:
         row.version = report.version
         row.started_at = rfc3339(report.started_ms)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.routes.cluster import nodes_of
 from codeq_cluster.auth import Role
 from codeq_cluster.broker.queries.depths import plus
 from codeq_cluster.core.task import Counters
@@ -17,9 +19,9 @@ class NodeLink(Struct, rename="camel", kw_only=True):
     """A node of the cluster, as the serving one sees it."""
 
     id: str
-    url: str
+    http_addr: str = msgspec.field(name="url")
     connected: bool
-    own: bool
+    is_self: bool = msgspec.field(name="self")
 
 
 class ServingNode(Struct, rename="camel", kw_only=True):
@@ -42,9 +44,9 @@ class Totals(Struct, rename="camel", kw_only=True):
 
     ready: int
     delayed: int
-    in_progress: int
-    dlq: int
-    completed: int
+    leased: int = msgspec.field(name="inProgress")
+    dead: int = msgspec.field(name="dlq")
+    done: int = msgspec.field(name="completed")
     failed: int
     stored_bytes: int
 
@@ -52,17 +54,9 @@ class Totals(Struct, rename="camel", kw_only=True):
 def serving(call: Call) -> ServingNode:
     """Return the node's state."""
     shards = call.services.broker.shard_status()
-    own = shards[0]
-    links = {
-        own.self_id: NodeLink(id=own.self_id, url=own.self_http_addr, connected=True, own=True)
-    }
-    for peer in (peer for shard in shards for peer in shard.peers):
-        links[peer.id] = NodeLink(
-            id=peer.id, url=peer.http_addr, connected=peer.connected, own=False
-        )
     return ServingNode(
-        node=own.self_id,
-        nodes=[links[name] for name in sorted(links)],
+        node=shards[0].self_id,
+        nodes=msgspec.convert(nodes_of(shards), list[NodeLink], from_attributes=True),
         leaderless=[shard.shard_idx for shard in shards if not shard.has_leader],
         shards=len(shards),
         missing=call.services.broker.missing(in_full=Role.OPERATOR in call.identity.roles),
@@ -92,12 +86,4 @@ def totals_of(queues: dict[str, Counters]) -> Totals:
 
 def totals_view(counters: Counters) -> Totals:
     """Render counters."""
-    return Totals(
-        ready=counters.ready,
-        delayed=counters.delayed,
-        in_progress=counters.leased,
-        dlq=counters.dead,
-        completed=counters.done,
-        failed=counters.failed,
-        stored_bytes=counters.stored_bytes,
-    )
+    return msgspec.convert(counters, Totals, from_attributes=True)

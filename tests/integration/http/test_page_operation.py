@@ -195,7 +195,7 @@ async def test_the_cluster_is_shown_to_operators_as_each_node_tells_of_itself(
     [node] = shown["nodes"]
     shards = shown["shards"]
 
-    assert ("n1", True, True, True) == (node["id"], node["own"], node["connected"], node["voter"])
+    assert ("n1", True, True, True) == (node["id"], node["self"], node["connected"], node["voter"])
     assert (__version__, [0, 1]) == (node["version"], node["leads"])
     assert 0 < node["diskFreeBytes"] <= node["diskBytes"]
     assert node["memoryBytes"] > 0

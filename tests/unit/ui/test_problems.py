@@ -135,8 +135,8 @@ def test_a_node_that_is_not_ready_or_not_connected_is_reported() -> None:
     serving = ServingNode(
         node="n1",
         nodes=[
-            NodeLink(id="n1", url="", connected=True, own=True),
-            NodeLink(id="n2", url="", connected=False, own=False),
+            NodeLink(id="n1", http_addr="", connected=True, is_self=True),
+            NodeLink(id="n2", http_addr="", connected=False, is_self=False),
         ],
         leaderless=[],
         shards=4,

@@ -136,7 +136,7 @@ function drawNotice() {
     put(box);
     return;
   }
-  const others = now.nodes.filter((node) => !node.own && node.url).sort((one, other) => other.connected - one.connected);
+  const others = now.nodes.filter((node) => !node.self && node.url).sort((one, other) => other.connected - one.connected);
   const links = others.length > 0 && h("span", {}, "Open ", others.map((node, n) => [n > 0 && " · ", h("a", { href: node.url + location.pathname + location.search, rel: "noreferrer", target: "_self", "data-node": node.id }, node.id)]));
   if (liveness === "lost") {
     const since = stamp(answeredAt);

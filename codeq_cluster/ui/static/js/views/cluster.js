@@ -24,7 +24,7 @@ export function open({ follow }) {
     caption: "Nodes",
     key: (row) => row.id,
     columns: [
-      { name: "Node", kind: "nowrap", cell: (row) => [row.own || !row.httpAddr ? h("b", {}, row.id) : h("a", { href: row.httpAddr + "/ui/cluster", target: "_self", rel: "noreferrer" }, row.id), row.own && h("span.dim.small.nowrap", {}, " this one")] },
+      { name: "Node", kind: "nowrap", cell: (row) => [row.self || !row.httpAddr ? h("b", {}, row.id) : h("a", { href: row.httpAddr + "/ui/cluster", target: "_self", rel: "noreferrer" }, row.id), row.self && h("span.dim.small.nowrap", {}, " this one")] },
       { name: "State", wide: true, cell: stateOf },
       { name: "Leads", num: true, cell: (row) => h("span", { title: row.leads.length ? "Shards " + row.leads.join(", ") : null }, count(row.leads.length)) },
       { name: "Disk", kind: "disk", cell: disk },
