@@ -61,7 +61,7 @@ class ClusterCalls:
             calls=mesh,
             limits=RateLimits(base.settings.rate_limit),
             now_ns=time.monotonic_ns,
-            on_refused=base.metrics.rate_limited,
+            on_refused=base.metrics.rate_limited.inc,
             on_answered=base.metrics.forwarded,
         )
         self.transfers = LeadershipTransfers(

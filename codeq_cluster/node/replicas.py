@@ -57,7 +57,7 @@ class Replicas:
         settings = base.settings
         self.catalogue = catalogue = Catalogue(
             [store.state for store in storage.shards],
-            failed=partial(base.metrics.item_failed, Loop.CATALOGUE),
+            failed=partial(base.metrics.item_failures.inc, Loop.CATALOGUE),
         )
         self.history = History(catalogue.counters, base.now_s)
         self.waiters = waiters = Waiters(
@@ -117,7 +117,7 @@ class Replicas:
             engine.on_rows(waiters.rows)
             engine.on_reload(catalogue.reload)
             engine.on_reload(waiters.all)
-            engine.on_leader(partial(base.metrics.leader_changed, shard))
+            engine.on_leader(partial(base.metrics.leader_changes.inc, shard))
             engines.append(engine)
         return engines
 

@@ -64,7 +64,7 @@ class WebhookWiring:
     def _start_outboxes(
         self, sender: Sender, files: ArtifactFiles | None, background: Background
     ) -> None:
-        sweeps = GarbageCollection(files, on_outcome=self._metrics.artifacts_swept)
+        sweeps = GarbageCollection(files, on_outcome=self._metrics.swept.inc)
         callbacks = Callbacks(
             sender,
             wait_s=partial(self._quotas.wait_s, Scope.WEBHOOK, TASK_RESULT),
@@ -81,7 +81,7 @@ class WebhookWiring:
                 shares=partial(_shares, sender, sweeps),
                 age_max_ms=self._settings.max_age_seconds * 1000,
                 background=background,
-                failed=partial(self._metrics.item_failed, Loop.OUTBOX),
+                failed=partial(self._metrics.item_failures.inc, Loop.OUTBOX),
             )
             engine.on_rows(outbox_jobs.rows)
             engine.on_reload(outbox_jobs.reload)

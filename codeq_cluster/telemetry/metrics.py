@@ -59,6 +59,11 @@ class Metrics:
 
     Attributes:
         scrapes: The text for callers over the network.
+        swept: Attempts to delete the artifacts of one upload.
+        item_failures: Things that a loop failed at and went on without.
+        rate_limited: Refused requests.
+        leader_changes: Of a group.
+        entry_mutations: Of entries that this node proposed and applied, as is `commit`.
         http: Answered requests by route, method and status; a route is its pattern, never a path.
 
     Args:
@@ -95,17 +100,17 @@ class Metrics:
             "command",
             "outcome",
         )
-        self._swept = self._counter(
+        self.swept = self._counter(
             "codeq_artifact_sweeps", "Attempts to delete artifacts that no task needs.", "outcome"
         )
         for outcome in ("success", "failure"):
-            self._swept.inc(outcome, by=0)
-        self._item_failures = self._counter(
+            self.swept.inc(outcome, by=0)
+        self.item_failures = self._counter(
             "codeq_item_failures", "Things that a loop failed at and went on without.", "loop"
         )
         for loop in Loop:
-            self._item_failures.inc(loop, by=0)
-        self._rate_limited = self._counter(
+            self.item_failures.inc(loop, by=0)
+        self.rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )
         self.http = self._histogram(
@@ -120,83 +125,62 @@ class Metrics:
             ("op",),
             _SHORT_BUCKETS,
         )
-        self._leader_changes = self._counter(
+        self.leader_changes = self._counter(
             "codeq_raft_leader_changes",
             "Times that this node learned of another leader of the shard.",
             "shard",
         )
-        self._entry_mutations = self._histogram(
+        self.entry_mutations = self._histogram(
             "codeq_raft_entry_mutations", "Mutations in one log entry.", ("shard",), _COUNT_BUCKETS
         )
-        self._raft_seconds = {
-            name: self._histogram(f"codeq_raft_{name}_seconds", text, ("shard",), _SHORT_BUCKETS)
+        self.commit, self._fsync, self._snapshot = (
+            self._histogram(f"codeq_raft_{name}_seconds", text, ("shard",), _SHORT_BUCKETS)
             for name, text in (
                 ("commit", "Seconds from an entry's proposal to its application."),
                 ("fsync", "Seconds for one synced write of the log."),
                 ("snapshot", "Seconds to take or to install a snapshot."),
             )
-        }
+        )
         GCCollector(self.registry)
         ProcessCollector(registry=self.registry)
 
     def task_created(self, command: str, count: int = 1) -> None:
         """Count new tasks; a retry with the same idempotency key does not count."""
-        self._created.inc(self._command(command), by=count)
+        self._created.inc(self.command_label(command), by=count)
 
     def task_imported(self, command: str) -> None:
         """Count a task imported from another cluster."""
-        self._imported.inc(self._command(command))
+        self._imported.inc(self.command_label(command))
 
     def task_claimed(self, command: str, count: int = 1) -> None:
         """Count deliveries."""
-        self._claimed.inc(self._command(command), by=count)
+        self._claimed.inc(self.command_label(command), by=count)
 
     def task_completed(self, command: str, status: str, latency_s: float) -> None:
         """Count a task's end: status COMPLETED or FAILED, seconds since it was created."""
-        label = self._command(command)
+        label = self.command_label(command)
         self._completed.inc(label, status)
         self._latency.observe(latency_s, label, status)
 
     def lease_expired(self, command: str) -> None:
         """Count a lease that ran out."""
-        self._lease_expired.inc(self._command(command))
+        self._lease_expired.inc(self.command_label(command))
 
     def webhook_delivered(self, kind: str, command: str, outcome: str) -> None:
         """Count a delivery attempt."""
-        self._webhooks.inc(kind, self._command(command), outcome)
-
-    def artifacts_swept(self, outcome: str) -> None:
-        """Count an attempt to delete the artifacts of one upload."""
-        self._swept.inc(outcome)
-
-    def item_failed(self, loop: Loop) -> None:
-        """Count something that a loop failed at and went on without."""
-        self._item_failures.inc(loop)
-
-    def rate_limited(self, scope: str, operation: str) -> None:
-        """Count a refused request."""
-        self._rate_limited.inc(scope, operation)
+        self._webhooks.inc(kind, self.command_label(command), outcome)
 
     def forwarded(self, op: str, seconds: float) -> None:
         """Record an operation that another node carried out."""
         self._forward.observe(seconds, op)
 
-    def leader_changed(self, shard: int) -> None:
-        """Count a change of a group's leader."""
-        self._leader_changes.inc(shard)
-
-    def entry_applied(self, shard: int, *, mutations: int, commit_s: float) -> None:
-        """Record an entry this node proposed and applied."""
-        self._entry_mutations.observe(mutations, shard)
-        self._raft_seconds["commit"].observe(commit_s, shard)
-
     def log_synced(self, shard: int, seconds: float) -> None:
         """Record a synced write of the log."""
-        self._raft_seconds["fsync"].observe(seconds, shard)
+        self._fsync.observe(seconds, shard)
 
     def snapshot_taken(self, shard: int, seconds: float) -> None:
         """Record a snapshot taken or installed."""
-        self._raft_seconds["snapshot"].observe(seconds, shard)
+        self._snapshot.observe(seconds, shard)
 
     def read_at_scrape(
         self,
@@ -235,8 +219,8 @@ class Metrics:
 
     def shard_opened(self, shard: int) -> None:
         """Start a shard's counters at 0, so that a rate includes the first event."""
-        self._leader_changes.inc(shard, by=0)
-        for histogram in (self._entry_mutations, *self._raft_seconds.values()):
+        self.leader_changes.inc(shard, by=0)
+        for histogram in (self.entry_mutations, self.commit, self._fsync, self._snapshot):
             histogram.begin(shard)
 
     def scrape(self) -> bytes:
@@ -245,9 +229,6 @@ class Metrics:
 
     def command_label(self, command: str) -> str:
         """Return the label under which a command is counted."""
-        return self._command(command)
-
-    def _command(self, command: str) -> str:
         # Queues ignore case, and so does their label.
         label = command.lower()
         if label in self._commands:
@@ -289,7 +270,7 @@ class _Source(Collector):
             return [*self._samples()]
         except Exception:
             log.exception("a metric cannot be read", extra={"metrics": [*self._scraped]})
-            self._metrics.item_failed(Loop.SCRAPE)
+            self._metrics.item_failures.inc(Loop.SCRAPE)
             return []
 
     def collect(self) -> Iterator[Metric]:

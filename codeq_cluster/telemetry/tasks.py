@@ -18,11 +18,12 @@ class TaskObserver:
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
         """Record one entry of this leader."""
-        self._metrics.entry_applied(shard, mutations=mutations, commit_s=commit_s)
+        self._metrics.entry_mutations.observe(mutations, shard)
+        self._metrics.commit.observe(commit_s, shard)
 
     def item_failed(self, loop: Loop) -> None:
         """Count something that a loop went on without."""
-        self._metrics.item_failed(loop)
+        self._metrics.item_failures.inc(loop)
 
     def changed(self, change: TaskChange) -> None:
         """Count the events of one change of a task."""
@@ -42,16 +43,10 @@ class TaskObserver:
         if before.state is State.LEASED and _lease_expired(after):
             self._metrics.lease_expired(after.command)
         if after.state.terminal and not before.state.terminal:
-            self._metrics.task_completed(
-                after.command,
-                "COMPLETED" if after.state is State.DONE else "FAILED",
-                (after.updated_ms - after.created_ms) / 1000,
-            )
-            self._history.count(
-                after.tenant,
-                after.command.lower(),
-                Flow.COMPLETED if after.state is State.DONE else Flow.FAILED,
-            )
+            status = Flow.COMPLETED if after.state is State.DONE else Flow.FAILED
+            latency_ms = after.updated_ms - after.created_ms
+            self._metrics.task_completed(after.command, status.name, latency_ms / 1000)
+            self._history.count(after.tenant, after.command.lower(), status)
 
 
 def _lease_expired(after: Task) -> bool:

@@ -72,7 +72,7 @@ def test_levels_are_read_when_they_are_scraped() -> None:
 def test_two_nodes_of_one_process_count_apart() -> None:
     """Each node has its own registry, which also has the process's metrics."""
     one, other = Metrics(), Metrics()
-    one.rate_limited("producer", "create_task")
+    one.rate_limited.inc("producer", "create_task")
 
     assert lines(one, "codeq_rate_limit_hits_total{")
     assert not lines(other, "codeq_rate_limit_hits_total{")
