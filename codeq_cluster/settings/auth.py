@@ -87,32 +87,25 @@ class AuthSettings:
     """
 
     tenant_fallback: str = key(
-        "auth.tenantFallback",
         "deny",
         choice("deny", "subject", "default"),
         "tenant of a token that names none: `deny` refuses it, `subject` takes the token's "
         "subject, `default` the default tenant",
     )
     allow_producer_as_worker: bool = key(
-        "allowProducerAsWorker", False, FLAG, "producer tokens are accepted on worker routes"
+        False, FLAG, "producer tokens are accepted on worker routes", name="allowProducerAsWorker"
     )
     clock_skew_seconds: int = key(
-        "allowedClockSkewSeconds",
         60,
         whole(0, 3600),
         "tolerated difference between the clocks of a token's issuer and this node",
+        name="allowedClockSkewSeconds",
     )
     cached_tokens_max: int = key(
-        "auth.cachedTokensMax",
-        10_000,
-        whole(1, 10_000_000),
-        "verified tokens that are cached until they expire",
+        10_000, whole(1, 10_000_000), "verified tokens that are cached until they expire"
     )
     allow_http_jwks: bool = key(
-        "auth.allowHttpJwks",
-        False,
-        FLAG,
-        "published keys may be fetched from other hosts over plain HTTP",
+        False, FLAG, "published keys may be fetched from other hosts over plain HTTP"
     )
     producer: tuple[AuthProviderSettings, ...] = field(
         default=(), metadata=made_from(*_forms("producer", issuer="identity"))

@@ -22,27 +22,21 @@ class ArtifactProvider(StrEnum):
 class S3Settings:
     """A bucket of an S3-compatible store; without a name, there is none."""
 
-    bucket: str = key("{section}.bucket", "", HOST, "{subject}; it must exist")
-    endpoint: str = key("{section}.endpoint", "", URL, "base URL of the store; without it, AWS")
-    region: str = key("{section}.region", "us-east-1", TEXT, "region that requests are signed for")
+    bucket: str = key("", HOST, "{subject}; it must exist")
+    endpoint: str = key("", URL, "base URL of the store; without it, AWS")
+    region: str = key("us-east-1", TEXT, "region that requests are signed for")
     # Without slashes at its ends.
-    prefix: str = key("{section}.prefix", "", KEY_PREFIX, "prefix of every key in the bucket")
+    prefix: str = key("", KEY_PREFIX, "prefix of every key in the bucket")
     access_key_id: str = key(
-        "{section}.accessKeyId",
         "",
         TEXT,
         "access key; without it, the credentials that AWS's own tools would use",
         secret=True,
     )
-    secret_access_key: str = key(
-        "{section}.secretAccessKey", "", TEXT, "secret of `{section}.accessKeyId`", secret=True
-    )
-    allow_http: bool = key("{section}.allowHttp", False, FLAG, "the endpoint may use plain HTTP")
+    secret_access_key: str = key("", TEXT, "secret of `{section}.accessKeyId`", secret=True)
+    allow_http: bool = key(False, FLAG, "the endpoint may use plain HTTP")
     virtual_hosted: bool = key(
-        "{section}.virtualHosted",
-        False,
-        FLAG,
-        "the bucket is in the endpoint's host name, not in the path",
+        False, FLAG, "the bucket is in the endpoint's host name, not in the path"
     )
 
 
@@ -51,35 +45,24 @@ class ArtifactSettings:
     """Where artifacts are stored."""
 
     provider: ArtifactProvider = key(
-        "artifacts.provider",
         ArtifactProvider.NONE,
         member(ArtifactProvider),
         "where artifacts are stored: `none` refuses them, `local` is a directory, `s3` a bucket",
     )
     public_url: str = key(
-        "artifacts.publicUrl",
-        "",
-        URL,
-        "prefix of the URLs of stored artifacts; without it they are paths",
+        "", URL, "prefix of the URLs of stored artifacts; without it they are paths"
     )
     directory: Path | None = key(
-        "artifacts.directory",
-        None,
-        PATH,
-        "directory of the provider `local`, required with it; all nodes share it",
+        None, PATH, "directory of the provider `local`, required with it; all nodes share it"
     )
     s3: S3Settings = section(S3Settings, "bucket of the provider `s3`, required with it")
     timeout_ms: int = key(
-        "artifacts.timeoutMs",
         30_000,
         whole(100, 600_000),
         "timeout of an upload, of a deletion, and of each step of a download",
     )
     uploads_max: int = key(
-        "artifacts.uploadsMax",
-        8,
-        whole(1, 1000),
-        "concurrent uploads on one node; each takes up to 32 MiB of memory",
+        8, whole(1, 1000), "concurrent uploads on one node; each takes up to 32 MiB of memory"
     )
 
 
@@ -88,29 +71,19 @@ class BackupSettings:
     """Where this node stores the backups it takes: a directory, a bucket, or nowhere."""
 
     directory: Path | None = key(
-        "backup.directory",
-        None,
-        PATH,
-        "directory for this node's backups; on another disk than the data",
+        None, PATH, "directory for this node's backups; on another disk than the data"
     )
     s3: S3Settings = section(S3Settings, "bucket for backups, in place of a directory")
     timeout_ms: int = key(
-        "backup.timeoutMs",
-        30_000,
-        whole(100, 600_000),
-        "an operation fails when the store is silent for this long",
+        30_000, whole(100, 600_000), "an operation fails when the store is silent for this long"
     )
     # A week of daily ones.
     keep: int = key(
-        "backup.keep",
         7,
         whole(1, 10_000),
         "complete backups to keep; a new one that is verified replaces the oldest",
     )
     # The thread that compresses the rows takes turns with the node's own.
     bytes_per_second: int = key(
-        "backup.bytesPerSecond",
-        16 * MIB,
-        whole(2**16, 2**34),
-        "highest rate at which rows are read for a backup",
+        16 * MIB, whole(2**16, 2**34), "highest rate at which rows are read for a backup"
     )

@@ -14,7 +14,6 @@ class ProxySettings:
 
     # Addresses and networks in their usual form.
     trusted: tuple[str, ...] = key(
-        "proxies.trusted",
         (),
         NETWORKS,
         "addresses and networks of the proxies before this node; only they may say for whom they "
@@ -22,7 +21,6 @@ class ProxySettings:
     )
     # One header alone: a proxy passes on the one that it does not write, as its client made it.
     header: str = key(
-        "proxies.header",
         "x-forwarded-for",
         choice("x-forwarded-for", "forwarded"),
         "header to which the trusted proxies append their caller's address",

@@ -54,21 +54,15 @@ class NodeSettings:
         link_host: Where the link listens; empty for every address of the machine.
     """
 
-    port: int = key("port", 8080, whole(1, 65535), "HTTP port")
-    host: str = key(
-        "host", "127.0.0.1", HOST, "address that the HTTP port listens on", env="CODEQ_HOST"
-    )
+    port: int = key(8080, whole(1, 65535), "HTTP port")
+    host: str = key("127.0.0.1", HOST, "address that the HTTP port listens on", env="CODEQ_HOST")
     allowed_hosts: tuple[str, ...] = key(
-        "allowedHosts",
-        (),
-        HOSTS,
-        "host names that requests may be sent to, beside IP addresses; without them, any",
+        (), HOSTS, "host names that requests may be sent to, beside IP addresses; without them, any"
     )
-    cluster_id: str = key("clusterId", "codeq", ID, "name of the cluster, the same on every node")
+    cluster_id: str = key("codeq", ID, "name of the cluster, the same on every node")
     cluster_secret: str = field(
         repr=False,
         metadata=value_of(
-            "clusterSecret",
             SECRET,
             "shared secret by which nodes prove themselves to each other; required with more than "
             "one node",
@@ -76,40 +70,33 @@ class NodeSettings:
         ),
     )
     log_level: str = key(
-        "logLevel",
         "info",
         choice("debug", "info", "warning", "error", aliases={"warn": "warning"}),
         "lowest severity that is logged",
     )
     access_log: str = key(
-        "accessLog",
-        "debug",
-        choice("never", "debug", "info"),
-        "severity of the log line of each request",
+        "debug", choice("never", "debug", "info"), "severity of the log line of each request"
     )
     metrics_max_commands: int = key(
-        "metrics.maxCommands",
         200,
         whole(1, 100_000),
         "distinct values of the label `command`; further commands count as `other`",
+        name="metrics.maxCommands",
     )
     data_dir: Path = field(
         metadata=value_of(
-            "persistenceConfig.path",
-            PATH,
-            "data directory; required",
-            env="PERSISTENCE_PATH",
+            PATH, "data directory; required", name="persistenceConfig.path", env="PERSISTENCE_PATH"
         )
     )
     shards: int = key(
-        "persistenceConfig.numShards",
         4,
         whole(1, SHARDS_MAX),
         "number of Raft groups; fixed when the data is created",
+        name="persistenceConfig.numShards",
         env="PERSISTENCE_NUM_SHARDS",
     )
     tracing: TracingSettings = section(TracingSettings)
-    node_id: str = key("raft.selfId", "n1", ID, "id of this node; required with `raft.peers`")
+    node_id: str = key("n1", ID, "id of this node; required with `raft.peers`", name="raft.selfId")
     link_host: str = "127.0.0.1"
     link_port: int = field(
         default=18080,
@@ -140,8 +127,8 @@ class NodeSettings:
     raft: RaftSettings = section(RaftSettings)
     tls: TlsSettings = section(TlsSettings)
     proxies: ProxySettings = section(ProxySettings)
-    link_tls: LinkTlsSettings = section(LinkTlsSettings)
-    lifecycle: LifecycleSettings = section(LifecycleSettings)
+    link_tls: LinkTlsSettings = section(LinkTlsSettings, name="raft.tls")
+    lifecycle: LifecycleSettings = section(LifecycleSettings, name="")
     auth: AuthSettings = section(AuthSettings)
     artifacts: ArtifactSettings = section(ArtifactSettings)
     backup: BackupSettings = section(BackupSettings)

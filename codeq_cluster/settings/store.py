@@ -22,20 +22,12 @@ class StoreSettings:
     """The log of a node and the databases of its shards."""
 
     block_cache_bytes: int = key(
-        "store.blockCacheBytes",
-        256 * MIB,
-        whole(MIB, 2**40),
-        "size of RocksDB's block cache, shared by all shards",
+        256 * MIB, whole(MIB, 2**40), "size of RocksDB's block cache, shared by all shards"
     )
-    memtable_bytes: int = key(
-        "store.memtableBytes", 16 * MIB, whole(MIB, 4096 * MIB), "size of one memtable"
-    )
-    bloom_bits: int = key(
-        "store.bloomBits", 10, whole(1, 32), "bits for each key in the Bloom filters"
-    )
+    memtable_bytes: int = key(16 * MIB, whole(MIB, 4096 * MIB), "size of one memtable")
+    bloom_bits: int = key(10, whole(1, 32), "bits for each key in the Bloom filters")
     # A stall of some seconds at 10 MB/s.
     unspilled_bytes: int = key(
-        "store.unspilledBytes",
         64 * MIB,
         whole(MIB, 2**40),
         "size of a shard's rows in memory that its database has not taken yet; beyond it, the "
@@ -43,7 +35,6 @@ class StoreSettings:
     )
     # At 100 MB/s of writes: a second's notice, and room for writes in progress.
     min_free_bytes: int = key(
-        "store.minFreeBytes",
         256 * MIB,
         whole(0, 2**40),
         "free space on the disk; a node with less stops leading and voting before writes fail; "
@@ -51,7 +42,6 @@ class StoreSettings:
     )
     # The kernel costs half the CPU, and waits longer where other work keeps all cores busy.
     sync: LogSync = key(
-        "store.sync",
         LogSync.AUTO,
         member(LogSync),
         "what waits for the disk: `kernel` takes less CPU, `thread` is faster on busy cores, "

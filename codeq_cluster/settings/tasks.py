@@ -27,47 +27,29 @@ class BackoffPolicy(StrEnum):
 class LifecycleSettings:
     """A task's defaults."""
 
-    default_lease_seconds: int = key(
-        "defaultLeaseSeconds", 300, whole(1, 12 * 3600), "lease of a claim that names none"
-    )
-    max_attempts_default: int = key(
-        "maxAttemptsDefault", 5, whole(1, 1000), "attempts of a task that names no maximum"
-    )
+    default_lease_seconds: int = key(300, whole(1, 12 * 3600), "lease of a claim that names none")
+    max_attempts_default: int = key(5, whole(1, 1000), "attempts of a task that names no maximum")
     backoff_policy: BackoffPolicy = key(
-        "backoffPolicy",
         BackoffPolicy.EXP_FULL_JITTER,
         member(BackoffPolicy),
         "how the delay after a nack grows with the attempts",
     )
-    backoff_base_seconds: int = key(
-        "backoffBaseSeconds", 5, whole(0, _YEAR_SECONDS), "delay after the first attempt"
-    )
+    backoff_base_seconds: int = key(5, whole(0, _YEAR_SECONDS), "delay after the first attempt")
     backoff_max_seconds: int = key(
-        "backoffMaxSeconds",
-        900,
-        whole(0, _YEAR_SECONDS),
-        "longest delay; at least `backoffBaseSeconds`",
+        900, whole(0, _YEAR_SECONDS), "longest delay; at least `backoffBaseSeconds`"
     )
     retention_seconds: int = key(
-        "retentionSeconds",
-        _DAY_SECONDS,
-        whole(1, 2**31 - 1),
-        "a finished task and its result are kept this long",
+        _DAY_SECONDS, whole(1, 2**31 - 1), "a finished task and its result are kept this long"
     )
     dlq_retention_seconds: int = key(
-        "dlqRetentionSeconds",
-        7 * _DAY_SECONDS,
-        whole(1, 2**31 - 1),
-        "a dead letter is kept this long",
+        7 * _DAY_SECONDS, whole(1, 2**31 - 1), "a dead letter is kept this long"
     )
     audit_retention_seconds: int = key(
-        "auditRetentionSeconds",
         90 * _DAY_SECONDS,
         whole(1, 2**31 - 1),
         "the record of an admin's or operator's action is kept this long",
     )
     lease_grace_seconds: float = key(
-        "leaseGraceSeconds",
         2.0,
         number(0, 3600),
         "a new leader ends no lease for this long, so that workers can renew theirs",
@@ -80,94 +62,63 @@ class LimitSettings:
 
     # Larger results are artifacts.
     max_body_bytes: int = key(
-        "limits.maxBodyBytes",
         MIB,
         whole(1024, bounds.BODY_BYTES_MAX),
         "size of a request's body; below `raft.entryBytesMax`",
     )
     max_result_bytes: int = key(
-        "limits.maxResultBytes",
-        MIB,
-        whole(1024, bounds.BODY_BYTES_MAX),
-        "size of a result's JSON text",
+        MIB, whole(1024, bounds.BODY_BYTES_MAX), "size of a result's JSON text"
     )
     # It is kept with the task and with the result.
     max_error_bytes: int = key(
-        "limits.maxErrorBytes",
-        64 * 1024,
-        whole(1024, bounds.ERROR_BYTES_MAX),
-        "size of a result's error text",
+        64 * 1024, whole(1024, bounds.ERROR_BYTES_MAX), "size of a result's error text"
     )
     # It passes through a node's memory.
-    max_artifact_bytes: int = key(
-        "limits.maxArtifactBytes", 64 * MIB, whole(1024, 1024 * MIB), "size of one artifact"
-    )
-    batch_max: int = key("limits.batchMax", 100, whole(1, 10_000), "items in one batch request")
+    max_artifact_bytes: int = key(64 * MIB, whole(1024, 1024 * MIB), "size of one artifact")
+    batch_max: int = key(100, whole(1, 10_000), "items in one batch request")
     # Each costs about 1 KiB of every node's memory on every shard where it has tasks.
     queues_max: int = key(
-        "limits.queuesMax",
         10_000,
         whole(1, 1_000_000),
         "a tenant with so many queues on any shard begins no more; a queue counts while it has "
         "tasks, ended ones included",
     )
     # Deeper JSON breaks readers, not the broker.
-    payload_depth_max: int = key(
-        "limits.payloadDepthMax", 200, whole(1, bounds.JSON_DEPTH_MAX), "nesting depth of a payload"
-    )
+    payload_depth_max: int = key(200, whole(1, bounds.JSON_DEPTH_MAX), "nesting depth of a payload")
     # It is a part of a key of the store.
     idempotency_key_bytes_max: int = key(
-        "limits.idempotencyKeyBytesMax",
-        256,
-        whole(1, bounds.KEY_BYTES_MAX),
-        "size of an idempotency key",
+        256, whole(1, bounds.KEY_BYTES_MAX), "size of an idempotency key"
     )
     # A task that always fails must become a dead letter in time.
     max_attempts_max: int = key(
-        "limits.maxAttemptsMax",
-        1000,
-        whole(1, bounds.ATTEMPTS_MAX),
-        "largest `maxAttempts` of a task",
+        1000, whole(1, bounds.ATTEMPTS_MAX), "largest `maxAttempts` of a task"
     )
     # A dead worker's task waits this long.
-    lease_seconds_max: int = key(
-        "limits.leaseSecondsMax", 12 * 3600, whole(1, _YEAR_SECONDS), "longest lease"
-    )
+    lease_seconds_max: int = key(12 * 3600, whole(1, _YEAR_SECONDS), "longest lease")
     # A larger value is likely a wrong unit.
     delay_seconds_max: int = key(
-        "limits.delaySecondsMax",
-        _YEAR_SECONDS,
-        whole(1, 10 * _YEAR_SECONDS),
-        "largest `delaySeconds` and `ttlSeconds`",
+        _YEAR_SECONDS, whole(1, 10 * _YEAR_SECONDS), "largest `delaySeconds` and `ttlSeconds`"
     )
     # Each wait holds a connection, which proxies cut after 60 s.
-    claim_wait_seconds_max: int = key(
-        "limits.claimWaitSecondsMax", 30, whole(0, 300), "longest wait of a claim"
-    )
-    result_wait_seconds_max: int = key(
-        "limits.resultWaitSecondsMax", 60, whole(0, 300), "longest wait for a result"
-    )
+    claim_wait_seconds_max: int = key(30, whole(0, 300), "longest wait of a claim")
+    result_wait_seconds_max: int = key(60, whole(0, 300), "longest wait for a result")
     request_timeout_ms: int = key(
-        "limits.requestTimeoutMs",
         10_000,
         whole(100, 300_000),
         "time from a request to its answer, without the waits it asks for",
     )
     operations_queued_max: int = key(
-        "limits.operationsQueuedMax",
         20_000,
         whole(1, 10_000_000),
         "operations waiting for a shard's next entry; beyond it, callers get 503",
     )
     operations_queued_bytes_max: int = key(
-        "limits.operationsQueuedBytesMax",
         64 * MIB,
         whole(MIB, 16_384 * MIB),
         "size of the operations waiting for a shard's next entry; beyond it, callers get 503",
     )
     # Each costs a few KiB and a connection.
     waiters_max: int = key(
-        "limits.waitersMax",
         20_000,
         whole(1, 10_000_000),
         "claims and result reads that may wait on one node, at most `limits.connectionsMax`; a "
@@ -175,7 +126,6 @@ class LimitSettings:
     )
     # Each costs a descriptor and buffers.
     connections_max: int = key(
-        "limits.connectionsMax",
         10_000,
         whole(1, 1_000_000),
         "HTTP connections of one node; an address gets at most half, except those in "
@@ -183,36 +133,27 @@ class LimitSettings:
     )
     # A proxy or gateway has many users behind one address, so a proxy should be trusted.
     unauthenticated_bytes_max: int = key(
-        "limits.unauthenticatedBytesMax",
         32 * MIB,
         whole(64 * 1024, 16_384 * MIB),
         "size of the incomplete heads and log-ins on one node; an address gets at most half",
     )
     # From its first byte to its last; a slower client is stalled.
-    header_timeout_ms: int = key(
-        "limits.headerTimeoutMs", 10_000, whole(100, 600_000), "time to send a request's head"
-    )
+    header_timeout_ms: int = key(10_000, whole(100, 600_000), "time to send a request's head")
     # A client has the same time to read its part of an answer.
-    body_timeout_ms: int = key(
-        "limits.bodyTimeoutMs", 30_000, whole(100, 600_000), "time to send a request's body"
-    )
+    body_timeout_ms: int = key(30_000, whole(100, 600_000), "time to send a request's body")
     # The least rate keeps a client that drips from holding its connection for the whole time above.
     body_bytes_per_s_min: int = key(
-        "limits.bodyBytesPerSecondMin",
         16 * 1024,
         whole(1, 1024 * MIB),
         "a body must arrive at this rate, once `limits.headerTimeoutMs` is over; uploads too",
+        name="limits.bodyBytesPerSecondMin",
     )
     # Longer than the 60 s of usual proxies, which would otherwise send a request into a closing
     # connection.
     idle_timeout_ms: int = key(
-        "limits.idleTimeoutMs",
-        75_000,
-        whole(100, 3_600_000),
-        "time that a connection may stay idle",
+        75_000, whole(100, 3_600_000), "time that a connection may stay idle"
     )
     drain_ms: int = key(
-        "limits.drainMs",
         1000,
         whole(0, 300_000),
         "a stopping node answers 503 to `/readyz` for this long before it closes connections; "

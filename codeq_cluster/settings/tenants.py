@@ -52,14 +52,9 @@ class RateSettings:
     Both are 0 for no limit.
     """
 
-    requests_per_minute: int = key(
-        "{section}.requestsPerMinute", 0, _PER_MINUTE, "{subject}; 0 for no limit"
-    )
+    requests_per_minute: int = key(0, _PER_MINUTE, "{subject}; 0 for no limit")
     burst_size: int = key(
-        "{section}.burstSize",
-        0,
-        _BURST,
-        "requests that may come at once after a pause; above 0 with a limit",
+        0, _BURST, "requests that may come at once after a pause; above 0 with a limit"
     )
 
 
@@ -109,7 +104,6 @@ class RateLimitSettings:
         RateSettings, "webhook requests for a tenant, further ones wait"
     )
     tenants: tuple[TenantRateLimit, ...] = key(
-        "rateLimit.tenants",
         (),
         _by_tenant(
             _limits,
@@ -146,23 +140,12 @@ class BudgetSettings:
     are always accepted.
     """
 
-    ready_tasks: int = key(
-        "budgets.readyTasks",
-        0,
-        _BOUND,
-        "waiting tasks of a tenant, ready or delayed; 0 for no bound",
-    )
-    in_flight: int = key(
-        "budgets.inFlight", 0, _BOUND, "tasks of a tenant in progress; 0 for no bound"
-    )
+    ready_tasks: int = key(0, _BOUND, "waiting tasks of a tenant, ready or delayed; 0 for no bound")
+    in_flight: int = key(0, _BOUND, "tasks of a tenant in progress; 0 for no bound")
     stored_bytes: int = key(
-        "budgets.storedBytes",
-        0,
-        _BOUND,
-        "size of a tenant's stored payloads, results and artifacts; 0 for no bound",
+        0, _BOUND, "size of a tenant's stored payloads, results and artifacts; 0 for no bound"
     )
     tenants: tuple[TenantBudget, ...] = key(
-        "budgets.tenants",
         (),
         _by_tenant(
             _budget,
