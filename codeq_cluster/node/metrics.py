@@ -133,7 +133,7 @@ def _register_link(metrics: Metrics, mesh: Mesh) -> None:
         "codeq_link_peers_connected",
         "Peers that this node can send to.",
         (),
-        lambda: [((), float(mesh.counters.connected))],
+        lambda: [((), float(mesh.peers_connected))],
     )
     metrics.read_at_scrape(
         "codeq_link_dropped_messages_total",

@@ -61,7 +61,7 @@ class Acceptor:
         return Inbound(
             Accepting(self._link.identity, peers, self._objection),
             settings=self._link.settings,
-            tally=self._link.tally,
+            counters=self._link.counters,
             channel=None
             if certificates is None
             else Channel(certificates.current.accepting, accepting=True),

@@ -16,7 +16,7 @@ from typing import cast
 from codeq_cluster.loop_pass import LoopPass
 from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.channel import Channel, refusal_of
-from codeq_cluster.wire.counters import LinkTally, remedy
+from codeq_cluster.wire.counters import LinkCounters, remedy
 from codeq_cluster.wire.frames import FrameReader, FrameWriter, plain_frame
 from codeq_cluster.wire.handshake import Accepting, Dialling, LinkSession
 from codeq_cluster.wire.messages import ITEM_BYTES, Message, bundle, parse_bundle
@@ -39,14 +39,14 @@ class LinkConnection(asyncio.Protocol, ABC):
     """
 
     def __init__(
-        self, *, peer: str, settings: LinkSettings, tally: LinkTally, channel: Channel | None
+        self, *, peer: str, settings: LinkSettings, counters: LinkCounters, channel: Channel | None
     ) -> None:
         self.closed = False
         self.session: LinkSession | None = None
         self.peer = peer
         self.address = ""
         self._settings = settings
-        self._tally = tally
+        self._counters = counters
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._pass = LoopPass.of(self._loop)
@@ -79,7 +79,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         """
         if self.closed:
             return
-        self._tally.bytes_in += len(data)
+        self._counters.bytes_in += len(data)
         self._heard = True
         reader = self._reader
         try:
@@ -89,13 +89,13 @@ class LinkConnection(asyncio.Protocol, ABC):
                 if self.session is None:
                     self._greeted(body)
                 else:
-                    self._tally.frames_in += 1
+                    self._counters.frames_in += 1
                     self._deliver_all(body)
         except FrameRefusedError as refused:
-            self._tally.reject(refused.reason, address=self.address, peer=self.peer)
+            self._counters.reject(refused.reason, address=self.address, peer=self.peer)
             self.abort()
         except HandshakeRefusedError as refused:
-            self._tally.refuse(
+            self._counters.refuse(
                 refused.reason,
                 address=self.address,
                 peer=self.peer,
@@ -112,7 +112,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         """Forget the socket; called by the loop once."""
         del exc  # The kind of failure says nothing about which bytes arrived.
         if not self.closed and self._reader.pending_bytes:
-            self._tally.reject(BadFrame.TRUNCATED, address=self.address, peer=self.peer)
+            self._counters.reject(BadFrame.TRUNCATED, address=self.address, peer=self.peer)
         self._close()
         self._ended()
 
@@ -153,13 +153,13 @@ class LinkConnection(asyncio.Protocol, ABC):
         self._silent_ms = 0 if self._heard else self._silent_ms + elapsed_ms
         self._heard = False
         if self._silent_ms >= self._settings.silence_ms_max:
-            self._tally.silent_connections += 1
+            self._counters.silent_connections += 1
             self.abort()
 
     def give_up(self, reason: HandshakeRefusal) -> None:
         """Close a connection that has not authenticated, and count the reason."""
         if not self.closed:
-            self._tally.refuse(reason, address=self.address, peer=self.peer)
+            self._counters.refuse(reason, address=self.address, peer=self.peer)
             self.abort()
 
     def abort(self) -> None:
@@ -227,7 +227,7 @@ class LinkConnection(asyncio.Protocol, ABC):
         parts: list[bytes] = []
         for body in bodies:
             parts += (self._writer.seal(body), body)
-            self._tally.frames_out += 1
+            self._counters.frames_out += 1
         self._spoke = True
         self._write(b"".join(parts))
 
@@ -243,7 +243,7 @@ class LinkConnection(asyncio.Protocol, ABC):
     def _write_raw(self, data: bytes) -> None:
         assert self._transport is not None
         if data:
-            self._tally.bytes_out += len(data)
+            self._counters.bytes_out += len(data)
             self._transport.write(data)
 
     def _unsealed(self, channel: Channel, data: bytes) -> bytes:
@@ -286,12 +286,12 @@ class Outbound(LinkConnection):
         *,
         peer: str,
         settings: LinkSettings,
-        tally: LinkTally,
+        counters: LinkCounters,
         channel: Channel | None,
         on_made: Callable[[Outbound], None],
         on_ended: Callable[[Outbound], None],
     ) -> None:
-        super().__init__(peer=peer, settings=settings, tally=tally, channel=channel)
+        super().__init__(peer=peer, settings=settings, counters=counters, channel=channel)
         self._dialling = dialling
         self._on_made = on_made
         self._on_ended = on_ended
@@ -352,14 +352,14 @@ class Inbound(LinkConnection):
         accepting: Accepting,
         *,
         settings: LinkSettings,
-        tally: LinkTally,
+        counters: LinkCounters,
         channel: Channel | None,
         on_made: Callable[[Inbound], None],
         on_authenticated: Callable[[Inbound], None],
         on_message: Callable[[Inbound, Message], None],
         on_ended: Callable[[Inbound], None],
     ) -> None:
-        super().__init__(peer="", settings=settings, tally=tally, channel=channel)
+        super().__init__(peer="", settings=settings, counters=counters, channel=channel)
         self._accepting = accepting
         self._on_made = on_made
         self._on_authenticated = on_authenticated

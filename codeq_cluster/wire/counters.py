@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,9 +44,9 @@ def remedy(reason: HandshakeRefusal, said: str) -> str:
 _LOGGED_MAX: Final = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class LinkCounters:
-    """One reading of the counters.
+    """The running counters; owned by one mesh and changed only on its loop.
 
     Attributes:
         refused_handshakes: By reason; every reason is present.
@@ -60,30 +59,14 @@ class LinkCounters:
         calls: RPC requests sent.
         calls_lost: Calls ended by a broken connection or by their timeout.
         calls_served: RPC requests handed to the handler.
-        connected: Peers reached now by the connection this node dialled.
     """
 
-    refused_handshakes: Mapping[str, int]
-    bad_frames: Mapping[str, int]
-    silent_connections: int
-    dropped_messages: int
-    dropped_answers: int
-    bytes_in: int
-    bytes_out: int
-    frames_in: int
-    frames_out: int
-    calls: int
-    calls_lost: int
-    calls_served: int
-    connected: int
-
-
-@dataclass(slots=True)
-class LinkTally:
-    """The running counters; owned by one mesh and changed only on its loop."""
-
-    refused_handshakes: Counter[HandshakeRefusal] = field(default_factory=Counter)
-    bad_frames: Counter[BadFrame] = field(default_factory=Counter)
+    refused_handshakes: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((each.value for each in HandshakeRefusal), 0)
+    )
+    bad_frames: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((each.value for each in BadFrame), 0)
+    )
     silent_connections: int = 0
     dropped_messages: int = 0
     dropped_answers: int = 0
@@ -135,24 +118,6 @@ class LinkTally:
                 "link closed on a bad frame",
                 extra={"address": address, "peer": peer, "reason": reason.value},
             )
-
-    def read(self, *, connected: int) -> LinkCounters:
-        """Return the counters' present values."""
-        return LinkCounters(
-            refused_handshakes={r.value: self.refused_handshakes[r] for r in HandshakeRefusal},
-            bad_frames={r.value: self.bad_frames[r] for r in BadFrame},
-            silent_connections=self.silent_connections,
-            dropped_messages=self.dropped_messages,
-            dropped_answers=self.dropped_answers,
-            bytes_in=self.bytes_in,
-            bytes_out=self.bytes_out,
-            frames_in=self.frames_in,
-            frames_out=self.frames_out,
-            calls=self.calls,
-            calls_lost=self.calls_lost,
-            calls_served=self.calls_served,
-            connected=connected,
-        )
 
     def _is_new(self, address: str, reason: str) -> bool:
         key = (address, reason)

@@ -176,7 +176,7 @@ class Dialler:
             Dialling(self._link.identity, self._peer, session=self._last_session),
             peer=self._peer,
             settings=self._link.settings,
-            tally=self._link.tally,
+            counters=self._link.counters,
             channel=None
             if certificates is None
             else Channel(certificates.current.dialling, accepting=False),

@@ -8,7 +8,7 @@ from codeq_cluster.settings import LinkSettings
 from codeq_cluster.wire.address_book import AddressBook
 from codeq_cluster.wire.certificates import Certificates, LinkContexts
 from codeq_cluster.wire.connection import Inbound, Outbound
-from codeq_cluster.wire.counters import LinkTally
+from codeq_cluster.wire.counters import LinkCounters
 from codeq_cluster.wire.handshake import LinkIdentity
 from codeq_cluster.wire.open_connections import OpenConnections
 
@@ -22,7 +22,7 @@ class Link:
         book: The peers' addresses.
         settings: Bounds.
         certificates: For TLS; None for none.
-        tally: Counts.
+        counters: Counts.
         open: Every connection whose socket is open.
         inbound: By peer, the connection on which it sends.
         outbound: By peer, the connection on which this node sends.
@@ -32,7 +32,7 @@ class Link:
     book: AddressBook
     settings: LinkSettings
     certificates: Certificates[LinkContexts] | None
-    tally: LinkTally = field(default_factory=LinkTally)
+    counters: LinkCounters = field(default_factory=LinkCounters)
     open: OpenConnections = field(default_factory=OpenConnections)
     inbound: dict[str, Inbound] = field(default_factory=dict)
     outbound: dict[str, Outbound] = field(default_factory=dict)

@@ -88,7 +88,7 @@ class Mesh:
             certificates=certificates,
         )
         self._listen = (host, port)
-        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, tally=link.tally)
+        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, counters=link.counters)
         self._run: _Run | None = None
 
     @property
@@ -101,7 +101,12 @@ class Mesh:
     @property
     def counters(self) -> LinkCounters:
         """Return the counters since the start."""
-        return self._link.tally.read(connected=sum(map(self.connected, self._link.book)))
+        return self._link.counters
+
+    @property
+    def peers_connected(self) -> int:
+        """Return how many peers are reached now by the connection this node dialled."""
+        return sum(map(self.connected, self._link.book))
 
     async def start(self, handler: LinkHandler, admission: Admission) -> None:
         """Listen, and begin to dial every peer; once only.
@@ -163,7 +168,7 @@ class Mesh:
         connection = self._link.outbound.get(peer)
         if connection is not None and connection.send(raft_item(group, message), len(message)):
             return True
-        self._link.tally.dropped_messages += 1
+        self._link.counters.dropped_messages += 1
         return False
 
     async def call(
@@ -257,14 +262,14 @@ class Mesh:
             quick=handler.quick,
             in_flight_max=self._link.settings.rpc_in_flight_max,
             frame_bytes_max=self._link.settings.frame_bytes_max,
-            tally=self._link.tally,
+            counters=self._link.counters,
         )
         return Receiver(
             handler,
             handlers,
             calls=self._calls,
             outbound=self._link.outbound,
-            tally=self._link.tally,
+            counters=self._link.counters,
         )
 
     def _diallers(self, handler: LinkHandler, admission: Admission) -> Diallers:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from codeq_cluster.wire.connection import Inbound, Outbound
-from codeq_cluster.wire.counters import LinkTally
+from codeq_cluster.wire.counters import LinkCounters
 from codeq_cluster.wire.handler import LinkHandler
 from codeq_cluster.wire.messages import Failure, Message, RaftMessage, RpcAnswer, RpcRequest
 from codeq_cluster.wire.rpc import Handlers, PendingCalls
@@ -20,7 +20,7 @@ class Receiver:
         handlers: Answer calls.
         calls: Wait for answers.
         outbound: By peer; answers leave on the connection that this node dialled.
-        tally: Counts answers that could not leave.
+        counters: Counts answers that could not leave.
 
     Attributes:
         tasks: Owns the tasks of calls; None while calls are dropped, before the link runs and once
@@ -34,13 +34,13 @@ class Receiver:
         *,
         calls: PendingCalls,
         outbound: Mapping[str, Outbound],
-        tally: LinkTally,
+        counters: LinkCounters,
     ) -> None:
         self._on_raft = handler.on_raft
         self._handlers = handlers
         self._calls = calls
         self._outbound = outbound
-        self._tally = tally
+        self._counters = counters
         self.tasks: asyncio.TaskGroup | None = None
 
     def received(self, connection: Inbound, message: Message) -> None:
@@ -62,6 +62,6 @@ class Receiver:
             # be up.
             outbound = self._outbound.get(connection.peer)
             if connection.closed or outbound is None or not outbound.send(answer, packed_bytes):
-                self._tally.dropped_answers += 1
+                self._counters.dropped_answers += 1
 
         self._handlers.accept(connection.peer, request, tasks=self.tasks, reply=reply)

@@ -23,7 +23,7 @@ from codeq_cluster.errors import (
     Overloaded,
     PeerUnreachable,
 )
-from codeq_cluster.wire.counters import LinkTally
+from codeq_cluster.wire.counters import LinkCounters
 from codeq_cluster.wire.messages import (
     ITEM_BYTES,
     Failure,
@@ -57,9 +57,9 @@ class _Waiting:
 class PendingCalls:
     """The calls of this node that have no answer yet, at most `in_flight_max`."""
 
-    def __init__(self, *, in_flight_max: int, tally: LinkTally) -> None:
+    def __init__(self, *, in_flight_max: int, counters: LinkCounters) -> None:
         self._in_flight_max = in_flight_max
-        self._tally = tally
+        self._counters = counters
         self._waiting: dict[int, _Waiting] = {}
         # A random start: an answer to an earlier process of this node matches no call.
         self._numbers = itertools.count(secrets.randbits(62))
@@ -94,7 +94,7 @@ class PendingCalls:
         number = next(self._numbers)
         if not send(number):
             raise PeerUnreachable(f"nothing can be sent to {peer}: not connected or queue full")
-        self._tally.calls += 1
+        self._counters.calls += 1
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting[number] = _Waiting(peer, topic, answer, timeout_s, loop.time() + timeout_s)
         if self._sweep is None:
@@ -141,7 +141,7 @@ class PendingCalls:
         for number, waiting in ended:
             del self._waiting[number]
             if not waiting.answer.done():
-                self._tally.calls_lost += 1
+                self._counters.calls_lost += 1
                 waiting.answer.set_exception(LinkLost(text(waiting)))
 
 
@@ -192,13 +192,13 @@ class Handlers:
         quick: Mapping[str, Quick],
         in_flight_max: int,
         frame_bytes_max: int,
-        tally: LinkTally,
+        counters: LinkCounters,
     ) -> None:
         self._serve = serve
         self._quick = quick
         self._in_flight_max = in_flight_max
         self._frame_bytes_max = frame_bytes_max
-        self._tally = tally
+        self._counters = counters
         self._running = 0
 
     def accept(
@@ -222,7 +222,7 @@ class Handlers:
             reply(failure_item(request.number, busy), 0)
             return
         self._running += 1
-        self._tally.calls_served += 1
+        self._counters.calls_served += 1
         quick = self._quick.get(request.method)
         if quick is None:
             task = tasks.create_task(self._handle(peer, request, reply))

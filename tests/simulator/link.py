@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from codeq_cluster.errors import PeerUnreachable
 from codeq_cluster.settings import LinkSettings
-from codeq_cluster.wire.counters import LinkTally
+from codeq_cluster.wire.counters import LinkCounters
 from codeq_cluster.wire.messages import (
     Failure,
     RpcAnswer,
@@ -53,14 +53,14 @@ class SimLink:
         self._node_id = node_id
         self._network = network
         self._on_raft = on_raft
-        settings, tally = LinkSettings(), LinkTally()
-        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, tally=tally)
+        settings, counters = LinkSettings(), LinkCounters()
+        self._calls = PendingCalls(in_flight_max=settings.rpc_in_flight_max, counters=counters)
         self._handlers = Handlers(
             serve,
             quick=quick,
             in_flight_max=settings.rpc_in_flight_max,
             frame_bytes_max=settings.frame_bytes_max,
-            tally=tally,
+            counters=counters,
         )
         self._tasks: asyncio.TaskGroup | None = None
 

@@ -21,7 +21,7 @@ from codeq_cluster.errors import (
     StorageFailed,
 )
 from codeq_cluster.wire.addresses import Address
-from codeq_cluster.wire.counters import LinkTally
+from codeq_cluster.wire.counters import LinkCounters
 from codeq_cluster.wire.messages import (
     Failure,
     Message,
@@ -188,11 +188,10 @@ def test_an_address_of_another_form_is_refused_by_name(text: str) -> None:
 
 def test_refusals_are_counted_all_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """A persistent stranger fills the counters, but neither the log nor the memory."""
-    tally = LinkTally()
+    counters = LinkCounters()
     for _ in range(3):
-        tally.refuse(HandshakeRefusal.STRANGER, address="10.0.0.9")
-        tally.reject(BadFrame.GARBAGE, address="10.0.0.9")
-    counters = tally.read(connected=0)
+        counters.refuse(HandshakeRefusal.STRANGER, address="10.0.0.9")
+        counters.reject(BadFrame.GARBAGE, address="10.0.0.9")
 
     assert 3 == counters.refused_handshakes["stranger"]
     assert 3 == counters.bad_frames["garbage"]
@@ -201,8 +200,8 @@ def test_refusals_are_counted_all_and_logged_once(caplog: pytest.LogCaptureFixtu
 
 def test_logged_refusals_are_remembered_within_a_bound() -> None:
     """Many addresses push the oldest out."""
-    tally = LinkTally()
+    counters = LinkCounters()
     for number in range(3000):
-        tally.reject(BadFrame.GARBAGE, address=f"host-{number}")
+        counters.reject(BadFrame.GARBAGE, address=f"host-{number}")
 
-    assert 1000 == len(tally._logged)
+    assert 1000 == len(counters._logged)
