@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from codeq_cluster.broker.deadlines import deadline_in
-from codeq_cluster.broker.engine.catalogue import Catalogue
-from codeq_cluster.broker.ports import Shards
 from codeq_cluster.errors import StorageFailed
 from codeq_cluster.node.disk_guard import DiskGuard
+from codeq_cluster.node.parts import NodeParts
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.storage.shard import Shard
 
 _SPILL_AGAIN_S = 0.05  # Pause while the database waits for its background work.
 
@@ -22,29 +20,14 @@ class BackupShard:
 
     Args:
         shard: Its number.
-        store: Holds the replica.
-        shards: Asks leaders.
-        catalogue: Knows which entries are applied on this node.
-        group: Knows the formats in use, and which peers' states differ.
-        disk_guard: Knows which replicas are out.
+        parts: Of the node.
     """
 
-    def __init__(
-        self,
-        shard: int,
-        store: Shard,
-        *,
-        shards: Shards,
-        catalogue: Catalogue,
-        group: RaftGroup,
-        disk_guard: DiskGuard,
-    ) -> None:
+    def __init__(self, shard: int, parts: NodeParts) -> None:
         self._shard = shard
-        self._store = store
-        self._shards = shards
-        self._catalogue = catalogue
-        self._group = group
-        self._disk_guard = disk_guard
+        self._parts = parts
+        self._store = parts.storage.shards[shard]
+        self._group = parts.replicas.groups[shard]
 
     @property
     def level(self) -> int:
@@ -53,7 +36,8 @@ class BackupShard:
 
     def watched(self) -> Callable[[], str]:
         """Start to watch the replica; the returned function says what has gone wrong since."""
-        return watch(self._shard, disk_guard=self._disk_guard, group=self._group)
+        disk_guard = self._parts.recovery.disk_guard
+        return watch(self._shard, disk_guard=disk_guard, group=self._group)
 
     def checkpoint(self, path: Path) -> None:
         """Copy the shard's present state to a directory; blocks, raises StorageFailed."""
@@ -66,8 +50,8 @@ class BackupShard:
             StorageFailed: The database failed, or took no write in time.
         """
         deadline = deadline_in(timeout_s)
-        there = await self._shards.read(self._shard, (), deadline=deadline)
-        await self._catalogue.settled(self._shard, there.applied_index)
+        there = await self._parts.calls.router.read(self._shard, (), deadline=deadline)
+        await self._parts.replicas.catalogue.settled(self._shard, there.applied_index)
         while not self._store.spill():
             if asyncio.get_running_loop().time() > deadline:
                 raise StorageFailed(f"the database of shard {self._shard} takes no writes")

@@ -58,27 +58,23 @@ class FrontEnd:
         Raises:
             OSError: The port is taken.
         """
-        base, certificates = self.base, self.certificates
-        self._register_gauges()
-        authenticator = Authenticator(base.settings.auth, clock=base.now_s)
-        await authenticator.start()
-        base.stack.push_async_callback(authenticator.stop)
-        http = self._http(authenticator)
-        base.background.spawn(self.parts.replicas.history.run())
-        register_tls(base.metrics, certificates=certificates.all, http=http)
-        await http.start()
-        base.stack.push_async_callback(http.stop)
-        return http
-
-    def _register_gauges(self) -> None:
-        parts = self.parts
+        base, parts, certificates = self.base, self.parts, self.certificates
         register_gauges(
-            self.base.metrics,
+            base.metrics,
             engines=parts.replicas.engines,
             groups=parts.replicas.groups,
             stores=parts.storage.databases,
             mesh=parts.mesh,
         )
+        authenticator = Authenticator(base.settings.auth, clock=base.now_s)
+        await authenticator.start()
+        base.stack.push_async_callback(authenticator.stop)
+        http = self._http(authenticator)
+        base.background.spawn(parts.replicas.history.run())
+        register_tls(base.metrics, certificates=certificates.all, http=http)
+        await http.start()
+        base.stack.push_async_callback(http.stop)
+        return http
 
     def _http(self, authenticator: Authenticator) -> HttpServer:
         """Return the server of the API and the page, not started."""
@@ -146,14 +142,7 @@ class FrontEnd:
             now_ms=base.clock.wall_ms,
             shared=Shared(self.background),
         )
-        reporter = Reporter(
-            base.settings,
-            groups=parts.replicas.groups,
-            disk_guard=parts.recovery.disk_guard,
-            missing=parts.readiness.missing,
-            started_ms=base.clock.wall_ms(),
-        )
-        sources.offer(reporter.report)
+        sources.offer(Reporter(base, parts).report)
         return sources
 
     def _backups(self) -> BackupJobs | None:
@@ -165,17 +154,7 @@ class FrontEnd:
             node_id=settings.node_id,
             cluster_id=settings.cluster_id,
             place=place,
-            shards=[
-                BackupShard(
-                    shard,
-                    store,
-                    shards=parts.calls.router,
-                    catalogue=parts.replicas.catalogue,
-                    group=parts.replicas.groups[shard],
-                    disk_guard=parts.recovery.disk_guard,
-                )
-                for shard, store in enumerate(parts.storage.shards)
-            ],
+            shards=[BackupShard(shard, parts) for shard in range(settings.shards)],
             scratch=parts.storage.directory.backup_path,
             keep=settings.backup.keep,
             bytes_per_s=settings.backup.bytes_per_second,

@@ -53,7 +53,7 @@ def put_together(base: NodeBase, certificates: NodeCertificates) -> NodeParts:
         replicas=replicas.engines,
         mesh=mesh,
     )
-    events.on_members(members.changed)
+    events.on_members = members.changed
     drain = Drain(node_id=settings.node_id, groups=replicas.groups, replicas=replicas.engines)
     recovery = Recovery(
         base, storage, replicas, mesh=mesh, members=members, drain=drain, events=events
@@ -65,14 +65,7 @@ def put_together(base: NodeBase, certificates: NodeCertificates) -> NodeParts:
         disk_guard=recovery.disk_guard,
         entries_in_flight_max=settings.raft.entries_in_flight_max,
     )
-    status = NodeStatus(
-        settings,
-        groups=replicas.groups,
-        asides=lambda shard: len(replicas.engines[shard].view.asides),
-        members=members,
-        syncer=storage.syncer,
-        away_since_ms=calls.handler.away_since_ms,
-    )
+    status = NodeStatus(settings, storage, replicas, members=members, calls=calls)
     return NodeParts(
         storage=storage,
         mesh=mesh,

@@ -102,9 +102,9 @@ class Recovery:
             on_installed=self._installed,
             on_failed=self.failed,
         )
-        events.on_behind(self.behind)
-        events.on_diverged(self.diverged)
-        events.on_failed(self.failed)
+        events.on_behind = self.behind
+        events.on_diverged = self.diverged
+        events.on_failed = self.failed
 
     @property
     def methods(self) -> dict[str, Method]:

@@ -5,42 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from codeq_cluster import __version__
-from codeq_cluster.broker.ports import ReadinessCheck
 from codeq_cluster.membership.node_report import NodeReport, ShardReport
-from codeq_cluster.node.disk_guard import DiskGuard
+from codeq_cluster.node.base import NodeBase
+from codeq_cluster.node.parts import NodeParts
 from codeq_cluster.raft.group import RaftGroup
-from codeq_cluster.settings import NodeSettings
 
 
 class Reporter:
     """Makes the report.
 
     Args:
-        settings: The node's settings.
-        groups: Of this node.
-        disk_guard: Knows which replicas are out.
-        missing: Returns why the node is not ready.
-        started_ms: Unix milliseconds.
+        base: Of the node.
+        parts: Of the node.
     """
 
-    def __init__(
-        self,
-        settings: NodeSettings,
-        *,
-        groups: Sequence[RaftGroup],
-        disk_guard: DiskGuard,
-        missing: ReadinessCheck,
-        started_ms: int,
-    ) -> None:
-        self._settings = settings
-        self._groups = groups
-        self._disk_guard = disk_guard
-        self._missing = missing
-        self._started_ms = started_ms
+    def __init__(self, base: NodeBase, parts: NodeParts) -> None:
+        self._settings = base.settings
+        self._parts = parts
+        self._started_ms = base.clock.wall_ms()
 
     async def report(self) -> NodeReport:
         """Return the node's current report."""
@@ -51,16 +36,16 @@ class Reporter:
             version=__version__,
             started_ms=self._started_ms,
             # Only operators may ask for a report.
-            missing=tuple(self._missing(in_full=True)),
+            missing=tuple(self._parts.readiness.missing(in_full=True)),
             disk_free_bytes=disk.free,
             disk_bytes=disk.total,
             memory_bytes=_resident_bytes(),
-            shards=tuple(map(self._shard, self._groups)),
+            shards=tuple(map(self._shard, self._parts.replicas.groups)),
         )
 
     def _shard(self, group: RaftGroup) -> ShardReport:
         status = group.status()
-        out = self._disk_guard.out.get(status.shard)
+        out = self._parts.recovery.disk_guard.out.get(status.shard)
         lags = {peer.id: max(0, status.log_last - peer.match_index) for peer in status.peers}
         return ShardReport(
             shard=status.shard,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from codeq_cluster.broker.values import PeerView, ShardStatus
 from codeq_cluster.membership.node_view import NodeMembers
+from codeq_cluster.node.cluster_calls import ClusterCalls
+from codeq_cluster.node.open_storage import OpenStorage
+from codeq_cluster.node.replicas import Replicas
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.settings import LogSync, NodeSettings
-from codeq_cluster.storage.wal_writer import Syncer
 
 
 class NodeStatus:
@@ -16,34 +16,31 @@ class NodeStatus:
 
     Args:
         settings: The node's settings.
-        groups: Of this node, in the order of shards.
-        asides: Returns how many tasks and items of a shard are set aside.
+        storage: Its storage.
+        replicas: Its replicas.
         members: The cluster's members and their addresses.
-        syncer: Syncs the node's log; None when nobody does.
-        away_since_ms: Returns since when a peer cannot be reached; 0 for one that can.
+        calls: Know since when a peer cannot be reached.
     """
 
     def __init__(
         self,
         settings: NodeSettings,
+        storage: OpenStorage,
+        replicas: Replicas,
         *,
-        groups: Sequence[RaftGroup],
-        asides: Callable[[int], int],
         members: NodeMembers,
-        syncer: Syncer | None,
-        away_since_ms: Callable[[str], int],
+        calls: ClusterCalls,
     ) -> None:
         self._settings = settings
-        self._groups = groups
-        self._asides = asides
+        self._syncer = storage.syncer
+        self._replicas = replicas
         self._members = members
-        self._syncer = syncer
-        self._away_since_ms = away_since_ms
+        self._peers = calls.handler
 
     def shards(self) -> list[ShardStatus]:
         """Return one status per shard."""
         log_sync = self._log_sync()
-        return [self._shard(group, log_sync) for group in self._groups]
+        return [self._shard(group, log_sync) for group in self._replicas.groups]
 
     def _log_sync(self) -> str:
         if self._syncer is None:
@@ -78,7 +75,7 @@ class NodeStatus:
             knows=_knows(group, settings.node_id),
             durability=settings.raft.durability.value,
             log_sync=log_sync,
-            aside=self._asides(status.shard),
+            aside=len(self._replicas.engines[status.shard].view.asides),
             peers=tuple(
                 PeerView(
                     id=peer.id,
@@ -86,7 +83,7 @@ class NodeStatus:
                     http_addr=known[peer.id].http,
                     voter=peer.voter,
                     connected=peer.connected,
-                    away_since_ms=0 if peer.connected else self._away_since_ms(peer.id),
+                    away_since_ms=0 if peer.connected else self._peers.away_since_ms(peer.id),
                     match_index=peer.match_index,
                     knows=_knows(group, peer.id),
                 )
