@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from codeq_cluster.api.server import HttpServer
@@ -18,6 +19,7 @@ from codeq_cluster.raft.status import GroupStatus
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.storage.wal_writer import Syncer
 from codeq_cluster.telemetry import Metrics, ScrapedMetric
+from codeq_cluster.telemetry.metrics import Samples
 from codeq_cluster.wire import Certificates, Mesh
 
 Sample = tuple[Sequence[str], float]
@@ -43,8 +45,7 @@ def register_gauges(
         "codeq_entries_fenced_total",
         "Entries that became no-ops because they were decided in another term.",
         ("shard",),
-        lambda: [((str(engine.shard),), float(engine.fenced)) for engine in engines],
-        counter=True,
+        _each(lambda: {engine.shard: engine.fenced for engine in engines}),
     )
 
 
@@ -70,13 +71,13 @@ def register_disk_guard(metrics: Metrics, disk_guard: DiskGuard) -> None:
         "codeq_disk_free_bytes",
         "Free bytes on the disk of the data directory.",
         (),
-        lambda: [((), float(disk_guard.free_bytes))],
+        _one(lambda: disk_guard.free_bytes),
     )
     metrics.read_at_scrape(
         "codeq_disk_size_bytes",
         "Size in bytes of the disk of the data directory.",
         (),
-        lambda: [((), float(disk_guard.size_bytes))],
+        _one(lambda: disk_guard.size_bytes),
     )
     metrics.read_at_scrape(
         "codeq_replica_out",
@@ -88,8 +89,7 @@ def register_disk_guard(metrics: Metrics, disk_guard: DiskGuard) -> None:
         "codeq_replica_reseeded_total",
         "Times that a replica's state differed from the majority's and was fetched again.",
         ("shard",),
-        lambda: [((str(shard),), float(count)) for shard, count in disk_guard.reseeded.items()],
-        counter=True,
+        _each(lambda: disk_guard.reseeded),
     )
 
 
@@ -123,8 +123,7 @@ def register_tls(
         "codeq_http_failed_handshakes_total",
         "Connections to the https port that did not complete a TLS handshake.",
         (),
-        lambda: [((), float(http.failed_handshakes))],
-        counter=True,
+        _one(lambda: http.failed_handshakes),
     )
 
 
@@ -133,28 +132,25 @@ def _register_link(metrics: Metrics, mesh: Mesh) -> None:
         "codeq_link_peers_connected",
         "Peers that this node can send to.",
         (),
-        lambda: [((), float(mesh.peers_connected))],
+        _one(lambda: mesh.peers_connected),
     )
     metrics.read_at_scrape(
         "codeq_link_dropped_messages_total",
         "Messages dropped because there was no connection or its queue was full.",
         (),
-        lambda: [((), float(mesh.counters.dropped_messages))],
-        counter=True,
+        _one(lambda: mesh.counters.dropped_messages),
     )
     metrics.read_at_scrape(
         "codeq_link_refused_handshakes_total",
         "Connections refused because their other end did not prove to be a peer, by reason.",
         ("reason",),
-        lambda: [((why,), float(n)) for why, n in mesh.counters.refused_handshakes.items()],
-        counter=True,
+        _each(lambda: mesh.counters.refused_handshakes),
     )
     metrics.read_at_scrape(
         "codeq_link_bad_frames_total",
         "Connections closed because of invalid data on them, by reason.",
         ("reason",),
-        lambda: [((why,), float(n)) for why, n in mesh.counters.bad_frames.items()],
-        counter=True,
+        _each(lambda: mesh.counters.bad_frames),
     )
 
 
@@ -204,31 +200,17 @@ def _places(counters: Counters) -> tuple[tuple[str, int], ...]:
 
 
 def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
-    def of_each(read: Callable[[GroupStatus], float]) -> Callable[[], Iterable[Sample]]:
-        return lambda: [
-            ((str(status.shard),), float(read(status)))
-            for status in (group.status() for group in groups)
-        ]
-
-    for name, text, read in (
-        ("is_leader", "1 if this node leads the shard.", lambda status: status.is_leader),
-        ("term", "Current Raft term.", lambda status: status.term),
-        (
-            "commit_index",
-            "Index of the last entry that this node knows to be committed.",
-            lambda status: status.commit_index,
-        ),
-        (
-            "applied_index",
-            "Index of the last entry that this node has applied.",
-            lambda status: status.applied_index,
-        ),
-        ("log_bytes", "Bytes of the entries in this node's log.", lambda status: status.log_bytes),
+    for field, text in (
+        ("is_leader", "1 if this node leads the shard."),
+        ("term", "Current Raft term."),
+        ("commit_index", "Index of the last entry that this node knows to be committed."),
+        ("applied_index", "Index of the last entry that this node has applied."),
+        ("log_bytes", "Bytes of the entries in this node's log."),
     ):
-        metrics.read_at_scrape(f"codeq_raft_{name}", text, ("shard",), of_each(read))
+        metrics.read_at_scrape(f"codeq_raft_{field}", text, ("shard",), _of_groups(groups, field))
 
     def lags() -> Iterator[Sample]:
-        for status in (group.status() for group in groups):
+        for status in _statuses(groups):
             if status.is_leader:
                 for peer in status.peers:
                     yield (str(status.shard), peer.id), status.log_last - peer.match_index
@@ -241,7 +223,7 @@ def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
     )
 
     def refused() -> Iterator[Sample]:
-        for status in (group.status() for group in groups):
+        for status in _statuses(groups):
             for reason, count in status.counters.items():
                 yield (str(status.shard), reason), count
 
@@ -250,5 +232,23 @@ def _register_raft(metrics: Metrics, groups: Sequence[RaftGroup]) -> None:
         "Messages and entries that were dropped or refused, by reason.",
         ("shard", "reason"),
         refused,
-        counter=True,
     )
+
+
+def _of_groups(groups: Sequence[RaftGroup], field: str) -> Samples:
+    read = attrgetter(field)
+    return lambda: [((str(each.shard),), float(read(each))) for each in _statuses(groups)]
+
+
+def _statuses(groups: Sequence[RaftGroup]) -> Iterator[GroupStatus]:
+    return (group.status() for group in groups)
+
+
+def _one(value: Callable[[], float]) -> Samples:
+    """Return the source of a metric without labels."""
+    return lambda: [((), float(value()))]
+
+
+def _each(values: Callable[[], Mapping[Any, float]]) -> Samples:
+    """Return the source of a metric whose one label is the key of each value."""
+    return lambda: [((str(label),), float(value)) for label, value in values().items()]

@@ -53,23 +53,20 @@ def register_stores(metrics: Metrics, stores: Sequence[RocksShard]) -> None:
 
     A scrape reads them from RocksDB on the loop: about a millisecond a shard.
     """
-    scraped = [_metric(name, text, _BY_SHARD) for name, text in _GAUGES.items()]
-    scraped += [_metric(name, text, _BY_SHARD, counter=True) for name, text in _COUNTERS.items()]
-    scraped += [_metric("write_stalls", _STALLS, ("shard", "kind"), counter=True)]
-    scraped += [_metric(name, text, _BY_LEVEL) for name, text in _PER_LEVEL.items()]
-    scraped += [_metric("level_file_reads", _READS, _BY_LEVEL, counter=True)]
+    scraped = [_metric(_gauge(name), text, _BY_SHARD) for name, text in _GAUGES.items()]
+    scraped += [_metric(_counter(name), text, _BY_SHARD) for name, text in _COUNTERS.items()]
+    scraped += [_metric(_counter("write_stalls"), _STALLS, ("shard", "kind"))]
+    scraped += [_metric(_gauge(name), text, _BY_LEVEL) for name, text in _PER_LEVEL.items()]
+    scraped += [_metric(_counter("level_file_reads"), _READS, _BY_LEVEL)]
     metrics.read_together_at_scrape(scraped, lambda: _samples(stores))
 
 
-def _metric(
-    name: str, text: str, labels: tuple[str, ...], *, counter: bool = False
-) -> ScrapedMetric:
-    return ScrapedMetric(
-        name=_counter(name) if counter else f"codeq_store_{name}",
-        text=text,
-        labels=labels,
-        counter=counter,
-    )
+def _metric(name: str, text: str, labels: tuple[str, ...]) -> ScrapedMetric:
+    return ScrapedMetric(name=name, text=text, labels=labels)
+
+
+def _gauge(name: str) -> str:
+    return f"codeq_store_{name}"
 
 
 def _counter(name: str) -> str:
@@ -80,7 +77,7 @@ def _samples(stores: Sequence[RocksShard]) -> Iterator[_Sample]:
     for number, store in enumerate(stores):
         shard = str(number)
         for name, value in store.properties().items():
-            yield f"codeq_store_{name}", (shard,), value
+            yield _gauge(name), (shard,), value
         for name, value in store.counters().items():
             yield _counter(name), (shard,), value
         for family in store.family_statistics():
@@ -88,8 +85,8 @@ def _samples(stores: Sequence[RocksShard]) -> Iterator[_Sample]:
                 yield _counter("write_stalls"), (shard, kind), float(count)
             for level in family.levels:
                 key = (shard, level.family, str(level.level))
-                yield "codeq_store_level_files", key, float(level.files)
-                yield "codeq_store_level_bytes", key, level.size_bytes
-                yield "codeq_store_level_read_amplification", key, float(level.read_amplification)
-                yield "codeq_store_level_write_amplification", key, level.write_amplification
+                yield _gauge("level_files"), key, float(level.files)
+                yield _gauge("level_bytes"), key, level.size_bytes
+                yield _gauge("level_read_amplification"), key, float(level.read_amplification)
+                yield _gauge("level_write_amplification"), key, level.write_amplification
                 yield _counter("level_file_reads"), key, float(level.file_reads)

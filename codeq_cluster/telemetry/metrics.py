@@ -34,20 +34,19 @@ class ScrapedMetric:
     """A metric that is read at scrape time.
 
     Attributes:
-        name: Complete; a counter's ends in `_total`.
+        name: Complete; it ends in `_total` if the value only grows.
         text: Its help.
         labels: Their names; a label called `command` is capped.
-        counter: Whether it only grows.
     """
 
     name: str
     text: str
     labels: tuple[str, ...]
-    counter: bool = False
 
     def family(self) -> CounterMetricFamily | GaugeMetricFamily:
         """Return the metric without samples."""
-        kind = CounterMetricFamily if self.counter else GaugeMetricFamily
+        counter = self.name.endswith("_total")
+        kind = CounterMetricFamily if counter else GaugeMetricFamily
         return kind(self.name, self.text, labels=self.labels)
 
 
@@ -182,25 +181,16 @@ class Metrics:
         """Record a snapshot taken or installed."""
         self._snapshot.observe(seconds, shard)
 
-    def read_at_scrape(
-        self,
-        name: str,
-        text: str,
-        labels: Sequence[str],
-        samples: Samples,
-        *,
-        counter: bool = False,
-    ) -> None:
+    def read_at_scrape(self, name: str, text: str, labels: Sequence[str], samples: Samples) -> None:
         """Register a source of present values.
 
         Args:
-            name: Of the metric, complete; a counter's ends in `_total`.
+            name: Of the metric, as are the text and the labels: see `ScrapedMetric`.
             text: Its help.
-            labels: Their names; a label called `command` is capped.
+            labels: Their names.
             samples: Called on every scrape; yields label values and the value. Must not block.
-            counter: Whether the value only grows.
         """
-        metric = ScrapedMetric(name=name, text=text, labels=tuple(labels), counter=counter)
+        metric = ScrapedMetric(name=name, text=text, labels=tuple(labels))
         self.read_together_at_scrape(
             [metric], lambda: ((name, values, value) for values, value in samples())
         )

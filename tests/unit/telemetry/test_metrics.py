@@ -103,9 +103,7 @@ def test_metrics_of_one_source_share_one_look() -> None:
     metrics.read_together_at_scrape(
         [
             ScrapedMetric(name="codeq_files", text="Files.", labels=("shard", "level")),
-            ScrapedMetric(
-                name="codeq_flushes_total", text="Flushes.", labels=("shard",), counter=True
-            ),
+            ScrapedMetric(name="codeq_flushes_total", text="Flushes.", labels=("shard",)),
             ScrapedMetric(name="codeq_silent", text="Nothing.", labels=()),
         ],
         look,
