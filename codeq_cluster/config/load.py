@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from codeq_cluster.config.access import producer_providers, worker_providers
-from codeq_cluster.config.keys import KEYS
 from codeq_cluster.config.rules import rules
-from codeq_cluster.config.shown import Shown, shown
 from codeq_cluster.config.sources import from_environment, from_file, from_flags
 from codeq_cluster.config.translation import Remark, translated
-from codeq_cluster.config.values import Values
+from codeq_cluster.config.values import Shown, Values, shown
 from codeq_cluster.errors import ConfigInvalid
-from codeq_cluster.settings import NodeSettings, PeerAddress
+from codeq_cluster.settings import KEYS, NodeSettings, PeerAddress
 from codeq_cluster.settings.key import section_of
 from codeq_cluster.wire.addresses import Address
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import yaml
 
-from codeq_cluster.config.keys import KEYS, SettingKey
 from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.errors import ConfigInvalid
+from codeq_cluster.settings import KEYS, SettingKey
 
 _BY_NAME = {key.name: key for key in KEYS}
 _SECRET_FILES = {f"{key.name}File": key for key in KEYS if key.secret}

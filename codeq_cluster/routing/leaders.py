@@ -1,4 +1,4 @@
-"""Leaders: who leads each shard as far as this node knows."""
+"""Leaders: who leads each shard, by this node's replicas, or by its peers while one is isolated."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.errors import NotLeader
 
 
 class Leaders:
@@ -45,3 +46,41 @@ class Leaders:
             self._latest[shard] = leader
             if latest is not None and latest != leader:
                 self._replaced(shard, latest)
+
+
+class LeaderHints:
+    """The peer to ask for each shard, while the own replica is isolated.
+
+    A hint only decides where a request is sent: the receiver answers for a shard only while it
+    leads it.
+
+    Args:
+        peers: Returns the nodes that are connected.
+    """
+
+    def __init__(self, peers: Callable[[], Sequence[str]]) -> None:
+        self._peers = peers
+        self._believed: dict[int, str] = {}
+
+    def of(self, shard: int) -> str | None:
+        """Return the peer last believed to lead, or any peer, or None if none is connected."""
+        peers = sorted(self._peers())
+        believed = self._believed.get(shard)
+        if believed in peers:
+            return believed
+        return peers[0] if peers else None
+
+    def astray(self, shard: int, peer: str | None, error: Exception) -> None:
+        """Record that a peer did not answer for a shard; follow its hint on the leader, if any.
+
+        Without a hint, the peers are asked one after the other.
+        """
+        if peer is None:
+            return
+        peers = sorted(self._peers())
+        hint = error.hint if isinstance(error, NotLeader) else None
+        after = [each for each in peers if each > peer] or peers
+        if hint != peer and hint in peers:
+            self._believed[shard] = hint
+        elif after:
+            self._believed[shard] = after[0]

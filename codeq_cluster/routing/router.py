@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from codeq_cluster.broker.deadlines import Deadlines
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Depth, Head, Snapshot
 from codeq_cluster.broker.questions import Answer, AnyQuestion, Question
@@ -36,9 +37,7 @@ from codeq_cluster.errors import (
     PeerUnreachable,
     first_of,
 )
-from codeq_cluster.routing.deadlines import Deadlines
-from codeq_cluster.routing.leader_hints import LeaderHints
-from codeq_cluster.routing.leaders import Leaders
+from codeq_cluster.routing.leaders import LeaderHints, Leaders
 from codeq_cluster.routing.shard_calls import heads_here
 from codeq_cluster.telemetry.tracing import Tracing
 

@@ -15,7 +15,8 @@ from codeq_cluster.settings.files import (
     S3Settings,
 )
 from codeq_cluster.settings.front_end import ProxySettings
-from codeq_cluster.settings.node import NodeSettings, PeerAddress
+from codeq_cluster.settings.key import SettingKey
+from codeq_cluster.settings.node import KEYS, NodeSettings, PeerAddress
 from codeq_cluster.settings.outgoing import (
     OtlpProtocol,
     Signing,
@@ -36,6 +37,7 @@ from codeq_cluster.settings.tenants import (
 )
 
 __all__ = [
+    "KEYS",
     "ArtifactProvider",
     "ArtifactSettings",
     "AuthProviderSettings",
@@ -57,6 +59,7 @@ __all__ = [
     "RateLimitSettings",
     "RateSettings",
     "S3Settings",
+    "SettingKey",
     "Signing",
     "SigningKeys",
     "StaticToken",

@@ -10,7 +10,7 @@ from codeq_cluster.settings.auth import AuthSettings
 from codeq_cluster.settings.cluster import LinkSettings, LinkTlsSettings, RaftSettings, TlsSettings
 from codeq_cluster.settings.files import ArtifactSettings, BackupSettings
 from codeq_cluster.settings.front_end import ProxySettings
-from codeq_cluster.settings.key import SettingKey, key, made_from, section, value_of
+from codeq_cluster.settings.key import SettingKey, key, keys_of, made_from, section, value_of
 from codeq_cluster.settings.kinds import (
     ADDRESS,
     HOST,
@@ -138,3 +138,7 @@ class NodeSettings:
     link: LinkSettings = section(LinkSettings)
     store: StoreSettings = section(StoreSettings)
     webhooks: WebhookSettings = section(WebhookSettings)
+
+
+# Every key, in the order of the fields.
+KEYS: tuple[SettingKey, ...] = tuple(keys_of(NodeSettings))

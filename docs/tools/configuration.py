@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from codeq_cluster.config.keys import KEYS, SettingKey
 from codeq_cluster.config.reference import FOREIGN, ForeignKey
-from codeq_cluster.config.shown import default_of
+from codeq_cluster.config.values import default_of
+from codeq_cluster.settings import KEYS, SettingKey
 
 COMING = "## Coming from codeQ's configuration"
 

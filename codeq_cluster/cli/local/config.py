@@ -8,7 +8,7 @@ import json
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, table
 from codeq_cluster.cli.support.sources import add_sources, loaded
-from codeq_cluster.config.keys import KEYS
+from codeq_cluster.settings import KEYS
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

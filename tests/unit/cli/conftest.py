@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.config.keys import KEYS
+from codeq_cluster.settings import KEYS
 
 _VARIABLES = (
     *("CODEQ_CONFIG_PATH", "CODEQ_PORT_BASE", "CODEQ_BASE_URL", "CODEQ_PROFILE", "CODEQ_CA"),

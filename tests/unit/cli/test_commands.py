@@ -10,7 +10,7 @@ import pytest
 
 from codeq_cluster import __version__
 from codeq_cluster.cli.main import main
-from codeq_cluster.config.keys import KEYS
+from codeq_cluster.settings import KEYS
 
 _PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
 _COMMANDS = (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.config.keys import KEYS
 from codeq_cluster.config.reference import FOREIGN
+from codeq_cluster.settings import KEYS
 from docs.tools.configuration import COMING, row
 from tests.codeq import configurations
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.config import Loaded, load, without_settings
-from codeq_cluster.config.keys import KEYS
 from codeq_cluster.config.reference import FOREIGN
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import (
+    KEYS,
     BackoffPolicy,
     Durability,
     LifecycleSettings,

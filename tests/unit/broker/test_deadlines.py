@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from codeq_cluster.routing.deadlines import SWEEP_S, Deadlines
+from codeq_cluster.broker.deadlines import SWEEP_S, Deadlines
 from tests.simulator.clock import SimClock
 from tests.simulator.loop import SimLoop, new_loop
 

@@ -1,9 +1,9 @@
-"""Leader hints: the peer to ask about a shard whose leader the node does not hear."""
+"""Leaders: the peer to ask about a shard whose leader the node does not hear."""
 
 from __future__ import annotations
 
 from codeq_cluster.errors import LinkLost, NotLeader
-from codeq_cluster.routing.leader_hints import LeaderHints
+from codeq_cluster.routing.leaders import LeaderHints
 
 
 def test_a_hinted_peer_is_asked_until_it_is_gone() -> None:
