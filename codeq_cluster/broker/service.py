@@ -23,9 +23,10 @@ from codeq_cluster.broker.waiters import Waiters
 class Broker:
     """The operations of all shards, wherever each is led; the routes and the page call only this.
 
-    `timeout_s` bounds a call from its start, not counting the time it was asked to wait. Unless a
-    method says otherwise, it raises `CodeqError` if the operation was not carried out or its
-    outcome is unknown. A task claimed for a cancelled call is returned to its queue.
+    `timeout_s` bounds a call from its start, not counting the time it was asked to wait; a `Caller`
+    has its deadline. Unless a method says otherwise, it raises `CodeqError` if the operation was
+    not carried out or its outcome is unknown. A task claimed for a cancelled call is returned to
+    its queue.
 
     Attributes:
         operators: Lists of tasks, and actions on many of them.

@@ -14,6 +14,20 @@ def new_request() -> str:
     return os.urandom(12).hex()
 
 
+class Caller(Struct, frozen=True):
+    """Who asks an admin's question, or for an admin's change.
+
+    Attributes:
+        tenant: The owner of what is asked about.
+        by: Subject, for the audit record.
+        deadline: By when it must be answered, as `deadline_in` says it.
+    """
+
+    tenant: str
+    by: str
+    deadline: float
+
+
 class NewFile(Struct, frozen=True, kw_only=True):
     """An artifact sent with its result, to be stored.
 

@@ -6,9 +6,10 @@ from typing import TypeVar
 
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
 from codeq_cluster.api.routes.task_views import task_view
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.broker.values import FoundTask, NewResult
+from codeq_cluster.broker.values import Caller, FoundTask, NewResult
 from codeq_cluster.core.creating import Create
 from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.sharding import shard_of
@@ -110,9 +111,8 @@ class SimClient(Asker):
                 _check(await broker.cancel(TENANT, args.task, timeout_s=timeout_s))
             case F.REQUEUE:
                 wanted = DeadLetterSelection(queue=args.command, ids=(args.task,))
-                done = await broker.triage.requeue(
-                    TENANT, wanted, by="operator", timeout_s=timeout_s
-                )
+                operator = Caller(TENANT, "operator", deadline_in(timeout_s))
+                done = await broker.triage.requeue(operator, wanted)
                 return Out(http=200, task=args.task if done.changed else "")
             case _:
                 raise AssertionError(f)

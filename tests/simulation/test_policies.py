@@ -10,7 +10,9 @@ from typing import TypeVar
 
 import pytest
 
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.creating import Create
 from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Claimed
@@ -31,13 +33,17 @@ _OTHER = 1 - _HOME
 _WHILE_S = 0.3
 
 
+def _caller() -> Caller:
+    return Caller(_TENANT, "op", deadline_in(4))
+
+
 async def _pause(broker: Broker) -> object:
-    return await broker.queue_policies.pause(_TENANT, "work", by="op", timeout_s=4)
+    return await broker.queue_policies.pause(_caller(), "work")
 
 
 async def _allow_one_at_a_time(broker: Broker) -> object:
     asked = PutTopic(tenant=_TENANT, name="work", by="op", max_consumers=1)
-    return await broker.queue_policies.put_topic(asked, timeout_s=4)
+    return await broker.queue_policies.put_topic(_caller(), asked)
 
 
 async def _claim(broker: Broker) -> Claimed:

@@ -10,7 +10,7 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.routes.audit import put_on_record
-from codeq_cluster.api.routes.listing import PAGE, listed
+from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import NOON_MS, TASK_ID
 from codeq_cluster.api.routes.webhooks import IDS_REQUIRED, REPLAY, read_replay
 from codeq_cluster.auth import Access
@@ -118,9 +118,7 @@ async def _page(call: Call, tenant: str) -> HttpAnswer[AsidePage]:
 
 async def _retry(call: Call, tenant: str) -> int:
     ids = read_replay(call)
-    return await call.services.broker.operators.retry(
-        tenant, ids, by=call.identity.subject, timeout_s=call.timeout_s
-    )
+    return await call.services.broker.operators.retry(caller(call, tenant=tenant), ids)
 
 
 def _view(aside: Aside) -> AsideView:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.routes.listing import PAGE, listed
+from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import COMMAND, CURSOR, NOON_MS
 from codeq_cluster.auth import Access
 from codeq_cluster.core.instants import rfc3339
@@ -77,12 +77,7 @@ async def put_on_record(call: Call, action: str, target: str, *, detail: str = "
     """
     try:
         await call.services.broker.queue_policies.record(
-            call.identity.tenant,
-            by=call.identity.subject,
-            action=action,
-            target=target,
-            detail=detail,
-            timeout_s=call.timeout_s,
+            caller(call), action=action, target=target, detail=detail
         )
     except CodeqError as error:
         raise OutcomeUnknown("it is done, and perhaps not on record") from error

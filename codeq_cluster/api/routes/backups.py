@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Coroutine
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -14,6 +14,8 @@ from codeq_cluster.api.routes.task_views import NOON_MS
 from codeq_cluster.auth import Access
 from codeq_cluster.backup.catalogue import FoundBackup, begun_ms
 from codeq_cluster.backup.job import SETTLE_S, BackupJobs, BackupRunning, Progress, Stage
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.errors import BackupFailed
 
@@ -97,17 +99,18 @@ _KEPT = KeptBackup(
 )
 async def create(call: Call) -> HttpAnswer[BackupView]:
     """Start a backup; the answer has its id, and it runs in the background."""
-    recording = partial(
-        call.services.broker.queue_policies.record,
-        call.identity.tenant,
-        by=call.identity.subject,
-        action="backup.create",
-        timeout_s=SETTLE_S,
-    )
-    try:
-        begun = _of(call).start(
-            lambda progress: recording(target=progress.id, detail=f"on {progress.node}")
+    who, queue_policies = call.identity, call.services.broker.queue_policies
+
+    def recording(progress: Progress) -> Coroutine[None, None, None]:
+        return queue_policies.record(
+            Caller(who.tenant, who.subject, deadline_in(SETTLE_S)),
+            action="backup.create",
+            target=progress.id,
+            detail=f"on {progress.node}",
         )
+
+    try:
+        begun = _of(call).start(recording)
     except BackupRunning as running:
         raise RUNNING from running
     return reply(_progress(begun), status=202)

@@ -15,7 +15,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
-from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, kind_of, listed_tasks
+from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, kind_of, listed_tasks
 from codeq_cluster.api.routes.revising import (
     NO_PATCH,
     NULL,
@@ -307,20 +307,18 @@ async def requeue_one(call: Call) -> HttpAnswer[Requeued]:
 
 
 async def _causes(call: Call, queue: str, group_by: str) -> HttpAnswer[DeadLetters]:
-    triage, tenant, timeout_s = call.services.broker.triage, call.identity.tenant, call.timeout_s
+    triage = call.services.broker.triage
     wanted = DeadLetterSelection(
         queue=queue, error=call.query_text("error"), kind=kind_of(call.query_text("kind"))
     )
     match group_by:
         case "error":
-            done = await triage.requeue(
-                tenant, wanted, by=call.identity.subject, dry_run=True, timeout_s=timeout_s
-            )
+            done = await triage.requeue(caller(call), wanted, dry_run=True)
             groups = sorted(done.by_error.items(), key=lambda group: (-group[1], group[0]))
             views = [ErrorGroup(error, count) for error, count in groups]
             return reply(DeadLetters(groups=views, matched=len(done.ids), more=done.more))
         case "kind":
-            found, _, more = await triage.preview(tenant, wanted, timeout_s=timeout_s)
+            found, _, more = await triage.preview(caller(call), wanted)
             matched = sum(each.count for each in found)
             return reply(DeadLetters(kinds=kind_rows(found), matched=matched, more=more))
         case _:
@@ -334,12 +332,7 @@ async def _requeue(
     if change is not None:
         selection = replace(selection, limit=min(selection.limit, PATCHED_MAX))
     done = await call.services.broker.triage.requeue(
-        call.identity.tenant,
-        selection,
-        by=call.identity.subject,
-        dry_run=dry_run,
-        revising=change,
-        timeout_s=call.timeout_s,
+        caller(call), selection, dry_run=dry_run, revising=change
     )
     answer = Requeued(
         matched=_found(call, done),
@@ -358,13 +351,7 @@ async def _requeue(
 
 async def _delete(call: Call, wanted: _Wanted) -> HttpAnswer[Deleted]:
     selection, dry_run = wanted
-    done = await call.services.broker.triage.delete(
-        call.identity.tenant,
-        selection,
-        by=call.identity.subject,
-        dry_run=dry_run,
-        timeout_s=call.timeout_s,
-    )
+    done = await call.services.broker.triage.delete(caller(call), selection, dry_run=dry_run)
     matched = _found(call, done)
     return reply(Deleted(matched, done.changed, done.by_error, done.more, dry_run))
 

@@ -14,6 +14,7 @@ from codeq_cluster.api.http.bodies import import_bytes_max
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
 from codeq_cluster.api.http.refusals import STALLED, body_too_large
+from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.task_views import NOON_MS, TASK_ID
 from codeq_cluster.auth import Access
 from codeq_cluster.backup.manifest import ID, is_id
@@ -150,14 +151,12 @@ async def take(call: Call) -> HttpAnswer[ImportView]:
         sent = await body.read(call.request, _UNREADABLE, bytes_max=most)
         arrivals = await asyncio.to_thread(checked, bytes(sent))
         outcome = await call.services.broker.importer.take(
-            tenant,
+            caller(call),
             arrivals,
-            by=call.identity.subject,
             source=source,
             record=record,
             forget_keys=forget_keys,
             dry_run=dry_run,
-            timeout_s=call.timeout_s,
         )
     return reply(ImportView(**asdict(outcome), dry_run=dry_run, record=record))
 

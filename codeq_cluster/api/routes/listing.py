@@ -18,6 +18,8 @@ from codeq_cluster.api.declared.parameters import query, whole
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.routes.task_views import TaskView, task_view
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.items import KIND_OF, Aside, Audit, Delivery, Subscription, Topic
@@ -71,6 +73,12 @@ class AskedPage:
         return blake2b(self.name + b"\0" + position, digest_size=_DIGEST_BYTES).digest()
 
 
+def caller(call: Call, *, tenant: str | None = None) -> Caller:
+    """Return who asks, to be answered within a request's time; a tenant replaces the caller's."""
+    of = call.identity.tenant if tenant is None else tenant
+    return Caller(of, call.identity.subject, deadline_in(call.timeout_s))
+
+
 async def listed(
     call: Call,
     kind: type[T],
@@ -93,11 +101,10 @@ async def listed(
     """
     asked = asked_page(call, order=order)
     found, edge = await call.services.broker.operators.items(
-        call.identity.tenant if tenant is None else tenant,
+        caller(call, tenant=tenant),
         KIND_OF[kind],
         after=asked.after,
         count=asked.count,
-        timeout_s=call.timeout_s,
         dead_only=dead_only,
     )
     return [each for each in found if isinstance(each, kind)], asked.cursor(edge)
@@ -115,13 +122,12 @@ async def listed_tasks(
     """
     asked = asked_page(call)
     found, edge = await call.services.broker.operators.tasks(
-        call.identity.tenant,
+        caller(call),
         queue=queue,
         places=places,
         error=call.query_text("error"),
         after=asked.after,
         count=asked.count,
-        timeout_s=call.timeout_s,
     )
     shards = call.services.settings.shards
     kind = kind_of(call.query_text("kind"))

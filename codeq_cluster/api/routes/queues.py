@@ -14,7 +14,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.api.http.refusals import INVALID_COMMAND
 from codeq_cluster.api.routes.dead_letters import unknown_name
-from codeq_cluster.api.routes.listing import PAGE, asked_page
+from codeq_cluster.api.routes.listing import PAGE, asked_page, caller
 from codeq_cluster.api.routes.task_views import COMMAND
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
@@ -124,7 +124,7 @@ async def queue(call: Call) -> HttpAnswer[QueueView]:
         broker, tenant, wanted = call.services.broker, call.identity.tenant, command.lower()
         depths, paused = await asyncio.gather(
             broker.queues(tenant, wanted, timeout_s=call.timeout_s),
-            broker.queue_policies.is_paused(tenant, wanted, timeout_s=call.timeout_s),
+            broker.queue_policies.is_paused(caller(call), wanted),
         )
         for depth in depths:
             found = QueueDepth(command, depth.counters, depth.oldest_ready_ms)
@@ -143,9 +143,7 @@ async def pause(call: Call) -> HttpAnswer[PausedQueue]:
     The answer comes once every shard's leader applies it.
     """
     command = call.command()
-    changed = await call.services.broker.queue_policies.pause(
-        call.identity.tenant, command, by=call.identity.subject, timeout_s=call.timeout_s
-    )
+    changed = await call.services.broker.queue_policies.pause(caller(call), command)
     return reply(PausedQueue(command, paused=True, changed=changed))
 
 
@@ -158,9 +156,7 @@ async def pause(call: Call) -> HttpAnswer[PausedQueue]:
 async def resume(call: Call) -> HttpAnswer[PausedQueue]:
     """Resume a paused queue; waiting claims are woken."""
     command = call.command()
-    changed = await call.services.broker.queue_policies.resume(
-        call.identity.tenant, command, by=call.identity.subject, timeout_s=call.timeout_s
-    )
+    changed = await call.services.broker.queue_policies.resume(caller(call), command)
     return reply(PausedQueue(command, paused=False, changed=changed))
 
 
@@ -183,11 +179,9 @@ async def purge(call: Call) -> HttpAnswer[Purged]:
     """
     body = _PURGE.decode_any(call.text)
     done = await call.services.broker.triage.purge(
-        call.identity.tenant,
+        caller(call),
         call.command().lower(),
         limit=body.limit or BULK_MAX,
-        by=call.identity.subject,
-        timeout_s=call.timeout_s,
         dry_run=bool(body.dry_run),
     )
     return reply(Purged(len(done.ids), done.changed, done.more, bool(body.dry_run)))
@@ -213,6 +207,6 @@ async def _depths(call: Call) -> tuple[list[QueueDepth], frozenset[str]]:
     broker, tenant = call.services.broker, call.identity.tenant
     depths, paused = await asyncio.gather(
         broker.queues(tenant, timeout_s=call.timeout_s),
-        broker.queue_policies.paused(tenant, timeout_s=call.timeout_s),
+        broker.queue_policies.paused(caller(call)),
     )
     return list(depths), paused

@@ -15,6 +15,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_CONSISTENCY, NO_TASK, TASK_NOT_FOUND
 from codeq_cluster.api.http.waits import WaitEnded
+from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.task_views import (
     FINISHED,
     RESULT,
@@ -177,9 +178,7 @@ async def explain(call: Call) -> HttpAnswer[ExplanationView]:
     If several reasons apply, it is the one that must end first.
     """
     task_id = call.task_id(not_found=TASK_NOT_FOUND)
-    found = await call.services.broker.operators.explain(
-        call.identity.tenant, task_id, timeout_s=call.timeout_s
-    )
+    found = await call.services.broker.operators.explain(caller(call), task_id)
     if found is None:
         raise TASK_NOT_FOUND
     return reply(explanation_view(task_id, found))

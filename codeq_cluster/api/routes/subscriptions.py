@@ -12,7 +12,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, NOT_ALLOWED, NOT_FOUND
-from codeq_cluster.api.routes.listing import PAGE, listed
+from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import COMMAND, NOON_MS
 from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks
 from codeq_cluster.api.routes.workers import allowed_commands
@@ -175,7 +175,7 @@ async def subscribe(call: Call) -> HttpAnswer[SubscriptionLife]:
         ttl_ms=(body.ttl_seconds or TTL_DEFAULT_S) * 1000,
         min_interval_ms=interval_s * 1000,
     )
-    made = await call.services.broker.queue_policies.subscribe(asked, timeout_s=call.timeout_s)
+    made = await call.services.broker.queue_policies.subscribe(caller(call), asked)
     if isinstance(made, Rejected):
         raise TOO_MANY
     return reply(_life(made))
@@ -210,10 +210,7 @@ async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
     require_webhooks(call)
     body = _RENEWAL.decode_any(call.text)
     outcome = await call.services.broker.queue_policies.renew(
-        call.identity.tenant,
-        _id(call),
-        ttl_ms=(body.ttl_seconds or 0) * 1000,
-        timeout_s=call.timeout_s,
+        caller(call), _id(call), ttl_ms=(body.ttl_seconds or 0) * 1000
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
@@ -229,10 +226,7 @@ async def renew(call: Call) -> HttpAnswer[SubscriptionLife]:
 )
 async def unsubscribe(call: Call) -> HttpAnswer[None]:
     """End a subscription."""
-    queue_policies = call.services.broker.queue_policies
-    if not await queue_policies.unsubscribe(
-        call.identity.tenant, _id(call), timeout_s=call.timeout_s
-    ):
+    if not await call.services.broker.queue_policies.unsubscribe(caller(call), _id(call)):
         raise NOT_FOUND
     return HttpAnswer(status=204)
 

@@ -13,7 +13,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, rate_limited
-from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, listed_tasks
+from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, listed_tasks
 from codeq_cluster.api.routes.task_views import CURSOR, DEAD, TaskView
 from codeq_cluster.auth import Access
 from codeq_cluster.codec.keyspace import QueuePlace
@@ -146,11 +146,6 @@ async def cleanup(call: Call) -> HttpAnswer[CleanedUp]:
     # Keys have no instant before 1970, and no task is that old.
     if before_ms > 0:
         deleted = await call.services.broker.operators.cleanup(
-            call.identity.tenant,
-            before_ms=before_ms,
-            limit=limit,
-            by=call.identity.subject,
-            timeout_s=call.timeout_s,
-            retained_until_ms=retained_until_ms,
+            caller(call), before_ms=before_ms, limit=limit, retained_until_ms=retained_until_ms
         )
     return reply(CleanedUp(deleted, rfc3339(before_ms), limit))

@@ -15,7 +15,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.refusals import invalid_field
-from codeq_cluster.api.routes.listing import PAGE, listed
+from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import COMMAND, NOON_MS, read_handling, show_handling
 from codeq_cluster.auth import Access
 from codeq_cluster.core import bounds
@@ -211,8 +211,7 @@ async def topics(call: Call) -> HttpAnswer[TopicPage]:
 async def topic(call: Call) -> HttpAnswer[TopicView]:
     """Return a topic."""
     name = _name(call)
-    queue_policies = call.services.broker.queue_policies
-    found = await queue_policies.topic(call.identity.tenant, name, timeout_s=call.timeout_s)
+    found = await call.services.broker.queue_policies.topic(caller(call), name)
     if found is None:
         raise topic_not_found(f"{call.identity.tenant or '_'}.{name}")
     return reply(topic_view(found))
@@ -238,7 +237,7 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
         raise BAD_NAME
     body = _TOPIC.decode(call.text)
     stands = await call.services.broker.queue_policies.put_topic(
-        _operation(call, name, body), timeout_s=call.timeout_s
+        caller(call), _operation(call, name, body)
     )
     return reply(topic_view(stands.topic), status=201 if stands.made else 200)
 
@@ -261,9 +260,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
     """
     if call.query_text("deletionPolicy") != "Delete":
         raise POLICY_REQUIRED
-    await call.services.broker.queue_policies.delete_topic(
-        call.identity.tenant, _name(call), by=call.identity.subject, timeout_s=call.timeout_s
-    )
+    await call.services.broker.queue_policies.delete_topic(caller(call), _name(call))
     return HttpAnswer(status=204)
 
 

@@ -18,7 +18,7 @@ from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_STATUS
 from codeq_cluster.api.routes.dead_letters import ids_field, read_ids
-from codeq_cluster.api.routes.listing import PAGE, listed
+from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import COMMAND, NOON_MS, TASK_ID
 from codeq_cluster.auth import Access
 from codeq_cluster.core.instants import rfc3339
@@ -107,12 +107,7 @@ async def keys(call: Call) -> HttpAnswer[WebhookKeys]:
     """
     _require_keys(call)
     await call.services.broker.queue_policies.record(
-        call.identity.tenant,
-        by=call.identity.subject,
-        action="webhook-key.read",
-        target=WEBHOOK_KEY_ID,
-        detail="",
-        timeout_s=call.timeout_s,
+        caller(call), action="webhook-key.read", target=WEBHOOK_KEY_ID, detail=""
     )
     return await _shown(call)
 
@@ -134,10 +129,7 @@ async def rotate(call: Call) -> HttpAnswer[WebhookKeys]:
     overlap_s = _ROTATION.decode_any(call.text).overlap_seconds
     _require_keys(call)
     await call.services.broker.queue_policies.rotate_webhook_key(
-        call.identity.tenant,
-        overlap_ms=(OVERLAP_S if overlap_s is None else overlap_s) * 1000,
-        by=call.identity.subject,
-        timeout_s=call.timeout_s,
+        caller(call), overlap_ms=(OVERLAP_S if overlap_s is None else overlap_s) * 1000
     )
     return await _shown(call)
 
@@ -165,9 +157,7 @@ def _require_keys(call: Call) -> None:
 
 async def _shown(call: Call) -> HttpAnswer[WebhookKeys]:
     services = call.services
-    rotated = await services.broker.queue_policies.webhook_key(
-        call.identity.tenant, timeout_s=call.timeout_s
-    )
+    rotated = await services.broker.queue_policies.webhook_key(caller(call))
     found = signing.signing_keys(services.settings.webhooks, rotated, now_ms=services.now_ms())
     return reply(WebhookKeys(list(map(_view, found))))
 
@@ -383,9 +373,7 @@ def read_replay(call: Call) -> tuple[str, ...]:
 
 
 async def _replay(call: Call, ids: tuple[str, ...]) -> int:
-    return await call.services.broker.operators.replay(
-        call.identity.tenant, ids, by=call.identity.subject, timeout_s=call.timeout_s
-    )
+    return await call.services.broker.operators.replay(caller(call), ids)
 
 
 def delivery_view(delivery: Delivery) -> DeliveryView:

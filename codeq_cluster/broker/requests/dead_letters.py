@@ -8,6 +8,7 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser
 from codeq_cluster.broker.questions import END, Browse
 from codeq_cluster.broker.requests.bulk import PAGE, rows_of
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
@@ -45,43 +46,35 @@ class DeadLetterReader:
         self._browser = Browser(shards)
 
     async def page(
-        self,
-        tenant: str,
-        wanted: DeadLetterSelection,
-        after: bytes,
-        *,
-        deadline: float,
-        count: int = PAGE,
+        self, caller: Caller, wanted: DeadLetterSelection, after: bytes, *, count: int = PAGE
     ) -> tuple[list[Task], bytes]:
         """Return the next selected dead letters, at most `count`, and where to go on, or `END`.
 
         If ids are named, all of them come in one page.
         """
         if wanted.ids:
-            return await self._named(tenant, wanted, deadline=deadline), END
+            return await self._named(caller, wanted), END
         asked = Browse(
-            tenant=tenant,
+            tenant=caller.tenant,
             queue=wanted.queue,
             places=(QueuePlace.DLQ,),
             after=after,
             count=count,
             error=wanted.error,
         )
-        rows, edge = await self._browser.tasks(asked, deadline=deadline)
+        rows, edge = await self._browser.tasks(asked, deadline=caller.deadline)
         return [task for _, task in rows if wanted.fits(task)], edge
 
-    async def _named(
-        self, tenant: str, wanted: DeadLetterSelection, *, deadline: float
-    ) -> list[Task]:
+    async def _named(self, caller: Caller, wanted: DeadLetterSelection) -> list[Task]:
         """Return those of the named tasks that are dead letters of the queue."""
         ids = tuple(dict.fromkeys(wanted.ids))
         keys = [(each, keyspace.task(each)) for each in ids]
         found: list[Task] = []
-        for record in await rows_of(self._shards, keys, deadline):
+        for record in await rows_of(self._shards, keys, caller.deadline):
             task = None if record is None else records.decode_task(record)
             if (
                 task is not None
-                and task.tenant == tenant
+                and task.tenant == caller.tenant
                 and task.state is State.DEAD
                 and task.dead_queue == wanted.queue
                 and wanted.fits(task)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import asdict, replace
 
-from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests.producer import fingerprint_of
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.importing import ARRIVALS_MAX
@@ -33,38 +33,34 @@ class Importer:
 
     async def take(
         self,
-        tenant: str,
+        caller: Caller,
         arrivals: Arrivals,
         *,
-        by: str,
         source: str,
         record: str,
         forget_keys: bool,
         dry_run: bool,
-        timeout_s: float,
     ) -> Imported:
         """Import everything that is not here yet, on all shards at once.
 
         Args:
-            tenant: The tenant that receives it.
+            caller: Of the tenant that receives it; the deadline is that of all of it.
             arrivals: Already checked by `faults.fault` and `new_item_fault`.
-            by: Subject of the operator.
             source: The backup it comes from.
             record: Id of the audit record that all parts of one import add to.
             forget_keys: Import tasks without their idempotency keys if the keys cannot be kept.
             dry_run: Only return what would happen.
-            timeout_s: For all of it.
 
         Raises:
             OutcomeUnknown: Some of it may be done; repeating the call does the rest.
             CodeqError: Nothing was done.
         """
-        deadline = deadline_in(timeout_s)
+        tenant, deadline = caller.tenant, caller.deadline
         count = self._shards.count
         whole = Import(
             request=record,
             tenant=tenant,
-            by=by,
+            by=caller.by,
             source=source,
             shards=count,
             forget_keys=forget_keys,

@@ -7,13 +7,12 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
-from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
 from codeq_cluster.broker.questions import END, Browse, Explain, ListItems
 from codeq_cluster.broker.requests.bulk import PAGE, act, carry_out, half_way, parts_of, rows_of
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
-from codeq_cluster.broker.values import FoundTask, new_request
+from codeq_cluster.broker.values import Caller, FoundTask, new_request
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
@@ -39,76 +38,67 @@ class Operators:
 
     async def tasks(
         self,
-        tenant: str,
+        caller: Caller,
         *,
         queue: str,
         places: tuple[QueuePlace, ...],
         error: str,
         after: bytes,
         count: int,
-        timeout_s: float,
     ) -> tuple[list[FoundTask], bytes]:
         """Return the next tasks of the tenant, and where to go on; empty at the end.
 
         A page ends early where its payloads would exceed `PAYLOADS_BYTES_MAX`.
         """
-        deadline = deadline_in(timeout_s)
         rows: Rows[Task] = []
         for _ in range(LOOKS_MAX):
             asked = Browse(
-                tenant=tenant, queue=queue, places=places, after=after, count=count, error=error
+                tenant=caller.tenant,
+                queue=queue,
+                places=places,
+                after=after,
+                count=count,
+                error=error,
             )
-            rows, after = await self._browser.tasks(asked, deadline=deadline)
+            rows, after = await self._browser.tasks(asked, deadline=caller.deadline)
             if rows or after == END:
                 break
         sums = accumulate(task.payload_bytes for _, task in rows)
         fits = max(1, sum(bytes_ <= PAYLOADS_BYTES_MAX for bytes_ in sums))
         if fits < len(rows):
             rows, after = rows[:fits], rows[fits - 1][0]
-        found = await self._with_payloads([task for _, task in rows], deadline=deadline)
+        found = await self._with_payloads([task for _, task in rows], deadline=caller.deadline)
         return found, b"" if after == END else after
 
     async def items(
-        self,
-        tenant: str,
-        kind: ItemKind,
-        *,
-        after: bytes,
-        count: int,
-        timeout_s: float,
-        dead_only: bool = False,
+        self, caller: Caller, kind: ItemKind, *, after: bytes, count: int, dead_only: bool = False
     ) -> tuple[list[Item], bytes]:
         """Return the next items of a kind, and where to go on; empty at the end.
 
         Items are ordered by id; dead deliveries alone, if asked for, by death, the latest first.
         """
-        asked = ListItems(tenant=tenant, kind=kind, after=after, count=count, dead_only=dead_only)
-        rows, edge = await self._browser.items(asked, deadline=deadline_in(timeout_s))
+        asked = ListItems(
+            tenant=caller.tenant, kind=kind, after=after, count=count, dead_only=dead_only
+        )
+        rows, edge = await self._browser.items(asked, deadline=caller.deadline)
         return [item for _, item in rows], b"" if edge == END else edge
 
-    async def explain(self, tenant: str, task_id: str, *, timeout_s: float) -> Explanation | None:
+    async def explain(self, caller: Caller, task_id: str) -> Explanation | None:
         """Return why a task is in its state, or None if it is not the tenant's."""
         shard = shard_of(task_id, self._shards.count)
-        asked = Explain(tenant=tenant, id=task_id)
-        answer = await self._shards.ask(shard, asked, deadline=deadline_in(timeout_s))
+        asked = Explain(tenant=caller.tenant, id=task_id)
+        answer = await self._shards.ask(shard, asked, deadline=caller.deadline)
         return answer.explanation
 
     async def cleanup(
-        self,
-        tenant: str,
-        *,
-        before_ms: int,
-        limit: int,
-        by: str,
-        timeout_s: float,
-        retained_until_ms: int = 0,
+        self, caller: Caller, *, before_ms: int, limit: int, retained_until_ms: int = 0
     ) -> int:
         """Delete at most `limit` tasks that ended before an instant; return how many it deleted.
 
         Dead letters are never deleted: they have a command of their own. If `retained_until_ms` is
         above 0, tasks retained beyond that instant stay too.
         """
-        deadline = deadline_in(timeout_s)
+        tenant, by, deadline = caller.tenant, caller.by, caller.deadline
         deleted = 0
         after = b""
         while deleted < limit and after != END:
@@ -134,27 +124,28 @@ class Operators:
                 )
         return deleted
 
-    async def replay(self, tenant: str, ids: Sequence[str], *, by: str, timeout_s: float) -> int:
+    async def replay(self, caller: Caller, ids: Sequence[str]) -> int:
         """Retry dead deliveries; if none is named, all of them, at most `BULK_MAX`.
 
         Returns:
             How many are pending again.
         """
 
-        async def change(part: Sequence[str], deadline: float) -> int:
+        async def change(part: Sequence[str]) -> int:
             return await act(
                 self._shards,
                 part,
-                lambda ids: Replay(request=new_request(), tenant=tenant, ids=ids, by=by),
-                deadline=deadline,
+                lambda ids: Replay(request=new_request(), tenant=tenant, ids=ids, by=caller.by),
+                deadline=caller.deadline,
             )
 
+        tenant = caller.tenant
         dead = ListItems(
             tenant=tenant, kind=ItemKind.DELIVERY, after=b"", count=PAGE, dead_only=True
         )
-        return await self._named_or_all(ids, dead, change, timeout_s=timeout_s)
+        return await self._named_or_all(caller, ids, dead, change)
 
-    async def retry(self, tenant: str, ids: Sequence[str], *, by: str, timeout_s: float) -> int:
+    async def retry(self, caller: Caller, ids: Sequence[str]) -> int:
         """Make due again what is set aside; if none is named, all of it, at most `BULK_MAX`.
 
         One that fails again is set aside again.
@@ -163,34 +154,33 @@ class Operators:
             How many are due again.
         """
 
-        async def change(part: Sequence[str], deadline: float) -> int:
+        async def change(part: Sequence[str]) -> int:
             placed = [
-                (shard, Retry(request=new_request(), tenant=tenant, ids=ids, by=by))
+                (shard, Retry(request=new_request(), tenant=tenant, ids=ids, by=caller.by))
                 for shard in range(self._shards.count)
                 for ids in parts_of(part)
             ]
-            return await carry_out(self._shards, placed, deadline=deadline)
+            return await carry_out(self._shards, placed, deadline=caller.deadline)
 
+        tenant = caller.tenant
         asides = ListItems(tenant=tenant, kind=ItemKind.ASIDE, after=b"", count=PAGE)
-        return await self._named_or_all(ids, asides, change, timeout_s=timeout_s)
+        return await self._named_or_all(caller, ids, asides, change)
 
     async def _named_or_all(
         self,
+        caller: Caller,
         ids: Sequence[str],
         every: ListItems,
-        change: Callable[[Sequence[str], float], Awaitable[int]],
-        *,
-        timeout_s: float,
+        change: Callable[[Sequence[str]], Awaitable[int]],
     ) -> int:
         """Change the named items, or page by page those of the list; return how many changed."""
-        deadline = deadline_in(timeout_s)
         if ids:
-            return await change(ids, deadline)
+            return await change(ids)
         changed = 0
         while every.after != END and changed < BULK_MAX:
             with half_way(changed):
-                rows, after = await self._browser.items(every, deadline=deadline)
-                changed += await change([item.id for _, item in rows], deadline)
+                rows, after = await self._browser.items(every, deadline=caller.deadline)
+                changed += await change([item.id for _, item in rows])
             every = replace(every, after=after)
         return changed
 

@@ -6,11 +6,10 @@ import asyncio
 
 from msgspec.structs import replace
 
-from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.questions import END, ListItems, Settle
 from codeq_cluster.broker.requests.producer import new_id
-from codeq_cluster.broker.values import new_request
+from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.items import (
     PAUSES_MAX,
@@ -54,112 +53,108 @@ class QueuePolicies:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    async def put_topic(self, asked: PutTopic, *, timeout_s: float) -> TopicStands:
+    async def put_topic(self, caller: Caller, asked: PutTopic) -> TopicStands:
         """Create or change a topic."""
-        operation = replace(asked, request=new_request())
-        outcome = await self._change_and_settle(asked.tenant, operation, timeout_s=timeout_s)
+        outcome = await self._change_and_settle(caller, replace(asked, request=new_request()))
         assert isinstance(outcome, TopicStands)
         return outcome
 
-    async def topic(self, tenant: str, name: str, *, timeout_s: float) -> Topic | None:
+    async def topic(self, caller: Caller, name: str) -> Topic | None:
         """Return a topic, or None."""
-        item = await self._item(ItemKind.TOPIC, tenant, name.lower(), timeout_s=timeout_s)
+        item = await self._item(caller, ItemKind.TOPIC, name.lower())
         return item if isinstance(item, Topic) else None
 
-    async def delete_topic(self, tenant: str, name: str, *, by: str, timeout_s: float) -> None:
+    async def delete_topic(self, caller: Caller, name: str) -> None:
         """Delete a topic; one that does not exist counts as deleted."""
-        operation = DeleteTopic(request=new_request(), tenant=tenant, name=name, by=by)
-        await self._change_and_settle(tenant, operation, timeout_s=timeout_s)
+        operation = DeleteTopic(
+            request=new_request(), tenant=caller.tenant, name=name, by=caller.by
+        )
+        await self._change_and_settle(caller, operation)
 
-    async def pause(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
+    async def pause(self, caller: Caller, queue: str) -> bool:
         """Pause a queue; return whether this changed anything."""
-        operation = PauseQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
-        return _changed(await self._change_and_settle(tenant, operation, timeout_s=timeout_s))
+        operation = PauseQueue(
+            request=new_request(), tenant=caller.tenant, queue=queue, by=caller.by
+        )
+        return _changed(await self._change_and_settle(caller, operation))
 
-    async def resume(self, tenant: str, queue: str, *, by: str, timeout_s: float) -> bool:
+    async def resume(self, caller: Caller, queue: str) -> bool:
         """Resume a queue; return whether this changed anything."""
-        operation = ResumeQueue(request=new_request(), tenant=tenant, queue=queue, by=by)
-        return _changed(await self._change_and_settle(tenant, operation, timeout_s=timeout_s))
+        operation = ResumeQueue(
+            request=new_request(), tenant=caller.tenant, queue=queue, by=caller.by
+        )
+        return _changed(await self._change_and_settle(caller, operation))
 
-    async def paused(self, tenant: str, *, timeout_s: float) -> frozenset[str]:
+    async def paused(self, caller: Caller) -> frozenset[str]:
         """Return the tenant's paused queues."""
-        deadline, home = deadline_in(timeout_s), self._home(tenant)
-        found: set[str] = set()
+        tenant, found = caller.tenant, set[str]()
         after = b""
         while after != END:
             asked = ListItems(tenant=tenant, kind=ItemKind.PAUSE, after=after, count=_PAUSES)
-            page = await self._shards.ask(home, asked, deadline=deadline)
+            page = await self._shards.ask(self._home(tenant), asked, deadline=caller.deadline)
             found.update(item.id for _, item in page.rows)
             after = page.edge
         return frozenset(found)
 
-    async def is_paused(self, tenant: str, queue: str, *, timeout_s: float) -> bool:
+    async def is_paused(self, caller: Caller, queue: str) -> bool:
         """Return whether a queue is paused."""
-        item = await self._item(ItemKind.PAUSE, tenant, queue.lower(), timeout_s=timeout_s)
-        return item is not None
+        return await self._item(caller, ItemKind.PAUSE, queue.lower()) is not None
 
-    async def subscribe(self, asked: Subscribe, *, timeout_s: float) -> Subscription | Rejected:
+    async def subscribe(self, caller: Caller, asked: Subscribe) -> Subscription | Rejected:
         """Add a subscription under a new id and return it, or the rejection."""
-        return await self._subscribed(replace(asked, id=new_id()), timeout_s=timeout_s)
+        return await self._subscribed(caller, replace(asked, id=new_id()))
 
     async def renew(
-        self, tenant: str, subscription_id: str, *, ttl_ms: int, timeout_s: float
+        self, caller: Caller, subscription_id: str, *, ttl_ms: int
     ) -> Subscription | Rejected:
         """Extend a subscription by its own time to live, or by `ttl_ms` if that is not 0."""
-        operation = RenewSubscription(id=subscription_id, tenant=tenant, ttl_ms=ttl_ms)
-        return await self._subscribed(operation, timeout_s=timeout_s)
+        operation = RenewSubscription(id=subscription_id, tenant=caller.tenant, ttl_ms=ttl_ms)
+        return await self._subscribed(caller, operation)
 
-    async def unsubscribe(self, tenant: str, subscription_id: str, *, timeout_s: float) -> bool:
+    async def unsubscribe(self, caller: Caller, subscription_id: str) -> bool:
         """End a subscription; return whether it existed."""
-        operation = Unsubscribe(id=subscription_id, tenant=tenant)
-        return _changed(await self._operate(tenant, operation, deadline_in(timeout_s)))
+        operation = Unsubscribe(id=subscription_id, tenant=caller.tenant)
+        return _changed(await self._operate(caller, operation))
 
-    async def webhook_key(self, tenant: str, *, timeout_s: float) -> WebhookKey:
+    async def webhook_key(self, caller: Caller) -> WebhookKey:
         """Return the version of the key that signs the tenant's callbacks."""
-        item = await self._item(ItemKind.WEBHOOK_KEY, tenant, WEBHOOK_KEY_ID, timeout_s=timeout_s)
-        return item if isinstance(item, WebhookKey) else WebhookKey(tenant=tenant)
+        item = await self._item(caller, ItemKind.WEBHOOK_KEY, WEBHOOK_KEY_ID)
+        return item if isinstance(item, WebhookKey) else WebhookKey(tenant=caller.tenant)
 
-    async def rotate_webhook_key(
-        self, tenant: str, *, overlap_ms: int, by: str, timeout_s: float
-    ) -> None:
+    async def rotate_webhook_key(self, caller: Caller, *, overlap_ms: int) -> None:
         """Begin the key's next version; other nodes sign with it once they have applied this."""
         operation = RotateWebhookKey(
-            request=new_request(), tenant=tenant, overlap_ms=overlap_ms, by=by
+            request=new_request(), tenant=caller.tenant, overlap_ms=overlap_ms, by=caller.by
         )
-        await self._operate(tenant, operation, deadline_in(timeout_s))
+        await self._operate(caller, operation)
 
-    async def record(
-        self, tenant: str, *, by: str, action: str, target: str, detail: str, timeout_s: float
-    ) -> None:
+    async def record(self, caller: Caller, *, action: str, target: str, detail: str) -> None:
         """Write an audit record for an operator's action that no other log entry records."""
         operation = Record(
             request=new_request(),
-            tenant=tenant,
-            by=by,
+            tenant=caller.tenant,
+            by=caller.by,
             action=action,
             target=target,
             detail=detail,
         )
-        await self._operate(tenant, operation, deadline_in(timeout_s))
+        await self._operate(caller, operation)
 
     async def _subscribed(
-        self, operation: Subscribe | RenewSubscription, *, timeout_s: float
+        self, caller: Caller, operation: Subscribe | RenewSubscription
     ) -> Subscription | Rejected:
-        outcome = await self._operate(operation.tenant, operation, deadline_in(timeout_s))
+        outcome = await self._operate(caller, operation)
         if isinstance(outcome, Rejected):
             return outcome
         assert isinstance(outcome, Subscribed)
         return outcome.subscription
 
-    async def _change_and_settle(
-        self, tenant: str, operation: Operation, *, timeout_s: float
-    ) -> Outcome:
+    async def _change_and_settle(self, caller: Caller, operation: Operation) -> Outcome:
         """Change a policy and wait until the leader of every shard has it; may raise TooMany."""
-        deadline = deadline_in(timeout_s)
-        outcome = await self._operate(tenant, operation, deadline)
+        outcome = await self._operate(caller, operation)
         if isinstance(outcome, Rejected):
             raise TooMany(outcome.limit, _MOST[outcome.limit])
-        home = self._home(tenant)
+        home, deadline = self._home(caller.tenant), caller.deadline
         try:
             snapshot = await self._shards.read(home, (), deadline=deadline)
             settle = Settle(shard=home, index=snapshot.applied_index)
@@ -173,18 +168,15 @@ class QueuePolicies:
             raise OutcomeUnknown("it stands, but not every shard goes by it yet") from error
         return outcome
 
-    async def _operate(self, tenant: str, operation: Operation, deadline: float) -> Outcome:
-        [outcome] = await self._shards.operate(self._home(tenant), [operation], deadline=deadline)
+    async def _operate(self, caller: Caller, operation: Operation) -> Outcome:
+        home = self._home(caller.tenant)
+        [outcome] = await self._shards.operate(home, [operation], deadline=caller.deadline)
         return outcome
 
-    async def _item(
-        self, kind: ItemKind, tenant: str, item_id: str, *, timeout_s: float
-    ) -> Item | None:
-        keys = (keyspace.item(kind, tenant, item_id),)
-        snapshot = await self._shards.read(
-            self._home(tenant), keys, deadline=deadline_in(timeout_s)
-        )
-        [record] = snapshot.values
+    async def _item(self, caller: Caller, kind: ItemKind, item_id: str) -> Item | None:
+        keys = (keyspace.item(kind, caller.tenant, item_id),)
+        home = self._home(caller.tenant)
+        [record] = (await self._shards.read(home, keys, deadline=caller.deadline)).values
         return None if record is None else records.decode_item(record)
 
     def _home(self, tenant: str) -> int:

@@ -12,13 +12,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser
 from codeq_cluster.broker.questions import END, Browse
 from codeq_cluster.broker.requests.bulk import PAGE, Makes, act, carry_out, half_way, rows_of
 from codeq_cluster.broker.requests.dead_letters import DeadLetterReader, DeadLetterSelection
-from codeq_cluster.broker.values import new_request
+from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
@@ -83,52 +82,41 @@ class Triage:
         self._dead_letters = DeadLetterReader(shards)
 
     async def listed(
-        self,
-        tenant: str,
-        wanted: DeadLetterSelection,
-        *,
-        after: bytes,
-        count: int,
-        timeout_s: float,
+        self, caller: Caller, wanted: DeadLetterSelection, *, after: bytes, count: int
     ) -> tuple[list[Task], bytes]:
         """Return the next dead letters, newest first, and where to go on; empty at the end.
 
         A page may be short or empty although more pages follow.
         """
-        deadline = deadline_in(timeout_s)
-        found, edge = await self._dead_letters.page(
-            tenant, wanted, after, deadline=deadline, count=count
-        )
+        found, edge = await self._dead_letters.page(caller, wanted, after, count=count)
         return found, b"" if edge == END else edge
 
     async def kinds(
-        self, tenant: str, queue: str, *, after: bytes, count: int, timeout_s: float
+        self, caller: Caller, queue: str, *, after: bytes, count: int
     ) -> tuple[list[ErrorKind], bytes]:
         """Return the error kinds of a queue's next `count` dead letters, and the next position."""
-        deadline = deadline_in(timeout_s)
         wanted = DeadLetterSelection(queue=queue)
         found: dict[str, ErrorKind] = {}
         looked_at = 0
         while after != END and looked_at < count:
-            tasks, after = await self._dead_letters.page(tenant, wanted, after, deadline=deadline)
+            tasks, after = await self._dead_letters.page(caller, wanted, after)
             looked_at += max(1, len(tasks))
             for task in tasks:
                 _add(found, task)
         return list(found.values()), b"" if after == END else after
 
     async def preview(
-        self, tenant: str, wanted: DeadLetterSelection, *, timeout_s: float
+        self, caller: Caller, wanted: DeadLetterSelection
     ) -> tuple[list[ErrorKind], str, bool]:
         """Return the selected dead letters by kind, the first id, and whether more may follow.
 
         The id is empty if no dead letter is selected.
         """
-        deadline = deadline_in(timeout_s)
         found: dict[str, ErrorKind] = {}
         matched, first = 0, ""
         after = b""
         while after != END and matched < wanted.limit:
-            tasks, after = await self._dead_letters.page(tenant, wanted, after, deadline=deadline)
+            tasks, after = await self._dead_letters.page(caller, wanted, after)
             for task in tasks[: wanted.limit - matched]:
                 _add(found, task)
                 first = first or task.id
@@ -137,11 +125,9 @@ class Triage:
 
     async def requeue(
         self,
-        tenant: str,
+        caller: Caller,
         wanted: DeadLetterSelection,
         *,
-        by: str,
-        timeout_s: float,
         dry_run: bool = False,
         revising: Revising | None = None,
     ) -> Acted:
@@ -155,62 +141,51 @@ class Triage:
         def operation(ids: tuple[str, ...]) -> Operation:
             nonlocal number
             number += 1
-            return Requeue(request=f"{action}.{number}", tenant=tenant, ids=ids, by=by)
+            request = f"{action}.{number}"
+            return Requeue(request=request, tenant=caller.tenant, ids=ids, by=caller.by)
 
-        deadline = deadline_in(timeout_s)
         if dry_run:
-            return await self._each(tenant, wanted, None, deadline=deadline)
+            return await self._each(caller, wanted, None)
         if revising is None:
-            change = self._changing(operation, deadline)
-            return await self._each(tenant, wanted, change, deadline=deadline, action=action)
-        change = partial(self._revise, tenant, revising, by, deadline)
-        return await self._each(tenant, wanted, change, deadline=deadline)
+            change = self._changing(caller, operation)
+            return await self._each(caller, wanted, change, action=action)
+        return await self._each(caller, wanted, partial(self._revise, caller, revising))
 
     async def delete(
         self,
-        tenant: str,
+        caller: Caller,
         wanted: DeadLetterSelection,
         *,
-        by: str,
-        timeout_s: float,
         dry_run: bool = False,
     ) -> Acted:
         """Delete dead letters permanently; a dry run only counts them."""
 
         def operation(ids: tuple[str, ...]) -> Operation:
-            return Delete(request=new_request(), tenant=tenant, ids=ids, by=by, dead_only=True)
+            return Delete(
+                request=new_request(), tenant=caller.tenant, ids=ids, by=caller.by, dead_only=True
+            )
 
-        deadline = deadline_in(timeout_s)
-        change = None if dry_run else self._changing(operation, deadline)
-        return await self._each(tenant, wanted, change, deadline=deadline)
+        change = None if dry_run else self._changing(caller, operation)
+        return await self._each(caller, wanted, change)
 
-    async def take_back(
-        self, tenant: str, action: str, ids: Sequence[str], *, by: str, timeout_s: float
-    ) -> int:
+    async def take_back(self, caller: Caller, action: str, ids: Sequence[str]) -> int:
         """Undo a requeue for the tasks that no worker has claimed since; return their number."""
 
         def operation(part: tuple[str, ...]) -> Operation:
             return UndoRequeue(
-                request=new_request(), tenant=tenant, ids=part, by=by, requeue=action
+                request=new_request(), tenant=caller.tenant, ids=part, by=caller.by, requeue=action
             )
 
-        return await act(self._shards, ids, operation, deadline=deadline_in(timeout_s))
+        return await act(self._shards, ids, operation, deadline=caller.deadline)
 
     async def purge(
-        self,
-        tenant: str,
-        queue: str,
-        *,
-        limit: int,
-        by: str,
-        timeout_s: float,
-        dry_run: bool = False,
+        self, caller: Caller, queue: str, *, limit: int, dry_run: bool = False
     ) -> Acted:
         """Cancel tasks that wait in a queue: ready ones in claim order, then delayed ones.
 
         A dry run only counts them.
         """
-        deadline = deadline_in(timeout_s)
+        tenant, by, deadline = caller.tenant, caller.by, caller.deadline
 
         def operation(ids: tuple[str, ...]) -> Operation:
             return Purge(request=new_request(), tenant=tenant, queue=queue, ids=ids, by=by)
@@ -236,11 +211,10 @@ class Triage:
 
     async def _each(
         self,
-        tenant: str,
+        caller: Caller,
         wanted: DeadLetterSelection,
         change: _Change | None,
         *,
-        deadline: float,
         action: str = "",
     ) -> Acted:
         """Act on the selected dead letters page by page; without a change, only count them.
@@ -254,9 +228,7 @@ class Triage:
         after = b""
         while after != END and len(ids) < wanted.limit:
             with half_way(changed):
-                tasks, after = await self._dead_letters.page(
-                    tenant, wanted, after, deadline=deadline
-                )
+                tasks, after = await self._dead_letters.page(caller, wanted, after)
             left = wanted.limit - len(ids)
             after = after if len(tasks) <= left else b""
             tasks = tasks[:left]
@@ -278,39 +250,39 @@ class Triage:
             more=after != END,
         )
 
-    def _changing(self, operation: Makes, deadline: float) -> _Change:
+    def _changing(self, caller: Caller, operation: Makes) -> _Change:
         async def change(tasks: Sequence[Task]) -> tuple[int, int]:
             ids = [task.id for task in tasks]
-            return await act(self._shards, ids, operation, deadline=deadline), 0
+            return await act(self._shards, ids, operation, deadline=caller.deadline), 0
 
         return change
 
     async def _revise(
-        self, tenant: str, revising: Revising, by: str, deadline: float, tasks: Sequence[Task]
+        self, caller: Caller, revising: Revising, tasks: Sequence[Task]
     ) -> tuple[int, int]:
         """Requeue dead letters with new payloads; return how many, and how many were left alone."""
         changed = left_alone = 0
         for part in _by_size(tasks):
             with half_way(changed):
-                placed = await self._revisions(tenant, part, revising, by, deadline)
-                changed += await carry_out(self._shards, placed, deadline=deadline)
+                placed = await self._revisions(caller, revising, part)
+                changed += await carry_out(self._shards, placed, deadline=caller.deadline)
             left_alone += len(part) - len(placed)
         return changed, left_alone
 
     async def _revisions(
-        self, tenant: str, tasks: Sequence[Task], revising: Revising, by: str, deadline: float
+        self, caller: Caller, revising: Revising, tasks: Sequence[Task]
     ) -> list[tuple[int, Operation]]:
         keys = [(task.id, keyspace.payload(task.id)) for task in tasks]
         placed: list[tuple[int, Operation]] = []
-        payloads = await rows_of(self._shards, keys, deadline)
+        payloads = await rows_of(self._shards, keys, caller.deadline)
         for task, payload in zip(tasks, payloads, strict=True):
             revised = None if payload is None else revising(payload.decode())
             if revised is not None:
                 operation = Revise(
                     request=new_request(),
-                    tenant=tenant,
+                    tenant=caller.tenant,
                     id=task.id,
-                    by=by,
+                    by=caller.by,
                     payload=revised,
                     endings=task.endings,
                 )

@@ -6,6 +6,7 @@ would mean all.
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request, invalid_body
 from codeq_cluster.api.routes.dead_letters import ErrorKindRow, kind_rows, payload_of, read_ids
-from codeq_cluster.api.routes.listing import asked_page
+from codeq_cluster.api.routes.listing import asked_page, caller
 from codeq_cluster.api.routes.revising import NULL, revising
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.triage import Acted, Revising
@@ -100,11 +101,10 @@ async def dead_letters(call: Call) -> HttpAnswer[TaskRows]:
     kind = call.query_text("kind")[:KIND_CHARS_MAX]
     asked = asked_page(call, order=kind)
     found, edge = await call.services.broker.triage.listed(
-        call.identity.tenant,
+        caller(call),
         DeadLetterSelection(queue=call.command().lower(), kind=kind),
         after=asked.after,
         count=asked.count,
-        timeout_s=call.timeout_s,
     )
     rows = list(map(task_row, found))
     return reply(TaskRows(tasks=rows, cursor=asked.cursor(edge)))
@@ -114,11 +114,7 @@ async def kinds(call: Call) -> HttpAnswer[KindRows]:
     """Return the causes of the next dead letters of a queue."""
     asked = asked_page(call, order="kinds")
     found, edge = await call.services.broker.triage.kinds(
-        call.identity.tenant,
-        call.command().lower(),
-        after=asked.after,
-        count=LOOKED_AT,
-        timeout_s=call.timeout_s,
+        caller(call), call.command().lower(), after=asked.after, count=LOOKED_AT
     )
     rows = KindRows(kinds=kind_rows(found), cursor=asked.cursor(edge))
     return reply(rows)
@@ -128,9 +124,8 @@ async def preview(call: Call) -> HttpAnswer[Preview]:
     """Return which dead letters an action would affect, and change nothing."""
     body = TRIAGE.decode(call.text)
     wanted, change = _selection(call, body), _revising(call, body)
-    tenant, timeout_s = call.identity.tenant, call.timeout_s
     found, first, more = await call.services.broker.triage.preview(
-        tenant, replace(wanted, limit=BULK_MAX), timeout_s=timeout_s
+        caller(call), replace(wanted, limit=BULK_MAX)
     )
     before = await payload_of(call, first) if first else None
     after = None if before is None or change is None else change(before)
@@ -148,11 +143,7 @@ async def requeue(call: Call) -> HttpAnswer[ActedView]:
     """Make the next selected dead letters ready again, with changed payloads if asked."""
     body = TRIAGE.decode(call.text)
     acted = await call.services.broker.triage.requeue(
-        call.identity.tenant,
-        _selection(call, body),
-        by=call.identity.subject,
-        timeout_s=call.timeout_s,
-        revising=_revising(call, body),
+        caller(call), _selection(call, body), revising=_revising(call, body)
     )
     return reply(_view(acted))
 
@@ -160,12 +151,7 @@ async def requeue(call: Call) -> HttpAnswer[ActedView]:
 async def delete(call: Call) -> HttpAnswer[ActedView]:
     """Delete the next selected dead letters."""
     body = TRIAGE.decode(call.text)
-    acted = await call.services.broker.triage.delete(
-        call.identity.tenant,
-        _selection(call, body),
-        by=call.identity.subject,
-        timeout_s=call.timeout_s,
-    )
+    acted = await call.services.broker.triage.delete(caller(call), _selection(call, body))
     return reply(_view(acted))
 
 
@@ -175,11 +161,7 @@ async def take_back(call: Call) -> HttpAnswer[dict[str, int]]:
     if not body.action or body.ids is None:
         raise _INVALID
     changed = await call.services.broker.triage.take_back(
-        call.identity.tenant,
-        body.action,
-        read_ids(body.ids),
-        by=call.identity.subject,
-        timeout_s=call.timeout_s,
+        caller(call), body.action, read_ids(body.ids)
     )
     return reply({"changed": changed})
 
@@ -190,11 +172,7 @@ async def purge(call: Call) -> HttpAnswer[ActedView]:
     if limit is None or not 1 <= limit <= BULK_MAX:
         raise bad_request(f"invalid 'limit' (use 1 to {BULK_MAX})", "out-of-range")
     acted = await call.services.broker.triage.purge(
-        call.identity.tenant,
-        call.command().lower(),
-        limit=min(limit, AT_ONCE),
-        by=call.identity.subject,
-        timeout_s=call.timeout_s,
+        caller(call), call.command().lower(), limit=min(limit, AT_ONCE)
     )
     return reply(_view(acted))
 
@@ -216,10 +194,4 @@ def _revising(call: Call, body: TriageBody) -> Revising | None:
 
 
 def _view(acted: Acted) -> ActedView:
-    return ActedView(
-        action=acted.action,
-        ids=acted.ids,
-        changed=acted.changed,
-        left_alone=acted.left_alone,
-        more=acted.more,
-    )
+    return msgspec.convert(acted, ActedView, from_attributes=True)

@@ -13,7 +13,7 @@ from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.routes.audit import put_on_record
-from codeq_cluster.api.routes.listing import asked_page
+from codeq_cluster.api.routes.listing import asked_page, caller
 from codeq_cluster.api.routes.reads import PREFIX, ExplanationView, explanation_view
 from codeq_cluster.api.routes.task_views import ArtifactView
 from codeq_cluster.api.routes.tasks import CancelledTask
@@ -89,7 +89,7 @@ async def look(call: Call, sources: Sources) -> TaskLook:
     if task is None and PREFIX.fullmatch(task_id):
         task_id = await _whole_id(call, task_id)
         task = await broker.searching.task(tenant, task_id, timeout_s=call.timeout_s)
-    explained = await broker.operators.explain(tenant, task_id, timeout_s=call.timeout_s)
+    explained = await broker.operators.explain(caller(call), task_id)
     if task is None or explained is None:
         raise TASK_NOT_FOUND
     return TaskLook(

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.bulk import PAGE
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.requests.operators import Operators
 from codeq_cluster.broker.requests.triage import Triage
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.operations import Nack
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
 
@@ -47,21 +49,21 @@ def _depose_after_the_next_entry(shard: Shard) -> None:
     shard.engine.on_rows(applied)
 
 
+def _caller() -> Caller:
+    return Caller("acme", "op", deadline_in(_TIMEOUT_S))
+
+
 async def _requeue(shard: Shard) -> object:
-    return await Triage(shards_of(shard)).requeue(
-        "acme", DeadLetterSelection(queue="render"), by="op", timeout_s=_TIMEOUT_S
-    )
+    return await Triage(shards_of(shard)).requeue(_caller(), DeadLetterSelection(queue="render"))
 
 
 async def _delete(shard: Shard) -> object:
-    return await Triage(shards_of(shard)).delete(
-        "acme", DeadLetterSelection(queue="render"), by="op", timeout_s=_TIMEOUT_S
-    )
+    return await Triage(shards_of(shard)).delete(_caller(), DeadLetterSelection(queue="render"))
 
 
 async def _cleanup(shard: Shard) -> object:
     return await Operators(shards_of(shard)).cleanup(
-        "acme", before_ms=START_MS + 500, limit=_TASKS, by="op", timeout_s=_TIMEOUT_S
+        _caller(), before_ms=START_MS + 500, limit=_TASKS
     )
 
 
