@@ -19,6 +19,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.questions import Browse, ListItems
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
@@ -100,13 +101,15 @@ async def listed(
         ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
     """
     asked = asked_page(call, order=order)
-    found, edge = await call.services.broker.operators.items(
-        caller(call, tenant=tenant),
-        KIND_OF[kind],
+    asking = caller(call, tenant=tenant)
+    wanted = ListItems(
+        tenant=asking.tenant,
+        kind=KIND_OF[kind],
         after=asked.after,
         count=asked.count,
         dead_only=dead_only,
     )
+    found, edge = await call.services.broker.operators.items(wanted, deadline=asking.deadline)
     return [each for each in found if isinstance(each, kind)], asked.cursor(edge)
 
 
@@ -121,14 +124,16 @@ async def listed_tasks(
         places: The parts of a queue to read.
     """
     asked = asked_page(call)
-    found, edge = await call.services.broker.operators.tasks(
-        caller(call),
+    asking = caller(call)
+    wanted = Browse(
+        tenant=asking.tenant,
         queue=queue,
         places=places,
         error=call.query_text("error"),
         after=asked.after,
         count=asked.count,
     )
+    found, edge = await call.services.broker.operators.tasks(wanted, deadline=asking.deadline)
     shards = call.services.settings.shards
     kind = kind_of(call.query_text("kind"))
     views = [

@@ -90,9 +90,7 @@ async def ids(call: Call) -> HttpAnswer[TaskIds]:
     prefix = call.query_text("idPrefix")
     if not PREFIX.fullmatch(prefix):
         raise INVALID_PREFIX
-    found, more = await call.services.broker.searching.ids(
-        call.identity.tenant, prefix, timeout_s=call.timeout_s
-    )
+    found, more = await call.services.broker.searching.ids(caller(call), prefix)
     return reply(TaskIds(found, more))
 
 

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
-from codeq_cluster.broker.questions import (
-    ALL_TASKS,
-    END,
-    Browse,
-    BrowseDelayed,
-    BrowseIds,
-    TaskFilter,
-)
+from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, BrowseIds
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
@@ -33,56 +25,24 @@ class Search:
         self._shards = shards
         self._browser = Browser(shards)
 
-    async def task(self, tenant: str, task_id: str, *, timeout_s: float) -> Task | None:
+    async def task(self, caller: Caller, task_id: str) -> Task | None:
         """Return the tenant's task, or None."""
         shard = shard_of(task_id, self._shards.count)
         keys = (keyspace.task(task_id),)
-        rows = await self._shards.read(shard, keys, deadline=deadline_in(timeout_s))
-        [record] = rows.values
+        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
         task = None if record is None else records.decode_task(record)
-        return task if task is not None and task.tenant == tenant else None
+        return task if task is not None and task.tenant == caller.tenant else None
 
-    async def ids(self, tenant: str, prefix: str, *, timeout_s: float) -> tuple[list[str], bool]:
+    async def ids(self, caller: Caller, prefix: str) -> tuple[list[str], bool]:
         """Return the first ids that begin with the prefix, and whether there may be more."""
-        asked = BrowseIds(tenant=tenant, prefix=prefix, count=IDS_MAX)
-        rows, edge = await self._browser.tasks(asked, deadline=deadline_in(timeout_s))
+        asked = BrowseIds(tenant=caller.tenant, prefix=prefix, count=IDS_MAX)
+        rows, edge = await self._browser.tasks(asked, deadline=caller.deadline)
         return [task.id for _, task in rows], edge != END
 
-    async def tasks(
-        self,
-        tenant: str,
-        *,
-        queue: str,
-        places: tuple[QueuePlace, ...],
-        after: bytes,
-        count: int,
-        timeout_s: float,
-        only: TaskFilter = ALL_TASKS,
+    async def found(
+        self, asked: Browse | BrowseDelayed, *, deadline: float
     ) -> tuple[list[Task], bytes]:
-        """Return the next tasks by queue and place, and where to go on; empty at the end."""
-        asked = Browse(
-            tenant=tenant, queue=queue, places=places, after=after, count=count, only=only
-        )
-        return await self._found(asked, timeout_s=timeout_s)
-
-    async def delayed(
-        self,
-        tenant: str,
-        *,
-        queue: str,
-        after: bytes,
-        count: int,
-        timeout_s: float,
-        only: TaskFilter = ALL_TASKS,
-    ) -> tuple[list[Task], bytes]:
-        """Return the next delayed tasks, the earliest due first, and where to go on."""
-        asked = BrowseDelayed(tenant=tenant, queue=queue, after=after, count=count, only=only)
-        return await self._found(asked, timeout_s=timeout_s)
-
-    async def _found(
-        self, asked: Browse | BrowseDelayed, *, timeout_s: float
-    ) -> tuple[list[Task], bytes]:
-        deadline = deadline_in(timeout_s)
+        """Return the next tasks that are asked for, and where to go on; empty at the end."""
         rows: Rows[Task] = []
         after = asked.after
         for _ in range(LOOKS_MAX):

@@ -36,51 +36,30 @@ class Operators:
         self._shards = shards
         self._browser = Browser(shards)
 
-    async def tasks(
-        self,
-        caller: Caller,
-        *,
-        queue: str,
-        places: tuple[QueuePlace, ...],
-        error: str,
-        after: bytes,
-        count: int,
-    ) -> tuple[list[FoundTask], bytes]:
-        """Return the next tasks of the tenant, and where to go on; empty at the end.
+    async def tasks(self, asked: Browse, *, deadline: float) -> tuple[list[FoundTask], bytes]:
+        """Return the next tasks that are asked for, and where to go on; empty at the end.
 
         A page ends early where its payloads would exceed `PAYLOADS_BYTES_MAX`.
         """
         rows: Rows[Task] = []
+        after = asked.after
         for _ in range(LOOKS_MAX):
-            asked = Browse(
-                tenant=caller.tenant,
-                queue=queue,
-                places=places,
-                after=after,
-                count=count,
-                error=error,
-            )
-            rows, after = await self._browser.tasks(asked, deadline=caller.deadline)
+            rows, after = await self._browser.tasks(replace(asked, after=after), deadline=deadline)
             if rows or after == END:
                 break
         sums = accumulate(task.payload_bytes for _, task in rows)
         fits = max(1, sum(bytes_ <= PAYLOADS_BYTES_MAX for bytes_ in sums))
         if fits < len(rows):
             rows, after = rows[:fits], rows[fits - 1][0]
-        found = await self._with_payloads([task for _, task in rows], deadline=caller.deadline)
+        found = await self._with_payloads([task for _, task in rows], deadline=deadline)
         return found, b"" if after == END else after
 
-    async def items(
-        self, caller: Caller, kind: ItemKind, *, after: bytes, count: int, dead_only: bool = False
-    ) -> tuple[list[Item], bytes]:
-        """Return the next items of a kind, and where to go on; empty at the end.
+    async def items(self, asked: ListItems, *, deadline: float) -> tuple[list[Item], bytes]:
+        """Return the next items that are asked for, and where to go on; empty at the end.
 
         Items are ordered by id; dead deliveries alone, if asked for, by death, the latest first.
         """
-        asked = ListItems(
-            tenant=caller.tenant, kind=kind, after=after, count=count, dead_only=dead_only
-        )
-        rows, edge = await self._browser.items(asked, deadline=caller.deadline)
+        rows, edge = await self._browser.items(asked, deadline=deadline)
         return [item for _, item in rows], b"" if edge == END else edge
 
     async def explain(self, caller: Caller, task_id: str) -> Explanation | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from msgspec import Struct, UnsetType
+from msgspec import Struct
 
 from codeq_cluster.api.declared.bodies import instant_ms
 from codeq_cluster.api.http.answer import HttpAnswer, reply
@@ -13,15 +11,14 @@ from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.routes.audit import put_on_record
-from codeq_cluster.api.routes.listing import asked_page, caller
+from codeq_cluster.api.routes.listing import AskedPage, asked_page, caller
 from codeq_cluster.api.routes.reads import PREFIX, ExplanationView, explanation_view
 from codeq_cluster.api.routes.task_views import ArtifactView
 from codeq_cluster.api.routes.tasks import CancelledTask
-from codeq_cluster.broker.questions import TaskFilter
+from codeq_cluster.broker.questions import Browse, BrowseDelayed, TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.task import Task
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRows, task_detail, task_row
 
@@ -52,30 +49,28 @@ class TaskContent(Struct, rename="camel", kw_only=True):
 async def search(call: Call) -> HttpAnswer[TaskRows]:
     """Return the tenant's tasks that match, by queue and state."""
     asked = asked_page(call, order=call.query_text("state"))
-    found, edge = await call.services.broker.searching.tasks(
-        call.identity.tenant,
+    wanted = Browse(
+        tenant=call.identity.tenant,
         queue=_queue(call),
         places=_places(call),
         after=asked.after,
         count=asked.count,
-        timeout_s=call.timeout_s,
         only=_filter(call),
     )
-    return _page(found, asked.cursor(edge))
+    return await _page(call, asked, wanted)
 
 
 async def delayed(call: Call) -> HttpAnswer[TaskRows]:
     """Return the tenant's delayed tasks of all queues, those due first at the front."""
     asked = asked_page(call)
-    found, edge = await call.services.broker.searching.delayed(
-        call.identity.tenant,
+    wanted = BrowseDelayed(
+        tenant=call.identity.tenant,
         queue=_queue(call),
         after=asked.after,
         count=asked.count,
-        timeout_s=call.timeout_s,
         only=_filter(call),
     )
-    return _page(found, asked.cursor(edge))
+    return await _page(call, asked, wanted)
 
 
 async def look(call: Call, sources: Sources) -> TaskLook:
@@ -84,12 +79,12 @@ async def look(call: Call, sources: Sources) -> TaskLook:
     task_id = call.query_text("id")
     if not is_task_id(task_id):
         raise TASK_NOT_FOUND
-    tenant, broker = call.identity.tenant, call.services.broker
-    task = await broker.searching.task(tenant, task_id, timeout_s=call.timeout_s)
+    asking, broker = caller(call), call.services.broker
+    task = await broker.searching.task(asking, task_id)
     if task is None and PREFIX.fullmatch(task_id):
         task_id = await _whole_id(call, task_id)
-        task = await broker.searching.task(tenant, task_id, timeout_s=call.timeout_s)
-    explained = await broker.operators.explain(caller(call), task_id)
+        task = await broker.searching.task(asking, task_id)
+    explained = await broker.operators.explain(asking, task_id)
     if task is None or explained is None:
         raise TASK_NOT_FOUND
     return TaskLook(
@@ -100,9 +95,7 @@ async def look(call: Call, sources: Sources) -> TaskLook:
 
 async def _whole_id(call: Call, prefix: str) -> str:
     """Return the id of the only task whose id begins so."""
-    ids, more = await call.services.broker.searching.ids(
-        call.identity.tenant, prefix, timeout_s=call.timeout_s
-    )
+    ids, more = await call.services.broker.searching.ids(caller(call), prefix)
     if not ids:
         raise TASK_NOT_FOUND
     if len(ids) > 1 or more:
@@ -139,8 +132,11 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     return answer
 
 
-def _page(found: Sequence[Task], cursor: str | UnsetType) -> HttpAnswer[TaskRows]:
-    return reply(TaskRows(tasks=list(map(task_row, found)), cursor=cursor))
+async def _page(
+    call: Call, asked: AskedPage, wanted: Browse | BrowseDelayed
+) -> HttpAnswer[TaskRows]:
+    found, edge = await call.services.broker.searching.found(wanted, deadline=caller(call).deadline)
+    return reply(TaskRows(tasks=list(map(task_row, found)), cursor=asked.cursor(edge)))
 
 
 def _queue(call: Call) -> str:

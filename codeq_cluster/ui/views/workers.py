@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from msgspec import UNSET, Struct, UnsetType
 
 from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.broker.polls import Poll
+from codeq_cluster.broker.questions import Browse
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Task, worker_shown
@@ -90,14 +92,11 @@ async def _leases(call: Call) -> tuple[list[Task], bool]:
     held: list[Task] = []
     after = b""
     while len(held) < LEASES_MAX:
-        tasks, after = await call.services.broker.searching.tasks(
-            call.identity.tenant,
-            queue="",
-            places=(QueuePlace.INPROG,),
-            after=after,
-            count=_PAGE,
-            timeout_s=call.timeout_s,
+        asking = caller(call)
+        leased = Browse(
+            tenant=asking.tenant, queue="", places=(QueuePlace.INPROG,), after=after, count=_PAGE
         )
+        tasks, after = await call.services.broker.searching.found(leased, deadline=asking.deadline)
         held += tasks
         if not after:
             return held, True
