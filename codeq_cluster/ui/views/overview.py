@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
@@ -104,10 +105,7 @@ async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
 
 
 def _sum(rates: Iterable[Rates]) -> Rates:
-    found = list(rates)
+    found = list(map(asdict, rates))
     return Rates(
-        created=round(sum(each.created for each in found), 2),
-        started=round(sum(each.started for each in found), 2),
-        completed=round(sum(each.completed for each in found), 2),
-        failed=round(sum(each.failed for each in found), 2),
+        **{name: round(sum(each[name] for each in found), 2) for name in Rates.__struct_fields__}
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from codeq_cluster.api.http.call import Call
@@ -10,9 +11,8 @@ from codeq_cluster.api.routes.topics import TopicView, topic_view
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.task import Counters
-from codeq_cluster.settings import LifecycleSettings
 from codeq_cluster.ui.sources import Sources
-from codeq_cluster.ui.views.queues import QueueRow, all_rows, rates_view
+from codeq_cluster.ui.views.queues import QueueRow, all_rows, queue_row
 from codeq_cluster.ui.views.series import SeriesView, series
 from codeq_cluster.ui.views.serving_node import Totals, depths, totals_view
 
@@ -31,7 +31,7 @@ class PollRow(Struct, rename="camel", kw_only=True):
 class Defaults(Struct, rename="camel", kw_only=True):
     """The broker's settings for a queue whose topic does not say otherwise."""
 
-    max_attempts: int
+    max_attempts_default: int = msgspec.field(name="maxAttempts")
     backoff_policy: str
     backoff_base_seconds: int
     backoff_max_seconds: int
@@ -64,12 +64,12 @@ async def look(call: Call, sources: Sources) -> QueueDetail:
     pause = sources.depths.pause(tenant, queue)
     topic = sources.depths.policy(tenant, queue).topic
     return QueueDetail(
-        queue=rows[0] if rows else _empty(queue),
+        queue=rows[0] if rows else queue_row(queue, counters),
         totals=totals_view(counters),
         paused_by=pause.by if pause is not None else "",
         paused_at=rfc3339(pause.since_ms) if pause is not None else "",
         topic=topic_view(topic) if topic is not None else None,
-        defaults=_defaults(call.services.settings.lifecycle),
+        defaults=msgspec.convert(call.services.settings.lifecycle, Defaults, from_attributes=True),
         polls=await _polls(tenant, queue, sources),
     )
 
@@ -79,35 +79,11 @@ async def draw(call: Call, sources: Sources, since: int) -> SeriesView:
     return await series(call, sources, tenant=call.identity.tenant, queue=_queue(call), since=since)
 
 
-def _defaults(lifecycle: LifecycleSettings) -> Defaults:
-    return Defaults(
-        max_attempts=lifecycle.max_attempts_default,
-        backoff_policy=lifecycle.backoff_policy,
-        backoff_base_seconds=lifecycle.backoff_base_seconds,
-        backoff_max_seconds=lifecycle.backoff_max_seconds,
-        retention_seconds=lifecycle.retention_seconds,
-        dlq_retention_seconds=lifecycle.dlq_retention_seconds,
-    )
-
-
 def _queue(call: Call) -> str:
     command = call.query_text("queue")
     if not COMMAND.fullmatch(command):
         raise INVALID_COMMAND
     return command.lower()
-
-
-def _empty(queue: str) -> QueueRow:
-    return QueueRow(
-        command=queue,
-        ready=0,
-        delayed=0,
-        in_progress=0,
-        dlq=0,
-        oldest_ready_seconds=0,
-        paused=False,
-        rates=rates_view(None),
-    )
 
 
 async def _polls(tenant: str, queue: str, sources: Sources) -> list[PollRow]:

@@ -23,7 +23,7 @@ _RATE_S = FINE_S * RATE_SLOTS
 
 
 class Rates(Struct, rename="camel", kw_only=True):
-    """Tasks per second over the last minute."""
+    """Tasks per second over the last minute, a field for each flow."""
 
     created: float
     started: float
@@ -102,7 +102,7 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
         paused = sources.depths.paused(tenant)
         now_ms = sources.now_ms()
         return [
-            _row(
+            queue_row(
                 queue,
                 found.get(queue, Counters()),
                 waited_ms=now_ms - oldest.get(queue, now_ms),
@@ -115,20 +115,21 @@ async def all_rows(tenant: str, sources: Sources) -> list[QueueRow]:
     return await sources.shared.of(("rows", tenant), 1, make)
 
 
-def rates_view(flows: list[int] | None) -> Rates:
+def _rates(flows: list[int] | None) -> Rates:
     """Render the flows of one minute."""
-    a_second = [round(number / _RATE_S, 2) for number in flows or [0] * len(Flow)]
-    return Rates(
-        created=a_second[Flow.CREATED],
-        started=a_second[Flow.STARTED],
-        completed=a_second[Flow.COMPLETED],
-        failed=a_second[Flow.FAILED],
-    )
+    numbers = flows or [0] * len(Flow)
+    return Rates(**{flow.name.lower(): round(numbers[flow] / _RATE_S, 2) for flow in Flow})
 
 
-def _row(
-    queue: str, counters: Counters, *, waited_ms: int, paused: bool, flows: list[int] | None
+def queue_row(
+    queue: str,
+    counters: Counters,
+    *,
+    waited_ms: int = 0,
+    paused: bool = False,
+    flows: list[int] | None = None,
 ) -> QueueRow:
+    """Render a queue; one that was never used has only its name."""
     return QueueRow(
         command=queue,
         ready=counters.ready,
@@ -138,5 +139,5 @@ def _row(
         # The oldest task was looked up a moment ago and may have been claimed since.
         oldest_ready_seconds=max(0, waited_ms // 1000) if counters.ready else 0,
         paused=paused,
-        rates=rates_view(flows),
+        rates=_rates(flows),
     )
