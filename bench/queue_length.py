@@ -106,7 +106,7 @@ class Shard:
             executor=DiskThread(loop),
             syncer=None,
             timers=LoopTimers(loop),
-            on_synced=lambda _shard, _seconds: None,
+            on_synced=lambda _seconds, _shard: None,
             on_failed=self._failed,
         )
         self._storage.start()

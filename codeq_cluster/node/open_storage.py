@@ -73,7 +73,7 @@ def open_storage(base: NodeBase, *, on_failed: Callable[[int, BaseException], No
         executor=disk,
         syncer=syncer,
         timers=LoopTimers(loop),
-        on_synced=base.metrics.log_synced,
+        on_synced=base.metrics.fsync.observe,
         on_failed=on_failed,
         held_bytes=settings.store.unspilled_bytes,
     )

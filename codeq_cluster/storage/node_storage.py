@@ -62,7 +62,7 @@ class NodeStorage:
         executor: Executor,
         syncer: Syncer | None,
         timers: StorageTimers,
-        on_synced: Callable[[int, float], None],
+        on_synced: Callable[[float, int], None],
         on_failed: Callable[[int, BaseException], None],
         segment_bytes: int = SEGMENT_BYTES,
         held_bytes: int = HELD_BYTES,
@@ -77,7 +77,7 @@ class NodeStorage:
             syncer: Waits until the disk has a write; None when a write counts as durable as soon as
                 the operating system has it. `stop` stops it.
             timers: Time and the loop.
-            on_synced: Called with (shard, seconds) of every write of a log, once it is durable or
+            on_synced: Called with (seconds, shard) of every write of a log, once it is durable or
                 failed.
             on_failed: Called with (shard, error) when a database failed; `reopen` must follow.
             segment_bytes: Size of one segment of the log.

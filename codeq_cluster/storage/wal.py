@@ -85,7 +85,7 @@ class Wal:
 
     Attributes:
         seq: Number of the last job that was begun.
-        durable: Every job up to this one is on disk.
+        durable: Every job up to this one is as durable as the settings require.
     """
 
     def __init__(
@@ -168,11 +168,6 @@ class Wal:
 
     # Writing.
 
-    def frame(self, writes: Sequence[Write]) -> bytes:
-        """Return the frame of the next job; `append` must follow before the next call."""
-        self.seq += 1
-        return segments.frame(self._salt, Job(self.seq, list(writes)))
-
     def has_room(self, size: int) -> bool:
         """Return whether about `size` bytes of rows fit without a wait for the disk."""
         needed = size + segments.FRAME_OVERHEAD_BYTES
@@ -201,12 +196,14 @@ class Wal:
             self.abandon()
             raise StorageFailed(f"extending the write-ahead log: {error}") from error
 
-    def append(self, frame: bytes) -> None:
-        """Write a job after the others, to the page cache.
+    def append(self, writes: list[Write]) -> None:
+        """Write the next job after the others, to the page cache.
 
         Raises:
             StorageFailed: The job is not completely written; the segment accepts no more jobs.
         """
+        self.seq += 1
+        frame = segments.frame(self._salt, Job(self.seq, writes))
         try:
             self.file.write(self._offset, frame)
         except OSError as error:
@@ -220,10 +217,6 @@ class Wal:
         """Return the segment open for writes: its sync makes every appended job durable."""
         assert self._file is not None, "the log has a segment that takes writes"
         return self._file
-
-    def synced(self) -> None:
-        """Note that the last job is as durable as the settings require."""
-        self.durable = self.seq
 
     def not_synced(self, error: OSError) -> StorageFailed:
         """Note that a sync failed; return the error to report.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Protocol
 
 from msgspec import Struct
@@ -78,7 +79,7 @@ class WalWriter:
         syncer: Syncer | None,
         call_last: Callable[[Callable[[], None]], object],
         now: Callable[[], float],
-        on_synced: Callable[[int, float], None] = lambda _shard, _seconds: None,
+        on_synced: Callable[[float, int], None] = lambda _seconds, _shard: None,
     ) -> None:
         """Wrap a log that has begun.
 
@@ -88,7 +89,7 @@ class WalWriter:
             syncer: Waits until the disk has a job; None when the operating system is enough.
             call_last: Runs a call at the end of the loop's pass.
             now: Monotonic seconds.
-            on_synced: Called with (shard, seconds) of every write, once it is durable or failed.
+            on_synced: Called with (seconds, shard) of every write, once it is durable or failed.
         """
         self._wal = wal
         self._executor = executor
@@ -141,28 +142,31 @@ class WalWriter:
     def _append(self, error: BaseException | None) -> None:
         if error is None:
             try:
-                self._wal.append(self._wal.frame([asked.write for asked in self._job]))
+                self._wal.append(list(map(_write_of, self._job)))
             except StorageFailed as failure:
                 error = failure
         if error is None and self._syncer is not None:
-            self._syncer.sync(self._wal.file, self._synced)
+            self._syncer.sync(self._wal.file, self._finished)
         else:
             self._finished(error)
 
-    def _synced(self, error: BaseException | None) -> None:
-        if isinstance(error, OSError):
-            error = self._wal.not_synced(error)
-        self._finished(error)
-
     def _finished(self, error: BaseException | None) -> None:
-        job, seq, now = self._job, self._wal.seq, self._now()
+        wal, job, now = self._wal, self._job, self._now()
+        seq = wal.seq
         if error is None:
-            self._wal.synced()
+            wal.durable = seq
+        elif isinstance(error, OSError):
+            error = wal.not_synced(error)
         for asked in job:
-            self._on_synced(asked.write.shard, now - asked.at)
+            self._on_synced(now - asked.at, asked.write.shard)
             asked.done(seq, error)
         self.completed = seq
-        self._begin()
+        self._works = bool(self._asked)
+        if self._works:
+            self._begin()
+
+
+_write_of = attrgetter("write")
 
 
 def _weight(write: Write) -> int:

@@ -132,7 +132,7 @@ class Metrics:
         self.entry_mutations = self._histogram(
             "codeq_raft_entry_mutations", "Mutations in one log entry.", ("shard",), _COUNT_BUCKETS
         )
-        self.commit, self._fsync, self._snapshot = (
+        self.commit, self.fsync, self._snapshot = (
             self._histogram(f"codeq_raft_{name}_seconds", text, ("shard",), _SHORT_BUCKETS)
             for name, text in (
                 ("commit", "Seconds from an entry's proposal to its application."),
@@ -173,9 +173,6 @@ class Metrics:
         """Record an operation that another node carried out."""
         self._forward.observe(seconds, op)
 
-    def log_synced(self, shard: int, seconds: float) -> None:
-        """Record a synced write of the log."""
-        self._fsync.observe(seconds, shard)
 
     def snapshot_taken(self, shard: int, seconds: float) -> None:
         """Record a snapshot taken or installed."""

@@ -171,7 +171,7 @@ class SimBroker:
             executor=self.executor,
             syncer=ThreadSyncer(self.syncs),
             timers=timers,
-            on_synced=lambda _shard, _seconds: None,
+            on_synced=lambda _seconds, _shard: None,
             on_failed=on_database_failed,
             segment_bytes=_SEGMENT_BYTES,
             spill_s=_SPILL_S,

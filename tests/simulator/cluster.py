@@ -161,7 +161,7 @@ class SimCluster:
             executor=executor,
             syncer=ThreadSyncer(syncs) if durable else None,
             timers=timers,
-            on_synced=lambda _shard, _seconds: None,
+            on_synced=lambda _seconds, _shard: None,
             on_failed=lambda _shard, error: self._database_failed(node_id, error),
             segment_bytes=SEGMENT_BYTES,
             spill_s=SPILL_S,

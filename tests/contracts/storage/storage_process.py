@@ -55,7 +55,7 @@ async def storage_of(
                 executor=disk,
                 syncer=syncer,
                 timers=LoopTimers(loop),
-                on_synced=lambda _shard, _seconds: None,
+                on_synced=lambda _seconds, _shard: None,
                 on_failed=lambda shard, error: failures.append((shard, error)),
                 segment_bytes=2**16,
             )

@@ -68,7 +68,7 @@ class SimNode:
             executor=self.executor,
             syncer=ThreadSyncer(self.syncs),
             timers=timers,
-            on_synced=lambda _shard, _seconds: None,
+            on_synced=lambda _seconds, _shard: None,
             on_failed=lambda shard, error: self.failed.append((shard, str(error))),
             segment_bytes=self._segment_bytes,
             held_bytes=self._held_bytes,

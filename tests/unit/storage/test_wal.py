@@ -40,9 +40,9 @@ def job(wal: Wal, *writes: Write) -> int:
     size = sum(len(key) + len(value) + 32 for each in writes for key, value in each.puts)
     if not wal.has_room(size):
         wal.make_room(size)
-    wal.append(wal.frame(writes))
+    wal.append(list(writes))
     wal.file.sync()
-    wal.synced()
+    wal.durable = wal.seq
     return wal.seq
 
 
@@ -148,7 +148,7 @@ def test_a_job_that_failed_may_be_there_and_is_followed_by_others() -> None:
     job(wal, write(0, b"1"))
     for _ in range(2):
         wal.make_room(100)
-        wal.append(wal.frame([write(0, b"failed")]))
+        wal.append([write(0, b"failed")])
         disk.full = True
         with pytest.raises(OSError, match="No space left") as refused:
             wal.file.sync()
@@ -173,7 +173,7 @@ def test_a_segment_that_took_half_a_job_takes_no_more() -> None:
     job(wal, write(0, b"1"))
     disk.full = True
     with pytest.raises(StorageFailed, match="writing the write-ahead log"):
-        wal.append(wal.frame([write(0, b"2")]))
+        wal.append([write(0, b"2")])
     with pytest.raises(StorageFailed, match="extending the write-ahead log"):
         wal.make_room(10)
     disk.full = False
