@@ -14,19 +14,6 @@ from weakref import WeakKeyDictionary
 Call = Callable[[], None]
 
 
-class PassHandle:
-    """A call in the next pass."""
-
-    __slots__ = ("call",)
-
-    def __init__(self, call: Call) -> None:
-        self.call: Call | None = call
-
-    def cancel(self) -> None:
-        """Forget the call; does nothing once it has run."""
-        self.call = None
-
-
 class LoopPass:
     """The next pass of one event loop: first the calls of `soon`, then those of `last`.
 
@@ -35,8 +22,8 @@ class LoopPass:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._soon: list[PassHandle] = []
-        self._last: list[PassHandle] = []
+        self._soon: list[Call] = []
+        self._last: list[Call] = []
         self._is_armed = False
 
     @staticmethod
@@ -47,51 +34,39 @@ class LoopPass:
             found = _passes[loop] = LoopPass(loop)
         return found
 
-    def soon(self, call: Call) -> PassHandle:
+    def soon(self, call: Call) -> None:
         """Run `call` in the next pass; from a call of `soon`, in the one after it."""
-        handle = PassHandle(call)
-        self._soon.append(handle)
+        self._soon.append(call)
         if not self._is_armed:
-            self._arm()
-        return handle
+            self._is_armed = True
+            self._loop.call_soon(self._run)
 
-    def last(self, call: Call) -> PassHandle:
+    def last(self, call: Call) -> None:
         """Run `call` at the end of this pass if one is running, otherwise of the next."""
-        handle = PassHandle(call)
-        self._last.append(handle)
+        self._last.append(call)
         if not self._is_armed:
-            self._arm()
-        return handle
-
-    def _arm(self) -> None:
-        self._is_armed = True
-        self._loop.call_soon(self._run)
+            self._is_armed = True
+            self._loop.call_soon(self._run)
 
     def _run(self) -> None:
         try:
-            soon, self._soon = self._soon, []
-            self._call(soon)
-            if self._last:
-                last, self._last = self._last, []
-                self._call(last)
+            calls, self._soon = self._soon, []
+            for is_end in (False, True):
+                if is_end:
+                    calls, self._last = self._last, []
+                for call in calls:
+                    try:
+                        call()
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - as the loop does for its own calls
+                        self._loop.call_exception_handler(
+                            {"message": f"exception in {call!r}", "exception": error}
+                        )
         finally:
-            self._is_armed = False
-            if self._soon or self._last:
-                self._arm()
-
-    def _call(self, handles: list[PassHandle]) -> None:
-        for handle in handles:
-            call = handle.call
-            if call is None:
-                continue
-            try:
-                call()
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - as the loop does for its own calls
-                self._loop.call_exception_handler(
-                    {"message": f"exception in {call!r}", "exception": error}
-                )
+            self._is_armed = bool(self._soon or self._last)
+            if self._is_armed:
+                self._loop.call_soon(self._run)
 
 
 _passes: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPass] = WeakKeyDictionary()

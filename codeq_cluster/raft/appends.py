@@ -93,7 +93,7 @@ class CommitAnnouncer:
             self.due = _NEVER
         else:
             awaited = self._replica.followers.awaited
-            peers = [peer for peer in peers if awaited.get(peer)]
+            peers = list(filter(awaited.get, peers))
         if peers:
             self._replica.engine.announce(peers)
 
@@ -103,9 +103,15 @@ class CommitAnnouncer:
         The others learn it with their next entries, or when they can be reached again.
         """
         replica, engine, last = self._replica, self._replica.engine, self._replica.journal.last
-        informed = replica.followers.informed
-        lacking = [peer for peer in replica.voters.peers if informed.get(peer, 0) < commit]
-        if not lacking:
+        informed, connected = replica.followers.informed, replica.links.connected
+        peers: list[str] = []
+        all_informed = True
+        for peer in replica.voters.peers:
+            if informed.get(peer, 0) >= commit:
+                continue
+            all_informed = False
+            if peer in connected and engine.next_index(peer) > last:
+                peers.append(peer)
+        if all_informed:
             self._announced = (commit, replica.voters.index)
-        connected = replica.links.connected
-        return [peer for peer in lacking if peer in connected and engine.next_index(peer) > last]
+        return peers

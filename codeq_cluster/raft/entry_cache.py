@@ -18,9 +18,6 @@ class EntryCache:
         self._bytes = 0
         self._entries: dict[int, Entry] = {}
 
-    def __getitem__(self, index: int) -> Entry:
-        return self._entries[index]
-
     def put(self, entry: Entry) -> None:
         """Add the log's next entry."""
         self._entries[entry[1]] = entry

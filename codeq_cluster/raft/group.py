@@ -52,7 +52,7 @@ class RaftGroup:
             rules: Production keeps the default; tests show what a rule prevents.
         """
         self._schedule = Schedule(
-            ports.timers, turn_s=settings.turn_ms / 1000, turn=self._turn, due=self._due
+            ports.timers, turn_s=settings.turn_ms / 1000, due=self._due, failed=self._fail
         )
         self._replica = Replica(
             identity,
@@ -66,7 +66,6 @@ class RaftGroup:
         self._paused = False
         self._idle: Callable[[BaseException | None], None] | None = None
         self._leader: Leader
-        self._take_turn: Callable[[], None]
 
     # Life.
 
@@ -83,8 +82,8 @@ class RaftGroup:
         library.use_clock(replica.now)
         replica.load()
         turn = Turn(replica, on_failed=self._fail, on_idle=self._flush_ended)
-        self._leader, self._take_turn = turn.leader, turn.take
-        self._schedule.start()
+        self._leader = turn.leader
+        self._schedule.start(turn.take)
         self._paused = False
         replica.elections.start(replica.now())
         replica.events.on_members()
@@ -208,8 +207,10 @@ class RaftGroup:
         While the source has to wait, this schedules no turn: the one that ends the wait is due
         anyway.
         """
-        schedule = self._schedule
-        if schedule.running and self._leader.is_full():
+        schedule, replica = self._schedule, self._replica
+        if schedule.running and (
+            replica.journal.last - replica.applier.index >= replica.settings.entries_in_flight_max
+        ):
             schedule.queued = True
         else:
             schedule.want()
@@ -329,12 +330,6 @@ class RaftGroup:
         return describe(self._replica, running=self._schedule.running, ready=self._leader.ready)
 
     # Turns, and how they end.
-
-    def _turn(self) -> None:
-        try:
-            self._take_turn()
-        except Exception as error:  # noqa: BLE001 - whatever it is, this replica must not go on
-            self._fail(error)
 
     def _due(self) -> float:
         replica = self._replica

@@ -28,8 +28,8 @@ class LoopTimers:
         self._loop = loop
         self.now: Callable[[], float] = loop.time
         shared = LoopPass.of(loop)
-        self.call_soon: Callable[[Callable[[], None]], Handle] = shared.soon
-        self.call_last: Callable[[Callable[[], None]], Handle] = shared.last
+        self.call_soon = shared.soon
+        self.call_last = shared.last
 
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Handle:
         """Run `call` on the loop after `delay_s` seconds."""

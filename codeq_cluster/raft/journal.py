@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Membership
@@ -27,8 +28,8 @@ from codeq_cluster.raft.journal_rows import (
     decode_row,
     decode_vote,
     encode_members,
-    encode_row,
     encode_vote,
+    entry_row,
     key_of,
     named_at,
 )
@@ -75,6 +76,8 @@ class Journal:
         voted_for: The node that has this node's vote in `term`.
         log_bytes: Size of all entries kept, without row overhead.
         memberships: The group's members at every entry kept.
+        promising: A change waits for a flush.
+        trimmed_to: Trimmed rows before this entry wait to be deleted; None for none.
     """
 
     def __init__(
@@ -103,9 +106,10 @@ class Journal:
         self.voted_for: str | None = None
         self._oldest: Entry | None = None
         self._newest: Entry | None = None
-        self._unflushed_from: int | None = None
+        self._unflushed: list[Entry] = []
         self._delete_from: int | None = None
-        self._trimmed_to: int | None = None
+        self.trimmed_to: int | None = None
+        self.promising = False
         self._vote_dirty = False
         self._base_dirty = False
         self._base_moved = False
@@ -132,7 +136,6 @@ class Journal:
             self.term, self.voted_for = decode_vote(vote)
         base = self._store.get(MEMBERS_AT_FIRST)
         self.memberships.begin(*named_at(base, bootstrap))
-        self._base_dirty = base is None and bootstrap is not None
         start = LOG
         while rows := self._store.scan(start, LOG_END, limit=LOAD_ROWS, bytes_max=LOAD_BYTES):
             for key, value in rows:
@@ -147,13 +150,15 @@ class Journal:
         else:
             self.flushed_last = self.last
             self._check_loaded(applied=applied, voted=vote is not None)
+        self._base_dirty = base is None and bootstrap is not None
+        self.promising = self._base_dirty or bool(self._unflushed)
         self.commit = max(applied, min(committed, self.last))
 
     def bootstrap(self, membership: Membership) -> None:
         """Bootstrap the group with these members; only while it has none."""
         assert not self.memberships.newest[1].members, "a group is bootstrapped once"
         self.memberships.begin(FIRST_INDEX, membership)
-        self._base_dirty = True
+        self._base_dirty = self.promising = True
 
     def name_members(self, membership: Membership) -> None:
         """Append an entry of the current term that names the group's members."""
@@ -168,7 +173,7 @@ class Journal:
             raise DataDirectoryRefused(
                 f"log entry {key.hex()} is damaged ({damage}); restore this node from its peers"
             ) from damage
-        self._unflushed_from = None
+        self._unflushed.clear()
         self._cache.evict(index)
 
     def _check_follows(self, index: int, term: int) -> None:
@@ -264,14 +269,14 @@ class Journal:
             raise SafetyViolated(
                 f"entry {index} of term {term} after entry {self.last} of term {self.last_term}"
             )
-        if self._unflushed_from is None:
-            self._unflushed_from = index
         if command[:1] == MEMBERS:
             self.memberships.append(index, command[1:])
         entry = (command, index, term)
         if self._newest is None:
             self._oldest = entry
         self._newest = entry
+        self._unflushed.append(entry)
+        self.promising = True
         self.last = index
         if term != self.last_term or not self._run_terms:
             self._run_starts.append(index)
@@ -312,8 +317,9 @@ class Journal:
                 start if self._delete_from is None else min(self._delete_from, start)
             )
             self.flushed_last = start - 1
-        if self._unflushed_from is not None and self._unflushed_from >= start:
-            self._unflushed_from = None
+            self.promising = True
+        while self._unflushed and self._unflushed[-1][1] >= start:
+            self._unflushed.pop()
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802 - the library's name
         """Remember the commit index in memory only; a restart begins with the applied index."""
@@ -337,7 +343,7 @@ class Journal:
             raise SafetyViolated(f"a second vote in term {term}")
         self.term = term
         self.voted_for = voted_for
-        self._vote_dirty = True
+        self._vote_dirty = self.promising = True
 
     def getCurrentTerm(self) -> int:  # noqa: N802 - the library's name
         """Return the current term."""
@@ -378,7 +384,7 @@ class Journal:
         run = bisect_right(self._run_starts, floor) - 1
         del self._run_starts[:run]
         del self._run_terms[:run]
-        self._trimmed_to = floor
+        self.trimmed_to = floor
         moved = self.memberships.trim(floor)
         # A `members` row that is not on disk yet is written together with the range delete, in its
         # newest version.
@@ -397,33 +403,18 @@ class Journal:
             index += 1
         return index
 
-    @property
-    def promising(self) -> bool:
-        """Return whether a change waits for a flush."""
-        return (
-            self._unflushed_from is not None
-            or self._vote_dirty
-            or self._base_dirty
-            or self._delete_from is not None
-        )
-
-    @property
-    def trimmed(self) -> bool:
-        """Return whether there are trimmed rows to delete."""
-        return self._trimmed_to is not None
-
     def forget(self) -> Forgotten:
         """Return the rows to delete and replace; they need not reach the disk soon."""
-        assert self._trimmed_to is not None, "nothing was trimmed"
+        assert self.trimmed_to is not None, "nothing was trimmed"
         forgotten = Forgotten(
-            delete_ranges=[(LOG, key_of(self._trimmed_to))],
+            delete_ranges=[(LOG, key_of(self.trimmed_to))],
             # Written only together with the range delete: until then a start finds the same
             # members in the log's own rows.
             puts=[(MEMBERS_AT_FIRST, encode_members(*self.memberships.base))]
             if self._base_moved
             else [],
         )
-        self._trimmed_to = None
+        self.trimmed_to = None
         self._base_moved = False
         return forgotten
 
@@ -433,10 +424,7 @@ class Journal:
         The log must not change until `flushed` is called.
         """
         assert self._in_flight is None, "one flush at a time"
-        puts = [
-            (key_of(index), encode_row(*self._cache[index]))
-            for index in range(self._unflushed_from or self.last + 1, self.last + 1)
-        ]
+        puts = list(starmap(entry_row, self._unflushed))
         if self._vote_dirty:
             puts.append((VOTE, encode_vote(self.term, self.voted_for)))
         if self._base_dirty:
@@ -454,7 +442,8 @@ class Journal:
         assert flush.last == self.last, "the log changed under its flush"
         self._in_flight = None
         self.flushed_last = flush.last
-        self._unflushed_from = None
+        self._unflushed.clear()
+        self.promising = False
         self._vote_dirty = False
         self._base_dirty = False
         self._delete_from = None

@@ -64,7 +64,7 @@ def rows_after_snapshot(
         members: The row with the members at that entry, from `members_row` or `stored_place`.
             Empty when the reader of the log supplies them.
     """
-    log = kept or [(key_of(index), encode_row(NO_OP, index, term))]
+    log = kept or [entry_row(NO_OP, index, term)]
     beside = [(VOTE, encode_vote(vote_term, voted_for))]
     if members:
         beside.append((MEMBERS_AT_FIRST, members))
@@ -176,9 +176,10 @@ def key_of(index: int) -> bytes:
     return LOG + _INDEX.pack(index)
 
 
-def encode_row(command: bytes, index: int, term: int) -> bytes:
+def entry_row(command: bytes, index: int, term: int) -> tuple[bytes, bytes]:
     """Return an entry's row."""
-    return _HEAD.pack(_VERSION, _row_crc(command, index, term), term) + command
+    head = _HEAD.pack(_VERSION, _row_crc(command, index, term), term)
+    return LOG + _INDEX.pack(index), head + command
 
 
 def _row_crc(command: bytes, index: int, term: int) -> int:

@@ -65,20 +65,22 @@ class Leader:
             replica.ports.source.lead(term)
             # The source may be asked from now on; without another turn, nobody would.
             self._again()
-        engine.replicate()
-        self.announcer.announce()
+        if replica.voters.peers:
+            engine.replicate()
+            self.announcer.announce()
         if reads.open:
             if settled:
                 reads.release(applied)
             if reads.wanted and self._term == term:
                 self._again()
-        self.transfer.proceed()
+        if self.transfer.peer is not None or replica.voters.prefers_another:
+            self.transfer.proceed()
         if replica.voters.learners:
             self._promote()
         if settled:
             # While states are in doubt, the next leader needs the log to prove which state is
             # right.
-            self.trimmer.trim(replica.machine.stored_index)
+            self.trimmer.trim()
 
     def begin_round(self) -> None:
         """Start the quorum round that reads wait for, if any do."""
@@ -115,7 +117,7 @@ class Leader:
             and not (replica.divergence.differs and replica.divergence.open)
             and not replica.voters.learners
             and self.transfer.peer is None
-            and replica.voters.preferred in (None, replica.node_id)
+            and not replica.voters.prefers_another
         )
 
     def out_of_reach(self, peer: str) -> bool:
@@ -125,12 +127,6 @@ class Leader:
         return self._replica.followers.out_of_reach(peer, since=lately)
 
     # Proposals.
-
-    def is_full(self) -> bool:
-        """Return whether so many entries are on their way that the source must wait."""
-        replica = self._replica
-        in_flight = replica.journal.last - replica.applier.index
-        return in_flight >= replica.settings.entries_in_flight_max
 
     def propose(self) -> None:
         """Append the membership that is wanted, and the source's entries while there is room.
@@ -199,14 +195,11 @@ class LogTrimmer:
         if self._replica.rules.hold_for_snapshots:
             self._held_until = self._replica.now() + _HOLD_S
 
-    def trim(self, stored: int) -> None:
+    def trim(self) -> None:
         """Trim what every member holds, but for a reserve that slow readers of the log may need.
 
         A log beyond its bounds is trimmed regardless; a member that lacks the trimmed entries gets
         a snapshot.
-
-        Args:
-            stored: The last entry that a restart would find in the state without the log.
         """
         replica, journal, settings = self._replica, self._replica.journal, self._replica.settings
         entries_max, bytes_max = settings.log_entries_max, settings.log_bytes_max
@@ -217,6 +210,8 @@ class LogTrimmer:
         if not exceeds and entries <= settings.keep_entries:
             replica.floor = journal.first
             return
+        # The last entry that a restart would find in the state without the log.
+        stored = replica.machine.stored_index
         matched = replica.engine.least_match
         floor = stored if matched is None else matched
         if exceeds:

@@ -33,7 +33,7 @@ class PreferredPeer:
 
     def __init__(self) -> None:
         self._caught_up_since: float | None = None
-        self._peer: str | None = None
+        self._named: object = None
         self._wait_s = _CAUGHT_UP_S
         self._given_at = float("-inf")
 
@@ -41,10 +41,16 @@ class PreferredPeer:
         """Begin the wait again."""
         self._caught_up_since = None
 
-    def due(self, peer: str, *, caught_up: bool, now: float) -> bool:
-        """Return whether the preferred peer has been connected and caught up for long enough."""
-        if peer != self._peer:
-            self._peer, self._caught_up_since = peer, None
+    def due(self, named: object, *, caught_up: bool, now: float) -> bool:
+        """Return whether the preferred peer has been connected and caught up for long enough.
+
+        Args:
+            named: Stands for the peer, and for the membership that prefers it.
+            caught_up: Whether it could lead within moments.
+            now: Monotonic seconds.
+        """
+        if named != self._named:
+            self._named, self._caught_up_since = named, None
         if not caught_up:
             self._caught_up_since = None
             return False
@@ -138,18 +144,18 @@ class LeadershipTransfer:
         self._preferred.restart()
 
     def proceed(self) -> None:
-        """Begin a transfer to the preferred peer if one is due, and ask the peer or give it up."""
-        replica, preferred = self._replica, self._replica.voters.preferred or self._replica.node_id
-        if self.peer is None and preferred == replica.node_id:
-            self._preferred.restart()
-            return
+        """Begin a transfer to the preferred peer if one is due, and ask the peer or give it up.
+
+        Called while a transfer is under way or another node is preferred.
+        """
+        replica, voters = self._replica, self._replica.voters
         now = replica.now()
-        if self.peer is not None and not replica.voters.votes(self.peer):
+        if self.peer is not None and not voters.votes(self.peer):
             self.end()  # The peer was removed, or lost its data, during the transfer.
-        if self.peer is None:
-            due = self._preferred.due(preferred, caught_up=self._able(preferred), now=now)
-            if preferred != replica.node_id and due:
-                self._start(preferred, now)
+        if self.peer is None and voters.preferred is not None and voters.prefers_another:
+            named, able = (voters.index, voters.preferred), self._able(voters.preferred)
+            if self._preferred.due(named, caught_up=able, now=now):
+                self._start(voters.preferred, now)
         if self.peer is None:
             return
         last = replica.journal.last

@@ -90,6 +90,7 @@ class Voters:
         majority: The number of voters that decide.
         preferred: The voter that should lead when it can; None before the group is
             bootstrapped.
+        prefers_another: Another node should lead when it can.
         rank: Place of this node among the voters, counted from the preferred one.
     """
 
@@ -113,6 +114,7 @@ class Voters:
         self.voting = me is not None and me.voter and me.data in (0, self._own_data)
         self.majority = len(self.voters) // 2 + 1
         self.preferred = self.voters[self._shard % len(self.voters)] if self.voters else None
+        self.prefers_another = self.preferred not in (None, self._node_id)
         self.rank = 0
         if self.voting and self.preferred is not None:
             places = self.voters.index(self._node_id) - self.voters.index(self.preferred)

@@ -28,7 +28,7 @@ class Timers(Protocol):
     def call_later(self, delay_s: float, call: Callable[[], None]) -> Handle:
         """Run `call` on the loop after `delay_s` seconds."""
 
-    def call_soon(self, call: Callable[[], None]) -> Handle:
+    def call_soon(self, call: Callable[[], None]) -> object:
         """Run `call` on the loop's next pass."""
 
 

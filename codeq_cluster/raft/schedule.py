@@ -16,8 +16,8 @@ class Schedule:
     Args:
         timers: Time and the loop.
         turn_s: Seconds from one turn to the next while operations wait.
-        turn: Takes one turn.
         due: Returns when the next turn is due at the latest, in monotonic seconds.
+        failed: Called with the error of a turn that failed.
 
     Attributes:
         running: Turns are taken: the group has been started and is not paused.
@@ -31,31 +31,32 @@ class Schedule:
         timers: Timers,
         *,
         turn_s: float,
-        turn: Callable[[], None],
         due: Callable[[], float],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._timers = timers
         self._turn_s = turn_s
-        self._turn = turn
+        self._turn: Callable[[], None]
         self._due = due
+        self._failed = failed
         self._turned_at = float("-inf")
-        self._soon: Handle | None = None
+        self._is_due = False  # A turn has been asked of the loop.
         self._timer: Handle | None = None
         self._timer_at = float("inf")
         self.running = self.flushing = self.wanted = self.queued = False
 
-    def start(self) -> None:
+    def start(self, turn: Callable[[], None]) -> None:
         """Take turns from now on; the store has just been read, so no flush is under way."""
+        self._turn = turn
         self.running = True
         self.flushing = self.wanted = False
 
     def stop(self) -> None:
         """Take no more turns."""
         self.running = False
-        for handle in (self._soon, self._timer):
-            if handle is not None:
-                handle.cancel()
-        self._soon = self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def want(self) -> None:
         """Take a turn soon."""
@@ -63,14 +64,15 @@ class Schedule:
             return
         if self.flushing:
             self.wanted = True
-        elif self._soon is None:
+        elif not self._is_due:
+            self._is_due = True
             # Space turns apart under load, so that each entry carries more operations. Without
             # load, a turn starts at once.
             left_s = self._turned_at + self._turn_s - self._timers.now() if self.queued else 0.0
             if left_s > 0:
-                self._soon = self._timers.call_later(left_s, self._begin)
+                self._timers.call_later(left_s, self._begin)
             else:
-                self._soon = self._timers.call_soon(self._begin)
+                self._timers.call_soon(self._begin)
 
     def want_another(self) -> None:
         """Take another turn after the present one."""
@@ -86,7 +88,7 @@ class Schedule:
         self._timer = self._timers.call_later(max(0.0, due - self._timers.now()), self._fired)
 
     def _begin(self) -> None:
-        self._soon = None
+        self._is_due = False
         if not self.running:
             return
         if self.flushing:
@@ -94,7 +96,10 @@ class Schedule:
             return
         self._turned_at = self._timers.now()
         self.wanted = self.queued = False
-        self._turn()
+        try:
+            self._turn()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this replica must not go on
+            self._failed(error)
 
     def _fired(self) -> None:
         self._timer = None

@@ -48,25 +48,28 @@ class Turn:
 
     def take(self) -> None:
         """Take one turn."""
-        replica, engine, links = self._replica, self._replica.engine, self._replica.links
+        replica, engine, divergence = self._replica, self._replica.engine, self._replica.divergence
         if replica.wanted_members is not None:
             replica.bootstrap()
         waiting, memberships = replica.inbox.waiting, replica.journal.memberships
+        leads, hears = engine.leads, bool(waiting)
         for _ in range(min(len(waiting), _MESSAGES_A_TURN)):
             self._guard.handle(*replica.inbox.get())
             if memberships.newest is not replica.named_members:
                 replica.follow_members()
-        if replica.behind or replica.divergence.wrong_at:
-            self._report()
-        if links.refused and engine.leads and not links.leave_a_majority(replica.voters):
-            engine.step_down()
-        if replica.divergence.differs or self.leader.doubted.deadline < _NEVER:
-            self.leader.doubted.give_up()
-        self._known_leader.note()
+        if (
+            replica.behind
+            or divergence.wrong_at
+            or divergence.differs
+            or replica.links.refused
+            or self.leader.doubted.deadline < _NEVER
+        ):
+            self._face_trouble()
+        if hears or engine.leads is not leads:
+            self._known_leader.note()
         self._tick()
         if memberships.newest is not replica.named_members:
             replica.follow_members()
-        self._known_leader.note()
         if replica.changes.index is not None:
             replica.changes.settle(replica.applier.index)
         if engine.leads:
@@ -75,22 +78,25 @@ class Turn:
             self._follow()
         self._write()
 
-    def _report(self) -> None:
-        """Call who can bring this replica a snapshot, if its leader says that it needs one."""
-        replica = self._replica
+    def _face_trouble(self) -> None:
+        """Report that this replica needs a snapshot; stop leading without a majority."""
+        replica, engine, links = self._replica, self._replica.engine, self._replica.links
         if replica.behind:
             replica.behind = False
             replica.events.on_behind()
         if replica.divergence.wrong_at:
             replica.events.on_diverged(replica.divergence.wrong_at)
+        if links.refused and engine.leads and not links.leave_a_majority(replica.voters):
+            engine.step_down()
+        self.leader.doubted.give_up()
 
     def _tick(self) -> None:
         """Start an election that is due; else commit, apply and propose."""
         replica, engine, campaign = self._replica, self._replica.engine, self._replica.campaign
-        now = replica.now()
-        if not engine.leads and now >= replica.elections.deadline:
+        now, leads = replica.now(), engine.leads
+        if not leads and now >= replica.elections.deadline:
             self._known_leader.seek(now)
-        starts = campaign.wanted and not engine.leads
+        starts = campaign.wanted and not leads
         if replica.read_index.open:
             self.leader.begin_round()
         if starts:
@@ -105,6 +111,8 @@ class Turn:
                 engine.heartbeat()
             self.leader.propose()
         campaign.wanted = campaign.transferred = False
+        if starts or engine.leads is not leads:
+            self._known_leader.note()
 
     def _follow(self) -> None:
         """Trim what the leader says may go; a read needs a leader."""
@@ -118,7 +126,7 @@ class Turn:
     def _write(self) -> None:
         """Hand over what has to be on disk before promises leave, if anything has."""
         replica, journal, writer = self._replica, self._replica.journal, self._replica.ports.writer
-        if journal.trimmed:
+        if journal.trimmed_to is not None:
             forgotten = journal.forget()
             writer.forget(forgotten.delete_ranges, forgotten.puts)
         if journal.promising:
@@ -158,4 +166,5 @@ class Turn:
             or (alone and replica.voters.voters == (replica.node_id,))
         ):
             schedule.want()
-        schedule.arm(self.leader.due if engine.leads else replica.elections.deadline)
+        else:
+            schedule.arm(self.leader.due if engine.leads else replica.elections.deadline)

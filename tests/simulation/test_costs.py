@@ -52,7 +52,7 @@ class Costs:
         brokers.network.observers.append(self._sent)
         for node_id, node in brokers.nodes.items():
             [group], [database] = node.groups, node.databases
-            self._count(group, "_take_turn", "turns", node_id)
+            self._count(group._schedule, "_turn", "turns", node_id)
             self._count(database, "write", "spills", node_id)
             self._count(node.syncs, "run", "syncs", node_id)
             self._count(node.executor, "run", "jobs of the disk thread", node_id)

@@ -38,17 +38,6 @@ async def test_a_call_that_asks_for_another_waits_a_pass() -> None:
     assert ["between", "second", "last but one"] == order
 
 
-async def test_a_call_that_was_cancelled_is_not_made() -> None:
-    """A group that stops in the same pass takes no turn."""
-    shared, order = LoopPass.of(asyncio.get_running_loop()), list[str]()
-    later = shared.soon(partial(order.append, "cancelled"))
-    shared.soon(partial(order.append, "made"))
-    later.cancel()
-    await asyncio.sleep(0)
-
-    assert ["made"] == order
-
-
 async def test_a_call_that_fails_is_reported_and_the_others_follow() -> None:
     """The loop reports one group's error as if each call had a pass of its own."""
     loop = asyncio.get_running_loop()

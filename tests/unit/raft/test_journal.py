@@ -26,7 +26,7 @@ def opened(disk: SimDisk, *, applied: int = 1, cache_bytes_max: int = 10_000) ->
 
 
 def flush(journal: Journal, disk: SimDisk) -> None:
-    if journal.trimmed:
+    if journal.trimmed_to is not None:
         forgotten = journal.forget()
         disk.write(forgotten.puts, delete_ranges=forgotten.delete_ranges, sync=False)
     write = journal.flush()
@@ -237,7 +237,7 @@ def test_trimming_waits_until_it_is_worth_it() -> None:
     journal.trim(20)
 
     assert 1 == journal.first
-    assert not journal.trimmed
+    assert journal.trimmed_to is None
 
 
 @given(st.data())

@@ -28,7 +28,7 @@ def journal(disk: SimDisk, *, applied: int = 1) -> Journal:
 
 
 def flushed(made: Journal, disk: SimDisk) -> None:
-    if made.trimmed:
+    if made.trimmed_to is not None:
         forgotten = made.forget()
         disk.write(forgotten.puts, delete_ranges=forgotten.delete_ranges, sync=True)
     if made.promising:

@@ -20,12 +20,14 @@ class Turns:
         self._start = self.clock.now
         self.due = float("inf")
         self.began: list[float] = []
+        self.failures: list[BaseException] = []
         self.schedule = Schedule(
-            SimTimers(self.clock), turn_s=TURN_S, turn=self._turn, due=lambda: self.due
+            SimTimers(self.clock), turn_s=TURN_S, due=lambda: self.due, failed=self.failures.append
         )
-        self.schedule.start()
+        self.schedule.start(self.turn)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Note when a turn began."""
         self.began.append(round(self.clock.now - self._start, 6))
 
     def run(self, seconds: float) -> None:
@@ -131,3 +133,31 @@ def test_a_stopped_schedule_takes_no_turn() -> None:
     turns.run(1.0)
 
     assert not turns.began
+
+
+def test_a_schedule_that_starts_again_takes_one_turn() -> None:
+    """A turn asked for before the stop is the next one after it."""
+    turns = Turns()
+    turns.schedule.want()
+
+    turns.schedule.stop()
+    turns.schedule.start(turns.turn)
+    turns.schedule.want()
+    turns.run(1.0)
+
+    assert [0.0] == turns.began
+
+
+def test_a_turn_that_fails_is_reported() -> None:
+    """The loop must not swallow the error: no other turn may follow."""
+    turns = Turns()
+    error = OSError("no disk")
+
+    def fail() -> None:
+        raise error
+
+    turns.schedule.start(fail)
+    turns.schedule.want()
+    turns.run(1.0)
+
+    assert [error] == turns.failures
