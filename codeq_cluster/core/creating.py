@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from codeq_cluster.core.budget import NO_BUDGET, Budget
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.handling import Handling, of_new_task
 from codeq_cluster.core.items import Topic
@@ -62,11 +63,15 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
             keyed = view.task(row.task_id)
             assert keyed is not None  # A key's row is deleted with its task.
             return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
-    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    queue, budget = operation.command.lower(), rules.budget_of(operation.tenant)
+    topic = view.policy(operation.tenant, queue).topic
     refusal = (
         (topic is not None and _outside_tiers(topic, operation))
-        or _over_budget(view, operation, rules)
-        or _one_queue_too_many(view, operation, rules)
+        or (budget != NO_BUDGET and _over_budget(view, operation, budget))
+        or (
+            not view.has_queue(operation.tenant, queue)
+            and _one_queue_too_many(view, operation, rules)
+        )
     )
     if refusal:
         return Decision(refusal)
@@ -104,9 +109,8 @@ def _outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
     return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
 
 
-def _over_budget(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
+def _over_budget(view: View, operation: Create, budget: Budget) -> Rejected | None:
     """Return the refusal that names the tenant's budget a new task would exceed, or None."""
-    budget = rules.budget_of(operation.tenant)
     if not budget.binds_creates:
         return None
     usage = view.usage(operation.tenant)
@@ -119,11 +123,8 @@ def _over_budget(view: View, operation: Create, rules: LifetimeRules) -> Rejecte
 
 
 def _one_queue_too_many(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
-    """Return the refusal that names the bound on queues, or None if there is room for this one."""
-    tenant = operation.tenant
-    if view.has_queue(tenant, operation.command.lower()):
-        return None
-    if rules.allows_another_queue(view.most_queues(tenant)):
+    """Return the refusal that names the bound on queues, or None if there is room for a new one."""
+    if rules.allows_another_queue(view.most_queues(operation.tenant)):
         return None
     return Rejected(Rejection.TOO_MANY, str(rules.queues_max))
 

@@ -36,9 +36,13 @@ def with_shard(text: str, *, shards: int, wanted: int) -> str:
     head, drawn = text[:-4], int(text[-4:], 16)
     mask = _needed(shards)
     state = _hashed(_FNV_OFFSET, head, mask)
+    prime = _FNV_PRIME & mask
     for number in range(drawn, drawn + 2**16):
         ending = f"{number & 0xFFFF:04x}"
-        if _hashed(state, ending, mask) % shards == wanted:
+        hashed = state
+        for byte in ending.encode():
+            hashed = ((hashed ^ byte) * prime) & mask
+        if hashed % shards == wanted:
             return head + ending
     raise AssertionError(f"no ending of {head} is on {wanted}")
 

@@ -7,6 +7,9 @@ thirty. Tasks share an entry only if they reach one leader at the same time.
 
 from __future__ import annotations
 
+from itertools import compress
+from operator import attrgetter
+
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.core.creating import Create
 
@@ -29,6 +32,7 @@ WINDOW_MS = 125
 CARRIED_BYTES_MAX = 16 * 1024
 # Tasks in a row that go to one of the shards this node leads.
 TOGETHER = 64
+_LEADS = attrgetter("leads")
 
 
 class Placement:
@@ -68,29 +72,29 @@ class Placement:
         count = len(replicas)
         if count == 1:
             return 0
-        queue = item.command.lower()
+        queue, turn = item.command.lower(), self._placed // TOGETHER
+        led = list(compress(range(count), map(_LEADS, replicas)))
+        meet = MEET_MIN <= max(self._most, self._most_before) <= MEET_MAX
+        if not meet or len(item.payload) > CARRIED_BYTES_MAX:
+            if not led:
+                return None
+            chosen = led[turn % len(led)]
+            if replicas[chosen].ready(tenant, queue) <= AHEAD_MAX:
+                return chosen  # It is not longer than any other queue by more.
+            meet = False
         ready = [replica.ready(tenant, queue) for replica in replicas]
         shortest = min(ready)
-        if self._meets(item):
+        if meet:
             open_to_all = [
                 replica.leader is not None and waiting <= shortest + MET_AHEAD_MAX
                 for replica, waiting in zip(replicas, ready, strict=True)
             ]
             if any(open_to_all):
-                turn = self._clock.wall_ms() // SLOT_MS
+                slot = self._clock.wall_ms() // SLOT_MS
                 return next(
                     shard
-                    for shard in ((turn + step) % count for step in range(count))
+                    for shard in ((slot + step) % count for step in range(count))
                     if open_to_all[shard]
                 )
-        led = [
-            shard
-            for shard, replica in enumerate(replicas)
-            if replica.leads and ready[shard] <= shortest + AHEAD_MAX
-        ]
-        return led[self._placed // TOGETHER % len(led)] if led else None
-
-    def _meets(self, item: Create) -> bool:
-        """Return whether a task goes to the shard that the other nodes use now."""
-        busy = MEET_MIN <= max(self._most, self._most_before) <= MEET_MAX
-        return busy and len(item.payload) <= CARRIED_BYTES_MAX
+        led = [shard for shard in led if ready[shard] <= shortest + AHEAD_MAX]
+        return led[turn % len(led)] if led else None
