@@ -12,6 +12,7 @@ group can read that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -64,8 +65,15 @@ def encode(entry: Entry, *, level: int) -> bytes:
         entry: The batch.
         level: In use in the group.
     """
+    head, pack = _newest(level)
+    return head + pack(entry)
+
+
+@lru_cache
+def _newest(level: int) -> tuple[bytes, Callable[[Entry], bytes]]:
+    """Return the newest version of a level, as a byte, and its writer."""
     version = max(version for version, form in _FORMS.items() if form.level <= level)
-    return bytes((version,)) + _FORMS[version].encode(entry)
+    return bytes((version,)), _FORMS[version].encode
 
 
 def decode(payload: bytes) -> Entry:

@@ -123,7 +123,7 @@ _FAMILIES = {
     b"me": (META_PREFIX, Family.META),
 }
 # Results, counters, items and outbox jobs: nobody follows the other rows of a task.
-_FOLLOWED = frozenset((b"re", b"st", b"it", b"ou"))
+_FOLLOWED = {code: _FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou")}
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
 _TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
@@ -144,6 +144,7 @@ def queue_name(command: str) -> str:
     return command.lower()
 
 
+@lru_cache(_SEGMENTS_CACHED)
 def task(task_id: str) -> bytes:
     """Return the key of the task's record."""
     return TASK_PREFIX + _segment(task_id)
@@ -286,9 +287,18 @@ def is_task_index(key: bytes) -> bool:
     return key[_CODE] in _TASK_INDEXES
 
 
-def followed(rows: Mapping[bytes, bytes | None]) -> dict[bytes, bytes | None]:
-    """Return those rows of an entry that others wait for, count or act on."""
-    return {key: value for key, value in rows.items() if key[_CODE] in _FOLLOWED}
+def followed(
+    rows: Mapping[bytes, bytes | None],
+) -> tuple[dict[bytes, bytes | None], set[Family]]:
+    """Return those rows of an entry that others wait for, count or act on, and their families."""
+    found: dict[bytes, bytes | None] = {}
+    families: set[Family] = set()
+    for key in rows:
+        family = _FOLLOWED.get(key[_CODE])
+        if family is not None:
+            found[key] = rows[key]
+            families.add(family)
+    return found, families
 
 
 def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[str, str], bytes]]:

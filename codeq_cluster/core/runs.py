@@ -7,7 +7,7 @@ advance between them, and the counters of a queue are added up once for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from codeq_cluster.core.creating import Create
 from codeq_cluster.core.operations import Operation, Submit
@@ -19,8 +19,8 @@ CHARS_MAX = 2**18
 _Touched = set[str | tuple[str, str]]
 
 
-def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterable[Sequence[Operation]]:
-    """Return the operations in order, in runs that are as long as possible.
+def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequence[Operation]]:
+    """Yield the operations in order, in runs that are as long as possible.
 
     A create reads its task, the task that has its idempotency key and, under a budget, what the
     tenant uses. A submit reads its task, and the delivery and the sweeps that are named after it.
@@ -28,10 +28,6 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterable[Sequ
     submits if their tasks differ. A create after a submit may have the key of the submit's task.
     Any other operation is a run of its own.
     """
-    return (operations,) if len(operations) == 1 else _runs(operations, rules)
-
-
-def _runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequence[Operation]]:
     run: list[Operation] = []
     touched: _Touched = set()
     chars = 0

@@ -12,6 +12,7 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.from_settings import limits_of, rules_of
 from codeq_cluster.broker.engine.state import EngineSetup
 from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.node.base import NodeBase
@@ -114,7 +115,7 @@ class Replicas:
                 )
             # The catalogue first: woken callers rely on it.
             engine.on_rows(catalogue.rows)
-            engine.on_rows(waiters.rows)
+            engine.on_rows(waiters.rows, Family.STATS, Family.RESULT)
             engine.on_reload(catalogue.reload)
             engine.on_reload(waiters.all)
             engine.on_leader(partial(base.metrics.leader_changes.inc, shard))

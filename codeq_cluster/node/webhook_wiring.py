@@ -7,6 +7,7 @@ from functools import partial
 from codeq_cluster.artifacts.garbage_collection import AT_ONCE, GarbageCollection
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Operation
@@ -83,7 +84,7 @@ class WebhookWiring:
                 background=background,
                 failed=partial(self._metrics.item_failures.inc, Loop.OUTBOX),
             )
-            engine.on_rows(outbox_jobs.rows)
+            engine.on_rows(outbox_jobs.rows, Family.ERRAND)
             engine.on_reload(outbox_jobs.reload)
             engine.on_leader(outbox_jobs.look_soon)
             outbox_jobs.look_soon()
@@ -106,7 +107,7 @@ class WebhookWiring:
         )
         self._stack.callback(notices.stop)
         for shard, engine in enumerate(self._engines):
-            engine.on_rows(notices.rows)
+            engine.on_rows(notices.rows, Family.STATS, Family.ITEM)
             engine.on_reload(notices.reload)
             engine.on_leader(partial(notices.led, shard))
             notices.led(shard)

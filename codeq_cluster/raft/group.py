@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import ReleaseTooOld, StorageFailed
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.raft import library
 from codeq_cluster.raft.journal_rows import Rows, rows_after_snapshot, rows_from
 from codeq_cluster.raft.leader import Leader
@@ -28,7 +29,17 @@ class RaftGroup:
     Single-threaded: every method is called on the loop, and every port calls back on it. It takes
     turns between `start` and `stop`, but not between `pause` and `resume`: then its store may be
     exchanged, and every part that knows the log's content is made again.
+
+    Attributes:
+        running: The group takes turns: it has been started and is not paused.
+        membership: The group's members, as far as this node's log says.
+        level: The newest format version that entries after this log's last one may use. A node that
+            has the last entry also has the one that raised the version, so it knows it.
     """
+
+    running: bool = forwarded("_schedule.running")
+    membership: Membership = forwarded("_replica.voters.membership")
+    level: int = forwarded("_replica.voters.membership.level")
 
     def __init__(
         self,
@@ -93,11 +104,6 @@ class RaftGroup:
         """Stop for good: no callback follows, not even for a flush under way."""
         self._schedule.stop()
         self._idle = None
-
-    @property
-    def running(self) -> bool:
-        """Return whether the group takes turns: it has been started and is not paused."""
-        return self._schedule.running
 
     def pause(self, idle: Callable[[BaseException | None], None]) -> None:
         """Take no more turns, so that the store can be exchanged under the group.
@@ -281,23 +287,10 @@ class RaftGroup:
     # Members.
 
     @property
-    def membership(self) -> Membership:
-        """Return the group's members, as far as this node's log says."""
-        return self._replica.voters.membership
-
-    @property
     def changing(self) -> bool:
         """Return whether the newest membership is, as far as is known here, still uncommitted."""
         replica = self._replica
         return replica.voters.index > replica.applier.index
-
-    @property
-    def level(self) -> int:
-        """Return the newest format version that entries after this log's last one may use.
-
-        A node that has the last entry also has the one that raised the version, so it knows it.
-        """
-        return self._replica.voters.membership.level
 
     def bootstrap(self, membership: Membership) -> None:
         """Bootstrap the group with these members, unless it has members already."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
-from typing import Protocol, TypeVar, cast
+from typing import Protocol
 
 from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
 
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.journal_rows import Entry
 from codeq_cluster.raft.library import Carrier, Member, NoPoller, configuration, use_clock
@@ -47,14 +47,6 @@ class SendAppend(Protocol):
         """Send the entries from `start` on; none for a heartbeat."""
 
 
-_T = TypeVar("_T")
-
-
-def _view(_kind: type[_T], name: str) -> _T:
-    """Return a read-only view of an attribute of the library, which costs no Python call."""
-    return cast("_T", property(attrgetter(f"_SyncObj__{name}")))
-
-
 class SafeSyncObj(SyncObj):
     """One member's Raft state.
 
@@ -67,11 +59,11 @@ class SafeSyncObj(SyncObj):
         leader_node: Stands for the leader; the same object for as long as it leads.
     """
 
-    term = _view(int, "raftCurrentTerm")
-    commit_index = _view(int, "raftCommitIndex")
-    heartbeat_due = _view(float, "newAppendEntriesTime")
-    ready_index = _view(int, "noopIDx")
-    leader_node = _view(object, "raftLeader")
+    term: int = forwarded("_SyncObj__raftCurrentTerm")
+    commit_index: int = forwarded("_SyncObj__raftCommitIndex")
+    heartbeat_due: float = forwarded("_SyncObj__newAppendEntriesTime")
+    ready_index: int = forwarded("_SyncObj__noopIDx")
+    leader_node: object = forwarded("_SyncObj__raftLeader")
 
     _SyncObj__raftState: int
     _SyncObj__raftCurrentTerm: int

@@ -11,7 +11,9 @@ from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
-from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.creating import Create
+from codeq_cluster.core.operations import Import, Operation
+from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import MethodUnknown, NotLeader
 from codeq_cluster.telemetry.tracing import Tracing
 
@@ -77,12 +79,14 @@ class ShardCalls:
             shard, operations = _read_operate(call)
         except msgspec.MsgspecError as error:
             raise MethodUnknown(f"this release takes no such operate: {error}") from error
+        self._check_home(shard, operations)
         _engine_of(self._engines, shard).begin(operations, place)
 
     async def _serve(self, method: str, body: object) -> object:
         match method:
             case "operate":
                 shard, operations = _taken(method, body, tuple[int, list[Operation]])
+                self._check_home(shard, operations)
                 answer: object = await _engine_of(self._engines, shard).operate(operations)
             case "read":
                 shard, keys = _taken(method, body, tuple[int, list[bytes]])
@@ -101,6 +105,19 @@ class ShardCalls:
             case _:
                 raise AssertionError(method)
         return answer
+
+    def _check_home(self, shard: int, operations: Sequence[Operation]) -> None:
+        """Assert that new tasks belong to the shard: nobody would find them anywhere else."""
+        shards = len(self._engines)
+        for operation in operations:
+            if isinstance(operation, Create):
+                key = operation.idempotency_key
+                homes = {shard_of(f"{operation.tenant}/{key}" if key else operation.id, shards)}
+            elif isinstance(operation, Import):
+                homes = {shard_of(arrival.task.id, shards) for arrival in operation.tasks}
+            else:
+                continue
+            assert homes <= {shard}, "a task sent to a foreign shard"
 
 
 def heads_here(

@@ -62,25 +62,21 @@ class RowBuffer:
 
     def update(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Put rows; None deletes; transient rows are put only where there is none."""
-        gone = self._gone([key for key, value in rows.items() if value is None])
-        self.rows.update(rows)
+        here, stored = self.rows, self._stored
+        gone: list[bytes] = []  # Deleted keys that leave nothing behind.
+        for key, value in rows.items():
+            if value is None:
+                is_only_here = here.get(key) is not None and key not in stored
+                if is_only_here and self._is_transient(key):
+                    gone.append(key)
+                else:
+                    stored.add(key)
+        here.update(rows)
         values = filter(None, rows.values())
         self.size += sum(map(len, rows)) + sum(map(len, values)) + ROW_OVERHEAD_BYTES * len(rows)
         for key in gone:
-            del self.rows[key]
+            del here[key]
             self.size -= 2 * (len(key) + ROW_OVERHEAD_BYTES)
-
-    def _gone(self, deleted: Iterable[bytes]) -> list[bytes]:
-        """Return those of the deleted keys that leave nothing behind, and note the others."""
-        rows, stored = self.rows, self._stored
-        gone: list[bytes] = []
-        for key in deleted:
-            is_only_here = rows.get(key) is not None and key not in stored
-            if is_only_here and self._is_transient(key):
-                gone.append(key)
-            else:
-                stored.add(key)
-        return gone
 
     def write(
         self, puts: Iterable[tuple[bytes, bytes]], ranges: Iterable[tuple[bytes, bytes]]

@@ -109,6 +109,10 @@ class RocksState(RocksRows):
 
     The index is a row of its own under `codeq/meta/applied`. No entry may write that row, and a
     scan across it returns it.
+
+    Attributes:
+        applied_index: Index of the last entry in the state; 1 when fresh.
+        digest: The running hash over every applied entry, 16 bytes; zeros when fresh.
     """
 
     def __init__(self, db: Rdict) -> None:
@@ -121,17 +125,7 @@ class RocksState(RocksRows):
             ValueError: Its applied index is damaged.
         """
         super().open(db)
-        self._applied, self._digest = place(self.get(PLACE))
-
-    @property
-    def applied_index(self) -> int:
-        """Return the index of the last entry in the state; 1 when fresh."""
-        return self._applied
-
-    @property
-    def digest(self) -> bytes:
-        """Return the running hash over every applied entry, 16 bytes; zeros when fresh."""
-        return self._digest
+        self.applied_index, self.digest = place(self.get(PLACE))
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return n values for n keys, None where there is none."""
@@ -148,7 +142,7 @@ class RocksState(RocksRows):
 
     def note_written(self, *, index: int, digest: bytes) -> None:
         """Note the entry and digest of the state, whose rows have just been written."""
-        self._applied, self._digest = index, digest
+        self.applied_index, self.digest = index, digest
 
 
 class RocksLog(RocksRows):

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.errors import StorageDamaged
+from codeq_cluster.forwarded import forwarded
 from codeq_cluster.storage.buffer import MISSING, RowBuffer
 from codeq_cluster.storage.segments import Row, Write
 from codeq_cluster.storage.wal_writer import WalWriter
@@ -272,7 +273,15 @@ def write_log_rows(database: Database, rows: RowBuffer, *, mark: int) -> None:
 
 
 class ShardState:
-    """The committed state; implements `broker.ports.StateStore`."""
+    """The committed state; implements `broker.ports.StateStore`.
+
+    Attributes:
+        applied_index: Index of the last entry in the state; 1 when fresh.
+        stored_index: Index of the last entry in the database's state.
+        digest: The running hash over every applied entry, 16 bytes; zeros when fresh.
+    """
+
+    stored_index: int = forwarded("_stored.applied_index")
 
     def __init__(
         self, shard: int, stored: StateRows, applied: Applied, changed: Callable[[], None]
@@ -286,8 +295,8 @@ class ShardState:
     def load(self) -> None:
         """Start from the content of the database."""
         self.buffer = RowBuffer(keyspace.is_task_index)
-        self._applied = self._stored.applied_index
-        self._digest = self._stored.digest
+        self.applied_index = self._stored.applied_index
+        self.digest = self._stored.digest
 
     @property
     def on_damage(self) -> OnDamage:
@@ -299,24 +308,9 @@ class ShardState:
         self._stored.on_damage = call
 
     @property
-    def applied_index(self) -> int:
-        """Return the index of the last entry in the state; 1 when fresh."""
-        return self._applied
-
-    @property
-    def stored_index(self) -> int:
-        """Return the index of the last entry in the database's state."""
-        return self._stored.applied_index
-
-    @property
     def seen_index(self) -> int:
         """Return the last entry that is known to have been applied, at least `applied_index`."""
-        return max(self._applied, self._noted.of(self._shard))
-
-    @property
-    def digest(self) -> bytes:
-        """Return the running hash over every applied entry, 16 bytes; zeros when fresh."""
-        return self._digest
+        return max(self.applied_index, self._noted.of(self._shard))
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -350,10 +344,10 @@ class ShardState:
             index: Of the entry.
             digest: Of the state with it.
         """
-        assert index == self._applied + 1, f"entry {index} after entry {self._applied}"
-        assert len(digest) == len(self._digest), f"a digest of {len(digest)} bytes"
+        assert index == self.applied_index + 1, f"entry {index} after entry {self.applied_index}"
+        assert len(digest) == len(self.digest), f"a digest of {len(digest)} bytes"
         self.buffer.update(mutations)
-        self._applied, self._digest = index, digest
+        self.applied_index, self.digest = index, digest
         self._noted.note(self._shard, index)
         self._changed()
 
@@ -423,7 +417,8 @@ class ShardLog:
         self, puts: Sequence[Row], delete_ranges: Sequence[tuple[bytes, bytes]], done: Done
     ) -> None:
         """Make rows durable, all or none, then call `done` on the loop with the error or None."""
-        _check_ranges(delete_ranges)
+        if delete_ranges:
+            _check_ranges(delete_ranges)
 
         def written(seq: int, error: BaseException | None) -> None:
             if error is not None:

@@ -120,7 +120,8 @@ class Spiller:
         if self._shards[shard].size >= self._early_bytes:
             # For a stalled shard this only checks whether it holds too much.
             self._spill(shard)
-        self._arm(self._turn_s)
+        if not self._armed:
+            self._arm(self._turn_s)
 
     def reopened(self, shard: int) -> None:
         """Note that a shard continues with another database, or with its own reopened."""

@@ -207,7 +207,7 @@ class Metrics:
     def shard_opened(self, shard: int) -> None:
         """Start a shard's counters at 0, so that a rate includes the first event."""
         self.leader_changes.inc(shard, by=0)
-        for histogram in (self.entry_mutations, self.commit, self._fsync, self._snapshot):
+        for histogram in (self.entry_mutations, self.commit, self.fsync, self._snapshot):
             histogram.begin(shard)
 
     def scrape(self) -> bytes:

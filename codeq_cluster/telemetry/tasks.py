@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.telemetry.history import Flow, History
 from codeq_cluster.telemetry.metrics import Metrics
@@ -15,15 +14,12 @@ class TaskObserver:
     def __init__(self, metrics: Metrics, history: History) -> None:
         self._metrics = metrics
         self._history = history
+        self.item_failed = metrics.item_failures.inc
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
         """Record one entry of this leader."""
         self._metrics.entry_mutations.observe(mutations, shard)
         self._metrics.commit.observe(commit_s, shard)
-
-    def item_failed(self, loop: Loop) -> None:
-        """Count something that a loop went on without."""
-        self._metrics.item_failures.inc(loop)
 
     def changed(self, change: TaskChange) -> None:
         """Count the events of one change of a task."""

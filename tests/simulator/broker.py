@@ -17,6 +17,7 @@ from codeq_cluster.broker.engine.from_settings import limits_of, rules_of
 from codeq_cluster.broker.engine.state import EngineSetup
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.waiters import Waiters
+from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.loops import Loop
@@ -292,7 +293,7 @@ class SimBroker:
                 open_log=open_group,
             )
             engine.on_rows(catalogue.rows)
-            engine.on_rows(waiters.rows)
+            engine.on_rows(waiters.rows, Family.STATS, Family.RESULT)
             engine.on_reload(catalogue.reload)
             engine.on_reload(waiters.all)
             self.engines.append(engine)

@@ -49,6 +49,14 @@ class ShardTally(Protocol):
         """Return the tenant's queues on the shard that have any tasks."""
 
 
+class CountedShard(Protocol):
+    """One shard on this node."""
+
+    @property
+    def replica(self) -> ShardTally:
+        """Return the counts of its applied state."""
+
+
 class Catalogue:
     """One node's catalogue; follows the entries applied to every shard.
 
@@ -66,13 +74,13 @@ class Catalogue:
         self._subscribers: dict[tuple[str, str], dict[str, Subscription]] = {}
         self._webhook_keys: dict[str, WebhookKey] = {}
         self._stores = stores
-        self._tallies: list[Callable[[], ShardTally]] = []
+        self._shards: list[CountedShard] = []
         self._settling: set[asyncio.Event] = set()
         self._on_open: list[Callable[[str, str], None]] = []
 
-    def follow(self, tally: Callable[[], ShardTally]) -> None:
+    def follow(self, shard: CountedShard) -> None:
         """Add the counts of the next shard, in order."""
-        self._tallies.append(tally)
+        self._shards.append(shard)
 
     def reload(self) -> None:
         """Replace all known items by those the shards keep."""
@@ -107,12 +115,12 @@ class Catalogue:
         counted = self._counted(tenant, queue)
         return sum(counters.leased for other, counters in counted if other != shard)
 
-    def usage_elsewhere(self, shard: int, tenant: str) -> Usage:
+    def usage_elsewhere(self, own: int, tenant: str) -> Usage:
         """Return the tenant's usage on all shards but this one."""
         usages = [
-            tally().usage_here(tenant)
-            for other, tally in enumerate(self._tallies)
-            if other != shard
+            shard.replica.usage_here(tenant)
+            for other, shard in enumerate(self._shards)
+            if other != own
         ]
         return Usage(
             sum(usage.waiting for usage in usages),
@@ -126,7 +134,7 @@ class Catalogue:
 
     def most_queues(self, tenant: str) -> int:
         """Return how many queues the tenant has on the shard where it has most of them."""
-        return max((len(tally().counted_queues(tenant)) for tally in self._tallies), default=0)
+        return max((len(shard.replica.counted_queues(tenant)) for shard in self._shards), default=0)
 
     def ready(self, tenant: str, queue: str) -> int:
         """Return how many tasks of the queue are ready on all shards."""
@@ -137,8 +145,8 @@ class Catalogue:
         policy = self._policies.get((tenant, queue))
         if policy is not None and policy.paused:
             return False
-        for tally in self._tallies:
-            counters = tally().counters.get((queue, tenant))
+        for shard in self._shards:
+            counters = shard.replica.counters.get((queue, tenant))
             if counters is not None and counters.ready:
                 return True
         return False
@@ -149,7 +157,7 @@ class Catalogue:
 
     def counters(self) -> list[Mapping[tuple[str, str], Counters]]:
         """Return the task counts by (queue, tenant), one mapping a shard."""
-        return [tally().counters for tally in self._tallies]
+        return [shard.replica.counters for shard in self._shards]
 
     def paused(self, tenant: str) -> set[str]:
         """Return the tenant's paused queues."""
@@ -161,7 +169,9 @@ class Catalogue:
 
     def queues(self) -> set[tuple[str, str]]:
         """Return (tenant, queue) of every queue with tasks, on any shard."""
-        return {(tenant, queue) for tally in self._tallies for queue, tenant in tally().counters}
+        return {
+            (tenant, queue) for shard in self._shards for queue, tenant in shard.replica.counters
+        }
 
     def subscription(self, tenant: str, subscription_id: str) -> Subscription | None:
         """Return the subscription, or None; it may have just expired."""
@@ -296,10 +306,10 @@ class Catalogue:
 
     def _counted(self, tenant: str, queue: str) -> Iterator[tuple[int, Counters]]:
         """Yield each shard that has tasks of the queue, with its counters."""
-        for shard, tally in enumerate(self._tallies):
-            counters = tally().counters.get((queue, tenant))
+        for number, shard in enumerate(self._shards):
+            counters = shard.replica.counters.get((queue, tenant))
             if counters is not None:
-                yield shard, counters
+                yield number, counters
 
     def _opened(self, tenant: str, queue: str) -> None:
         for call in self._on_open:

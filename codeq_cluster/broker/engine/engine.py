@@ -18,15 +18,17 @@ from hashlib import blake2b
 from codeq_cluster.broker.engine import answers
 from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.leadership import Leadership
-from codeq_cluster.broker.engine.state import CLOCK_KEY, SEQ_KEY, EngineSetup, EngineState
+from codeq_cluster.broker.engine.state import CLOCK_KEY, EVERY, SEQ_KEY, EngineSetup, EngineState
 from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.ports import Depth, Head, Log, Snapshot, StateStore
 from codeq_cluster.broker.questions import Answer, AnyQuestion
 from codeq_cluster.codec import entries
+from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import number_audit_rows
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.errors import NotLeader
+from codeq_cluster.forwarded import forwarded
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,23 @@ class Engine:
 
     Attributes:
         fenced: How many entries were dropped because another term decided them.
+        leader: The id of the node that leads the shard, or None if this node knows of none.
+        leads: Whether this node decides for the shard.
+        view: The state known here, including a leader's decisions not yet durable.
+        replica: The view of the applied state, for gauges.
+        applied_index: Index of the last entry in the state.
+        stored_index: Index of the last entry that a restart would find in the state.
+        seen_index: Index of the last entry known to have been applied, possibly before a crash.
+        digest: Running hash over every applied entry.
     """
+
+    leader: str | None = forwarded("_state.leader")
+    view: ShardView = forwarded("_state.view")
+    replica: ShardView = forwarded("_state.replica")
+    applied_index: int = forwarded("_store.applied_index")
+    stored_index: int = forwarded("_store.stored_index")
+    seen_index: int = forwarded("_store.seen_index")
+    digest: bytes = forwarded("_store.digest")
 
     def __init__(
         self,
@@ -56,28 +74,33 @@ class Engine:
     ) -> None:
         self.shard = shard
         self.fenced = 0
+        self.leads = False
         self._store = store
         self._state = state = EngineState(setup, shard=shard, store=store, fraction=fraction)
         self._leadership: Leadership | None = None
         setup.catalogue.on_open(state.opened)
-        setup.catalogue.follow(lambda: state.replica)
+        setup.catalogue.follow(state)
         # Last: a log may ask its engine for its state at once.
         state.log = open_log(self)
 
     def on_leader(self, call: Callable[[], None]) -> None:
         """Call `call` whenever this node learns of a leader or loses one."""
-        self._state.listeners.on_leader.append(call)
+        self._state.listeners.on_leader.append((call, EVERY))
 
-    def on_rows(self, call: Callable[[dict[bytes, bytes | None]], None]) -> None:
+    def on_rows(self, call: Callable[[dict[bytes, bytes | None]], None], *of: Family) -> None:
         """Call `call` with the followed rows of every applied entry, on every replica.
 
         `keyspace.followed` selects the rows.
+
+        Args:
+            call: Takes the rows.
+            of: Only entries with a row of one of these families are told; without any, all are.
         """
-        self._state.listeners.on_rows.append(call)
+        self._state.listeners.on_rows.append((call, frozenset(of)))
 
     def on_reload(self, call: Callable[[], None]) -> None:
         """Call `call` when the replica's state has been replaced by a later one."""
-        self._state.listeners.on_reload.append(call)
+        self._state.listeners.on_reload.append((call, EVERY))
 
     def reload(self) -> None:
         """Read the store again: its state was replaced while this node did not lead."""
@@ -91,30 +114,10 @@ class Engine:
         self._end_leadership()
 
     @property
-    def leader(self) -> str | None:
-        """Return the id of the node that leads the shard, or None if this node knows of none."""
-        return self._state.leader
-
-    @property
-    def leads(self) -> bool:
-        """Return whether this node decides for the shard."""
-        return self._leadership is not None
-
-    @property
     def now_ms(self) -> int:
         """Return the clock of decisions, Unix milliseconds; it runs only while this node leads."""
         assert self._leadership is not None, "the clock of decisions is asked of a follower"
         return self._leadership.now_ms
-
-    @property
-    def view(self) -> ShardView:
-        """Return the state known here, including a leader's decisions not yet durable."""
-        return self._state.view
-
-    @property
-    def replica(self) -> ShardView:
-        """Return the view of the applied state, for gauges."""
-        return self._state.replica
 
     # -- for callers -----------------------------------------------------------------------------
 
@@ -127,9 +130,7 @@ class Engine:
             OperationTooLarge: The operation's rows do not fit an entry; nothing was done.
             OutcomeUnknown: Leadership ended while the entry was in flight.
         """
-        leadership = self._leading()
-        leadership.admit(len(operations))
-        return await leadership.decided(operations)
+        return await self._leading().decided(operations)
 
     def begin(self, operations: Sequence[Operation], place: OutcomeSlot) -> None:
         """Decide operations in order; `place` later gets what `operate` would return or raise.
@@ -140,8 +141,9 @@ class Engine:
             OperationTooLarge: The operation's rows do not fit an entry; nothing was done.
             OutcomeUnknown: A batch of operations failed half way.
         """
-        leadership = self._leading()
-        leadership.admit(len(operations))
+        leadership = self._leadership
+        if leadership is None:
+            raise NotLeader(self._state.leader)
         leadership.submit(operations, place)
 
     async def read(self, keys: Sequence[bytes]) -> Snapshot:
@@ -182,35 +184,16 @@ class Engine:
         """Return the first ready task known here, counting a leader's undurable decisions."""
         view = self._state.view
         head = view.head(tenant, queues)
-        if view.is_unread:
+        if view.unread:
             self._state.read_soon()
         return head
 
     def ready(self, tenant: str, queue: str) -> int:
         """Return how many tasks of a queue are ready, counting a leader's undurable decisions."""
-        return self._state.view.counted(queue, tenant).ready
+        counters = self._state.view.counters.get((queue, tenant))
+        return 0 if counters is None else counters.ready
 
     # -- for the group: StateMachine -------------------------------------------------------------
-
-    @property
-    def applied_index(self) -> int:
-        """Index of the last entry in the state."""
-        return self._store.applied_index
-
-    @property
-    def stored_index(self) -> int:
-        """Index of the last entry that a restart would find in the state."""
-        return self._store.stored_index
-
-    @property
-    def seen_index(self) -> int:
-        """Index of the last entry known to have been applied, possibly before a crash."""
-        return self._store.seen_index
-
-    @property
-    def digest(self) -> bytes:
-        """Running hash over every applied entry."""
-        return self._store.digest
 
     @property
     def awaited(self) -> bool:
@@ -252,13 +235,15 @@ class Engine:
 
     def take(self) -> bytes | None:
         """Return the next batch as one entry, or None while more is likely to join it."""
-        return None if self._leadership is None else self._leadership.take()
+        leadership = self._leadership
+        return leadership.take() if leadership is not None and leadership.open else None
 
     def lead(self, term: int) -> None:
         """Start to decide; every entry committed before this term is in the store."""
         assert self._leadership is None, "a leadership begins before the last one has ended"
         state = self._state
         self._leadership = Leadership(state, term)
+        self.leads = True
         state.leader = state.setup.node_id
         log.info("leading", extra={"shard": self.shard, "term": term})
         self._leadership.timers.arm()
@@ -279,6 +264,7 @@ class Engine:
 
     def _end_leadership(self) -> None:
         leadership, self._leadership = self._leadership, None
+        self.leads = False
         if leadership is None:
             return
         self._state.reload()

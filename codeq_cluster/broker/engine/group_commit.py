@@ -36,13 +36,14 @@ class GroupCommit:
 
     Attributes:
         waits: Entries wait at present.
+        timer: Ends the wait of the next entry; None while that entry need not wait.
     """
 
     def __init__(self, wake: Callable[[], None], *, wait_s_max: float = GATHER_S_MAX) -> None:
         self._wake = wake
         self._wait_s_max = wait_s_max
         self._expected = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self.waits = True
         # Seconds an operation, with the wait and without.
         self._paces = {True: 0.0, False: 0.0}
@@ -61,7 +62,7 @@ class GroupCommit:
             waiting: Operations that wait for the next entry already.
             took_s: Time from its proposal until it was applied; the wait is no longer than this.
         """
-        if self._timer is not None:
+        if self.timer is not None:
             self.stop()
         loop = asyncio.get_running_loop()
         now, before = loop.time(), self._begun_at
@@ -73,12 +74,12 @@ class GroupCommit:
             if self._entries >= _ENTRIES:
                 self._compare()
         self._expected = answered + waiting
-        if self.waits and self._wait_s_max and 1 < self._expected > waiting:
-            self._timer = loop.call_later(min(self._wait_s_max, took_s), self._over)
+        if self.waits and self._wait_s_max and 1 < self._expected > waiting < GATHERED_MAX:
+            self.timer = loop.call_later(min(self._wait_s_max, took_s), self._over)
 
     def is_due(self, waiting: int) -> bool:
         """Return whether an entry with this many operations need not wait for more."""
-        if self._timer is None:
+        if self.timer is None:
             return True
         if waiting < min(self._expected, GATHERED_MAX):
             return False
@@ -87,12 +88,12 @@ class GroupCommit:
 
     def stop(self) -> None:
         """End the wait, if any."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _over(self) -> None:
-        self._timer = None
+        self.timer = None
         self._wake()
 
     def _compare(self) -> None:

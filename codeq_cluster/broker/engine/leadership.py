@@ -30,13 +30,11 @@ from codeq_cluster.broker.engine.timers import Timers
 from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Change, TaskChange
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.loops import Loop
-from codeq_cluster.core.operations import Advance, Claim, Import, Operation
+from codeq_cluster.core.operations import Advance, Claim, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.runs import runs
-from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import (
     CodeqError,
@@ -64,6 +62,7 @@ class Leadership:
     Attributes:
         term: Of the log.
         timers: Act on what is due.
+        open: The batches that the log has not taken yet, in order.
     """
 
     def __init__(self, state: EngineState, term: int) -> None:
@@ -87,7 +86,7 @@ class Leadership:
             act=self._act,
             failed=partial(setup.observer.item_failed, Loop.TIMERS),
         )
-        self._open: deque[Batch] = deque()  # Not taken by the group yet, in order.
+        self.open: deque[Batch] = deque()
         self._sent: deque[Batch] = deque()  # Taken and not applied, in order.
         self._ordinal = 0
         self._taken = 0  # Ordinal of the last batch that was taken.
@@ -101,16 +100,12 @@ class Leadership:
         """Return the clock of decisions, Unix milliseconds."""
         return self._clock_base_ms + self._setup.clock.monotonic_ms()
 
-    def admit(self, count: int) -> None:
-        """Raise Overloaded if there is no room for so many more operations."""
-        limits = self._setup.limits
-        if self._operations + count > limits.operations_max or self._bytes > limits.bytes_max:
-            raise Overloaded(f"the write queue of shard {self._state.shard}")
-
-    async def decided(self, operations: Sequence[Operation]) -> list[Outcome]:
-        """Decide, and wait until everything that the outcomes rest on is applied."""
+    async def decided(
+        self, operations: Sequence[Operation], *, bounded: bool = True
+    ) -> list[Outcome]:
+        """Decide, and wait until everything that the outcomes rest on is applied; see `submit`."""
         future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        batch = self.submit(operations, future)
+        batch = self.submit(operations, future, bounded=bounded)
         tracing = self._setup.tracing
         if batch is None or tracing is None:
             return await future
@@ -122,12 +117,29 @@ class Leadership:
         ):
             return await future
 
-    def submit(self, operations: Sequence[Operation], place: OutcomeSlot) -> Batch | None:
-        """Decide; return the batch that the outcomes wait for, or None if already answered."""
+    def submit(
+        self, operations: Sequence[Operation], place: OutcomeSlot, *, bounded: bool = True
+    ) -> Batch | None:
+        """Decide; return the batch that the outcomes wait for, or None if already answered.
+
+        Args:
+            operations: In order.
+            place: Gets the outcomes.
+            bounded: False for the broker's own operations, which are decided even while callers are
+                refused.
+
+        Raises:
+            Overloaded: There is no room for so many more operations; nothing was done.
+        """
+        limits, count = self._setup.limits, len(operations)
+        if bounded and (
+            self._operations + count > limits.operations_max or self._bytes > limits.bytes_max
+        ):
+            raise Overloaded(f"the write queue of shard {self._state.shard}")
         outcomes: list[Outcome] = []
         since: int | None = None
         try:
-            left = deque(runs(operations, self._setup.rules))
+            left = deque((operations,) if count == 1 else runs(operations, self._setup.rules))
             while left:
                 run = left.popleft()
                 decided = self._decide(run)
@@ -149,13 +161,12 @@ class Leadership:
             # An empty claim promises nothing, so it need not wait for a commit.
             place.set_result(outcomes)
             return None
-        batch = self._open[-1] if self._open else self._new_batch()
-        count = len(operations)
+        batch = self.open[-1] if self.open else self._new_batch()
         batch.operations += count
         self._waiting += count
         self._operations += count
         batch.waiting.append(Waiting(place, outcomes, since))
-        if self._gathering.is_due(self._waiting):
+        if self._gathering.timer is None or self._gathering.is_due(self._waiting):
             self._state.log.wake()
         return batch
 
@@ -163,10 +174,10 @@ class Leadership:
 
     def take(self) -> bytes | None:
         """Return the next batch as one entry, or None while more is likely to join it."""
-        if not self._gathering.is_due(self._waiting):
+        if self._gathering.timer is not None:
             return None
-        while self._open:
-            batch = self._open.popleft()
+        while self.open:
+            batch = self.open.popleft()
             self._waiting -= batch.operations
             if not batch.rows:
                 self._release_after_barrier(batch)
@@ -174,7 +185,8 @@ class Leadership:
             self._sent.append(batch)
             self._taken = batch.ordinal
             batch.taken_at = asyncio.get_running_loop().time()
-            self.timers.arm()
+            if self._view.time.has_new_first:
+                self.timers.arm()
             batch.clock_ms, batch.seq = self._view.now_ms, self._view.seq
             entry = entries.Entry(self.term, batch.ordinal, batch.clock_ms, batch.seq, batch.rows)
             batch.payload = entries.encode(entry, level=self._state.log.level)
@@ -196,7 +208,8 @@ class Leadership:
         batch = self._sent.popleft()
         assert batch.ordinal == ordinal, "entries are applied in another order than decided"
         self._view.applied(ordinal, chain(batch.rows, batch.cancelled), batch.tasks)
-        self._forget(batch)
+        self._operations -= batch.operations
+        self._bytes -= batch.rows_bytes
         batch.release(self._with_payloads)
         took_s = asyncio.get_running_loop().time() - batch.taken_at
         if not self._sent:
@@ -212,18 +225,18 @@ class Leadership:
         self._ended = True
         self._gathering.stop()
         self.timers.stop()
-        for batch in (*self._sent, *self._open):
+        for batch in (*self._sent, *self.open):
             batch.fail(self._lost)
         self._sent.clear()
-        self._open.clear()
+        self.open.clear()
 
     # -- deciding --------------------------------------------------------------------------------
 
     async def _act(self, operation: Operation) -> None:
-        """Do an operation of the timers, which run even while callers are refused."""
+        """Do an operation of the timers."""
         if self._ended:
             raise NotLeader(self._state.leader)
-        await self.decided([operation])
+        await self.decided([operation], bounded=False)
 
     def _set_aside_ready(self, operations: Sequence[Operation], error: Exception) -> None:
         """Set aside the ready tasks that a claim failed at; the next claim gets those behind."""
@@ -234,7 +247,7 @@ class Leadership:
                     "set aside", extra={"shard": self._state.shard, "task": operation.subject}
                 )
                 self._setup.observer.item_failed(Loop.CLAIMS)
-                self.submit([operation], NO_CALLER)
+                self.submit([operation], NO_CALLER, bounded=False)
 
     def _decide(self, run: Sequence[Operation]) -> tuple[list[Outcome], int | None] | None:
         """Decide a run.
@@ -243,8 +256,6 @@ class Leadership:
             The outcomes and the ordinal of their rows' batch, if they have any; None if the run has
             to be decided in parts.
         """
-        for operation in run:
-            self._check_shard(operation)
         setup, view = self._setup, self._view
         view.now_ms = max(view.now_ms, self._clock_base_ms + setup.clock.monotonic_ms())
         while True:
@@ -254,7 +265,7 @@ class Leadership:
                 decision = decide(view, operation, setup.rules)
                 outcomes.append(decision.outcome)
                 decided += decision.changes
-            if view.is_unread:
+            if view.unread:
                 self._state.read_soon()
             if not decided:
                 return outcomes, None
@@ -266,7 +277,9 @@ class Leadership:
             if len(run) > 1:
                 return None
             run = [_smaller(run[0])]
-        batch = self._batch_for(rows_bytes)
+        batch = self.open[-1] if self.open else self._new_batch()
+        if batch.rows and batch.rows_bytes + rows_bytes > BATCH_BYTES_MAX:
+            batch = self._new_batch()
         tasks: dict[str, Task | None] = {}
         for change in decided:
             if isinstance(change, TaskChange):
@@ -280,28 +293,10 @@ class Leadership:
         self._bytes += rows_bytes
         return outcomes, batch.ordinal
 
-    def _check_shard(self, operation: Operation) -> None:
-        """Assert that new tasks belong here."""
-        shard, shards = self._state.shard, self._setup.shards
-        if isinstance(operation, Create):
-            key = operation.idempotency_key
-            place = f"{operation.tenant}/{key}" if key else operation.id
-            assert shard_of(place, shards) == shard, "a task sent to a foreign shard"
-        elif isinstance(operation, Import):
-            homes = {shard_of(arrival.task.id, shards) for arrival in operation.tasks}
-            assert homes <= {shard}, "a task sent to a foreign shard"
-
-    def _batch_for(self, rows_bytes: int) -> Batch:
-        """Return the open batch, or a new one if the rows would make it too large."""
-        batch = self._open[-1] if self._open else None
-        if batch is None or (batch.rows and batch.rows_bytes + rows_bytes > BATCH_BYTES_MAX):
-            return self._new_batch()
-        return batch
-
     def _new_batch(self) -> Batch:
         self._ordinal += 1
         batch = Batch(self._ordinal)
-        self._open.append(batch)
+        self.open.append(batch)
         return batch
 
     # -- releasing -------------------------------------------------------------------------------
@@ -340,17 +335,14 @@ class Leadership:
                 # The answers may rest on batches still in flight, so they go out with the last one.
                 self._sent[-1].adopt(batch)
                 return
-            self._forget(batch)
+            self._operations -= batch.operations
+            self._bytes -= batch.rows_bytes
             if leads:
                 batch.release(self._with_payloads)
             else:
                 batch.fail(self._lost)
 
         self._state.log.barrier(confirmed)
-
-    def _forget(self, batch: Batch) -> None:
-        self._operations -= batch.operations
-        self._bytes -= batch.rows_bytes
 
     def _lost(self, waiting: Waiting) -> CodeqError:
         """Return what a caller can know of its outcome if leadership ends before its answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
 from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.ports import Clock, EntryTracing, Log, Observer, StateStore
 from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.rules import LifetimeRules
@@ -23,6 +25,7 @@ log = logging.getLogger(__name__)
 
 CLOCK_KEY = keyspace.meta("clock")
 SEQ_KEY = keyspace.meta("seq")
+EVERY: frozenset[Family] = frozenset()
 
 # Pause between two reads of queues that a look left out, which take up to 2 ms each. When all
 # shards of a node read at once, other work still gets half of the loop.
@@ -69,15 +72,20 @@ class EngineSetup:
     awaited: Callable[[], bool] = lambda: False
 
 
+# A callback, and the families of rows that concern it; none for all.
+_Listener = tuple[Callable[..., None], frozenset[Family]]
+
+
 class Listeners:
     """The callbacks of one engine; one that fails stops neither the replica nor the others."""
 
     def __init__(self, shard: int, observer: Observer) -> None:
         self._shard = shard
         self._observer = observer
-        self.on_leader: list[Callable[[], None]] = []
-        self.on_reload: list[Callable[[], None]] = []
-        self.on_rows: list[Callable[[dict[bytes, bytes | None]], None]] = []
+        self.on_leader: list[_Listener] = []
+        self.on_reload: list[_Listener] = []
+        self.on_rows: list[_Listener] = []
+        self._on_change: list[_Listener] = [(observer.changed, EVERY)]
 
     def leader(self) -> None:
         """Tell that another leader is known, or none."""
@@ -89,15 +97,20 @@ class Listeners:
 
     def rows(self, rows: dict[bytes, bytes | None]) -> None:
         """Tell of an applied entry's rows."""
-        self._tell(self.on_rows, keyspace.followed(rows))
+        followed, families = keyspace.followed(rows)
+        self._tell(self.on_rows, followed, of=families)
 
     def changed(self, changes: Sequence[TaskChange]) -> None:
         """Tell the observer of durable changes."""
         for change in changes:
-            self._tell((self._observer.changed,), change)
+            self._tell(self._on_change, change)
 
-    def _tell(self, listeners: Iterable[Callable[..., None]], *told: object) -> None:
-        for call in listeners:
+    def _tell(
+        self, listeners: Iterable[_Listener], *told: object, of: AbstractSet[Family] = EVERY
+    ) -> None:
+        for call, families in listeners:
+            if families and families.isdisjoint(of):
+                continue
             try:
                 call(*told)
             except Exception:
@@ -177,5 +190,5 @@ class EngineState:
         # A queue that fails is not unread any more, so the others get their turn.
         with alone(partial(self.setup.observer.item_failed, Loop.LISTENERS), shard=self.shard):
             self.view.read_on()
-        if self.view.is_unread:
+        if self.view.unread:
             self.read_soon()

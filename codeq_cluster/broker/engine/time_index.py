@@ -15,6 +15,10 @@ class TimeIndex:
 
     Args:
         read: Reads the shard's rows; see `window.Read`.
+
+    Attributes:
+        windows: By family.
+        has_new_first: The next timer may be due earlier than `next_due_ms` said last.
     """
 
     def __init__(self, read: Read) -> None:
@@ -30,9 +34,11 @@ class TimeIndex:
             Family.TTL: self._timers,
             Family.EXPIRY: self._expiries,
         }
+        self.has_new_first = False
 
     def next_due_ms(self, *, leases_from_ms: int) -> int | None:
         """Return when the next timer is due, Unix milliseconds; leases from `leases_from_ms` on."""
+        self.has_new_first = False
         due: list[int] = []
         if self._expiries.first() is not None:
             due += map(keyspace.item_timer_ms, islice(self._known_expiries(), 1))

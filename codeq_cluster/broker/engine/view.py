@@ -23,7 +23,7 @@ from codeq_cluster.broker.scanning import every_row, next_keys
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
-from codeq_cluster.core.items import Item, ItemKind, Policy
+from codeq_cluster.core.items import Item, ItemKind
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow
@@ -49,7 +49,12 @@ def seq_ms(seq: int) -> int:
 
 
 class ShardView:
-    """Implements `core.view.View` over a store and an overlay."""
+    """Implements `core.view.View` over a store and an overlay.
+
+    Attributes:
+        policy: Returns the policy of a tenant's queue as applied on this node.
+        unread: Tenants whose queues a look for any command has considered only in part.
+    """
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class ShardView:
         self._store = store
         self._fraction = fraction
         self._catalogue = catalogue
+        self.policy = catalogue.policy
         self._usages: dict[str, Usage] = {}
         self._turns: dict[str, Turns] = {}
         # key -> (batch, value): the newest decided value. An older batch must not remove it.
@@ -75,7 +81,7 @@ class ShardView:
         self._counted: dict[str, set[str]] = {}  # By tenant, the queues that have counters.
         self._busy: dict[str, set[str]] = {}
         self._lines: dict[str, BusyQueues] = {}  # Of tenants that had a claim of any command.
-        self._unread: dict[str, None] = {}  # Tenants whose lines are known only in part.
+        self.unread: dict[str, None] = {}
         self._ready: dict[tuple[str, str], Window] = {}  # Only of queues that have ready tasks.
         self._ready_keys = KeyBudget(_READY_KEYS_MAX)
         self.time = TimeIndex(self._live)
@@ -120,10 +126,6 @@ class ShardView:
             keys, start = self._live(start, end, most)
             count += len(keys)
         return min(count, most)
-
-    def policy(self, tenant: str, queue: str) -> Policy:
-        """Return the policy of the queue as applied on this node."""
-        return self._catalogue.policy(tenant, queue)
 
     def leased(self, tenant: str, queue: str) -> int:
         """Return the number of leased tasks of the queue; other shards' as applied here."""
@@ -274,31 +276,31 @@ class ShardView:
     def follow(self, rows: Rows) -> None:
         """Update the windows and counters from rows that were written or deleted."""
         timed = self.time.windows
-        noted: list[tuple[bytes, bytes | None]] = []
-        became_ready: list[tuple[str, str, bytes]] = []
+        counted: list[bytes] = []
+        items: list[bytes] = []
+        moved: list[tuple[str, str, bytes]] = []
         for place, key in keyspace.scheduled(rows):
             value = rows[key]
-            if place is keyspace.Family.STATS or place is keyspace.Family.ITEM:
-                noted.append((key, value))
-                continue
-            if isinstance(place, tuple):
-                window = self._followed_window(*place, live=value is not None)
-                if value is not None:
-                    became_ready.append((*place, key))
-            else:
-                window = timed[place]
-            if window is None:
-                continue
-            if value is None:
-                window.remove(key)
-            else:
-                window.add(key)
+            if place is keyspace.Family.STATS:
+                counted.append(key)
+            elif place is keyspace.Family.ITEM:
+                items.append(key)
+            elif isinstance(place, tuple):
+                self._follow_ready(*place, key, live=value is not None)
+                moved.append((*place, key))
+            elif value is None:
+                timed[place].remove(key)
+            elif timed[place].add(key) or place is keyspace.Family.EXPIRY:
+                # Items of a newer version are passed over, so a later one may be the first.
+                self.time.has_new_first = True
         # Counters come after the windows, which rely on the old counts. They come before the lines,
         # which must know the queues that have work.
-        for key, value in noted:
-            self._note(key, value)
+        for key in counted:
+            self._count(keyspace.stats_parts(key), rows[key])
+        for key in items:
+            self._note(key, rows[key])
         if self._lines:
-            self._tell_lines(became_ready)
+            self._tell_lines(moved, rows)
 
     def opened(self, tenant: str, queue: str) -> None:
         """Look at the queue again: it may have become claimable."""
@@ -308,19 +310,14 @@ class ShardView:
 
     def read_on(self) -> bool:
         """Read more of the queues that looks have left unread; return whether any are left."""
-        for tenant in self._unread:
+        for tenant in self.unread:
             line = self._lines.get(tenant)
             if line is not None:
                 line.read()
             if line is None or not line.unread:
-                del self._unread[tenant]
+                del self.unread[tenant]
             break
-        return self.is_unread
-
-    @property
-    def is_unread(self) -> bool:
-        """Return whether a look for any command has considered only some of the tenant's queues."""
-        return bool(self._unread)
+        return bool(self.unread)
 
     def count(self, rows: Rows) -> None:
         """Update only the counters; the rest of the view is out of date afterwards."""
@@ -333,15 +330,13 @@ class ShardView:
     def _load(self) -> None:
         start, end = keyspace.prefix_range(keyspace.STATS_PREFIX)
         for key, value in every_row(self._store, start, end):
-            self._note(key, value)
+            self._count(keyspace.stats_parts(key), value)
         for key, value in every_row(self._store, *keyspace.prefix_range(_ASIDES)):
             self._note(key, value)
 
     def _note(self, key: bytes, value: bytes | None) -> None:
-        """Take in a row of counters or of an item."""
-        if key.startswith(keyspace.STATS_PREFIX):
-            self._count(keyspace.stats_parts(key), value)
-        elif key.startswith(_ASIDES):
+        """Take in a row of an item."""
+        if key.startswith(_ASIDES):
             change = self.asides.discard if value is None else self.asides.add
             change(keyspace.item_parts(key)[1:])
 
@@ -411,16 +406,18 @@ class ShardView:
         window = self._ready.get((queue, tenant))
         return self._new_ready_window(queue, tenant, empty=False) if window is None else window
 
-    def _followed_window(self, queue: str, tenant: str, *, live: bool) -> Window | None:
-        """Return the window of a ready task's queue, or None if a later look will read it."""
+    def _follow_ready(self, queue: str, tenant: str, key: bytes, *, live: bool) -> None:
+        """Update the window of a ready task's queue, unless a later look will read it."""
         window = self._ready.get((queue, tenant))
         if window is None and live and queue not in self._busy.get(tenant, _NO_QUEUES):
-            return self._new_ready_window(queue, tenant, empty=True)
-        return window
+            window = self._new_ready_window(queue, tenant, empty=True)
+        if window is not None:
+            (window.add if live else window.remove)(key)
 
-    def _tell_lines(self, became_ready: Iterable[tuple[str, str, bytes]]) -> None:
-        for queue, tenant, key in became_ready:
-            if tenant in self._lines:
+    def _tell_lines(self, moved: Iterable[tuple[str, str, bytes]], rows: Rows) -> None:
+        """Tell of the tasks that became ready."""
+        for queue, tenant, key in moved:
+            if tenant in self._lines and rows[key] is not None:
                 self._lines[tenant].added(queue, key)
 
     def _new_ready_window(self, queue: str, tenant: str, *, empty: bool) -> Window:
@@ -443,7 +440,7 @@ class ShardView:
 
     def _note_unread(self, tenant: str, line: BusyQueues) -> None:
         if line.unread:
-            self._unread[tenant] = None
+            self.unread[tenant] = None
 
     def _get(self, key: bytes) -> bytes | None:
         decided = self._overlay.get(key)

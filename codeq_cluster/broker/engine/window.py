@@ -69,10 +69,10 @@ class Window:
         self._budget = budget or KeyBudget(KEYS_MAX)
         self._ahead = KEYS_MIN
 
-    def add(self, key: bytes) -> None:
-        """Add a key that became live."""
+    def add(self, key: bytes) -> bool:
+        """Add a key that became live; return whether it may be the first one now."""
         if key >= self._edge:
-            return
+            return not self._keys
         keys, budget = self._keys, self._budget
         insort(keys, key)
         budget.left -= 1
@@ -81,6 +81,7 @@ class Window:
             self._edge = keys[kept]
             budget.left += len(keys) - kept
             del keys[kept:]
+        return keys[0] is key
 
     def remove(self, key: bytes) -> None:
         """Remove a key that is dead now."""

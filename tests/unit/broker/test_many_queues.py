@@ -217,7 +217,7 @@ async def test_a_start_with_many_queues_reads_them_in_bounded_steps(
     state.asked = 0
     first = await _claimed(again, "first")
     asked_most = state.asked
-    while again.engine.view.is_unread:
+    while again.engine.view.unread:
         before = state.asked
         await asyncio.sleep(0)
         asked_most = max(asked_most, state.asked - before)

@@ -51,7 +51,7 @@ class Office:
 def office(shard: Shard) -> Office:
     """Yield a leader."""
     catalogue = Catalogue([shard.store.state])
-    catalogue.follow(lambda: shard.engine.replica)
+    catalogue.follow(shard.engine)
     waiters = Waiters(waiters_max=100, claimable=catalogue.claimable)
     shard.engine.on_rows(catalogue.rows)
     shard.engine.on_rows(waiters.rows)

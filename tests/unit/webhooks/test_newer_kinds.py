@@ -47,7 +47,7 @@ async def test_an_older_node_applies_rows_that_it_does_not_know(older: Setting) 
     """The node stores and deletes the rows unchanged, and continues."""
     world, shard = World(), older.shard
     catalogue = Catalogue([shard.store.state])
-    catalogue.follow(lambda: shard.engine.replica)
+    catalogue.follow(shard.engine)
     box = opened(world, Background())
     notices = Notices(catalogue, [shard.engine], notification_queue=box, on_outcome=world.counted)
     shard.engine.on_rows(notices.rows)

@@ -30,8 +30,8 @@ class _Node:
         self.home.log.lead()
         self.other.log.lead()
         self.catalogue = Catalogue([self.home.store.state, self.other.store.state])
-        self.catalogue.follow(lambda: self.home.engine.replica)
-        self.catalogue.follow(lambda: self.other.engine.replica)
+        self.catalogue.follow(self.home.engine)
+        self.catalogue.follow(self.other.engine)
         self.notices = Notices(
             self.catalogue,
             [self.home.engine],
