@@ -15,26 +15,26 @@ _ZEROS = bytes(2**18)
 
 
 class OpenSegment:
-    """One open file; implements `wal.SegmentFile`."""
+    """One open file; implements `wal.SegmentFile`.
+
+    Attributes:
+        fd: The file's descriptor, for a sync by others.
+    """
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def fileno(self) -> int:
-        """Return the file's descriptor, for a sync by others."""
-        return self._fd
+        self.fd = fd
 
     def write(self, offset: int, content: bytes) -> None:
         """Write to the page cache."""
         view = memoryview(content)
         while view:
-            written = os.pwrite(self._fd, view, offset)
+            written = os.pwrite(self.fd, view, offset)
             offset += written
             view = view[written:]
 
     def sync(self) -> None:
         """Return once everything written is on disk; blocks."""
-        os.fdatasync(self._fd)
+        os.fdatasync(self.fd)
 
     def fill(self, offset: int, size: int) -> None:
         """Write zeros."""
@@ -45,7 +45,7 @@ class OpenSegment:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._fd)
+        os.close(self.fd)
 
 
 class SegmentFiles:

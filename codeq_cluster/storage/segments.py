@@ -24,7 +24,6 @@ FORMAT_VERSION = 1
 SALT_BYTES = 8
 _HEAD = struct.Struct(">8sII")
 _T = TypeVar("_T")
-FRAME_OVERHEAD_BYTES = _HEAD.size
 
 Row = tuple[bytes, bytes]
 Range = tuple[bytes, bytes]

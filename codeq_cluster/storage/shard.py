@@ -320,9 +320,9 @@ class ShardState:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return n values for n keys, None where there is none."""
         rows = self.buffer.rows
-        if not any(key in rows for key in keys):
+        if rows.keys().isdisjoint(keys):
             return self._stored.get_many(keys)
-        return [self.get(key) for key in keys]
+        return list(map(self.get, keys))
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[Row]:
         """Return at most `limit` rows of start <= key < end, ascending."""

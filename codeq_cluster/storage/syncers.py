@@ -81,7 +81,7 @@ class KernelSyncer:
         assert isinstance(file, OpenSegment), "the kernel syncs files"
         if not self._refused:
             try:
-                self._begin(file.fileno())
+                (self._aio or self._open()).submit(file.fd)
             except OSError as error:
                 self._give_up(error)
             else:
@@ -95,13 +95,11 @@ class KernelSyncer:
             return self._otherwise.stop(within_s)
         return self._close(within_s)
 
-    def _begin(self, fd: int) -> None:
-        if self._aio is None:
-            # Opened with the first sync: earlier steps of a start can fail, and would leave it
-            # open.
-            self._aio = KernelAio()
-            self._readers.add_reader(self._aio.fileno(), self._ready)
-        self._aio.submit(fd)
+    def _open(self) -> KernelAio:
+        """Open the kernel's side with the first sync: earlier steps of a start can fail."""
+        self._aio = aio = KernelAio()
+        self._readers.add_reader(aio.fileno(), self._ready)
+        return aio
 
     def _give_up(self, error: OSError) -> None:
         self._refused = True
@@ -148,6 +146,7 @@ class AdaptiveSyncer:
     def __init__(self, by_kernel: Syncer, by_thread: Syncer, *, now: Callable[[], float]) -> None:
         self._ways: dict[bool, Syncer] = {True: by_kernel, False: by_thread}
         self._took: dict[bool, deque[float]] = {way: deque(maxlen=COMPARED) for way in self._ways}
+        self._typical: dict[bool, float] = {}  # Seconds of a way that was taken.
         self._prefers_kernel = True
         self._since_tried = 0
         self._now = now
@@ -167,8 +166,12 @@ class AdaptiveSyncer:
         began = self._now()
 
         def ended(error: BaseException | None) -> None:
-            self._took[way].append(self._now() - began)
-            self._compare()
+            took, typical = self._took[way], self._typical
+            took.append(self._now() - began)
+            # The median; of an even number, the lower of the two in the middle.
+            typical[way] = sorted(took)[(len(took) - 1) // 2]
+            if len(typical) == len(self._ways):
+                self._prefers_kernel = typical[True] <= SLOWER_MAX * typical[False]
             done(error)
 
         self._ways[way].sync(file, ended)
@@ -178,16 +181,6 @@ class AdaptiveSyncer:
         until = self._now() + within_s
         stopped = [way.stop(max(0.0, until - self._now())) for way in self._ways.values()]
         return all(stopped)
-
-    def _compare(self) -> None:
-        kernel, thread = self._took[True], self._took[False]
-        if kernel and thread:
-            self._prefers_kernel = _median(kernel) <= SLOWER_MAX * _median(thread)
-
-
-def _median(seconds: deque[float]) -> float:
-    """Return the middle one; of an even number, the lower of the two in the middle."""
-    return sorted(seconds)[(len(seconds) - 1) // 2]
 
 
 def syncer_of(

@@ -86,6 +86,8 @@ class Wal:
     Attributes:
         seq: Number of the last job that was begun.
         durable: Every job up to this one is as durable as the settings require.
+        file: The segment that takes writes: its sync makes every appended job durable. None while
+            there is none.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class Wal:
         self._segment_bytes = segment_bytes
         self._grow_bytes = grow_bytes
         self._segments: list[_Segment] = []
-        self._file: SegmentFile | None = None
+        self.file: SegmentFile | None = None
         self._salt = b""
         self._offset = self._size = 0
         self.seq = self.durable = 0
@@ -162,48 +164,48 @@ class Wal:
 
     def close(self) -> None:
         """Close the file; the segments stay. No sync may be under way."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
     # Writing.
 
-    def has_room(self, size: int) -> bool:
-        """Return whether about `size` bytes of rows fit without a wait for the disk."""
-        needed = size + segments.FRAME_OVERHEAD_BYTES
-        return self._file is not None and self._offset + needed <= self._size
-
-    def make_room(self, size: int) -> None:
-        """Make `has_room(size)` true; blocks.
+    def make_room(self, needed: int) -> None:
+        """Make room for a job of `needed` bytes; blocks.
 
         Raises:
             StorageFailed: The disk refused; the call may be retried.
         """
-        needed = size + segments.FRAME_OVERHEAD_BYTES
         try:
-            if self._file is None or self._offset + needed > max(self._segment_bytes, self._size):
-                if self._file is not None:
+            if self.file is None or self._offset + needed > max(self._segment_bytes, self._size):
+                if self.file is not None:
                     # The next header claims that every job before it is in the log. Without this
                     # sync that could be false where jobs are not synced one by one.
-                    self._file.sync()
+                    self.file.sync()
                 self.close()
                 self._roll(self._segments[-1].number + 1, needed=needed)
             if self._offset + needed > self._size:
                 grown = self._offset + needed + self._grow_bytes
+                assert self.file is not None, "a segment was begun"
                 self.file.fill(self._size, grown - self._size)
                 self._size = grown
         except OSError as error:
             self.abandon()
             raise StorageFailed(f"extending the write-ahead log: {error}") from error
 
-    def append(self, writes: list[Write]) -> None:
+    def append(self, writes: list[Write]) -> int:
         """Write the next job after the others, to the page cache.
+
+        Returns:
+            0; or the bytes for which `make_room` must come first, when nothing was written.
 
         Raises:
             StorageFailed: The job is not completely written; the segment accepts no more jobs.
         """
+        frame = segments.frame(self._salt, Job(self.seq + 1, writes))
+        if self.file is None or self._offset + len(frame) > self._size:
+            return len(frame)
         self.seq += 1
-        frame = segments.frame(self._salt, Job(self.seq, writes))
         try:
             self.file.write(self._offset, frame)
         except OSError as error:
@@ -211,12 +213,7 @@ class Wal:
             raise StorageFailed(f"writing the write-ahead log: {error}") from error
         self._offset += len(frame)
         self._segments[-1].last = self.seq
-
-    @property
-    def file(self) -> SegmentFile:
-        """Return the segment open for writes: its sync makes every appended job durable."""
-        assert self._file is not None, "the log has a segment that takes writes"
-        return self._file
+        return 0
 
     def not_synced(self, error: OSError) -> StorageFailed:
         """Note that a sync failed; return the error to report.
@@ -283,7 +280,7 @@ class Wal:
         head = segments.frame(self._salt, Header(segments.FORMAT_VERSION, number, self.durable))
         name = f"{_NAME}{number:012d}"
         size = len(head) + needed + self._grow_bytes
-        self._file, self._size = self._disk.create(name, head, size)
+        self.file, self._size = self._disk.create(name, head, size)
         self._offset = len(head)
         self._segments.append(_Segment(name, number, self.durable))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
@@ -15,8 +15,6 @@ from codeq_cluster.storage.wal import SegmentFile, Wal
 
 Done = Callable[[int, BaseException | None], None]
 Synced = Callable[[BaseException | None], None]
-
-ROW_OVERHEAD_BYTES = 16  # A frame's lengths and tags for a row, at most 5 bytes each.
 
 
 class Executor(Protocol):
@@ -54,9 +52,11 @@ class Syncer(Protocol):
         """
 
 
+_write_of = attrgetter("write")
+
+
 class _Asked(Struct, frozen=True):
     write: Write
-    weight: int
     done: Done
     at: float
 
@@ -116,7 +116,7 @@ class WalWriter:
 
         `done` is never called before this returns.
         """
-        self._asked.append(_Asked(write, _weight(write), done, self._now()))
+        self._asked.append(_Asked(write, done, self._now()))
         if not self._works:
             self._works = True
             # Groups that take their turn in the same pass of the loop share even the first job.
@@ -128,25 +128,25 @@ class WalWriter:
 
     def _begin(self) -> None:
         self._job, self._asked = self._asked, []
-        if not self._job:
-            self._works = False
-            return
-        size = 0
-        for asked in self._job:
-            size += asked.weight
-        if self._wal.has_room(size):
+        if self._job:
             self._append(None)
         else:
-            self._executor.run(lambda: self._wal.make_room(size), self._append)
+            self._works = False
 
     def _append(self, error: BaseException | None) -> None:
+        wal = self._wal
         if error is None:
             try:
-                self._wal.append(list(map(_write_of, self._job)))
+                needed = wal.append(list(map(_write_of, self._job)))
             except StorageFailed as failure:
                 error = failure
+            else:
+                if needed:
+                    self._executor.run(partial(wal.make_room, needed), self._append)
+                    return
         if error is None and self._syncer is not None:
-            self._syncer.sync(self._wal.file, self._finished)
+            assert wal.file is not None, "a job was written"
+            self._syncer.sync(wal.file, self._finished)
         else:
             self._finished(error)
 
@@ -164,11 +164,3 @@ class WalWriter:
         self._works = bool(self._asked)
         if self._works:
             self._begin()
-
-
-_write_of = attrgetter("write")
-
-
-def _weight(write: Write) -> int:
-    rows: Sequence[tuple[bytes, bytes]] = (*write.puts, *write.delete_ranges)
-    return sum(map(len, chain.from_iterable(rows))) + ROW_OVERHEAD_BYTES * (len(rows) + 1)

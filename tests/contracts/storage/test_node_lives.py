@@ -135,7 +135,7 @@ async def test_a_stop_does_not_wait_for_ever_for_a_disk(
         storage.stop()
         file = storage._wal.file
         assert isinstance(file, OpenSegment)
-        os.fstat(file.fileno())
+        os.fstat(file.fd)
         goes_on.set()
 
     assert "the disk does not answer" in caplog.text
