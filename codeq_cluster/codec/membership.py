@@ -8,6 +8,7 @@ The format is a version byte, then MessagePack:
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import msgspec
 from msgspec import Struct
@@ -95,6 +96,7 @@ class Membership(Struct, frozen=True, array_like=True, kw_only=True):
         )
 
 
+@lru_cache
 def data_of(incarnation: int) -> int:
     """Return the identity of the data on which a process of that incarnation runs."""
     return incarnation >> _DATA_BITS

@@ -136,8 +136,8 @@ class Guard:
             self._conflict(peer, message, prev)
         else:
             if replica.rules.skip_what_we_have:
-                have = 0
-                while have < len(terms) and journal.term_at(prev + 1 + have) == terms[have]:
+                have, most = 0, min(len(terms), journal.last - prev)
+                while have < most and journal.term_at(prev + 1 + have) == terms[have]:
                     have += 1
                 commands, terms, prev = commands[have:], terms[have:], prev + have
             if commands or not replica.rules.skip_what_we_have:

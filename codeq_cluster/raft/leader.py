@@ -38,6 +38,8 @@ class Leader:
         self.trimmer = LogTrimmer(replica)
         self.doubted = DoubtedLeader(replica, self.transfer)
         self._term = 0
+        # The log is trimmed after an entry was applied, and with every heartbeat.
+        self._looked_at = (0, 0.0)
 
     @property
     def ready(self) -> bool:
@@ -77,9 +79,11 @@ class Leader:
             self.transfer.proceed()
         if replica.voters.learners:
             self._promote()
-        if settled:
+        looked_at = applied, engine.heartbeat_due
+        if settled and looked_at != self._looked_at:
             # While states are in doubt, the next leader needs the log to prove which state is
             # right.
+            self._looked_at = looked_at
             self.trimmer.trim()
 
     def begin_round(self) -> None:

@@ -321,7 +321,7 @@ class SafeSyncObj(SyncObj):
             and journal.term_at(held) == self._SyncObj__raftCurrentTerm
         ):
             self._SyncObj__raftCommitIndex = held
-            journal.setRaftCommitIndex(held)
+            journal.commit = max(journal.commit, held)
         if silent:
             self.step_down()
 

@@ -52,7 +52,7 @@ class Turn:
         if replica.wanted_members is not None:
             replica.bootstrap()
         waiting, memberships = replica.inbox.waiting, replica.journal.memberships
-        leads, hears = engine.leads, bool(waiting)
+        hears = bool(waiting)
         for _ in range(min(len(waiting), _MESSAGES_A_TURN)):
             self._guard.handle(*replica.inbox.get())
             if memberships.newest is not replica.named_members:
@@ -65,18 +65,19 @@ class Turn:
             or self.leader.doubted.deadline < _NEVER
         ):
             self._face_trouble()
-        if hears or engine.leads is not leads:
+        if hears:
             self._known_leader.note()
         self._tick()
         if memberships.newest is not replica.named_members:
             replica.follow_members()
-        if replica.changes.index is not None:
-            replica.changes.settle(replica.applier.index)
         if engine.leads:
             self.leader.turn()
         else:
             self._follow()
-        self._write()
+        if replica.journal.promising or replica.journal.trimmed_to is not None:
+            self._write()
+        else:
+            self._next()
 
     def _face_trouble(self) -> None:
         """Report that this replica needs a snapshot; stop leading without a majority."""
@@ -89,6 +90,7 @@ class Turn:
         if links.refused and engine.leads and not links.leave_a_majority(replica.voters):
             engine.step_down()
         self.leader.doubted.give_up()
+        self._known_leader.note()
 
     def _tick(self) -> None:
         """Start an election that is due; else commit, apply and propose."""
@@ -113,6 +115,8 @@ class Turn:
         campaign.wanted = campaign.transferred = False
         if starts or engine.leads is not leads:
             self._known_leader.note()
+        if replica.changes.index is not None:
+            replica.changes.settle(replica.applier.index)
 
     def _follow(self) -> None:
         """Trim what the leader says may go; a read needs a leader."""

@@ -44,6 +44,26 @@ def test_an_entry_is_acknowledged_after_one_flush_and_one_round_trip(rules: Safe
     assert (rules == ALL_RULES) == (b"one" in cluster.acknowledged)
 
 
+def test_a_leader_whose_peers_are_gone_stops_before_it_hears_anything() -> None:
+    """Its callers learn it at once: no message will tell it, and no heartbeat is due yet."""
+    cluster = settled()
+    node = cluster.nodes["A"]
+    inbox, led = node.group._replica.inbox, node.source.term
+    # The answers to a heartbeat wait for the next one, and are on their way for a moment then.
+    for _ in range(2000):
+        if inbox.waiting:
+            cluster.run(0.0001)
+    silent = not inbox.waiting
+
+    for peer in "BC":
+        cluster.crash(peer)
+    cluster.run(0.005)
+
+    assert silent
+    assert led is not None
+    assert node.source.term is None
+
+
 def waiting_at(
     waits: str, *, node_ids: str = "ABC", rules: SafetySwitches = ALL_RULES
 ) -> SimCluster:

@@ -194,7 +194,7 @@ def test_w7_a_committed_entry_that_is_cut_off(brokers: SimBrokers) -> None:
 
 def test_w8_a_state_of_its_own(brokers: SimBrokers) -> None:
     """A replica whose state differs is found at its next entry."""
-    brokers.nodes["B"].states[0]._digest = bytes(range(16))
+    brokers.nodes["B"].states[0].digest = bytes(range(16))
 
     with broken(Invariant.W8):
         created_and_told(brokers)
@@ -267,7 +267,7 @@ def test_w10_a_shard_without_a_leader(brokers: SimBrokers) -> None:
 
 def test_a_replica_that_stops_itself_is_reported(brokers: SimBrokers) -> None:
     """A bug that ends a node ends the run."""
-    brokers.nodes["B"].states[0]._applied += 1
+    brokers.nodes["B"].states[0].applied_index += 1
 
     with pytest.raises(InvariantBroken, match="B stopped itself"):
         created_and_told(brokers)
