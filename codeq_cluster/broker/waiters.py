@@ -116,7 +116,6 @@ class Waiters:
         self._admit(self._results)
         return Ticket(self._results, (task_id,))
 
-    @property
     def awaited(self) -> bool:
         """Return whether a caller waits or claims on this node, so entries must be applied soon."""
         if self._claims.count or self._results.count:

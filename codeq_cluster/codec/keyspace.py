@@ -265,6 +265,7 @@ def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
     return prefix, head[:-1] + bytes((head[-1] + 1,))
 
 
+@lru_cache(_QUEUES_CACHED)
 def pending_range(queue: str, tenant: str) -> tuple[bytes, bytes]:
     """Return the half-open range of a queue's READY tasks, in claim order."""
     return prefix_range(pending_prefix(queue, tenant))

@@ -6,7 +6,7 @@ leave no row, no tombstone and no encoding behind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -47,7 +47,7 @@ class _Net(Struct):
 
 
 def mutations(
-    changes: Iterable[Change], counters: Callable[[str, str], Counters]
+    changes: Iterable[Change], counters: Mapping[tuple[str, str], Counters]
 ) -> dict[bytes, bytes | None]:
     """Return changes as one write: the new value of each key, None for a deleted one.
 
@@ -55,7 +55,8 @@ def mutations(
 
     Args:
         changes: In decision order; a task's next change starts from the result of its last one.
-        counters: Returns a queue's counters before these changes, by queue and tenant.
+        counters: The counters of queues before these changes, by queue and tenant; a queue without
+            tasks has none.
     """
     tasks: list[TaskChange] = []
     items: list[ItemChange] = []
@@ -79,7 +80,7 @@ def mutations(
             _count(deltas, net.after, 1)
     for (queue, tenant), delta in deltas.items():
         if any(delta):
-            now = _sum(counters(queue, tenant), delta)
+            now = _sum(counters.get((queue, tenant), _NONE), delta)
             empty = now == _NONE
             rows[keyspace.stats(queue, tenant)] = None if empty else encode(now)
     if items:

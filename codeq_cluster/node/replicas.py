@@ -101,7 +101,7 @@ class Replicas:
             observer=TaskObserver(base.metrics, self.history),
             catalogue=catalogue,
             tracing=base.tracing,
-            awaited=lambda: waiters.awaited,
+            awaited=waiters.awaited,
         )
         engines = []
         for shard, store in enumerate(self._storage.shards):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,6 +23,7 @@ _SHORT_BUCKETS = (
 )  # fmt: skip
 _COUNT_BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 _OTHER = "other"
+_LABELS_CACHED = 1024  # x about 200 bytes.
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ class Metrics:
         rate_limited: Refused requests.
         leader_changes: Of a group.
         entry_mutations: Of entries that this node proposed and applied, as is `commit`.
+        fsync: Of synced writes of the log.
+        command_label: Returns the label under which a command is counted.
         http: Answered requests by route, method and status; a route is its pattern, never a path.
 
     Args:
@@ -74,6 +78,8 @@ class Metrics:
         self.scrapes = Scrapes(self.scrape)
         self._commands_max = commands_max
         self._commands: set[str] = set()
+        # A command keeps its label for ever.
+        self.command_label = lru_cache(_LABELS_CACHED)(self._label)
 
         self._created = self._counter("codeq_task_created", "Tasks created.", "command")
         self._imported = self._counter(
@@ -214,8 +220,7 @@ class Metrics:
         """Return everything as Prometheus text."""
         return generate_latest(self.registry)
 
-    def command_label(self, command: str) -> str:
-        """Return the label under which a command is counted."""
+    def _label(self, command: str) -> str:
         # Queues ignore case, and so does their label.
         label = command.lower()
         if label in self._commands:

@@ -109,13 +109,19 @@ class Notices:
         for key, value in rows.items():
             if key.startswith(keyspace.STATS_PREFIX):
                 queue, tenant = keyspace.stats_parts(key)
-                self._look_at((tenant, queue))
             elif key.startswith(keyspace.ITEM_PREFIX) and keyspace.knows_kind(key):
-                kind, tenant, item_id = keyspace.item_parts(key)
-                if kind is ItemKind.PAUSE:
-                    self._look_at((tenant, item_id))
-                elif kind is ItemKind.SUBSCRIPTION and value is None:
-                    self._told_s.pop(item_id, None)
+                kind, tenant, queue = keyspace.item_parts(key)  # A pause has its queue's name.
+                if kind is ItemKind.SUBSCRIPTION and value is None:
+                    self._told_s.pop(queue, None)
+                if kind is not ItemKind.PAUSE:
+                    continue
+            else:
+                continue
+            if not self._catalogue.is_open(tenant, queue):
+                self._available.discard((tenant, queue))
+            elif (tenant, queue) not in self._available:
+                self._available.add((tenant, queue))
+                self._gather((tenant, queue))
 
     def reload(self) -> None:
         """Look at every queue after the catalogue has reloaded, which hides single changes."""
@@ -148,17 +154,8 @@ class Notices:
 
     # -- queues that became non-empty -------------------------------------------------------------
 
-    def _look_at(self, place: _Place) -> None:
-        if not self._catalogue.is_open(*place):
-            self._available.discard(place)
-        elif place not in self._available:
-            self._available.add(place)
-            self._gather(place)
-
     def _gather(self, place: _Place) -> None:
-        if not any(True for _ in self._catalogue.subscribers(*place)):
-            return
-        if not self.leads_home(place[0]):
+        if not self._catalogue.has_subscribers(*place) or not self.leads_home(place[0]):
             return
         if place not in self._gathered:
             if not self._gathered_room.may_take(place[0]):

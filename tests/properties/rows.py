@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.items import ItemKind
@@ -31,14 +31,13 @@ def write(rows: Rows, written: dict[bytes, bytes | None]) -> None:
             rows[key] = value
 
 
-def counters_in(rows: Rows) -> Callable[[str, str], Counters]:
-    """Return a function that reads a queue's counters from the rows."""
-
-    def counters(queue: str, tenant: str) -> Counters:
-        value = rows.get(keyspace.stats(queue, tenant))
-        return Counters() if value is None else records.decode_counters(value)
-
-    return counters
+def counters_in(rows: Rows) -> dict[tuple[str, str], Counters]:
+    """Return the queues' counters in the rows, by queue and tenant."""
+    return {
+        keyspace.stats_parts(key): records.decode_counters(value)
+        for key, value in rows.items()
+        if key.startswith(keyspace.STATS_PREFIX) and value is not None
+    }
 
 
 def recomputed(view: DictView) -> Rows:

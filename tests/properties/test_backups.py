@@ -24,7 +24,6 @@ from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import ItemChange
 from codeq_cluster.core.items import Aside, Audit, ItemKind
 from codeq_cluster.core.sharding import home_shard, shard_of
-from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import BackupFailed, DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
@@ -259,7 +258,7 @@ def test_what_is_set_aside_is_due_again_after_a_restore(tmp_path: Path) -> None:
     task_id = keyspace.place_task_id(timer)
     aside = Aside(tenant="acme", id=f"task.{task_id}", timer=timer, reason="", since_ms=1)
     change = ItemChange(before=None, after=aside)
-    for key, value in mutations([change], lambda _queue, _tenant: Counters()).items():
+    for key, value in mutations([change], {}).items():
         if value is None:
             del changed[key]
         else:

@@ -282,7 +282,7 @@ class SimBroker:
             clock=self.clocks,
             observer=_Nobody(),
             catalogue=catalogue,
-            awaited=lambda: waiters.awaited,
+            awaited=waiters.awaited,
         )
         for shard, state in enumerate(self.states):
             engine = Engine(

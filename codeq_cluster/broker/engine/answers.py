@@ -61,9 +61,9 @@ async def answer(state: EngineState, question: AnyQuestion) -> Answer:
         case Browse():
             return browse(store, replica.counted_queues(question.tenant), question, unreadable)
         case BrowseDelayed():
-            tenant, counted = question.tenant, replica.counted
+            tenant, counters = question.tenant, replica.counters
             names = replica.counted_queues(tenant)
-            delayed = [queue for queue in names if counted(queue, tenant).delayed]
+            delayed = [queue for queue in names if counters[queue, tenant].delayed]
             return browse_delayed(store, delayed, question, unreadable)
         case BrowseIds():
             return browse_ids(store, question, unreadable)

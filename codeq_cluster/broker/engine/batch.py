@@ -95,7 +95,7 @@ class Batch:
     def add_rows(self, rows: dict[bytes, bytes | None], *, rows_bytes: int) -> None:
         """Append one decision, whose own rows are net."""
         own = self.rows
-        twice = [key for key in rows if key in own and keyspace.is_task_index(key)]
+        twice = [key for key in rows if key in own and keyspace.is_task_index(key)] if own else []
         own.update(rows)
         for key in twice:
             # Put and deleted, or deleted and put: in the store nothing changes.

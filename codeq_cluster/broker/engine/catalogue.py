@@ -186,6 +186,10 @@ class Catalogue:
         yield from self._subscribers.get((tenant, queue), {}).values()
         yield from self._subscribers.get((tenant, _EVERY), {}).values()
 
+    def has_subscribers(self, tenant: str, queue: str) -> bool:
+        """Return whether `subscribers` would yield any."""
+        return (tenant, queue) in self._subscribers or (tenant, _EVERY) in self._subscribers
+
     def subscriptions_by_queue(self, counts: Callable[[str], bool]) -> dict[str, int]:
         """Return how many subscriptions name each queue, `*` for those that name none.
 

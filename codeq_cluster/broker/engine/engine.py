@@ -203,9 +203,11 @@ class Engine:
     def apply(self, index: int, term: int, payload: bytes | None) -> None:
         """Apply the next committed entry; answer its callers if this node decided it."""
         store, state, leadership = self._store, self._state, self._leadership
-        digest = _extend(store.digest, index, term, payload)
+        running = blake2b(store.digest, digest_size=16)
+        running.update(index.to_bytes(8, "big") + term.to_bytes(8, "big"))
         entry = None
         if payload is not None:
+            running.update(payload)
             # A leader need not decode its own entry.
             own = None if leadership is None else leadership.sent(term, payload)
             entry = own or entries.decode(payload)
@@ -214,6 +216,7 @@ class Engine:
                 # drops it.
                 self.fenced += 1
                 entry = None
+        digest = running.digest()
         if entry is None:
             store.commit({}, index=index, digest=digest)
             state.listeners.rows({})
@@ -283,11 +286,3 @@ class Engine:
         self._state.log.barrier(done)
         if not await confirmed:
             raise NotLeader(self._state.leader)
-
-
-def _extend(digest: bytes, index: int, term: int, payload: bytes | None) -> bytes:
-    """Return the digest after one more entry."""
-    running = blake2b(digest, digest_size=16)
-    running.update(index.to_bytes(8, "big") + term.to_bytes(8, "big"))
-    running.update(b"" if payload is None else payload)
-    return running.digest()

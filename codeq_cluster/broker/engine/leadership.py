@@ -269,7 +269,7 @@ class Leadership:
                 self._state.read_soon()
             if not decided:
                 return outcomes, None
-            rows = mutations(decided, view.counted)
+            rows = mutations(decided, view.counters)
             rows_bytes = weigh(rows)
             if rows_bytes <= setup.limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES:
                 break

@@ -52,6 +52,7 @@ class ShardView:
     """Implements `core.view.View` over a store and an overlay.
 
     Attributes:
+        counters: Of every queue that has tasks, by queue and tenant; decided changes included.
         policy: Returns the policy of a tenant's queue as applied on this node.
         unread: Tenants whose queues a look for any command has considered only in part.
     """
@@ -247,10 +248,6 @@ class ShardView:
     def counted_queues(self, tenant: str) -> AbstractSet[str]:
         """Return the tenant's queues that have any tasks, ended ones included."""
         return self._counted.get(tenant, _NO_QUEUES)
-
-    def counted(self, queue: str, tenant: str) -> Counters:
-        """Return a queue's counters, decided changes included."""
-        return self.counters.get((queue, tenant), _NONE)
 
     def advance(self, batch: int, rows: Rows, tasks: Mapping[str, Task | None]) -> None:
         """Add decided rows, which batch number `batch` will commit."""

@@ -33,6 +33,14 @@ async def test_an_entry_that_carries_enough_does_not_wait() -> None:
     gathering.stop()
 
 
+async def test_an_entry_that_is_full_already_does_not_wait() -> None:
+    """So many operations share its cost well enough; nobody would end its wait but the timer."""
+    gathering = GroupCommit(_nobody, wait_s_max=60)
+    gathering.begin(answered=8, waiting=GATHERED_MAX, took_s=60)
+
+    assert gathering.timer is None
+
+
 class Load:
     """Entries of two operations each, one after another, on a clock of its own.
 

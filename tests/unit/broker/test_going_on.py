@@ -10,7 +10,7 @@ import pytest
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.questions import Browse, BrowseDelayed, ItemPage, ListItems, ShardPage
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.codec.keyspace import Family, QueuePlace
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.items import NO_POLICY, ItemKind
 from codeq_cluster.core.loops import Loop
@@ -52,6 +52,17 @@ async def test_a_listener_that_fails_stops_neither_the_replica_nor_the_others(
     assert 1 == len(told)
     assert shard.store.state.get(keyspace.task("t1")) is not None
     assert [Loop.LISTENERS] == shard.seen.failures
+
+
+async def test_a_listener_hears_only_of_the_rows_that_concern_it(shard: Shard) -> None:
+    """A create has no outbox job and no item; it has counters."""
+    told: list[str] = []
+    shard.engine.on_rows(lambda _: told.append("a job"), Family.ERRAND)
+    shard.engine.on_rows(lambda _: told.append("a count or an item"), Family.STATS, Family.ITEM)
+    shard.engine.on_rows(lambda _: told.append("an entry"))
+    await shard.engine.operate([create("t1")])
+
+    assert ["a count or an item", "an entry"] == told
 
 
 @pytest.mark.parametrize("commands", [("render",), ()])

@@ -123,6 +123,7 @@ def on(kind: type[Operation], **fields: object) -> Operation:
 
 # Each of a queue's counters, so that one less is none below 0.
 _MANY = Counters(*(2**60,) * 7)
+_COUNTERS = {(queue, TENANT): _MANY for queue in (COMMAND.lower(), "d" * 63)}
 
 ERROR = "e" * bounds.REASON_CHARS_MAX
 
@@ -163,7 +164,7 @@ def test_every_operation_on_one_task_fits_the_smallest_entry(
     result = Result(task_id=ID, status="FAILED") if state.terminal else None
     view.advance([TaskChange(before=None, after=task, payload="{}", result=result)])
     changes = decide(view, operation, RULES).changes
-    rows = mutations(changes, lambda _queue, _tenant: _MANY)
+    rows = mutations(changes, _COUNTERS)
 
     assert changes
     assert weigh(rows) <= bounds.EFFECTS_BYTES_MAX - ENTRY_OVERHEAD_BYTES
@@ -194,5 +195,5 @@ def test_a_stage_and_a_failed_callback_fit_the_smallest_entry() -> None:
     failed = decide(view, undelivered, RULES).changes
 
     for changes in (staged, failed):
-        rows = mutations(changes, lambda _queue, _tenant: _MANY)
+        rows = mutations(changes, _COUNTERS)
         assert 0 < weigh(rows) <= bounds.EFFECTS_BYTES_MAX - ENTRY_OVERHEAD_BYTES

@@ -93,7 +93,7 @@ async def test_a_run_is_one_change_of_its_queue() -> None:
     ended = await shard.engine.operate(
         [submit(task.id, token=task.lease_token) for task in claimed.tasks]
     )
-    counters = shard.engine.view.counted("render", "acme")
+    counters = shard.engine.view.counters["render", "acme"]
     shard.engine.stop()
 
     assert [Created] * 6 == [type(outcome) for outcome in created]

@@ -8,7 +8,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.mutations import mutations, number_audit_rows
 from codeq_cluster.core.changes import Change, ItemChange
 from codeq_cluster.core.items import Audit, Delivery, Item, ItemKind, Subscription, Topic
-from codeq_cluster.core.task import Counters, Result
+from codeq_cluster.core.task import Result
 
 DELIVERY = Delivery(
     tenant="acme",
@@ -136,4 +136,4 @@ def _made(item: Item) -> ItemChange:
 
 
 def _rows(*changes: Change) -> dict[bytes, bytes | None]:
-    return mutations(changes, lambda _queue, _tenant: Counters())
+    return mutations(changes, {})

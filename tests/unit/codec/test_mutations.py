@@ -24,6 +24,7 @@ CLAIM = Claim(request="r", tenant="acme", worker="ann", commands=("render",), co
 CANCEL = Cancel(request="c", id="t", tenant="acme")
 PAYLOAD_BYTES = len(CREATE.payload.encode())
 ONE_CANCELLED = Counters(failed=1, stored_bytes=PAYLOAD_BYTES + len("CANCELLED"))
+_ONE_CANCELLED = {("render", "acme"): ONE_CANCELLED}
 
 
 def test_a_created_task_brings_record_payload_place_and_count() -> None:
@@ -40,12 +41,12 @@ def test_a_created_task_brings_record_payload_place_and_count() -> None:
         keyspace.stats("render", "acme"): records.encode(
             Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
         ),
-    } == mutations([change], _none)
+    } == mutations([change], {})
 
 
 def test_a_place_left_within_the_batch_is_never_written() -> None:
     """A task created and claimed in one entry leaves no pending row and no tombstone for one."""
-    rows = mutations(_changes(DictView(), CREATE, CLAIM), _none)
+    rows = mutations(_changes(DictView(), CREATE, CLAIM), {})
 
     families = {keyspace.family(key) for key in rows}
 
@@ -68,7 +69,7 @@ def test_a_move_touches_only_the_rows_that_differ() -> None:
         keyspace.task("t"): records.encode(longer),
         keyspace.lease(task.lease_until_ms, "t"): None,
         keyspace.lease(999, "t"): b"",
-    } == mutations([TaskChange(before=task, after=longer)], _none)
+    } == mutations([TaskChange(before=task, after=longer)], {})
 
 
 def test_a_queue_with_no_task_left_has_no_counters() -> None:
@@ -76,7 +77,7 @@ def test_a_queue_with_no_task_left_has_no_counters() -> None:
     view = DictView()
     _changes(view, CREATE, CANCEL)
     view.now_ms += 10
-    rows = mutations(_changes(view, Advance(count=1)), _one_cancelled)
+    rows = mutations(_changes(view, Advance(count=1)), _ONE_CANCELLED)
 
     assert rows[keyspace.stats("render", "acme")] is None
 
@@ -86,7 +87,7 @@ def test_an_ended_task_is_counted_with_its_result() -> None:
     view = DictView()
     _changes(view, CREATE)
     before = Counters(ready=1, stored_bytes=PAYLOAD_BYTES)
-    rows = mutations(_changes(view, CANCEL), lambda _queue, _tenant: before)
+    rows = mutations(_changes(view, CANCEL), {("render", "acme"): before})
 
     assert records.encode(ONE_CANCELLED) == rows[keyspace.stats("render", "acme")]
 
@@ -97,8 +98,8 @@ def test_a_dead_letter_is_counted_where_it_is_kept_and_its_bytes_with_its_queue(
     target = PutTopic(request="p", tenant="acme", name="render", by="op", dead_letter="graves")
     _changes(view, target, replace(CREATE, ttl_ms=5))
     view.now_ms += 5
-    before = {"render": Counters(ready=1, stored_bytes=PAYLOAD_BYTES), "graves": Counters()}
-    rows = mutations(_changes(view, Advance(count=1)), lambda queue, _tenant: before[queue])
+    before = {("render", "acme"): Counters(ready=1, stored_bytes=PAYLOAD_BYTES)}
+    rows = mutations(_changes(view, Advance(count=1)), before)
 
     bytes_now = PAYLOAD_BYTES + len("MESSAGE_EXPIRED")
     counted = Counters(stored_bytes=bytes_now)
@@ -114,7 +115,7 @@ def test_a_deleted_task_takes_everything_along() -> None:
     view = DictView()
     _changes(view, KEYED, CANCEL)
     view.now_ms += 10
-    rows = mutations(_changes(view, Advance(count=1)), _one_cancelled)
+    rows = mutations(_changes(view, Advance(count=1)), _ONE_CANCELLED)
 
     assert (
         dict.fromkeys(
@@ -138,7 +139,7 @@ def test_a_key_freed_and_taken_again_in_one_batch_names_the_new_task() -> None:
     _changes(view, KEYED, CANCEL)
     view.now_ms += 10
     changes = _changes(view, Advance(count=1), replace(KEYED, id="u"))
-    rows = mutations(changes, _one_cancelled)
+    rows = mutations(changes, _ONE_CANCELLED)
 
     row = rows[keyspace.idempotency("acme", "k")]
 
@@ -150,7 +151,7 @@ def test_an_id_freed_and_taken_again_in_one_batch_starts_clean() -> None:
     view = DictView()
     _changes(view, KEYED, CANCEL)
     view.now_ms += 10
-    rows = mutations(_changes(view, Advance(count=1), CREATE), _one_cancelled)
+    rows = mutations(_changes(view, Advance(count=1), CREATE), _ONE_CANCELLED)
 
     assert rows[keyspace.result("t")] is None
     assert rows[keyspace.idempotency("acme", "k")] is None
@@ -164,7 +165,7 @@ def test_a_task_that_came_and_went_within_the_batch_leaves_nothing() -> None:
     view.now_ms += 10
     changes += _changes(view, Advance(count=1))
 
-    assert {} == mutations(changes, _none)
+    assert {} == mutations(changes, {})
 
 
 def test_a_task_that_died_and_was_revived_within_the_batch_has_no_result() -> None:
@@ -174,7 +175,7 @@ def test_a_task_that_died_and_was_revived_within_the_batch_has_no_result() -> No
     view.now_ms += 5
     requeue = Requeue(request="q", tenant="acme", ids=("t",), by="op")
     changes = _changes(view, Advance(count=1), requeue)
-    rows = mutations(changes, lambda _queue, _tenant: Counters(ready=1, stored_bytes=PAYLOAD_BYTES))
+    rows = mutations(changes, {("render", "acme"): Counters(ready=1, stored_bytes=PAYLOAD_BYTES)})
 
     assert keyspace.result("t") not in rows
     assert keyspace.stats("render", "acme") not in rows
@@ -187,7 +188,7 @@ def test_counters_below_zero_stop_the_node() -> None:
     changes = _changes(view, CLAIM)
 
     with pytest.raises(AssertionError):
-        mutations(changes, _none)
+        mutations(changes, {})
 
 
 def test_changes_that_do_not_follow_each_other_stop_the_node() -> None:
@@ -198,7 +199,7 @@ def test_changes_that_do_not_follow_each_other_stop_the_node() -> None:
     stray = TaskChange(before=replace(task, state=State.READY), after=task)
 
     with pytest.raises(AssertionError):
-        mutations([changes[0], stray], _none)
+        mutations([changes[0], stray], {})
 
 
 def _changes(view: DictView, *operations: Operation) -> list[Change]:
@@ -209,11 +210,3 @@ def _changes(view: DictView, *operations: Operation) -> list[Change]:
         view.advance(decision.changes)
         changes += decision.changes
     return changes
-
-
-def _one_cancelled(_queue: str, _tenant: str) -> Counters:
-    return ONE_CANCELLED
-
-
-def _none(_queue: str, _tenant: str) -> Counters:
-    return Counters()

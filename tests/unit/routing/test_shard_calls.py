@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from codeq_cluster.broker.engine.batch import NO_CALLER
+from codeq_cluster.core.creating import Create
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
+from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.errors import MethodUnknown
 from codeq_cluster.routing.shard_calls import ShardCalls
 
@@ -17,6 +21,10 @@ class Replica:
 
     def __init__(self) -> None:
         self.asked: list[object] = []
+
+    def begin(self, operations: list[Operation], place: object) -> None:
+        """Record it."""
+        self.asked += operations
 
     async def operate(self, operations: list[Operation]) -> list[Outcome]:
         """Record it."""
@@ -63,3 +71,24 @@ async def test_a_later_releases_appended_fields_may_be_ignored() -> None:
     await served(replica).serve("n2", "operate", [0, [[*HEARTBEAT, "appended"]]], 1.0)
 
     assert 1 == len(replica.asked)
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_a_new_task_of_another_shard_is_refused(key: str) -> None:
+    """Nobody would find it there: another node has placed it by other rules."""
+    replicas: Any = [Replica(), Replica()]
+    home = shard_of("acme/k", 2) if key else 1
+    task_id = with_shard("0" * 32, shards=2, wanted=home)
+    new = Create(id=task_id, tenant="acme", command="c", payload="{}", idempotency_key=key)
+    calls = ShardCalls(replicas)
+
+    with pytest.raises(AssertionError, match="foreign shard"):
+        calls.serve_operate(msgspec.msgpack.encode((1 - home, [new])), NO_CALLER)
+    with pytest.raises(AssertionError, match="foreign shard"):
+        await calls.serve("n2", "operate", msgspec.to_builtins((1 - home, [new])), 1.0)
+
+    assert [] == replicas[1 - home].asked
+
+    calls.serve_operate(msgspec.msgpack.encode((home, [new])), NO_CALLER)
+
+    assert [new] == replicas[home].asked
