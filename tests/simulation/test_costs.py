@@ -114,7 +114,7 @@ CREATE = {
     "jobs of the disk thread": 0,
     "spills": 3,
     "calls": 0,
-    "Python calls": 850,
+    "Python calls": 640,
     "tasks": 1,  # This one is the simulated client's own.
     # A turn counts as one, together with the log write and the frames that it asks for. The
     # simulated link has no frames.
