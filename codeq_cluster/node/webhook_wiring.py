@@ -84,7 +84,7 @@ class WebhookWiring:
                 background=background,
                 failed=partial(self._metrics.item_failures.inc, Loop.OUTBOX),
             )
-            engine.on_rows(outbox_jobs.rows, Family.ERRAND)
+            engine.on_rows(outbox_jobs.rows, Family.OUTBOX)
             engine.on_reload(outbox_jobs.reload)
             engine.on_leader(outbox_jobs.look_soon)
             outbox_jobs.look_soon()

@@ -20,7 +20,7 @@ _MAY_TAKE_MORE = {
     "Worker": "users write its options as keywords, in one short call without another name",
     "Routes.__call__": "a route is one declaration, and most have two or three of its keywords",
     "Batch": "a batch begins with its ordinal; what it collects is no parameter",
-    "LinkTally": "counters, all of which begin at 0",
+    "LinkCounters": "counters, all of which begin at 0",
 }
 
 

@@ -57,7 +57,7 @@ async def test_a_listener_that_fails_stops_neither_the_replica_nor_the_others(
 async def test_a_listener_hears_only_of_the_rows_that_concern_it(shard: Shard) -> None:
     """A create has no outbox job and no item; it has counters."""
     told: list[str] = []
-    shard.engine.on_rows(lambda _: told.append("a job"), Family.ERRAND)
+    shard.engine.on_rows(lambda _: told.append("a job"), Family.OUTBOX)
     shard.engine.on_rows(lambda _: told.append("a count or an item"), Family.STATS, Family.ITEM)
     shard.engine.on_rows(lambda _: told.append("an entry"))
     await shard.engine.operate([create("t1")])
