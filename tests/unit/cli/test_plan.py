@@ -65,6 +65,18 @@ def test_the_written_configuration_is_one_a_node_takes(tmp_path: Path) -> None:
         assert {"codeq:admin", "codeq:operator"} <= set(scopes)
 
 
+def test_a_node_serves_no_other_host_name_than_localhost(tmp_path: Path) -> None:
+    """A site whose name leads to this machine reaches nothing."""
+    nodes = plan(tmp_path, nodes=1, port_base=9000)
+    secret_file = tmp_path / "secret"
+    secret_file.write_text("0123456789abcdef\n")
+    nodes[0].directory.mkdir()
+    content = document(nodes[0], nodes, shards=1, secret_file=secret_file)
+    nodes[0].config_file.write_text(yaml.safe_dump(content))
+
+    assert ("localhost",) == load(file=nodes[0].config_file).settings.allowed_hosts
+
+
 def test_a_taken_port_is_named_with_its_node(tmp_path: Path) -> None:
     """Both kinds of ports are tried before anything starts."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
