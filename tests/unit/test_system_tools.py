@@ -16,11 +16,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 _TESTS = ("jepsen-lite/tests/test_drifting.py", "tests/unit/settings/test_page_examples.py")
 
 
-def _tested(**environment: str) -> subprocess.CompletedProcess[str]:
+_OF_AN_ENGINE = "tests/acceptance/docker/test_compose.py"
+
+
+def _tested(
+    *tests: str, root: Path = _ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run tests that need tools as a machine without tools does: this test names none."""
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *_TESTS],
-        cwd=_ROOT,
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", *tests],
+        cwd=root,
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -45,7 +50,7 @@ def test_a_test_finds_the_tools_that_it_names() -> None:
 
 def test_a_missing_tool_is_named_once_with_its_remedy() -> None:
     """The tests that need it are skipped, and the others run."""
-    ran = _tested(CI="")
+    ran = _tested(*_TESTS, CI="")
 
     assert 0 == ran.returncode, ran.stdout
     told = ran.stdout.split("= left out =")[1].splitlines()[1:3]
@@ -55,9 +60,28 @@ def test_a_missing_tool_is_named_once_with_its_remedy() -> None:
     ] == told
 
 
+def test_a_missing_engine_is_named_with_its_remedy(tmp_path: Path) -> None:
+    """In a checkout with nothing beside it that could make one; docker's client may be there."""
+    root = tmp_path / "beside-nothing" / "checkout"
+    for name in ("pyproject.toml", "conftest.py", "tests/system_tools.py", _OF_AN_ENGINE):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(_ROOT / name, root / name)
+    shutil.copytree(_ROOT / ".ci", root / ".ci")
+    client = tmp_path / "programs" / "docker"
+    client.parent.mkdir()
+    client.write_text("#!/bin/sh\nexit 1\n")
+    client.chmod(0o755)
+    path = f"{client.parent}:{os.environ['PATH']}"
+    ran = _tested(_OF_AN_ENGINE, root=root, CI="", PYTHONPATH="", PATH=path)
+
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+    told = ran.stdout.split("= left out =")[1].splitlines()[1]
+    assert "no docker engine answers: apt install docker.io docker-compose (tests: 1)" == told
+
+
 def test_continuous_integration_skips_no_test_for_a_tool() -> None:
     """There a missing tool fails each test that needs it."""
-    ran = _tested(CI="true")
+    ran = _tested(*_TESTS, CI="true")
 
     assert 1 == ran.returncode, ran.stdout
     assert "left out" not in ran.stdout
