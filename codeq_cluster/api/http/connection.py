@@ -9,7 +9,7 @@ import struct
 from typing import Protocol, cast
 
 from aiohttp import web
-from aiohttp.http import StreamWriter
+from aiohttp.http import RawRequestMessage, StreamWriter
 
 from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer
@@ -209,12 +209,14 @@ class HttpConnection(web.RequestHandler):
             self._turn_away(_HEAD_TOO_LARGE)
             return
         try:
-            super().data_received(_REFUSED if self._ends.refused else data[:end])
+            super().data_received(data[:end] + _REFUSED if self._ends.refused else data[:end])
         except IndexError:
             # aiohttp raises this for a target of `http://[]@`, and leaves its parser as it was.
             self.force_close()
             return
-        if end < len(data):
+        if self._ends.asked:
+            self._fail_malformed_body()
+        if end < len(data) and not self._ends.refused:
             self._keep_unread(data[end:])
         if not self._ends.in_head:
             self._head_arrived()
@@ -319,6 +321,19 @@ class HttpConnection(web.RequestHandler):
         if self._unread:
             self._read_on()
 
+    def _fail_malformed_body(self) -> None:
+        """End the wait for a body that aiohttp has refused: it does not tell the body's reader."""
+        if not self._messages or isinstance(self._messages[-1][0], RawRequestMessage):
+            return
+        body = None
+        if len(self._messages) > 1:
+            body = self._messages[-2][1]
+        elif self._current_request is not None:
+            body = self._current_request.content
+        if body is not None and not body.is_eof():
+            body.set_exception(web.RequestPayloadError("malformed body"))
+            self._lingering_time = 0.0  # None of the body is awaited any more.
+
     def _keep_unread(self, data: bytes) -> None:
         """Keep bytes that follow a request being answered, within a bound."""
         self._unread += data
@@ -398,8 +413,11 @@ class HttpConnection(web.RequestHandler):
         self._head_bytes += more
 
     def _turn_away(self, error: ApiError) -> None:
-        """Close the connection, with an answer unless an earlier one is under way."""
-        if self._waiting and self.transport is not None:
+        """Close the connection, with an answer unless an earlier one is under way.
+
+        Right after an earlier answer aiohttp does not wait for a request yet.
+        """
+        if not self._ends.asked and self._answering is None and self.transport is not None:
             self.transport.write(_refused(error))
         self.force_close()
 

@@ -63,10 +63,10 @@ class MessageEnds:
         return 0 if self.in_chunks else len(self._held)
 
     def follow(self, data: bytes) -> int:
-        """Return how many of these bytes go to aiohttp now: up to the end of the asked request.
+        """Return how many of these bytes go to aiohttp now.
 
-        aiohttp drops what follows a request to upgrade in the same call, and forgets good requests
-        if a bad one follows them.
+        They end with the asked request, or before a refused head. aiohttp drops what follows a
+        request to upgrade in the same call, and forgets good requests if a bad one follows them.
         """
         known = len(self._held)
         data, self._held = self._held + data, b""
@@ -83,7 +83,7 @@ class MessageEnds:
             else:
                 at = self._after_head(data, at)
         self.reached = self._due == 0 and not self._held and not self.in_chunks
-        return len(data) - known
+        return max(0, (at if self.refused else len(data)) - known)
 
     def _after_head(self, data: bytes, at: int) -> int:
         while data.startswith(b"\r\n", at):
@@ -100,7 +100,8 @@ class MessageEnds:
         self.refused |= len(_FRAMED.findall(head)) != len(framing)
         if self.refused:
             self._due = None
-        elif framing:
+            return at
+        if framing:
             ((length, chunked),) = framing
             self.in_chunks = bool(chunked)
             self._due = int(length or 0)

@@ -143,7 +143,7 @@ def _headers(head: bytes) -> Mapping[str, str] | None:
     headers = {name.lower(): value for name, value in fields}
     if len(headers) != len(fields) or len(fields) > _FIELDS_MAX:
         return None
-    if not _STRANGE.isdisjoint(headers):
+    if "host" not in headers or not _STRANGE.isdisjoint(headers):
         return None
     if headers.get("connection", "keep-alive").lower() != "keep-alive":
         return None

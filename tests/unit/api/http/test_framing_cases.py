@@ -5,12 +5,11 @@ The facts are those of the request corpora of h11 and llhttp, and of the known s
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.api.http.wire import Connections
+from tests.unit.api.http.wire import Connections, Loop, statuses
 
 _AFTER = b"POST /tasks HTTP/1.1\r\nHost: n\r\nContent-Length: 5\r\n\r\nafter"
 _TWO = b"2\r\n{}\r\n0\r\n\r\n"
@@ -140,9 +139,9 @@ _REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def connections() -> Iterator[tuple[asyncio.AbstractEventLoop, Connections]]:
+def connections() -> Iterator[tuple[Loop, Connections]]:
     """Give all cases one application."""
-    loop = asyncio.new_event_loop()
+    loop = Loop()
     made = Connections()
     loop.run_until_complete(made.open())
     yield loop, made
@@ -164,15 +163,20 @@ def test_a_request_ends_where_everybody_agrees_or_is_refused(
     bodies: list[bytes],
     closed: bool,
     whole: bool,
-    connections: tuple[asyncio.AbstractEventLoop, Connections],
+    connections: tuple[Loop, Connections],
 ) -> None:
     """It is served and the next follows, or it is the last, or the answer is 400 and the end."""
     loop, made = connections
-    at_once = loop.run_until_complete(made.ours([(case + _AFTER, True)], whole=whole))
-    bytewise = loop.run_until_complete(
-        made.ours([(bytes([each]), True) for each in case + _AFTER], whole=whole)
+    at_once, apart, bytewise = (
+        loop.run_until_complete(made.ours([(each, True) for each in packets], whole=whole))
+        for packets in (
+            [case + _AFTER],
+            [case, _AFTER],
+            [bytes([each]) for each in case + _AFTER],
+        )
     )
 
-    assert (bodies, closed) == ([each.body for each in at_once.seen], at_once.closed)
+    for cut in (at_once, apart, bytewise):
+        assert (bodies, closed) == ([each.body for each in cut.seen], cut.closed)
+        assert statuses(cut) == ([b"200"] * len(bodies) or [b"400"])
     assert (not bodies) == at_once.answers.startswith(b"HTTP/1.0 400 ")
-    assert bodies == [each.body for each in bytewise.seen]

@@ -15,7 +15,7 @@ from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Asked
 from codeq_cluster.api.http.callers import Callers
-from codeq_cluster.api.http.connection import HttpConnection
+from codeq_cluster.api.http.connection import _LINGER_S, HttpConnection
 from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.middleware import Answering, error_answer, for_library, request_id_of
 from codeq_cluster.api.http.strangers import Strangers
@@ -27,6 +27,7 @@ from codeq_cluster.telemetry import Metrics
 
 FIXED, OF_A_TASK = "/tasks", "/tasks/{id}/result"
 _QUIET_TURNS = 16  # Longer than any step between two requests of a connection.
+_ANSWER = re.compile(rb"(?=HTTP/1\.[01] \d{3} )")
 _HEAD = re.compile(rb"(?s)(HTTP/1\.[01] \d{3} [^\r]*\r\n)(.*?\r\n)\r\n")
 _VARYING = re.compile(rb"Date: [^\r]*\r\n|(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 
@@ -46,6 +47,7 @@ class Outcome:
     """The end of a connection: its requests, its answers without dates and ids, its state.
 
     Attributes:
+        closed: Whether the server closes it, once the rest of a refused body is drained.
         whole: How many requests were read without the library.
     """
 
@@ -53,6 +55,20 @@ class Outcome:
     answers: bytes
     closed: bool
     whole: int
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """A loop whose clock also goes forward at once, as far as a test wants.
+
+    Attributes:
+        passed_s: How far it went.
+    """
+
+    passed_s = 0.0
+
+    def time(self) -> float:
+        """Return the monotonic clock, plus what has passed at once."""
+        return super().time() + self.passed_s
 
 
 class Wire(asyncio.Transport):
@@ -168,7 +184,12 @@ class Connections:
         """
 
         def connection() -> asyncio.Protocol:
-            return _Library(self._manager, loop=asyncio.get_running_loop(), auto_decompress=False)
+            return _Library(
+                self._manager,
+                loop=asyncio.get_running_loop(),
+                auto_decompress=False,
+                lingering_time=_LINGER_S,
+            )
 
         return await self._play(connection, [(bytes([each]), False) for each in stream])
 
@@ -192,6 +213,10 @@ class Connections:
             protocol.data_received(packet)
             if awaited or wire.paused:
                 await self._settled(wire)
+        await self._settled(wire)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        loop.passed_s += _LINGER_S
         await self._settled(wire)
         closed = wire.closed
         wire.close()
@@ -223,6 +248,16 @@ class Connections:
             return answered
 
         return answer
+
+
+def each_answer(outcome: Outcome) -> list[bytes]:
+    """Return the answers one by one; no body of theirs contains a status line."""
+    return [each for each in _ANSWER.split(outcome.answers) if each]
+
+
+def statuses(outcome: Outcome) -> list[bytes]:
+    """Return the status of each answer."""
+    return [each[9:12] for each in each_answer(outcome)]
 
 
 def _comparable(answers: bytes) -> bytes:
