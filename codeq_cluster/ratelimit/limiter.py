@@ -236,12 +236,13 @@ class RateLimiter:
             said = await self._calls.call(
                 owner, BORROW, body, timeout_s=self._owner_timeout_s, topic=topic
             )
-        except CodeqError as error:
-            if not isinstance(error, NotLeader | Overloaded):
+            granted, wait_ns = msgspec.convert(said, tuple[int, int])
+        except (CodeqError, msgspec.ValidationError) as error:
+            # Only an owner that cannot be reached at all is not asked for other tenants either.
+            if not isinstance(error, NotLeader | Overloaded | msgspec.ValidationError):
                 self._silent[owner] = self._now_ns() + HOLD_NS
             token_lease.put(held, self._now_ns())
             return self._from_share(key, limit, cost)
-        granted, wait_ns = msgspec.convert(said, tuple[int, int])
         now_ns = self._now_ns()
         self._on_answered(BORROW, (now_ns - begun_ns) / _SECOND_NS)
         if granted:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import TASK_PREFIX
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.storage.directory import new_directory, open_directory, stopped_directory
-from codeq_cluster.storage.stored_shard import StoredShard
+from codeq_cluster.storage.stored_shard import StoredShard, read_place
 from tests.contracts.storage.conftest import open_rocks
 from tests.fakes.spilled_shard import SpilledShard, put, put_log
 
@@ -34,6 +36,28 @@ def test_rows_that_are_in_the_write_ahead_log_alone_are_read(tmp_path: Path) -> 
         assert [(b"log/1", b"x")] == list(stored.log_rows(b"log/", b"log0"))
         assert b"v" == stored.log_get(b"vote")
     shard.close()
+
+
+def test_a_row_that_no_codec_reads_is_spilled_and_copied_like_its_neighbours(
+    tmp_path: Path,
+) -> None:
+    """Spill and snapshot move bytes: the damaged record arrives as it is, and the others too."""
+    shard = open_rocks(tmp_path / "shard-0")
+    rows = {keyspace.task(name): name.encode() for name in ("a", "b", "c")}
+    rows[keyspace.task("b")] = b"\x07 no record"
+    SpilledShard(shard).state.commit(rows, index=2, digest=b"d" * 16)
+    put_log(shard, [(b"log/1", b"\x07 no entry"), (b"log/2", b"x")])
+    shard.checkpoint(tmp_path / "copy")
+    shard.close()
+    with pytest.raises(records.RecordInvalid):
+        records.decode_task(rows[keyspace.task("b")])
+    with StoredShard(tmp_path / "copy") as stored:
+        assert sorted(rows.items()) == list(stored.rows(*keyspace.prefix_range(TASK_PREFIX)))
+        assert [b"\x07 no entry", b"x"] == [row for _, row in stored.log_rows(b"log/", b"log0")]
+    place = read_place(
+        tmp_path / "copy", log_at=lambda _get, _rows, _index: (1, b""), every_row=True
+    )
+    assert 2 == place.index
 
 
 def test_a_directory_without_a_shard_cannot_be_read(tmp_path: Path) -> None:

@@ -318,6 +318,26 @@ async def test_an_owner_that_died_is_done_without(nodes: Nodes) -> None:
     assert await made[1].take(30)
 
 
+async def test_an_answer_that_cannot_be_read_costs_other_tenants_nothing(nodes: Nodes) -> None:
+    """Its tenant gets the node's share; the owner grants the others theirs, and is asked again."""
+    clock = Clock()
+    made = await limited(nodes, clock, LOW)
+    damaged = True
+
+    async def answer(peer: str, method: str, body: list[object], timeout_s: float) -> object:
+        said = await made[0].serve(peer, method, body, timeout_s)
+        return ["no", "lease"] if damaged and "evil" == body[1] else said
+
+    made[0].node.serve = answer  # type: ignore[assignment]
+    evil = [await made[1].take(tenant="evil") for _ in range(11)]
+    others = [await made[1].take(tenant="acme") for _ in range(31)]
+    damaged = False
+
+    assert [True] * 10 + [False] == evil
+    assert [True] * 30 + [False] == others
+    assert await made[1].take(10, tenant="evil")
+
+
 async def test_an_owner_that_is_silent_is_waited_for_once(nodes: Nodes) -> None:
     """All waiting requests continue together, and for a second none waits for it again."""
     clock = Clock()

@@ -9,7 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import NO_OWNER, Aside, ItemKind, Subscription
+from codeq_cluster.core.items import (
+    KIND_OF,
+    NO_OWNER,
+    Aside,
+    Audit,
+    Delivery,
+    Item,
+    ItemKind,
+    Subscription,
+)
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Cancel, Retry, Staging
 from codeq_cluster.core.outcomes import Cancelled, Changed
@@ -245,6 +254,53 @@ async def test_an_item_that_cannot_be_read_is_set_aside(shard: Shard) -> None:
     await _until(shard, lambda: shard.store.state.get(other) is None)
 
     assert [("acme", "sub.s1")] == [(each.tenant, each.id) for each in _asides(shard)]
+
+
+def _record(name: str, expires_ms: int) -> Item:
+    return Audit(
+        tenant="acme",
+        id=name,
+        at_ms=1,
+        actor="op",
+        action="topic.put",
+        target="render",
+        expires_ms=expires_ms,
+    )
+
+
+def _dead(name: str, expires_ms: int) -> Item:
+    return Delivery(
+        tenant="acme",
+        id=f"{name}.1",
+        task_id=name,
+        command="render",
+        url="http://swift/",
+        created_ms=1,
+        died_ms=1,
+        expires_ms=expires_ms,
+    )
+
+
+@pytest.mark.parametrize("made", [_record, _dead])
+async def test_an_audit_record_or_dead_delivery_that_cannot_be_read_is_set_aside(
+    shard: Shard, made: Callable[[str, int], Item]
+) -> None:
+    """Its neighbour behind it is deleted at its end."""
+    store, now_ms = shard.store.state, shard.clock.wall
+    bad, good = made("bad", now_ms + 5), made("good", now_ms + 6)
+    keys = [keyspace.item(KIND_OF[type(each)], each.tenant, each.id) for each in (bad, good)]
+    for key, item, record in zip(keys, (bad, good), (b"\x07", records.encode(good)), strict=True):
+        store._put(key, record)
+        for index_key in keyspace.item_index_keys(item):
+            store._put(index_key, b"")
+    shard.log.depose()
+    shard.log.lead()
+    shard.clock.pass_ms(10)
+    await _until(shard, lambda: store.get(keys[1]) is None and bool(_asides(shard)))
+
+    assert b"\x07" == store.get(keys[0])
+    assert [(KIND_OF[type(bad)], bad.id)] == [(each.kind, each.subject) for each in _asides(shard)]
+    assert [Loop.TIMERS] == shard.seen.failures
 
 
 async def test_what_cannot_even_be_set_aside_is_passed_over(shard: Shard) -> None:

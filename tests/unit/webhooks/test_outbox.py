@@ -13,9 +13,9 @@ import pytest_asyncio
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import Delivery, Item, ItemKind
+from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
 from codeq_cluster.core.loops import Loop
-from codeq_cluster.core.operations import Cancel, Delivered, Operation, Undelivered
+from codeq_cluster.core.operations import Cancel, Delivered, Operation, Swept, Undelivered
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.outbox import (
@@ -58,13 +58,18 @@ class World:
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def free(self, item: Item) -> int:
-        """Return the room for a job's server."""
+        """Return the room for a job's server; a sweep has none."""
+        if isinstance(item, Sweep):
+            return ANY
         assert isinstance(item, Delivery)
         server = server_of(item.url)
         return self.room.get(server, ANY) - self._under_way[item.tenant, server]
 
     async def run(self, item: Item) -> Operation | None:
-        """Run a job; fails if it is running already."""
+        """Run a job; fails if it is running already. A sweep is done at once."""
+        if isinstance(item, Sweep):
+            self.begun.append(item.id)
+            return Swept(tenant=item.tenant, id=item.id, attempt=item.attempts + 1)
         assert isinstance(item, Delivery)
         assert not self._under_way[item.tenant, item.id], "an outbox job runs twice at once"
         places = ((item.tenant, item.id), (item.tenant, server_of(item.url)))

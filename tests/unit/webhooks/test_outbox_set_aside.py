@@ -10,7 +10,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import Aside, Delivery, ItemKind
+from codeq_cluster.core.items import Aside, Delivery, ItemKind, Sweep
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Operation, Retry
 from codeq_cluster.webhooks import outbox
@@ -61,17 +61,17 @@ async def _poisoned(setting: Setting, poison: Callable[[Delivery], bytes | None]
     del world.room["swift"]
 
 
-def _unreadable(_: Delivery) -> bytes:
+def _unreadable(_: Delivery | Sweep) -> bytes:
     return b"\x07"
 
 
-def _missing(_: Delivery) -> None:
+def _missing(_: Delivery | Sweep) -> None:
     return None
 
 
-def _another(delivery: Delivery) -> bytes:
+def _another(job: Delivery | Sweep) -> bytes:
     """Return a record whose outcome would leave the row that led to it, for ever due."""
-    return records.encode(replace(delivery, id="other.1"))
+    return records.encode(replace(job, id="other.1"))
 
 
 @pytest.mark.parametrize("poison", [_unreadable, _missing, _another])
@@ -90,6 +90,34 @@ async def test_a_job_whose_record_is_at_fault_is_set_aside(
     assert ("acme", "hook") == (_asides(setting)["bad.1"].tenant, _asides(setting)["bad.1"].kind)
     start, end = keyspace.prefix_range(keyspace.OUTBOX_PREFIX)
     assert [] == setting.shard.store.state.scan(start, end, 10)
+
+
+@pytest.mark.parametrize("poison", [_unreadable, _missing, _another])
+async def test_a_sweep_whose_record_is_at_fault_is_set_aside(
+    setting: Setting, poison: Callable[[Sweep], bytes | None]
+) -> None:
+    """The sweep of a neighbour's upload behind it is run, and ends."""
+    setting.shard.log.depose()
+    store, due_ms = setting.shard.store.state, setting.shard.clock.wall
+    bad, good = (
+        Sweep(
+            tenant=tenant, id=f"{task_id}.up", task_id=task_id, upload="up", due_ms=due_ms + number
+        )
+        for number, (tenant, task_id) in enumerate([("evil", "bad"), ("acme", "good")], 1)
+    )
+    for sweep, record in ((bad, poison(bad)), (good, records.encode(good))):
+        store._put(keyspace.item(ItemKind.SWEEP, sweep.tenant, sweep.id), record)
+        [errand] = keyspace.item_index_keys(sweep)
+        store._put(errand, b"")
+    setting.outbox_jobs.reload()
+    setting.shard.clock.pass_ms(2)
+    setting.shard.log.lead()
+    key = keyspace.item(ItemKind.SWEEP, "acme", good.id)
+    await _until(setting, lambda: store.get(key) is None and bool(_asides(setting)))
+
+    assert [good.id] == setting.world.begun
+    assert [("evil", "sweep")] == [(each.tenant, each.kind) for each in _asides(setting).values()]
+    assert [Loop.OUTBOX] == setting.shard.seen.failures
 
 
 async def test_a_job_that_fails_here_is_set_aside_after_a_few_attempts(setting: Setting) -> None:
