@@ -15,3 +15,4 @@ class Loop(StrEnum):
     CLAIMS = "claims"
     LISTS = "lists"
     SCRAPE = "scrape"
+    COUNTERS = "counters"

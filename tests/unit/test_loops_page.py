@@ -22,6 +22,7 @@ _COUNTED = {
     Loop.CLAIMS: "claims",
     Loop.LISTS: "lists and searches",
     Loop.SCRAPE: "metrics",
+    Loop.COUNTERS: "counters",
 }
 
 

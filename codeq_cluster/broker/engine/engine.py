@@ -105,7 +105,7 @@ class Engine:
     def reload(self) -> None:
         """Read the store again: its state was replaced while this node did not lead."""
         assert self._leadership is None, "a leader's state is exchanged"
-        self._state.reload()
+        self._state.replaced()
         self._state.listeners.reload()
 
     def stop(self) -> None:

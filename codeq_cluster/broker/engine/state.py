@@ -13,6 +13,7 @@ from functools import partial
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
+from codeq_cluster.broker.engine.recounting import Recounted
 from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.ports import Clock, EntryTracing, Log, Observer, StateStore
 from codeq_cluster.codec import keyspace
@@ -146,6 +147,9 @@ class EngineState:
         self._fraction = fraction
         self.leader: str | None = None
         self.listeners = Listeners(shard, setup.observer)
+        self._recounted = Recounted(
+            store, shard=shard, failed=partial(setup.observer.item_failed, Loop.COUNTERS)
+        )
         self.replica = self.view = self.new_view()
         self._reading: asyncio.Handle | None = None
         self._stopped = False
@@ -157,11 +161,17 @@ class EngineState:
             shard=self.shard,
             fraction=self._fraction,
             catalogue=self.setup.catalogue,
+            recounted=self._recounted,
         )
 
     def reload(self) -> None:
         """Read the store again."""
         self.replica = self.view = self.new_view()
+
+    def replaced(self) -> None:
+        """Read the store again: it holds another state."""
+        self._recounted.forget()
+        self.reload()
 
     def opened(self, tenant: str, queue: str) -> None:
         """Look at a queue again: it may have become claimable."""

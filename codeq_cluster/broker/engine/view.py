@@ -16,6 +16,7 @@ from functools import partial
 
 from codeq_cluster.broker.engine.busy_queues import BusyQueues
 from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.recounting import Recounted
 from codeq_cluster.broker.engine.time_index import TimeIndex
 from codeq_cluster.broker.engine.window import KeyBudget, Window
 from codeq_cluster.broker.ports import Head, StateStore
@@ -64,6 +65,7 @@ class ShardView:
         shard: int,
         fraction: Callable[[], float],
         catalogue: Catalogue,
+        recounted: Recounted,
     ) -> None:
         self.now_ms = 0
         self.seq = 0
@@ -86,7 +88,7 @@ class ShardView:
         self._ready: dict[tuple[str, str], Window] = {}  # Only of queues that have ready tasks.
         self._ready_keys = KeyBudget(_READY_KEYS_MAX)
         self.time = TimeIndex(self._live)
-        self._load()
+        self._load(recounted)
 
     # -- for the core ----------------------------------------------------------------------------
 
@@ -324,10 +326,15 @@ class ShardView:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _load(self) -> None:
-        start, end = keyspace.prefix_range(keyspace.STATS_PREFIX)
-        for key, value in every_row(self._store, start, end):
-            self._count(keyspace.stats_parts(key), value)
+    def _load(self, recounted: Recounted) -> None:
+        damaged: list[tuple[bytes, bytes]] = []
+        for key, value in every_row(self._store, *keyspace.prefix_range(keyspace.STATS_PREFIX)):
+            try:
+                self._count(keyspace.stats_parts(key), value)
+            except records.RecordInvalid:
+                damaged.append((key, value))
+        for key, mended in recounted.rows(damaged).items():
+            self._count(keyspace.stats_parts(key), mended)
         for key, value in every_row(self._store, *keyspace.prefix_range(_ASIDES)):
             self._note(key, value)
 

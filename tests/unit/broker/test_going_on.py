@@ -14,12 +14,12 @@ from codeq_cluster.codec.keyspace import Family, QueuePlace
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.items import NO_POLICY, ItemKind
 from codeq_cluster.core.loops import Loop
-from codeq_cluster.core.operations import PauseQueue, PutTopic, Retry
+from codeq_cluster.core.operations import Nack, PauseQueue, PutTopic, Retry
 from codeq_cluster.core.outcomes import Claimed, Created
 from codeq_cluster.errors import OutcomeUnknown
 from tests.fakes.memory_store import MemoryShard
 
-from .conftest import Shard, TestClock, claim, create, make_shard, subscribe
+from .conftest import Shard, TestClock, claim, create, make_shard, submit, subscribe
 
 pytestmark = pytest.mark.asyncio
 
@@ -155,6 +155,34 @@ async def test_a_catalogue_is_read_although_one_item_of_each_kind_is_damaged() -
     assert [records.decode_item(subscription)] == list(catalogue.subscriptions())
     assert 2 == len(failed)
     shard.engine.stop()
+
+
+async def test_counters_that_cannot_be_read_are_counted_again(shard: Shard) -> None:
+    """Each view has the exact counts of every queue; the next change mends the row."""
+    await shard.engine.operate(
+        [create(each, max_attempts=1) for each in ("dead", "done", "leased")]
+    )
+    await shard.engine.operate([create("other", command="scan")])
+    nack = Nack(request="n", id="dead", tenant="acme", worker="ann")
+    await shard.engine.operate([claim("r1", count=3)])
+    await shard.engine.operate([nack, submit("done")])
+    await shard.engine.operate([create("t1"), create("t2", delay_ms=60_000)])
+    exact = dict(shard.engine.view.counters)
+    key = keyspace.stats("render", "acme")
+    whole = _poison(shard, key)
+    loaded = [dict(shard.engine.view.counters)]
+    shard.log.depose()
+    shard.log.lead()
+    loaded.append(dict(shard.engine.view.counters))
+
+    assert [exact, exact] == loaded
+    assert [Loop.COUNTERS] == shard.seen.failures
+    before = records.decode_counters(whole)
+    await shard.engine.operate([create("t3", command="scan")])
+    assert _BAD == shard.store.state.get(key)
+    await shard.engine.operate([create("t4")])
+    after = records.decode_counters(shard.store.state.get(key) or b"")
+    assert (before.ready + 1, before.dead, before.done) == (after.ready, after.dead, after.done)
 
 
 async def test_an_answer_that_cannot_be_given_stops_nobody(shard: Shard) -> None:
