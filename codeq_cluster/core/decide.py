@@ -264,7 +264,7 @@ def _stage(view: View, operation: Staging, rules: LifetimeRules) -> Decision:
         return Decision(Rejected(Rejection.LEASE_LOST))  # Staged before the death, as in `_submit`.
     if not known and len(task.uploads) >= UPLOADS_MAX:
         return Decision(Rejected(Rejection.TOO_MANY, "uploads"))
-    bytes_max = rules.budget_of(task.tenant).bytes_max
+    bytes_max = rules.upload_bytes_max(task.tenant)
     if bytes_max and growth > 0 and view.usage(task.tenant).stored_bytes + growth > bytes_max:
         return Decision(Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes"))
     sizes[operation.upload] = operation.size

@@ -35,6 +35,8 @@ class LifetimeRules:
         sweep_delay_ms: From a task's end to the sweep of its uploads; longer than any upload takes.
         budget: The budget of each tenant that is not in `budgets`.
         budgets: By tenant.
+        unbudgeted_upload_bytes_max: The stored bytes beyond which a tenant without a budget of them
+            uploads nothing; 0 for no bound.
         queues_max: A tenant with so many queues on any shard begins no more; 0 for no bound.
     """
 
@@ -55,11 +57,16 @@ class LifetimeRules:
     sweep_delay_ms: int = 0
     budget: Budget = NO_BUDGET
     budgets: Mapping[str, Budget] = field(default_factory=dict)
+    unbudgeted_upload_bytes_max: int = 0
     queues_max: int = 0
 
     def budget_of(self, tenant: str) -> Budget:
         """Return the tenant's budget."""
         return self.budgets.get(tenant, self.budget)
+
+    def upload_bytes_max(self, tenant: str) -> int:
+        """Return the stored bytes beyond which the tenant uploads nothing; 0 for no bound."""
+        return self.budget_of(tenant).bytes_max or self.unbudgeted_upload_bytes_max
 
     def allows_another_queue(self, count: int) -> bool:
         """Return whether a tenant with so many queues on its fullest shard may begin another."""

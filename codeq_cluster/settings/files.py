@@ -64,6 +64,14 @@ class ArtifactSettings:
     uploads_max: int = key(
         8, whole(1, 1000), "concurrent uploads on one node; each takes up to 32 MiB of memory"
     )
+    # More than one task can hold: 100 artifacts x 64 MiB by default.
+    tenant_bytes_max: int = key(
+        "artifacts.tenantBytesMax",
+        10 * 2**30,
+        whole(0, 2**53 - 1),
+        "uploads of a tenant without `budgets.storedBytes` end where its stored payloads, results "
+        "and artifacts have this size; 0 for no bound",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

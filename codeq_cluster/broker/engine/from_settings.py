@@ -28,6 +28,7 @@ def rules_of(settings: NodeSettings) -> LifetimeRules:
         sweep_delay_ms=settings.limits.request_timeout_ms + settings.artifacts.timeout_ms,
         budget=_budget(settings.budgets),
         budgets={each.tenant: _budget(each) for each in settings.budgets.tenants},
+        unbudgeted_upload_bytes_max=settings.artifacts.tenant_bytes_max,
         queues_max=settings.limits.queues_max,
     )
 

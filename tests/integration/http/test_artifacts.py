@@ -394,6 +394,30 @@ async def test_artifacts_count_in_the_budget_of_stored_bytes(tmp_path: Path) -> 
     assert 1 == len(stored)
 
 
+async def test_uploads_without_a_budget_are_bounded_too(tmp_path: Path) -> None:
+    """The bound is for uploads alone, and a tenant with a budget has that one."""
+    root = tmp_path / "artifacts"
+    settings = replace(
+        single(tmp_path / "data", LIMITS),
+        artifacts=replace(local(root), tenant_bytes_max=200_000),
+    )
+    kept = files_below(root)
+    async with serving(settings) as client:
+        node = Keeping(client, kept)
+        task = await node.leased()
+        first = await node.put(task, "first", b"x" * 150_000)
+        refused = await node.put(task, "second", b"x" * 60_000)
+        stored = kept()
+        created = await client.post("tasks", {"command": "c", "payload": "x" * 60_000})
+    async with serving(replace(settings, budgets=BudgetSettings(stored_bytes=300_000))) as client:
+        node = Keeping(client, kept)
+        budgeted = await node.put(await node.leased(), "third", b"x" * 60_000)
+
+    assert (201, 202, 201) == (first.status, created.status, budgeted.status)
+    assert (429, "budget-exceeded") == (refused.status, refused.json["code"])
+    assert 1 == len(stored)
+
+
 async def test_an_upload_that_breaks_off_gives_its_announced_size_back(tmp_path: Path) -> None:
     """Otherwise a worker with a bad line could use its tenant's budget up."""
     root = tmp_path / "artifacts"
