@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from bench.floor import floors
-from bench.machine import cpu_seconds, describe, scratch
+from bench.machine import cpu_seconds, describe, rss_mib, scratch
 from bench.receivers import Receivers, receiving
 from bench.steady import Request, Seen, Steady, running
 from tests.harness.accounting import Percentiles
@@ -41,12 +41,17 @@ _ATTACKER = "127.0.0.2"  # Another address than that of the quiet tenants.
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table."""
+    """One row of the table.
+
+    Attributes:
+        node_rss_mib: Resident memory of the largest node at the end of the measured time.
+    """
 
     name: str
     quiet: Seen
     flood: Seen | None
     nodes_cpu_percent: int
+    node_rss_mib: float
     seconds: float
     callbacks: list[Request] = []
 
@@ -137,6 +142,7 @@ async def _phase(
         before, from_s = _cpu_seconds(cluster), time.monotonic()
         await asyncio.sleep(options.seconds if attack is None else options.attacked)
         used, to_s = _cpu_seconds(cluster) - before, time.monotonic()
+        largest_mib = max(rss_mib(cluster.pid(node)) for node in cluster.nodes)
         seen = [_between(await each.stop(), from_s, to_s) for each in generators]
     await asyncio.sleep(_SETTLE_S)
     callbacks: list[Request] = []
@@ -149,6 +155,7 @@ async def _phase(
         quiet=seen[0],
         flood=seen[1] if urls is not None else None,
         nodes_cpu_percent=round(100 * used / (to_s - from_s)),
+        node_rss_mib=largest_mib,
         seconds=to_s - from_s,
     )
 
@@ -192,7 +199,7 @@ def _table(machine: Mapping[str, object], phases: Sequence[Phase], command: str)
         f"{'phase':<16} {'cycles/s':>8}  {'create p50/p99':>16} {'claim p50/p99':>16}"
         f" {'result p50/p99':>16} {'cycle p50/p99':>16} ms  failed"
         f"  {'flood: made/s':>13} {'429/s':>6} {'other/s':>7}  nodes CPU %"
-        f"  {'callback p50/p99':>16} ms"
+        f" {'node MiB':>9}  {'callback p50/p99':>16} ms"
     )
     lines = [f"commit {str(machine['commit'])[:10]}{changed}", place, command, "", columns]
     return "\n".join([*lines, *map(_line, phases)])
@@ -206,7 +213,9 @@ def _line(phase: Phase) -> str:
     )
     head = f"{phase.name:<16} {len(quiet.cycles) / phase.seconds:>8.1f}  {took}"
     head += f" {_took(quiet.cycles):>16}     {_failed(quiet):>6}"
-    tail = f"  {phase.nodes_cpu_percent:>11}  {_took(phase.callbacks):>16}"
+    tail = (
+        f"  {phase.nodes_cpu_percent:>11} {phase.node_rss_mib:>9.0f}  {_took(phase.callbacks):>16}"
+    )
     if phase.flood is None:
         return f"{head}  {'':>13} {'':>6} {'':>7}{tail}"
     flood = phase.flood
