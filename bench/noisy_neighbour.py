@@ -4,18 +4,20 @@ On three real nodes, quiet tenants run cycles at a steady pace. Each phase has a
 that offers creates at a much higher pace: none; a client of servers that do nothing, which shows
 the cost of the generator alone; a tenant with a rate limit; a tenant without one; none again.
 In two more phases the quiet tenants' tasks have webhooks: alone, and beside a tenant whose tasks
-name forty hosts that answer after twelve seconds. In the last phases one address attacks the nodes
-with idle bodies, slow bodies, partial heads and connections.
+name forty hosts that answer after twelve seconds. In the last phases one address attacks the nodes,
+in each way of `tests.harness.arsenal`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -25,18 +27,27 @@ from bench.machine import cpu_seconds, describe, rss_mib, scratch
 from bench.receivers import Receivers, receiving
 from bench.steady import Request, Seen, Steady, running
 from tests.harness.accounting import Percentiles
-from tests.harness.attacks import Attack, attacking, floods
+from tests.harness.arsenal import TO_LINK, arsenal, loot
+from tests.harness.attacks import Attack, attacking
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN
 
 _ROOT = Path(__file__).parent.parent
 _QUIET = ["quiet-1", "quiet-2", "quiet-3"]
 _NOISY, _LIMITED = "noisy", "limited"
-_SCOPES = ["codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"]
+_SCOPES = [
+    "codeq:claim",
+    "codeq:heartbeat",
+    "codeq:abandon",
+    "codeq:nack",
+    "codeq:result",
+    "codeq:view",
+]
 _WARM_UP_S = 2.0
 # The pause between phases, so that requests in flight do not count for the next phase.
 _SETTLE_S = 2.0
 _FLOOR_SERVERS = 3
+_NEW_QUEUES = 600
 _ATTACKER = "127.0.0.2"  # Another address than that of the quiet tenants.
 
 
@@ -78,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _measure(options: argparse.Namespace, directory: Path, nowhere: list[str]) -> list[Phase]:
-    settings = _settings(per_minute=options.limit, burst=options.burst)
+    settings = _settings(directory, per_minute=options.limit, burst=options.burst)
     async with LocalCluster(directory, shards=options.shards, settings=settings) as cluster:
         nodes = list(cluster.urls.values())
         return [
@@ -88,8 +99,14 @@ async def _measure(options: argparse.Namespace, directory: Path, nowhere: list[s
             await _phase(options, cluster, "flood, no limit", urls=nodes, tenant=_NOISY),
             await _phase(options, cluster, "alone again"),
             *await _slow_receivers(options, cluster),
-            *[await _phase(options, cluster, each.name, attack=each) for each in floods(_NOISY)],
+            *await _attacks(options, cluster),
         ]
+
+
+async def _attacks(options: argparse.Namespace, cluster: LocalCluster) -> list[Phase]:
+    looted = await loot(next(iter(cluster.urls.values())), _NOISY)
+    every = arsenal(random.Random(0), _NOISY, looted, queues=_NEW_QUEUES, receivers=())
+    return [await _phase(options, cluster, each.name, attack=each) for each in every]
 
 
 async def _slow_receivers(options: argparse.Namespace, cluster: LocalCluster) -> list[Phase]:
@@ -136,7 +153,8 @@ async def _phase(
     async with AsyncExitStack() as stack:
         generators = [await stack.enter_async_context(running(each)) for each in offered]
         if attack is not None:
-            targets = [(each.host, each.http_port) for each in cluster.nodes.values()]
+            port = attrgetter("link_port" if attack.name == TO_LINK else "http_port")
+            targets = [(each.host, port(each)) for each in cluster.nodes.values()]
             await stack.enter_async_context(attacking(attack, targets, source=_ATTACKER))
         await asyncio.sleep(_WARM_UP_S)
         before, from_s = _cpu_seconds(cluster), time.monotonic()
@@ -172,7 +190,7 @@ def _cpu_seconds(cluster: LocalCluster) -> float:
     return sum(cpu_seconds(cluster.pid(node)) for node in cluster.nodes)
 
 
-def _settings(*, per_minute: int, burst: int) -> dict[str, object]:
+def _settings(directory: Path, *, per_minute: int, burst: int) -> dict[str, object]:
     tenants = [
         {"token": each, "subject": each, "tenant": each, "scopes": _SCOPES, "eventTypes": ["*"]}
         for each in (*_QUIET, _NOISY, _LIMITED)
@@ -182,6 +200,7 @@ def _settings(*, per_minute: int, burst: int) -> dict[str, object]:
     limit = {"producer": {"requestsPerMinute": per_minute, "burstSize": burst}}
     return {
         "auth": {"producer": [provider], "worker": [provider]},
+        "artifacts": {"provider": "local", "directory": str(directory / "artifacts")},
         "rateLimit": {"tenants": {_LIMITED: limit}},
         "webhookHmacSecret": "of the callbacks of a benchmark",
         "webhooks": {"allowPrivate": True},
@@ -196,7 +215,7 @@ def _table(machine: Mapping[str, object], phases: Sequence[Phase], command: str)
         f" load average before {machine['loadBefore']:.2f}"
     )
     columns = (
-        f"{'phase':<16} {'cycles/s':>8}  {'create p50/p99':>16} {'claim p50/p99':>16}"
+        f"{'phase':<24} {'cycles/s':>8}  {'create p50/p99':>16} {'claim p50/p99':>16}"
         f" {'result p50/p99':>16} {'cycle p50/p99':>16} ms  failed"
         f"  {'flood: made/s':>13} {'429/s':>6} {'other/s':>7}  nodes CPU %"
         f" {'node MiB':>9}  {'callback p50/p99':>16} ms"
@@ -211,7 +230,7 @@ def _line(phase: Phase) -> str:
         f"{_took([each for each in quiet.requests if each.operation == name]):>16}"
         for name in ("create", "claim", "result")
     )
-    head = f"{phase.name:<16} {len(quiet.cycles) / phase.seconds:>8.1f}  {took}"
+    head = f"{phase.name:<24} {len(quiet.cycles) / phase.seconds:>8.1f}  {took}"
     head += f" {_took(quiet.cycles):>16}     {_failed(quiet):>6}"
     tail = (
         f"  {phase.nodes_cpu_percent:>11} {phase.node_rss_mib:>9.0f}  {_took(phase.callbacks):>16}"

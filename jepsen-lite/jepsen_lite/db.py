@@ -138,8 +138,13 @@ class Db(Harness[Node]):
             made[name] = Node(
                 name, home, host=network.address(name), member=name in nodes, release=source
             )
+        artifacts = {"provider": "local", "directory": str(directory / "artifacts")}
         super().__init__(
-            made, shards=shards, settings=settings, token=OPERATOR_TOKEN, status_s=ASK_S
+            made,
+            shards=shards,
+            settings={"artifacts": artifacts, **(settings or {})},
+            token=OPERATOR_TOKEN,
+            status_s=ASK_S,
         )
 
     async def _open(self) -> None:

@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import cache
 from typing import ClassVar
 
-import msgspec
-
 from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
 from codeq_cluster.core.items import Subscription, Topic
 from codeq_cluster.core.operations import Arrival
@@ -19,24 +17,22 @@ from codeq_cluster.core.task import State, Task
 from jepsen_lite.db import HOSTILE_TENANT, HOSTILE_TOKEN, HTTP_PORT, LINK_PORT, Db
 from jepsen_lite.history import HOSTILE
 from jepsen_lite.nemesis import Links, Nemesis, PlannedFault
-from tests.harness.attacks import Attack, Target, attacking, floods, request
-from tests.harness.http import HttpClient
+from tests.harness.arsenal import API, TO_LINK, Loot, loot
+from tests.harness.arsenal import arsenal as attacks_of
+from tests.harness.attacks import Attack, Target, attacking, request
 
 # Attacks at once, and the connections of one, on all nodes together. With this, a run stays below
 # the usual 1024 open files of a process.
 AT_ONCE = 2
 CONNECTIONS_MAX = 300
 _OPENED_AT_ONCE = 10  # At each node, in a tenth of a second.
-_REQUESTS = 40  # Sent in one piece.
 _QUEUES_MAX = 300
 _UPLOADS = 30_000
 _EVENT_TYPES = 300_000
 _DOOMED = "doomed"
 # Servers that never answer; each port is a host of its own to the nodes.
 _RECEIVER_PORTS = (9100, 9101, 9102, 9103)
-_TO_LINK = "connections to the link"
-_API = "/v1/codeq"
-IMPORT = f"{_API}/admin/import?backup=20260131T123000000Z-5f0c4a2e&tenant={HOSTILE_TENANT}"
+IMPORT = f"{API}/admin/import?backup=20260131T123000000Z-5f0c4a2e&tenant={HOSTILE_TENANT}"
 
 
 class Hostile(Nemesis):
@@ -77,8 +73,8 @@ class Hostile(Nemesis):
     async def begin(self, planned: PlannedFault) -> int:
         """Begin the attacks."""
         source = self.db.network.stranger
-        cookie = await self._cookie(planned.nodes[0])
-        every = arsenal(random.Random(self._seed), receiver=source, cookie=cookie)
+        looted = await loot(self.db.urls[planned.nodes[0]], HOSTILE_TOKEN)
+        every = arsenal(random.Random(self._seed), receiver=source, looted=looted)
         for port in _RECEIVER_PORTS:
             # The kernel takes connections, and nobody takes them from it.
             listening = socket.create_server((source, port), backlog=CONNECTIONS_MAX)
@@ -103,61 +99,26 @@ class Hostile(Nemesis):
         return sum(all(host in each for each in told) for host in hosts)
 
     def _targets(self, names: Sequence[str], attack: str) -> list[Target]:
-        port = LINK_PORT if attack == _TO_LINK else HTTP_PORT
+        port = LINK_PORT if attack == TO_LINK else HTTP_PORT
         return [(self.db.nodes[name].host, port) for name in names]
 
-    async def _cookie(self, name: str) -> str:
-        """Return a session of the page, or a useless one if the node does not answer."""
-        body = msgspec.json.encode({"token": HOSTILE_TOKEN})
-        try:
-            async with HttpClient(timeout_s=1.0) as http:
-                answer = await http.send("POST", self.db.urls[name], "/ui/api/session", body=body)
-        except ConnectionError:
-            return "none"
-        return answer.headers.get("set-cookie", "none").partition(";")[0]
 
-
-def arsenal(rng: random.Random, *, receiver: str, cookie: str) -> dict[str, Attack]:
+def arsenal(rng: random.Random, *, receiver: str, looted: Loot) -> dict[str, Attack]:
     """Return every attack by its name.
 
     Args:
         rng: Draws names, so that bursts do not repeat each other.
         receiver: Address of servers that never answer.
-        cookie: A session of the page.
+        looted: What the hostile token got.
     """
-    hooks = [f"http://{receiver}:{port}/{rng.random()}" for port in _RECEIVER_PORTS]
-    subscribe = [{"callbackUrl": hook, "ttlSeconds": 60} for hook in hooks]
-    # They die after a second, so that their callbacks are due.
-    doomed = [_task(_DOOMED, n, webhook=hooks[n % 4], ttlSeconds=1) for n in range(_REQUESTS)]
-    some, many = _in_new_queues(rng, _REQUESTS), _in_new_queues(rng, 2 * _QUEUES_MAX)
-    live = f"GET /ui/api/live?view=queues HTTP/1.1\r\nHost: node\r\nCookie: {cookie}\r\n\r\n"
-    waits = _posts("/tasks/claim", [{"commands": ["nothing"], "waitSeconds": 3}])
-    log_in = request("POST", "/ui/api/session", "", length=8000)
-    made = [
-        *floods(HOSTILE_TOKEN),
-        Attack(name="log-ins", first=log_in, connections=150),
-        Attack(name=_TO_LINK, first=b"", connections=150),
-        *_imports(),
-        Attack(name="half requests", first=some + some[:-3], connections=20, answers=2 * _REQUESTS),
-        Attack(
-            name="many queues",
-            first=many,
-            connections=1,
-            answers=2 * _QUEUES_MAX,
-            opened_max=2,
-        ),
-        Attack(
-            name="slow receivers",
-            first=_posts("/workers/subscriptions", subscribe) + _posts("/tasks", doomed),
-            connections=2,
-            answers=len(subscribe) + _REQUESTS,
-            opened_max=6,
-        ),
-        Attack(name="claim waits", first=waits, connections=CONNECTIONS_MAX),
-        # A stream's head counts as its answer; a second one never comes, so it stays open.
-        Attack(name="event streams", first=live.encode(), connections=150, answers=2),
-    ]
-    return {each.name: each for each in made}
+    made = attacks_of(
+        rng,
+        HOSTILE_TOKEN,
+        looted,
+        queues=2 * _QUEUES_MAX,
+        receivers=[f"{receiver}:{port}" for port in _RECEIVER_PORTS],
+    )
+    return {each.name: each for each in (*made, *_imports())}
 
 
 def shared(attack: Attack, nodes: int) -> Attack:
@@ -211,19 +172,4 @@ def impossible() -> dict[str, bytes]:
     }
 
 
-def _task(command: str, n: int, **fields: object) -> dict[str, object]:
-    return {"command": command, "payload": {"n": n}, **fields}
-
-
-def _in_new_queues(rng: random.Random, count: int) -> bytes:
-    return _posts("/tasks", [_task(f"q{rng.randrange(10**9)}", n) for n in range(count)])
-
-
-def _posts(path: str, bodies: Sequence[Mapping[str, object]]) -> bytes:
-    """Return requests in one piece, as a client sends them that does not wait for answers."""
-    return b"".join(
-        request("POST", _API + path, HOSTILE_TOKEN, msgspec.json.encode(body)) for body in bodies
-    )
-
-
-ATTACKS = tuple(arsenal(random.Random(0), receiver="", cookie=""))
+ATTACKS = tuple(arsenal(random.Random(0), receiver="", looted=Loot()))

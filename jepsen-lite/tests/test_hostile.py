@@ -23,6 +23,7 @@ from jepsen_lite.hostile import (
 from jepsen_lite.nemesis import Links, PlannedFault
 from jepsen_lite.network import LoopbackNetwork
 from jepsen_lite.running import HOME
+from tests.harness.arsenal import Loot, loot
 from tests.harness.http import HttpClient
 from tests.harness.waiting import until
 
@@ -47,7 +48,7 @@ async def db(tmp_path: Path) -> AsyncIterator[Db]:
 @pytest.mark.parametrize("nodes", [1, 3, 5])
 def test_an_attack_is_bounded_on_however_many_nodes(nodes: int) -> None:
     """All nodes together never have more connections of an attack than its bound."""
-    every = arsenal(random.Random(1), receiver="127.0.0.1", cookie="c").values()
+    every = arsenal(random.Random(1), receiver="127.0.0.1", looted=Loot()).values()
     bounded = [shared(each, nodes) for each in every]
 
     assert all(0 < each.connections * nodes <= CONNECTIONS_MAX for each in bounded)
@@ -57,7 +58,7 @@ def test_an_attack_is_bounded_on_however_many_nodes(nodes: int) -> None:
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_every_attacked_node_has_to_refuse_connections(nodes: int) -> None:
     """Idle connections below a share would leave no sign that the attack reached the node."""
-    every = arsenal(random.Random(1), receiver="127.0.0.1", cookie="c")
+    every = arsenal(random.Random(1), receiver="127.0.0.1", looted=Loot())
     limits = Hostile.settings["limits"]
 
     assert isinstance(limits, dict)
@@ -74,6 +75,17 @@ async def test_every_attack_has_its_turn_before_one_has_two(db: Db) -> None:
     assert {1} == set(Counter(a for each in bursts for a in each.detail.split(", ")).values())
     assert len(ATTACKS) == len(bursts) * AT_ONCE
     assert bursts == repeated
+
+
+async def test_an_upload_of_the_attack_is_begun(db: Db) -> None:
+    """With a lease and a store, a node takes bytes of it; without, it would refuse the head."""
+    looted = await loot(db.urls["n1"], HOSTILE_TOKEN)
+    head = f"/v1/codeq/tasks/{looted.leased}/artifacts/a"
+    async with HttpClient() as http:
+        answer = await http.send("PUT", db.urls["n1"], head, body=b"x", token=HOSTILE_TOKEN)
+
+    assert 201 == answer.status
+    assert "codeq" in looted.cookie
 
 
 async def test_an_import_is_refused_for_the_field_that_is_wrong(db: Db) -> None:

@@ -14,7 +14,6 @@ Target = tuple[str, int]
 
 _TICK_S = 0.1
 _CONNECTS_WITHIN_S = 1.0
-_BODY = 2**20
 _READ = 2**16
 _STATUS_LINE = b"HTTP/1.1 "
 
@@ -49,18 +48,6 @@ def request(method: str, path: str, token: str, body: bytes = b"", *, length: in
         f"Authorization: Bearer {token}\r\nContent-Length: {announced}\r\n\r\n"
     )
     return head.encode() + body
-
-
-def floods(token: str) -> tuple[Attack, ...]:
-    """Return attacks by bytes that end within a request, those with bodies by this token."""
-    create = request("POST", "/v1/codeq/tasks", token, length=_BODY)
-    head = b"GET /healthz HTTP/1.1\r\nHost: node\r\n"
-    return (
-        Attack(name="idle bodies", first=create, connections=300),
-        Attack(name="slow bodies", first=create, drip=b" " * 4096, connections=100),
-        Attack(name="partial heads", first=head + b"X: " + b"y" * 8000, connections=1000),
-        Attack(name="connections", first=b"", connections=4000),
-    )
 
 
 @asynccontextmanager
