@@ -66,7 +66,6 @@ class ArtifactSettings:
     )
     # More than one task can hold: 100 artifacts x 64 MiB by default.
     tenant_bytes_max: int = key(
-        "artifacts.tenantBytesMax",
         10 * 2**30,
         whole(0, 2**53 - 1),
         "uploads of a tenant without `budgets.storedBytes` end where its stored payloads, results "
