@@ -179,7 +179,6 @@ class Metrics:
         """Record an operation that another node carried out."""
         self._forward.observe(seconds, op)
 
-
     def snapshot_taken(self, shard: int, seconds: float) -> None:
         """Record a snapshot taken or installed."""
         self._snapshot.observe(seconds, shard)
