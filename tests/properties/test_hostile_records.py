@@ -22,8 +22,10 @@ from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.routes.imports import checked
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
+from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.engine.batch import weigh
 from codeq_cluster.broker.requests.importer import Importer
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.codec.mutations import mutations
@@ -320,17 +322,14 @@ def sent(world: Beside, body: bytes) -> str:
     if isinstance(arrivals, str):
         return arrivals
     importer = Importer(world)  # type: ignore[arg-type]
-    asked = importer.take(
-        HOSTILE,
-        arrivals,
-        by="op",
-        source="b",
-        record="r",
-        forget_keys=True,
-        dry_run=False,
-        timeout_s=60,
-    )
-    asyncio.run(asked)
+
+    async def ask() -> None:
+        caller = Caller(HOSTILE, "op", deadline_in(60))
+        await importer.take(
+            caller, arrivals, source="b", record="r", forget_keys=True, dry_run=False
+        )
+
+    asyncio.run(ask())
     return ""
 
 
