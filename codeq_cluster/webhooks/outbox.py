@@ -38,6 +38,7 @@ from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
 from codeq_cluster.core.operations import Operation, Swept, Undelivered
 from codeq_cluster.errors import OutcomeUnknown
 from codeq_cluster.fair_shares import FairShares
+from codeq_cluster.webhooks.earliest_timer import EarliestTimer
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +107,7 @@ class JobOutbox:
         self._aside: set[_Name] = set()  # Being set aside.
         self._slots_ms: dict[str, int] = {}  # By tenant: when its last deferred job returns.
         self._settling = False
-        self._timer: asyncio.Handle | None = None
-        self._looks_s = 0.0  # When it does, on the loop's clock.
+        self._timer = EarliestTimer(self._look)
         self._look_planned = False
         self._stopped = False
 
@@ -146,14 +146,11 @@ class JobOutbox:
     def stop(self) -> None:
         """Start no more jobs."""
         self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.stop()
 
     def _look(self) -> None:
         self._look_planned = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.stop()
         if self._stopped:
             return
         if not self._engine.leads:
@@ -348,14 +345,8 @@ class JobOutbox:
         return Window(start, end, partial(next_keys, self._store))
 
     def _look_in(self, delay_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        when = loop.time() + delay_s + 0.001  # A timer that fires early would find nothing due.
-        if self._timer is not None:
-            if self._looks_s <= when:
-                return
-            self._timer.cancel()
-        self._looks_s = when
-        self._timer = loop.call_at(when, self._look, context=Context())
+        # Add a millisecond: a timer that fires early would find nothing due.
+        self._timer.at(asyncio.get_running_loop().time() + delay_s + 0.001)
 
 
 def server_of(url: str) -> str:

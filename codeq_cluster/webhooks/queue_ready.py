@@ -30,6 +30,7 @@ from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import ItemKind, Subscription
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.fair_shares import FairShares
+from codeq_cluster.webhooks.earliest_timer import EarliestTimer
 from codeq_cluster.webhooks.notification_queue import Notification, NotificationQueue
 from codeq_cluster.webhooks.subscriber_selection import (
     SubscriberGroup,
@@ -101,8 +102,7 @@ class Notices:
         self._owed: set[_Debt] = set()
         self._owed_room = FairShares(OWED_MAX, name="the node's delayed notices")
         self._due: list[tuple[float, _Debt]] = []
-        self._paying: asyncio.Handle | None = None
-        self._pays_s = 0.0  # When it does, on the loop's clock.
+        self._paying = EarliestTimer(self._pay)
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Follow the rows of an entry applied on any shard, after the catalogue has."""
@@ -148,9 +148,9 @@ class Notices:
     def stop(self) -> None:
         """Send no more notices."""
         self._notification_queue.stop()
-        for timer in (self._gathering, self._paying):
-            if timer is not None:
-                timer.cancel()
+        self._paying.stop()
+        if self._gathering is not None:
+            self._gathering.cancel()
 
     # -- queues that became non-empty -------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Notices:
             self._owed_room.take(tenant)
             self._owed.add(debt)
             heapq.heappush(self._due, (asyncio.get_running_loop().time() + wait_s, debt))
-            self._pay_later()
+            self._paying.at(self._due[0][0])
 
     def _wait_s(self, subscription: Subscription) -> float:
         told_s = self._told_s.get(subscription.id)
@@ -222,7 +222,6 @@ class Notices:
         return max(0.0, again_s - asyncio.get_running_loop().time())
 
     def _pay(self) -> None:
-        self._paying = None
         now_s = asyncio.get_running_loop().time()
         for _ in range(PASS_MAX):
             if not self._due or self._due[0][0] > now_s:
@@ -235,16 +234,7 @@ class Notices:
                 if members:
                     self._tell_one(tenant, queue, group, members)
         if self._due:
-            self._pay_later()
-
-    def _pay_later(self) -> None:
-        when_s = self._due[0][0]
-        if self._paying is not None:
-            if self._pays_s <= when_s:
-                return
-            self._paying.cancel()
-        self._pays_s = when_s
-        self._paying = asyncio.get_running_loop().call_at(when_s, self._pay, context=Context())
+            self._paying.at(self._due[0][0])
 
     # -- sending ----------------------------------------------------------------------------------
 
