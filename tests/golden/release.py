@@ -25,6 +25,7 @@ from typing import Any
 import codeq_cluster
 from codeq_cluster import __version__
 from codeq_cluster.auth.identity import WORKER_SCOPES
+from codeq_cluster.core.items import ItemKind
 from codeq_cluster.core.task import State
 from codeq_cluster.node.compose import Node
 from codeq_cluster.raft import messages as raft
@@ -259,6 +260,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
         shutil.copytree(places.root, copy)
         return {
             "version": __version__,
+            "kinds": sorted(ItemKind),
             "made_ms": clock.wall_ms(),
             "tasks": tasks,
             "answers": said,
