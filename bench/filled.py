@@ -22,7 +22,7 @@ from bench.queue_length import engine_on
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.membership import Member, Membership
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings

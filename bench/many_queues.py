@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.machine import describe
 from bench.queue_length import BATCH, PAYLOAD, Shard
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 
 TENANT = "bench"
 

@@ -26,8 +26,8 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.state import EngineLimits, EngineSetup
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Claim, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core.items import Item, Place
+from codeq_cluster.core.items import Item
 from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.stored_item import Place
 from codeq_cluster.core.task import Task
 
 

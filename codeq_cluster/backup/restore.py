@@ -27,7 +27,7 @@ from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core.items import Place
+from codeq_cluster.core.stored_item import Place
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings

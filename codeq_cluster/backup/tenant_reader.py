@@ -19,8 +19,9 @@ from codeq_cluster.backup.tenant_rows import tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
-from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing, ItemKind
+from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
 from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result, Task
 from codeq_cluster.errors import BackupDamaged
 

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
-from codeq_cluster.core.items import Item, ItemKind
+from codeq_cluster.core.items import Item
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task, worker_shown
 
 _A = TypeVar("_A")

@@ -39,7 +39,8 @@ from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import assert_never
 
-from codeq_cluster.core.items import KIND_OF, Item, ItemKind
+from codeq_cluster.core.items import KIND_OF, Item
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 
 TASK_PREFIX = b"codeq/tasks/"

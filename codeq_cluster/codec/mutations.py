@@ -14,7 +14,8 @@ from msgspec.structs import astuple, replace
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.records import decode_item, encode
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
-from codeq_cluster.core.items import KIND_OF, Aside, Audit, Item, ItemKind
+from codeq_cluster.core.items import KIND_OF, Aside, Audit, Item
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
 

@@ -7,16 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.items import (
-    KIND_OF,
-    WEBHOOK_KEY_ID,
-    WEIGHT_MAX,
-    ItemKind,
-    Pause,
-    StoredItem,
-    Topic,
-    WebhookKey,
-)
+from codeq_cluster.core.items import KIND_OF, WEBHOOK_KEY_ID, WEIGHT_MAX, Pause, Topic, WebhookKey
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -28,6 +19,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind, StoredItem
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import revived
 from codeq_cluster.core.view import View

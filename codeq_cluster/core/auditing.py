@@ -11,7 +11,7 @@ from typing import Any
 from codeq_cluster.core import administering, delivering, import_record, setting_aside, triage
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.importing import take_over
-from codeq_cluster.core.items import WEBHOOK_KEY_ID, Audit, ItemKind, audit_id
+from codeq_cluster.core.items import WEBHOOK_KEY_ID, Audit, audit_id
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -30,6 +30,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Changed, Imported, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
 _Rule = Callable[[View, Any, LifetimeRules], Decision]

@@ -36,10 +36,10 @@ from codeq_cluster.core import auditing, delivering, setting_aside, subscribing
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
-from codeq_cluster.core.creating import Create, create
+from codeq_cluster.core.creating import create
 from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.handling import NOTHING_SAID
-from codeq_cluster.core.items import ItemKind
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -66,6 +66,7 @@ from codeq_cluster.core.outcomes import (
     Submitted,
 )
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, Result, State, Task
 from codeq_cluster.core.transitions import (
     MAX_ATTEMPTS,

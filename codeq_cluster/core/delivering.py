@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.items import Delivery, ItemKind, Sweep
+from codeq_cluster.core.items import Delivery, Sweep
 from codeq_cluster.core.operations import Delivered, Replay, Swept, Undelivered
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import HISTORY_ERROR_CHARS_MAX, Task
 from codeq_cluster.core.view import View
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.items import Audit, ItemKind, audit_id, audit_ms
+from codeq_cluster.core.items import Audit, audit_id, audit_ms
 from codeq_cluster.core.operations import Import
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
 ACTION = "task.import"

@@ -11,11 +11,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.items import KIND_OF, Governing, Item, ItemKind, arriving
+from codeq_cluster.core.items import KIND_OF, Governing, Item, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.view import View
 

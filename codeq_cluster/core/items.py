@@ -3,16 +3,16 @@
 Each item has a kind, a tenant and an id that is unique among the tenant's items of that kind.
 Instants are Unix milliseconds; 0 means "not set".
 
-A kind is declared here and nowhere else: a class below `StoredItem`, a member of `ItemKind` and one
-of `Item`. Keys, timers, the outbox, backups, imports and tests read there how they treat it.
+A kind is declared once: a class below `StoredItem`, a member of `ItemKind` and one of `Item`. Keys,
+timers, the outbox, backups, imports and tests read there how they treat it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from enum import Enum, StrEnum, auto
-from typing import Annotated, ClassVar, TypeAlias, get_args
+from enum import StrEnum
+from typing import Annotated, TypeAlias, get_args
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -51,6 +51,7 @@ from codeq_cluster.core.bounds import (
     whole,
 )
 from codeq_cluster.core.handling import HandlingOrNone
+from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
 
 # codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
 TIERS_MAX = 10
@@ -91,76 +92,6 @@ _RECORD_ID = re.compile(r"[A-Za-z0-9._:-]{1,256}")  # A time, a request, and per
 _LABEL = that(LABEL.fullmatch, "a DNS label with at most 63 characters, in lower case", empty=True)
 _OwnerIfKnown: TypeAlias = Annotated[str, lambda name: "" if name == NO_OWNER else OWNER(name)]
 _AuditText: TypeAlias = Annotated[str, text(AUDIT_BYTES_MAX)]
-
-
-class ItemKind(StrEnum):
-    """The kind of an item: its tag, which is part of the stored keys."""
-
-    TOPIC = "topic"
-    PAUSE = "pause"
-    SUBSCRIPTION = "sub"
-    DELIVERY = "hook"
-    SWEEP = "sweep"
-    AUDIT = "audit"
-    ASIDE = "aside"
-    WEBHOOK_KEY = "hookkey"
-
-
-class Place(Enum):
-    """The shard that a kind's items live on."""
-
-    TENANT = auto()  # The tenant's home shard.
-    TASK = auto()  # That of the task whose id stands in the item's before a dot.
-    ORIGIN = auto()  # The one whose entry wrote it; a restore keeps it as far as it can.
-
-
-class StoredItem(Struct, frozen=True, array_like=True):
-    """What a kind declares beside its fields.
-
-    A field `due_ms`, `expires_ms` or `died_ms` declares that there is such an instant: see
-    `job_ms`, `end_ms`, `dead_ms`.
-
-    Attributes:
-        place: Where its items live.
-        is_known_everywhere: Every node keeps them in memory.
-        is_restored: A backup has them; otherwise they follow from other rows.
-        has_body: Each has a result beside it.
-        count_max: Of one tenant; 0 for any number.
-    """
-
-    place: ClassVar[Place] = Place.TENANT
-    is_known_everywhere: ClassVar[bool] = False
-    is_restored: ClassVar[bool] = True
-    has_body: ClassVar[bool] = False
-    count_max: ClassVar[int] = 0
-
-    @property
-    def job_ms(self) -> int:
-        """Return when the leader works on it outside the log, as an outbox job; 0 for never."""
-        due_ms: int = getattr(self, "due_ms", 0)
-        return due_ms
-
-    @property
-    def end_ms(self) -> int:
-        """Return when time acts on it inside the log, by an `Advance`; 0 for never."""
-        expires_ms: int = getattr(self, "expires_ms", 0)
-        return expires_ms
-
-    @property
-    def dead_ms(self) -> int:
-        """Return when it died, by which the tenant's dead items are listed; 0 if it did not."""
-        died_ms: int = getattr(self, "died_ms", 0)
-        return died_ms
-
-    @property
-    def fault(self) -> str:
-        """Return the rule between fields that it breaks, or ""."""
-        return ""
-
-    @property
-    def new_fault(self) -> str:
-        """Return why it could not be made here now, even if it may stand in a backup, or ""."""
-        return ""
 
 
 class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True):

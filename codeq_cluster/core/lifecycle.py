@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.task import Artifact, Result, Task
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Operation, Submit
 from codeq_cluster.core.rules import LifetimeRules
 

@@ -9,18 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange
-from codeq_cluster.core.items import (
-    KIND_OF,
-    NO_OWNER,
-    REASON_CHARS_MAX,
-    TASK,
-    Aside,
-    ItemKind,
-    aside_id,
-)
+from codeq_cluster.core.items import KIND_OF, NO_OWNER, REASON_CHARS_MAX, TASK, Aside, aside_id
 from codeq_cluster.core.operations import Retry, SetAside
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 from codeq_cluster.core.view import View
 

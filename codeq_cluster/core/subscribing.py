@@ -8,10 +8,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Decision, ItemChange
-from codeq_cluster.core.items import SUBSCRIPTIONS_MAX, ItemKind, Subscription
+from codeq_cluster.core.items import SUBSCRIPTIONS_MAX, Subscription
 from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscribe
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
 

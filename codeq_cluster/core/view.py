@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
-from codeq_cluster.core.items import Item, ItemKind, Policy
+from codeq_cluster.core.items import Item, Policy
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 

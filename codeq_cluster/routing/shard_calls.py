@@ -11,7 +11,7 @@ from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Import, Operation
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import MethodUnknown, NotLeader

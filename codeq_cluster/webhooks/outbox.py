@@ -34,8 +34,9 @@ from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.scanning import next_keys
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.delivering import overdue
-from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
+from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.operations import Operation, Swept, Undelivered
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import OutcomeUnknown
 from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.earliest_timer import EarliestTimer

@@ -27,8 +27,9 @@ from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.requests.producer import new_id
 from codeq_cluster.codec import keyspace
 from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.core.items import ItemKind, Subscription
+from codeq_cluster.core.items import Subscription
 from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.earliest_timer import EarliestTimer
 from codeq_cluster.webhooks.notification_queue import Notification, NotificationQueue

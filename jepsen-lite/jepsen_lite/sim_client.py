@@ -10,7 +10,7 @@ from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller, FoundTask, NewResult
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result

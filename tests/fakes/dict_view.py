@@ -9,7 +9,8 @@ from typing import assert_never
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.fairness import Turns
-from codeq_cluster.core.items import KIND_OF, Item, ItemKind, Policy, Topic
+from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Result, State, Task
 from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow

@@ -25,7 +25,6 @@ from codeq_cluster.core.items import (
     Audit,
     Delivery,
     Item,
-    ItemKind,
     Mode,
     Pause,
     Subscription,
@@ -33,6 +32,7 @@ from codeq_cluster.core.items import (
     Topic,
     WebhookKey,
 )
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
 

@@ -12,9 +12,9 @@ from codeq_cluster.backup.rows import CLOCK, SEQ
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import ItemKind, Mode
+from codeq_cluster.core.items import Mode
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Advance,
     Claim,
@@ -31,6 +31,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings

@@ -18,7 +18,7 @@ from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import item_fault, result_fault, task_fault
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.items import Delivery, ItemKind
+from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.items import Item as CoreItem
 from codeq_cluster.core.operations import (
     Abandon,
@@ -35,6 +35,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from tests.fakes.dict_view import DictView
 

@@ -5,7 +5,7 @@ It shares only the operations with the core. Where the two disagree, one of them
 
 from __future__ import annotations
 
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,

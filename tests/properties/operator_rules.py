@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.items import Delivery, ItemKind
+from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -21,6 +21,7 @@ from codeq_cluster.core.operations import (
     RotateWebhookKey,
     UndoRequeue,
 )
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State
 
 from .machine import Machine, commands, handlings, indexes, tenants

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from codeq_cluster.core.items import Delivery, Item, ItemKind, Mode, Sweep
+from codeq_cluster.core.items import Delivery, Item, Mode, Sweep
 from codeq_cluster.core.operations import (
     Delivered,
     RenewSubscription,
@@ -15,6 +15,7 @@ from codeq_cluster.core.operations import (
     Undelivered,
     Unsubscribe,
 )
+from codeq_cluster.core.stored_item import ItemKind
 from tests.properties.machine import Machine, indexes, tenants, workers
 from tests.properties.model_items import DELIVERY_AGE_MAX_MS, DELIVERY_ATTEMPTS_MAX
 

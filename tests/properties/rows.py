@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import ItemKind
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, State, Task
 from tests.fakes.dict_view import DictView
 

@@ -22,8 +22,9 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import ItemChange
-from codeq_cluster.core.items import Aside, Audit, ItemKind
+from codeq_cluster.core.items import Aside, Audit
 from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import BackupFailed, DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.fairness import WEIGHT_MAX, Turns
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Claim, Operation, PutTopic
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.rules import LifetimeRules

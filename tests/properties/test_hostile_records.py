@@ -31,9 +31,9 @@ from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX, NUMBER_MAX
 from codeq_cluster.core.changes import Decision
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.items import Delivery, Governing, Mode, Pause, Subscription, Sweep, Topic
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,

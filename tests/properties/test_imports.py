@@ -19,10 +19,11 @@ from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import fault, new_item_fault
 from codeq_cluster.core.importing import ARRIVALS_MAX
-from codeq_cluster.core.items import Delivery, ItemKind
+from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.operations import Advance, Arrival, Import, Operation
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from tests.fakes.dict_view import DictView
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,

@@ -19,7 +19,7 @@ import pytest
 import codeq_cluster
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import NewResult
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Claimed, Created, Submitted
 from tests.simulator.brokers import SimBrokers
 from tests.simulator.scenes import settled_brokers

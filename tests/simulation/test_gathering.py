@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from tests.simulator.scenes import settled_brokers
 
 # Longer than an entry takes on three quiet nodes; shorter than the time between two heartbeats.

@@ -12,7 +12,7 @@ import pytest
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.levels import LEVEL
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Claimed, Created
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.raft.journal import Journal

@@ -13,7 +13,7 @@ import pytest
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.sharding import home_shard

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import FoundTask, NewResult
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.settings import BudgetSettings
 from tests.simulator.broker import simulated_settings

@@ -47,8 +47,8 @@ from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import too_many_queues
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.handling import BOUNDS
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
 from codeq_cluster.errors import CodeqError

@@ -31,8 +31,9 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
-from codeq_cluster.core.items import TASK, Item, ItemKind, aside_id
+from codeq_cluster.core.items import TASK, Item, aside_id
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, State, Task
 
 # Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.

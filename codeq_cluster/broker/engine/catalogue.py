@@ -22,13 +22,13 @@ from codeq_cluster.core.items import (
     KIND_OF,
     NO_POLICY,
     Item,
-    ItemKind,
     Pause,
     Policy,
     Subscription,
     Topic,
     WebhookKey,
 )
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import Overloaded
 

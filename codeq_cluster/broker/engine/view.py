@@ -24,7 +24,8 @@ from codeq_cluster.broker.scanning import every_row, next_keys
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
-from codeq_cluster.core.items import Item, ItemKind
+from codeq_cluster.core.items import Item
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow

@@ -15,8 +15,9 @@ from codeq_cluster.broker.engine.answers import oldest_ready_ms
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import ItemKind, Pause
+from codeq_cluster.core.items import Pause
 from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters
 from codeq_cluster.portions import in_portions
 

@@ -16,9 +16,10 @@ from codeq_cluster.broker.values import Caller, FoundTask, new_request
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
-from codeq_cluster.core.items import Item, ItemKind
+from codeq_cluster.core.items import Item
 from codeq_cluster.core.operations import Delete, Replay, Retry
 from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 
 LOOKS_MAX = 10  # Pages read although a filter leaves them empty; then the caller must ask for more.

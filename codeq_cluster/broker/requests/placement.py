@@ -11,7 +11,7 @@ from itertools import compress
 from operator import attrgetter
 
 from codeq_cluster.broker.ports import Clock, Shards
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 
 # A queue with fewer tasks on one shard empties in a moment; tasks of longer queues are spread
 # evenly.

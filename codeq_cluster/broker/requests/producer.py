@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests.placement import Placement
 from codeq_cluster.core import task_ids
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
 from codeq_cluster.core.sharding import shard_of, with_shard

@@ -16,7 +16,6 @@ from codeq_cluster.core.items import (
     TOPICS_MAX,
     WEBHOOK_KEY_ID,
     Item,
-    ItemKind,
     Subscription,
     Topic,
     WebhookKey,
@@ -35,6 +34,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Changed, Outcome, Rejected, Subscribed, TopicStands
 from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
 
 _PAUSES = 1000  # Pauses in one page.

@@ -13,9 +13,9 @@ from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.state import EngineLimits, EngineSetup
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.items import Mode
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Claim, Submit, Subscribe
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.routing.router import Router, RouterCalls

@@ -14,7 +14,7 @@ from codeq_cluster.broker.requests.producer import Producer
 from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.values import NewResult
 from codeq_cluster.broker.waiters import Waiters
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Submitted
 from codeq_cluster.errors import NoLeader
 from tests.fakes.memory_store import MemoryShard

@@ -13,7 +13,7 @@ from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import item_fault, task_fault
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.items import Delivery, ItemKind, Topic
+from codeq_cluster.core.items import Delivery, Topic
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -32,6 +32,7 @@ from codeq_cluster.core.operations import (
     UndoRequeue,
 )
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import (
     HISTORY_ATTEMPTS_MAX,
     UPLOADS_MAX,

@@ -20,7 +20,7 @@ from codeq_cluster.broker.requests.placement import (
     WINDOW_MS,
 )
 from codeq_cluster.broker.requests.producer import Producer
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection
 from codeq_cluster.core.sharding import shard_of

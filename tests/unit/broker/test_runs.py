@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeq_cluster.broker.scanning import every_row
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Claim, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed, Created, Outcome, Submitted
 from codeq_cluster.errors import OperationTooLarge, OutcomeUnknown

@@ -9,20 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import (
-    KIND_OF,
-    NO_OWNER,
-    Aside,
-    Audit,
-    Delivery,
-    Item,
-    ItemKind,
-    Subscription,
-)
+from codeq_cluster.core.items import KIND_OF, NO_OWNER, Aside, Audit, Delivery, Item, Subscription
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Cancel, Retry, Staging
 from codeq_cluster.core.outcomes import Cancelled, Changed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import UPLOADS_MAX, State, Task
 from tests.fakes.memory_store import MemoryShard
 

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.mutations import mutations, number_audit_rows
 from codeq_cluster.core.changes import Change, ItemChange
-from codeq_cluster.core.items import Audit, Delivery, Item, ItemKind, Subscription, Topic
+from codeq_cluster.core.items import Audit, Delivery, Item, Subscription, Topic
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result
 
 DELIVERY = Delivery(

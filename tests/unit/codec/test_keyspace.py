@@ -11,16 +11,8 @@ from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family, QueuePlace
-from codeq_cluster.core.items import (
-    Audit,
-    Delivery,
-    Item,
-    ItemKind,
-    Pause,
-    Subscription,
-    Sweep,
-    Topic,
-)
+from codeq_cluster.core.items import Audit, Delivery, Item, Pause, Subscription, Sweep, Topic
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 
 SEQ_OF_SLASHES = int.from_bytes(b"////////")

@@ -9,8 +9,8 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Change, TaskChange
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Advance, Cancel, Claim, Operation, PutTopic, Requeue
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import Counters, State

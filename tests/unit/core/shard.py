@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
+from codeq_cluster.core.items import Delivery, Item, Sweep
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Advance, Claim, Operation, Submit
 from codeq_cluster.core.outcomes import Advanced, Claimed, Created, Outcome
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 from tests.fakes.dict_view import DictView
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.items import TOPICS_MAX, Audit, ItemKind, Pause, Topic, WebhookKey
+from codeq_cluster.core.items import TOPICS_MAX, Audit, Pause, Topic, WebhookKey
 from codeq_cluster.core.operations import (
     Cancel,
     Delete,
@@ -23,6 +23,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import AttemptOutcome, State
 
 from .shard import NOW_MS, Shard, submit

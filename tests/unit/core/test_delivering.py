@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.delivering import SWEEP_RETRY_MS
-from codeq_cluster.core.items import Delivery, ItemKind, Sweep
+from codeq_cluster.core.items import Delivery, Sweep
 from codeq_cluster.core.operations import (
     Abandon,
     Cancel,
@@ -22,6 +22,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Submitted
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import HISTORY_ERROR_CHARS_MAX, UPLOADS_MAX, State
 
 from .shard import LEASE_MS, NOW_MS, Shard, submit

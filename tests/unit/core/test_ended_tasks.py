@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,

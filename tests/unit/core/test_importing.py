@@ -10,7 +10,6 @@ from codeq_cluster.core.items import (
     PAUSES_MAX,
     Audit,
     Delivery,
-    ItemKind,
     Pause,
     Subscription,
     Topic,
@@ -21,6 +20,7 @@ from codeq_cluster.core.operations import Arrival, Import, PutTopic, Undelivered
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State
 
 from .shard import LEASE_MS, NOW_MS, Shard, create, submit

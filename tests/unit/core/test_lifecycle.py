@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.creating import Create
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from codeq_cluster.core.budget import Budget
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Cancel, Heartbeat, Operation, Submit
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.runs import CHARS_MAX, runs

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.items import SUBSCRIPTIONS_MAX, ItemKind, Mode, Subscription
+from codeq_cluster.core.items import SUBSCRIPTIONS_MAX, Mode, Subscription
 from codeq_cluster.core.operations import RenewSubscription, Subscribe, Unsubscribe
 from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, Subscribed
+from codeq_cluster.core.stored_item import ItemKind
 
 from .shard import NOW_MS, Shard
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.items import Audit, ItemKind
+from codeq_cluster.core.items import Audit
 from codeq_cluster.core.operations import Cancel, Nack, Purge, Requeue, Revise, UndoRequeue
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import AttemptOutcome, State
 
 from .shard import NOW_MS, Shard

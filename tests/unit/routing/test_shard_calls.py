@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from codeq_cluster.broker.engine.batch import NO_CALLER
-from codeq_cluster.core.creating import Create
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.core.sharding import shard_of, with_shard

@@ -13,10 +13,11 @@ import pytest_asyncio
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import Delivery, Item, ItemKind, Sweep
+from codeq_cluster.core.items import Delivery, Item, Sweep
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Cancel, Delivered, Operation, Swept, Undelivered
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.fair_shares import FairShares
 from codeq_cluster.webhooks.outbox import (
     APART_MS,

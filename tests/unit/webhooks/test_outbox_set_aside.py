@@ -10,9 +10,10 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.items import Aside, Delivery, ItemKind, Sweep
+from codeq_cluster.core.items import Aside, Delivery, Sweep
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Operation, Retry
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.webhooks import outbox
 from tests.fakes.memory_store import MemoryShard
 from tests.unit.broker.conftest import TestClock

@@ -1,0 +1,78 @@
+"""Stored item: what every item declares of itself; see `items`."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum, auto
+from typing import ClassVar
+
+from msgspec import Struct
+
+
+class ItemKind(StrEnum):
+    """The kind of an item: its tag, which is part of the stored keys."""
+
+    TOPIC = "topic"
+    PAUSE = "pause"
+    SUBSCRIPTION = "sub"
+    DELIVERY = "hook"
+    SWEEP = "sweep"
+    AUDIT = "audit"
+    ASIDE = "aside"
+    WEBHOOK_KEY = "hookkey"
+
+
+class Place(Enum):
+    """The shard that a kind's items live on."""
+
+    TENANT = auto()  # The tenant's home shard.
+    TASK = auto()  # That of the task whose id stands in the item's before a dot.
+    ORIGIN = auto()  # The one whose entry wrote it; a restore keeps it as far as it can.
+
+
+class StoredItem(Struct, frozen=True, array_like=True):
+    """What a kind declares beside its fields.
+
+    A field `due_ms`, `expires_ms` or `died_ms` declares that there is such an instant: see
+    `job_ms`, `end_ms`, `dead_ms`.
+
+    Attributes:
+        place: Where its items live.
+        is_known_everywhere: Every node keeps them in memory.
+        is_restored: A backup has them; otherwise they follow from other rows.
+        has_body: Each has a result beside it.
+        count_max: Of one tenant; 0 for any number.
+    """
+
+    place: ClassVar[Place] = Place.TENANT
+    is_known_everywhere: ClassVar[bool] = False
+    is_restored: ClassVar[bool] = True
+    has_body: ClassVar[bool] = False
+    count_max: ClassVar[int] = 0
+
+    @property
+    def job_ms(self) -> int:
+        """Return when the leader works on it outside the log, as an outbox job; 0 for never."""
+        due_ms: int = getattr(self, "due_ms", 0)
+        return due_ms
+
+    @property
+    def end_ms(self) -> int:
+        """Return when time acts on it inside the log, by an `Advance`; 0 for never."""
+        expires_ms: int = getattr(self, "expires_ms", 0)
+        return expires_ms
+
+    @property
+    def dead_ms(self) -> int:
+        """Return when it died, by which the tenant's dead items are listed; 0 if it did not."""
+        died_ms: int = getattr(self, "died_ms", 0)
+        return died_ms
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        return ""
+
+    @property
+    def new_fault(self) -> str:
+        """Return why it could not be made here now, even if it may stand in a backup, or ""."""
+        return ""
