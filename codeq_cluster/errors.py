@@ -130,6 +130,10 @@ class MethodUnknown(CodeqError):
     """The peer's release does not know the requested method; nothing was done."""
 
 
+class UpgradeUnderWay(CodeqError):
+    """The cluster's nodes do not all use the formats that this needs; nothing was done."""
+
+
 class OperationTooLarge(CodeqError):
     """The operation's rows do not fit an entry of the log; nothing was done."""
 

@@ -10,7 +10,8 @@ from msgspec import Struct
 from codeq_cluster.core.bounds import TENANT
 
 _OF_WORKERS = tuple(
-    f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")
+    f"codeq:{verb}"
+    for verb in ("claim", "heartbeat", "abandon", "nack", "result", "enqueue", "subscribe")
 )
 WORKER_SCOPES = frozenset(_OF_WORKERS)
 

@@ -198,6 +198,10 @@ class LocalShard(Protocol):
     def leader(self) -> str | None:
         """Return the id of the node that leads the shard, or None if this node knows of none."""
 
+    @property
+    def level(self) -> int:
+        """Return the level of the formats in use; the leader's is no lower."""
+
     def ready(self, tenant: str, queue: str) -> int:
         """Return how many tasks of a queue are ready, as far as this node knows."""
 

@@ -69,4 +69,9 @@ class Broker:
         self.result = queries.result
         self.queues = queries.queues
         self.shard_status = status
+        self._replicas = tuple(map(shards.local, range(shards.count)))
         self.missing = missing
+
+    def level(self) -> int:
+        """Return the lowest level of formats in use on any shard; no leader's is lower."""
+        return min(replica.level for replica in self._replicas)

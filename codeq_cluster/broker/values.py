@@ -6,6 +6,7 @@ import os
 
 from msgspec import Struct
 
+from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.task import Artifact, Counters, Task
 
 
@@ -65,6 +66,8 @@ class NewResult(Struct, frozen=True, kw_only=True):
         body: JSON text, empty if there is none.
         artifacts: Those with a URL are kept as they are; of files, each name at most once.
         token: Lease token the worker holds; 0 if it sent none.
+        next: The tasks that follow, without ids.
+        next_digest: Of what the worker said of them; empty if there are none.
     """
 
     task_id: str
@@ -73,6 +76,8 @@ class NewResult(Struct, frozen=True, kw_only=True):
     error: str = ""
     artifacts: tuple[Artifact | NewFile, ...] = ()
     token: int = 0
+    next: tuple[Create, ...] = ()
+    next_digest: str = ""
 
 
 class FoundTask(Struct, frozen=True):

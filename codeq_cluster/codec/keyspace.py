@@ -19,6 +19,7 @@
     codeq/dead/<tenant>/<~died be8>/<id>                         dead deliveries, the newest first
     codeq/outbox/<due be8>/<kind>/<tenant>/<id>                  outbox jobs, by due time
     codeq/expiry/<end be8>/<kind>/<tenant>/<id>                  items that end by themselves
+    codeq/forward/<shard be2>/<number be8>/<kind>/<tenant>/<id>  relays to another shard, in order
     codeq/meta/<name>                                            applied index, digest, clock, ...
 
 `~` is 2^64 - 1 minus the number, so that the newest sorts first. The priority is one byte, 255 -
@@ -57,6 +58,7 @@ BODY_PREFIX = b"codeq/body/"
 DEAD_PREFIX = b"codeq/dead/"
 OUTBOX_PREFIX = b"codeq/outbox/"
 EXPIRY_PREFIX = b"codeq/expiry/"
+FORWARD_PREFIX = b"codeq/forward/"
 META_PREFIX = b"codeq/meta/"
 
 _DEFAULT_TENANT = "_"
@@ -99,6 +101,7 @@ class Family(Enum):
     DEAD = auto()
     OUTBOX = auto()
     EXPIRY = auto()
+    FORWARD = auto()
     META = auto()
     OTHER = auto()
 
@@ -121,10 +124,11 @@ _FAMILIES = {
     b"de": (DEAD_PREFIX, Family.DEAD),
     b"ou": (OUTBOX_PREFIX, Family.OUTBOX),
     b"ex": (EXPIRY_PREFIX, Family.EXPIRY),
+    b"fo": (FORWARD_PREFIX, Family.FORWARD),
     b"me": (META_PREFIX, Family.META),
 }
-# Results, counters, items and outbox jobs: nobody follows the other rows of a task.
-_FOLLOWED = {code: _FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou")}
+# Results, counters, items, outbox jobs and relays: nobody follows the other rows of a task.
+_FOLLOWED = {code: _FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"fo")}
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
 _TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
@@ -247,6 +251,17 @@ def item_prefix(kind: ItemKind, tenant: str | None = None) -> bytes:
 def body(tenant: str, delivery_id: str) -> bytes:
     """Return the key of a delivery's body."""
     return b"%b%b/%b" % (BODY_PREFIX, _tenant(tenant), _segment(delivery_id))
+
+
+def forward_prefix(shard: int) -> bytes:
+    """Return the prefix of the keys of the relays to a shard."""
+    return b"%b%b/" % (FORWARD_PREFIX, shard.to_bytes(2))
+
+
+def forward_parts(key: bytes) -> tuple[int, int]:
+    """Return (shard, number) from the key of a relay's place in its line."""
+    start = len(FORWARD_PREFIX)
+    return int.from_bytes(key[start : start + 2]), int.from_bytes(key[start + 3 : start + 11])
 
 
 def dead_prefix(tenant: str) -> bytes:
@@ -449,7 +464,7 @@ def index_keys(of: Task) -> tuple[bytes, ...]:
 
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
-    """Return the key of every index row of an item: outbox job, place if dead, expiry."""
+    """Return the key of every index row of an item: outbox job, place if dead, expiry, line."""
     name = b"%b/%b/%b" % (KIND_OF[type(of)].encode(), _tenant(of.tenant), _segment(of.id))
     keys: list[bytes] = []
     if of.job_ms:
@@ -459,6 +474,9 @@ def item_index_keys(of: Item) -> tuple[bytes, ...]:
         keys.append(b"%b%b/%b" % (dead_prefix(of.tenant), died, _segment(of.id)))
     if of.end_ms:
         keys.append(b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.end_ms), name))
+    if of.sent_as is not None:
+        shard, number = of.sent_as
+        keys.append(b"%b%b/%b" % (forward_prefix(shard), _number(number), name))
     return tuple(keys)
 
 

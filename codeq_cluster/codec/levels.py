@@ -1,6 +1,7 @@
 """Levels: the formats of a release as one number; this list says what each level adds.
 
 1: the formats of release 0.1.0, all of version 1.
+2: relays, and results with follow-ups; no form has another number.
 
 A release reads every level up to its own, and writes the level in use, which is part of a group's
 membership. An operator raises it once every member knows it; nothing lowers it.
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 from codeq_cluster.errors import ReleaseTooOld
 
-LEVEL = 1
+FOLLOW_UPS_FROM = 2
+LEVEL = 2
 LEVEL_MAX = 10_000  # Far beyond any release.
 
 

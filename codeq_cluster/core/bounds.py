@@ -206,6 +206,11 @@ def sound(value: object) -> str:
     return broken(value)
 
 
+def sound_or_none(value: object) -> str:
+    """Bound a record by its fields, where there is one."""
+    return "" if value is None else sound(value)
+
+
 def one_of(values: Collection[str]) -> Bound:
     """Return the bound of these texts."""
     return that(values.__contains__, " or ".join(values))
@@ -223,6 +228,7 @@ OWNER = that(TENANT.fullmatch, "2 to 63 of a-z0-9-, a letter first", empty=True)
 QUEUE = that(
     lambda name: COMMAND.fullmatch(name) and name == name.lower(), "1 to 128 of a-z0-9._:-"
 )
+DIGEST = that(re.compile(r"[0-9a-f]{32}").fullmatch, "a digest", empty=True)
 UPLOAD = that(UPLOAD_ID.fullmatch, "1 to 40 of A-Za-z0-9_-")
 _URL_MUST_BE = f"an http or https URL of at most {URL_CHARS_MAX} characters, without a user"
 
@@ -231,6 +237,7 @@ Number: TypeAlias = Annotated[int, NUMBER]
 Instant: TypeAlias = Annotated[int, NUMBER]
 Seq: TypeAlias = Annotated[int, whole(0, _SEQ_MAX)]
 Id: TypeAlias = Annotated[str, ID]
+IdOrNone: TypeAlias = Annotated[str, lambda name: ID(name) if name else ""]
 Owner: TypeAlias = Annotated[str, OWNER]
 Name: TypeAlias = Annotated[str, NAME]
 NameOrNone: TypeAlias = Annotated[str, that(COMMAND.fullmatch, COMMAND_WORDS, empty=True)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from codeq_cluster.core.budget import NO_BUDGET, Budget
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.handling import of_new_task
@@ -9,7 +11,7 @@ from codeq_cluster.core.items import Topic
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, State, Task
+from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More, State, Task
 from codeq_cluster.core.view import View
 
 
@@ -33,23 +35,17 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
     queue, budget = operation.command.lower(), rules.budget_of(operation.tenant)
     topic = view.policy(operation.tenant, queue).topic
     refusal = (
-        (topic is not None and _outside_tiers(topic, operation))
+        (topic is not None and outside_tiers(topic, operation))
         or (budget != NO_BUDGET and _over_budget(view, operation, budget))
         or (
             not view.has_queue(operation.tenant, queue)
-            and _one_queue_too_many(view, operation, rules)
+            and too_many_queues(view, operation.tenant, rules)
         )
     )
     if refusal:
         return Decision(refusal)
-    change = TaskChange(
-        before=None,
-        after=_new_task(view, operation, topic, rules),
-        payload=operation.payload,
-        fingerprint=operation.fingerprint if operation.idempotency_key else "",
-    )
-    assert change.after is not None
-    return Decision(Created(change.after), (change,))
+    task = _new_task(view, operation, topic, rules)
+    return Decision(Created(task), (_change(task, operation),))
 
 
 def _created_before(existing: Task, operation: Create) -> Created | Rejected:
@@ -62,7 +58,7 @@ def _created_before(existing: Task, operation: Create) -> Created | Rejected:
     return Created(existing) if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
 
 
-def _outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
+def outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
     """Return the refusal that names the topic's tiers, or None if they allow the priority.
 
     Tiers bind new tasks only. An existing, revived or imported task keeps the priority that it was
@@ -89,11 +85,36 @@ def _over_budget(view: View, operation: Create, budget: Budget) -> Rejected | No
     return None
 
 
-def _one_queue_too_many(view: View, operation: Create, rules: LifetimeRules) -> Rejected | None:
-    """Return the refusal that names the bound on queues, or None if there is room for a new one."""
-    if rules.allows_another_queue(view.most_queues(operation.tenant)):
+def too_many_queues(
+    view: View, tenant: str, rules: LifetimeRules, *, begun: int = 1
+) -> Rejected | None:
+    """Return the refusal that names the bound on queues, or None if so many may begin."""
+    if rules.allows_another_queue(view.most_queues(tenant) + begun - 1):
         return None
     return Rejected(Rejection.TOO_MANY, str(rules.queues_max))
+
+
+def made(view: View, operation: Create, rules: LifetimeRules, *, more: More) -> TaskChange | None:
+    """Return the new task of a cause that is decided; None if it, or its key, is there already.
+
+    Nothing refuses it, since what causes it is done.
+    """
+    if view.task(operation.id) is not None:
+        return None
+    key = operation.idempotency_key
+    if key and view.keyed(operation.tenant, key) is not None:
+        return None
+    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    return _change(replace(_new_task(view, operation, topic, rules), more=more), operation)
+
+
+def _change(task: Task, operation: Create) -> TaskChange:
+    return TaskChange(
+        before=None,
+        after=task,
+        payload=operation.payload,
+        fingerprint=operation.fingerprint if operation.idempotency_key else "",
+    )
 
 
 def _new_task(view: View, operation: Create, topic: Topic | None, rules: LifetimeRules) -> Task:

@@ -32,13 +32,14 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import auditing, delivering, setting_aside, subscribing
+from codeq_cluster.core import auditing, delivering, finishing, relaying, setting_aside, subscribing
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.creating import create
 from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.handling import NOTHING_SAID
+from codeq_cluster.core.holding import found, refusal_of
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
@@ -46,28 +47,23 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Delivered,
+    Finish,
     Heartbeat,
     Import,
     Nack,
     Operation,
+    RelaysTaken,
     SetAside,
     Staging,
     Submit,
     Swept,
+    TakeRelays,
     Undelivered,
 )
-from codeq_cluster.core.outcomes import (
-    Cancelled,
-    Changed,
-    Extended,
-    Rejected,
-    Rejection,
-    Returned,
-    Submitted,
-)
+from codeq_cluster.core.outcomes import Cancelled, Changed, Extended, Rejected, Rejection, Returned
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, Result, State, Task
+from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import (
     MAX_ATTEMPTS,
     attempt_of,
@@ -76,7 +72,6 @@ from codeq_cluster.core.transitions import (
     delayed,
     extended,
     returned,
-    submitted,
     undelivered,
 )
 from codeq_cluster.core.view import View
@@ -101,10 +96,10 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
 
 def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decision:
     assert operation.extend_ms >= 1
-    task = _found(view, operation)
+    task = found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
-    refusal = _refusal(task, operation)
+    refusal = refusal_of(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
     lease_until_ms = view.now_ms + operation.extend_ms
@@ -122,13 +117,13 @@ def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decisi
 def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
     assert operation.request
     assert operation.token or not operation.undelivered
-    task = _found(view, operation)
+    task = found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
     before = _ended_by(task, operation.request)
     if before is not None:
         return Decision(_returned_before(task, before))
-    refusal = _refusal(task, operation)
+    refusal = refusal_of(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
     if operation.undelivered:
@@ -142,13 +137,13 @@ def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
 
 def _nack(view: View, operation: Nack, rules: LifetimeRules) -> Decision:
     assert operation.request
-    task = _found(view, operation)
+    task = found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
     before = _ended_by(task, operation.request)
     if before is not None:
         return Decision(_returned_before(task, before))
-    refusal = _refusal(task, operation)
+    refusal = refusal_of(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
     last = task.attempts >= task.max_attempts
@@ -194,45 +189,9 @@ def _give_back(
     return Decision(outcome, (TaskChange(before=task, after=after),))
 
 
-def _submit(view: View, operation: Submit, rules: LifetimeRules) -> Decision:
-    assert operation.request
-    task = _found(view, operation)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    if task.has_result:
-        stored = view.result(task.id)
-        assert stored is not None
-        if _says_the_same(stored, operation):
-            return Decision(Submitted(stored))
-    refusal = _refusal(task, operation)
-    if refusal is not None:
-        return Decision(Rejected(refusal))
-    if not set(operation.uploads) <= set(task.uploads):
-        # These artifacts were staged before the task died and an operator revived it, so they are
-        # swept.
-        return Decision(Rejected(Rejection.LEASE_LOST))
-    policy = view.policy(task.tenant, task.command.lower())
-    change = submitted(task, operation, rules, policy, now_ms=view.now_ms)
-    assert change.result is not None
-    return Decision(Submitted(change.result), (change,))
-
-
-def _says_the_same(stored: Result, operation: Submit) -> bool:
-    """Return whether the stored result is that of this submit, by its request or its content."""
-    if stored.request == operation.request:
-        return True
-    return (
-        stored.worker == operation.worker
-        and stored.status == operation.status
-        and stored.body == operation.body
-        and stored.error == operation.error
-        and stored.artifacts == operation.artifacts
-    )
-
-
 def _cancel(view: View, operation: Cancel, rules: LifetimeRules) -> Decision:
     assert operation.request
-    task = _found(view, operation)
+    task = found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
     if task.state.terminal:
@@ -247,10 +206,10 @@ def _cancel(view: View, operation: Cancel, rules: LifetimeRules) -> Decision:
 
 def _stage(view: View, operation: Staging, rules: LifetimeRules) -> Decision:
     assert operation.size >= 0
-    task = _found(view, operation)
+    task = found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
-    refusal = _refusal(task, operation)
+    refusal = refusal_of(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
     sizes = task.upload_sizes
@@ -278,37 +237,6 @@ def _stage(view: View, operation: Staging, rules: LifetimeRules) -> Decision:
     return Decision(Changed(1), (TaskChange(before=task, after=after),))
 
 
-def _found(
-    view: View, operation: Heartbeat | Abandon | Nack | Submit | Cancel | Staging
-) -> Task | None:
-    """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
-    task = view.task(operation.id)
-    return task if task is not None and task.tenant == operation.tenant else None
-
-
-def _refusal(
-    task: Task, operation: Heartbeat | Abandon | Nack | Submit | Staging
-) -> Rejection | None:
-    """Return why the worker may not act on the task, or None when it holds the lease."""
-    if task.state is not State.LEASED:
-        if 0 < operation.token < task.lease_token or _cancelled_under(task, operation.worker):
-            return Rejection.LEASE_LOST
-        return Rejection.NOT_IN_PROGRESS
-    if operation.token and operation.token != task.lease_token:
-        return Rejection.LEASE_LOST
-    if operation.worker != task.worker:
-        return Rejection.NOT_OWNER
-    return None
-
-
-def _cancelled_under(task: Task, worker: str) -> bool:
-    """Return whether a cancellation took away the lease that this worker held on the task."""
-    if not task.history:
-        return False
-    last = task.history[-1]
-    return last.outcome is AttemptOutcome.CANCELLED and last.worker == worker
-
-
 def _ended_by(task: Task, request: str) -> Attempt | None:
     """Return the attempt that the request ended, if the history still holds it."""
     for attempt in reversed(task.history):
@@ -329,17 +257,20 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Heartbeat: _heartbeat,
     Abandon: _abandon,
     Nack: _nack,
-    Submit: _submit,
+    Submit: finishing.submit,
+    Finish: finishing.finish,
     Cancel: _cancel,
     Advance: advance,
     Staging: _stage,
     Delivered: delivering.delivered,
     Undelivered: delivering.undelivered,
     Swept: delivering.swept,
+    TakeRelays: relaying.take,
+    RelaysTaken: relaying.taken,
     SetAside: setting_aside.set_aside,
     **subscribing.RULES,
     **auditing.RULES,
 }
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 # None of these ends or deletes a task, and three of them are frequent.
-_END_NOTHING = frozenset({Claim, Create, Heartbeat, Import})
+_END_NOTHING = frozenset({Claim, Create, Heartbeat, Import, TakeRelays})

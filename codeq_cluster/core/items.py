@@ -51,6 +51,7 @@ from codeq_cluster.core.bounds import (
     whole,
 )
 from codeq_cluster.core.handling import HandlingOrNone
+from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
 
 # codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
@@ -339,7 +340,9 @@ class Aside(StoredItem, frozen=True, array_like=True, tag="aside", kw_only=True)
         return self.id.partition(".")[2]
 
 
-Item = Topic | Pause | Subscription | Delivery | Sweep | Audit | Aside | WebhookKey
+Item = (
+    Topic | Pause | Subscription | Delivery | Sweep | Audit | Aside | WebhookKey | Relay | RelayLink
+)
 
 # What an export carries beside tasks, and an import takes over.
 Governing = Topic | Pause | Subscription

@@ -17,6 +17,7 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Delete,
+    Finish,
     Heartbeat,
     Nack,
     Operation,
@@ -25,6 +26,7 @@ from codeq_cluster.core.operations import (
     Revise,
     Staging,
     Submit,
+    TakeRelays,
     UndoRequeue,
 )
 from codeq_cluster.core.task import State
@@ -65,6 +67,12 @@ ARROWS = (
     Arrow(operation=Nack, before=State.LEASED, after=State.DELAYED, cause="nack"),
     Arrow(operation=Submit, before=State.LEASED, after=State.DONE, cause="result COMPLETED"),
     Arrow(operation=Submit, before=State.LEASED, after=State.FAILED, cause="result FAILED"),
+    Arrow(operation=Finish, before=State.LEASED, after=State.DONE, cause="COMPLETED with next"),
+    Arrow(operation=Finish, before=State.LEASED, after=State.FAILED, cause="FAILED with next"),
+    Arrow(operation=Finish, before=None, after=State.READY, cause="next of a result"),
+    Arrow(operation=Finish, before=None, after=State.DELAYED, cause="next of a result, delayed"),
+    Arrow(operation=TakeRelays, before=None, after=State.READY, cause="relayed"),
+    Arrow(operation=TakeRelays, before=None, after=State.DELAYED, cause="relayed, delayed"),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.LEASED, after=State.FAILED, cause="cancel"),

@@ -10,6 +10,7 @@ class Loop(StrEnum):
 
     TIMERS = "timers"
     OUTBOX = "outbox"
+    RELAYS = "relays"
     CATALOGUE = "catalogue"
     LISTENERS = "listeners"
     CLAIMS = "claims"

@@ -13,7 +13,7 @@ from msgspec import Struct
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.task import Artifact, Result, Task
+from codeq_cluster.core.task import Artifact, More, Result, Task
 
 
 class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
@@ -94,6 +94,22 @@ class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
     artifacts: tuple[Artifact, ...] = ()
     token: int = 0
     uploads: tuple[str, ...] = ()
+
+
+class Finish(Struct, frozen=True, array_like=True, tag="finish", kw_only=True):
+    """End a leased task with a result, and create the tasks that follow it.
+
+    Attributes:
+        submit: The result.
+        next: The tasks, without id and tenant; a fingerprint only with an idempotency key.
+        digest: Of all that is said of them.
+        shards: Of the cluster.
+    """
+
+    submit: Submit
+    next: tuple[Create, ...]
+    digest: str
+    shards: int
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="cancel", kw_only=True):
@@ -368,6 +384,42 @@ class Retry(Struct, frozen=True, array_like=True, tag="retry", kw_only=True):
     by: str
 
 
+class Relayed(Struct, frozen=True, array_like=True):
+    """One relay, as it is sent; see `Relay`."""
+
+    number: int
+    create: Create
+    more: More
+
+
+class TakeRelays(Struct, frozen=True, array_like=True, tag="take_relays", kw_only=True):
+    """Do what another shard asks for, each relay once; the other shard's leader sends it.
+
+    Attributes:
+        origin: The other shard.
+        after: This shard has every relay up to this number.
+        relays: In the order of their numbers.
+    """
+
+    origin: int
+    after: int
+    relays: tuple[Relayed, ...]
+
+
+class RelaysTaken(Struct, frozen=True, array_like=True, tag="relays_taken", kw_only=True):
+    """Another shard has these relays; the leader's own operation.
+
+    Attributes:
+        to: The other shard.
+        number: Of the last one.
+        relays: The tenant, the id and the number of each.
+    """
+
+    to: int
+    number: int
+    relays: tuple[tuple[str, str, int], ...]
+
+
 class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
     """Record an operator's action that changes no task and no item."""
 
@@ -431,6 +483,7 @@ Operation = (
     | Abandon
     | Nack
     | Submit
+    | Finish
     | Cancel
     | Advance
     | Staging
@@ -451,6 +504,8 @@ Operation = (
     | Undelivered
     | Replay
     | Swept
+    | TakeRelays
+    | RelaysTaken
     | SetAside
     | Retry
     | Record

@@ -79,6 +79,12 @@ class Submitted(Struct, frozen=True, array_like=True, tag="submitted"):
     result: Result
 
 
+class Taken(Struct, frozen=True, array_like=True, tag="taken"):
+    """The shard has every relay of the other one up to this number."""
+
+    number: int
+
+
 class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
     """The task is cancelled."""
 
@@ -149,6 +155,7 @@ Outcome = (
     | Extended
     | Returned
     | Submitted
+    | Taken
     | Cancelled
     | Advanced
     | Changed

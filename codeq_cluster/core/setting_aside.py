@@ -12,6 +12,8 @@ from codeq_cluster.core.changes import Change, Decision, ItemChange
 from codeq_cluster.core.items import KIND_OF, NO_OWNER, REASON_CHARS_MAX, TASK, Aside, aside_id
 from codeq_cluster.core.operations import Retry, SetAside
 from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.relaying import sent_again
+from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
@@ -36,8 +38,20 @@ def retry(view: View, operation: Retry, _: LifetimeRules) -> Decision:
     found = [
         view.item(ItemKind.ASIDE, operation.tenant, each) for each in dict.fromkeys(operation.ids)
     ]
-    changes = tuple(ItemChange(before=each, after=None) for each in found if each is not None)
-    return Decision(Changed(len(changes)), changes)
+    asides = [each for each in found if isinstance(each, Aside)]
+    relays: list[Relay] = []
+    timers: list[ItemChange] = []
+    for aside in asides:
+        thing = (
+            view.item(ItemKind.RELAY, aside.tenant, aside.subject)
+            if aside.kind == ItemKind.RELAY
+            else None
+        )
+        if isinstance(thing, Relay):
+            relays.append(thing)  # Its change ends the aside.
+        else:
+            timers.append(ItemChange(before=aside, after=None))
+    return Decision(Changed(len(asides)), (*timers, *sent_again(view, relays)))
 
 
 def ended(view: View, changes: tuple[Change, ...]) -> Iterator[ItemChange]:

@@ -19,6 +19,8 @@ class ItemKind(StrEnum):
     AUDIT = "audit"
     ASIDE = "aside"
     WEBHOOK_KEY = "hookkey"
+    RELAY = "relay"
+    RELAY_LINK = "link"
 
 
 class Place(Enum):
@@ -33,7 +35,7 @@ class StoredItem(Struct, frozen=True, array_like=True):
     """What a kind declares beside its fields.
 
     A field `due_ms`, `expires_ms` or `died_ms` declares that there is such an instant: see
-    `job_ms`, `end_ms`, `dead_ms`.
+    `job_ms`, `end_ms`, `dead_ms`. A relay also has a place in the line to its shard, `sent_as`.
 
     Attributes:
         place: Where its items live.
@@ -66,6 +68,11 @@ class StoredItem(Struct, frozen=True, array_like=True):
         """Return when it died, by which the tenant's dead items are listed; 0 if it did not."""
         died_ms: int = getattr(self, "died_ms", 0)
         return died_ms
+
+    @property
+    def sent_as(self) -> tuple[int, int] | None:
+        """Return (shard, number) while it waits in the line to another shard."""
+        return None
 
     @property
     def fault(self) -> str:

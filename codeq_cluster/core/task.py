@@ -16,12 +16,14 @@ from msgspec import Meta, Struct
 from codeq_cluster.core.bounds import (
     ATTEMPTS_MAX,
     BODY_BYTES_MAX,
+    DIGEST,
     KEY_BYTES_MAX,
     NUMBER,
     REASON_CHARS_MAX,
     UPLOAD,
     Error,
     Id,
+    IdOrNone,
     Instant,
     JsonOrNone,
     Name,
@@ -39,6 +41,7 @@ from codeq_cluster.core.bounds import (
     listed,
     one_of,
     sound,
+    sound_or_none,
     text,
     whole,
 )
@@ -56,6 +59,7 @@ HISTORY_ATTEMPTS_MAX = 20  # A poison task must not grow without bound: 20 attem
 # Artifact sets stored for one task over all its attempts; each becomes a row to sweep at its end.
 UPLOADS_MAX = 100
 ARTIFACTS_MAX = 100  # Of one result.
+FOLLOW_UPS_MAX = 100  # The same.
 
 
 class State(IntEnum):
@@ -106,6 +110,18 @@ class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
     worker_name: WorkerName = ""
 
 
+class More(Struct, frozen=True, array_like=True, kw_only=True):
+    """What a task has that most tasks lack.
+
+    Attributes:
+        parent_id: The task whose result made it; that one may be deleted already.
+        root_id: The first task of the chain, which nothing made.
+    """
+
+    parent_id: IdOrNone = ""
+    root_id: IdOrNone = ""
+
+
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
     """A task without its payload, which is written once and kept beside it.
 
@@ -129,6 +145,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         dead_queue: The queue that keeps it as a dead letter; empty unless DEAD.
         handling: Its time limit and back-off; None if it says nothing of them.
         worker_name: What the claim that holds the lease called its worker; it decides nothing.
+        more: None for a task by itself.
     """
 
     id: Id
@@ -175,6 +192,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
     upload_bytes: Annotated[
         tuple[int, ...], Meta(max_length=UPLOADS_MAX), listed(UPLOADS_MAX, NUMBER, unique=False)
     ] = ()
+    more: Annotated[More | None, sound_or_none] = None
 
     @property
     def stored_bytes(self) -> int:
@@ -204,6 +222,13 @@ class Artifact(Struct, frozen=True, array_like=True):
     url: Annotated[str, text(BODY_BYTES_MAX, empty=False)]
 
 
+class FollowUp(Struct, frozen=True, array_like=True):
+    """The name of a task that a result has made: its id, or the key that leads to it."""
+
+    id: IdOrNone = ""
+    key: Annotated[str, text(KEY_BYTES_MAX)] = ""
+
+
 class Result(Struct, frozen=True, array_like=True, kw_only=True):
     """How a task ended.
 
@@ -211,6 +236,8 @@ class Result(Struct, frozen=True, array_like=True, kw_only=True):
         status: COMPLETED or FAILED.
         body: The result's JSON text, exactly as the worker sent it; empty when there is none.
         request: Id of the request that stored it.
+        next: The tasks that it has made, in their order.
+        next_digest: Of what it said of them, so that a repetition is told from another result.
     """
 
     task_id: Id
@@ -225,6 +252,12 @@ class Result(Struct, frozen=True, array_like=True, kw_only=True):
     completed_ms: Instant = 0
     worker: Subject = ""
     request: NameOrNone = ""
+    next: Annotated[
+        tuple[FollowUp, ...],
+        Meta(max_length=FOLLOW_UPS_MAX),
+        listed(FOLLOW_UPS_MAX, sound, unique=False),
+    ] = ()
+    next_digest: Annotated[str, DIGEST] = ""
 
 
 class Counters(Struct, frozen=True, array_like=True):

@@ -32,6 +32,11 @@ def task_id(tenant: str, random: bytes) -> str:
     return grouped(text[:20] + _tag(tenant) + text[-4:])
 
 
+def derived(tenant: str, cause: str) -> str:
+    """Return the task id that follows from a cause within the tenant; the same every time."""
+    return task_id(tenant, blake2b(f"{tenant}/{cause}".encode(), digest_size=16).digest())
+
+
 def grouped(text: str) -> str:
     """Return 32 hexadecimal characters in the usual 8-4-4-4-12 form."""
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -48,7 +53,7 @@ def kept(tenant: str, old: str, *, key: str, shards: int) -> str:
     """
     if _FORM.fullmatch(old) and old[_TAG_FROM:_TAG_TO] == _tag(tenant):
         return old
-    made = task_id(tenant, blake2b(f"{tenant}/{old}".encode(), digest_size=16).digest())
+    made = derived(tenant, old)
     if not key:
         return made
     return with_shard(made, shards=shards, wanted=shard_of(f"{tenant}/{key}", shards))

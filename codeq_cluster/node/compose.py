@@ -22,6 +22,7 @@ from codeq_cluster.node.front_end import FrontEnd
 from codeq_cluster.node.node_certificates import read_certificates
 from codeq_cluster.node.open_storage import remedy
 from codeq_cluster.node.parts import NodeParts, put_together
+from codeq_cluster.node.relay_wiring import start_relays
 from codeq_cluster.node.webhook_wiring import WebhookWiring
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
@@ -154,9 +155,10 @@ class Node:
         stack.push_async_callback(parts.mesh.stop)
         background.spawn(parts.members.take_part())
 
-        # Outgoing calls: the leaders' outbox jobs, and notices.
+        # Outgoing calls: the leaders' outbox jobs and relays, and notices.
         files = open_artifacts(base)
         outgoing = await WebhookWiring(base, parts).start(files)
+        start_relays(base, parts)
 
         # Callers last: every request needs the parts above.
         front_end = FrontEnd(

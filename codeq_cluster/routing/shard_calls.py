@@ -12,7 +12,7 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Import, Operation
+from codeq_cluster.core.operations import Import, Operation, TakeRelays
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import MethodUnknown, NotLeader
 from codeq_cluster.telemetry.tracing import Tracing
@@ -111,13 +111,19 @@ class ShardCalls:
         shards = len(self._engines)
         for operation in operations:
             if isinstance(operation, Create):
-                key = operation.idempotency_key
-                homes = {shard_of(f"{operation.tenant}/{key}" if key else operation.id, shards)}
+                homes = {_home(operation, shards)}
+            elif isinstance(operation, TakeRelays):
+                homes = {_home(each.create, shards) for each in operation.relays}
             elif isinstance(operation, Import):
                 homes = {shard_of(arrival.task.id, shards) for arrival in operation.tasks}
             else:
                 continue
             assert homes <= {shard}, "a task sent to a foreign shard"
+
+
+def _home(create: Create, shards: int) -> int:
+    key = create.idempotency_key
+    return shard_of(f"{create.tenant}/{key}" if key else create.id, shards)
 
 
 def heads_here(

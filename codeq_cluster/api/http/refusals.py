@@ -26,6 +26,11 @@ TASK_NOT_FOUND = ApiError(404, "task not found", "not-found")
 STALLED = ApiError(408, "request timeout", "request-timeout", retryable=True)
 
 
+def lacks_scope(scope: str) -> ApiError:
+    """Return the 403 for a part of a request that needs a scope of its own."""
+    return ApiError(403, f"missing scope {scope}", "forbidden")
+
+
 def too_low(name: str, least: int) -> ApiError:
     """Return the error for a number below its bound."""
     return bad_request(f"invalid '{name}' (must be >= {least})", "out-of-range")

@@ -29,6 +29,7 @@ from codeq_cluster.api.http.refusals import (
     too_many,
 )
 from codeq_cluster.api.routes import workers
+from codeq_cluster.api.routes.follow_ups import next_field, read_next
 from codeq_cluster.api.routes.task_views import (
     ANY_JSON,
     CLAIMED,
@@ -155,6 +156,7 @@ class ResultBody(Body):
         maxItems=ARTIFACTS_MAX,
     )
     lease_token: int | None = LEASE_TOKEN_FIELD
+    next: list[Raw] | None = next_field()
     task_id: str | None = field("Id of the task; only the batch route uses it, and requires it.")
 
 
@@ -314,6 +316,7 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
         raise result_too_large(settings)
     if len(error.encode()) > limits.max_error_bytes:
         raise error_too_large(settings)
+    following, digest = await read_next(call, body.next)
     return NewResult(
         task_id="",
         status=body.status,
@@ -321,6 +324,8 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
         error=error,
         artifacts=await _artifacts(call, body.artifacts) if body.artifacts else (),
         token=token,
+        next=following,
+        next_digest=digest,
     )
 
 

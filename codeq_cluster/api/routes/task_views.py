@@ -15,7 +15,7 @@ from codeq_cluster.api.http.refusals import batch_too_large
 from codeq_cluster.core.handling import Handling, or_none
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Result, State, Task
+from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, FollowUp, Result, State, Task
 from codeq_cluster.errors import OperationTooLarge
 
 ANY_JSON = "Any JSON but null: an object, an array, a text, a number, true or false."
@@ -98,6 +98,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     backoff_base_seconds: int = 0
     backoff_max_seconds: int = 0
     worker_name: str = ""
+    parent_id: str = ""
+    root_id: str = ""
 
 
 class ArtifactView(Struct):
@@ -105,6 +107,13 @@ class ArtifactView(Struct):
 
     name: str
     url: str
+
+
+class FollowUpView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """A task that a result has made: its id, or the idempotency key that leads to it."""
+
+    id: str = ""
+    idempotency_key: str = ""
 
 
 class ResultView(Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -116,6 +125,7 @@ class ResultView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     error: str = ""
     artifacts: tuple[ArtifactView, ...] = ()
     completed_at: str
+    next: tuple[FollowUpView, ...] = ()
 
 
 class TaskAndResult(Struct, rename="camel"):
@@ -160,6 +170,8 @@ def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -
     )
     if task.handling is not None:
         show_handling(view, task.handling)
+    if task.more is not None:
+        view.parent_id, view.root_id = task.more.parent_id, task.more.root_id
     return view
 
 
@@ -172,7 +184,12 @@ def result_view(result: Result) -> ResultView:
         error=result.error,
         artifacts=tuple(map(_artifact_view, result.artifacts)),
         completed_at=rfc3339(result.completed_ms),
+        next=tuple(map(_follow_up_view, result.next)),
     )
+
+
+def _follow_up_view(made: FollowUp) -> FollowUpView:
+    return FollowUpView(id=made.id, idempotency_key=made.key)
 
 
 def _artifact_view(artifact: Artifact) -> ArtifactView:

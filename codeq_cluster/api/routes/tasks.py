@@ -217,8 +217,8 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
     """Create one task: 202, replayed or not."""
     await call.spend(*CREATING)
     body = TASK_SCHEMA.decode(call.text)
-    refused = await _refused_webhooks(call, (body,)) if body.webhook else ()
-    new = _new_task(call, body, refused=refused)
+    refused = await refused_webhooks(call, (body,)) if body.webhook else ()
+    new = new_task(call, body, refused=refused)
     [outcome] = await call.services.broker.create(
         call.identity.tenant, (new,), timeout_s=call.timeout_s
     )
@@ -257,7 +257,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
         raise batch_too_large(batch_max)
     await call.spend(*CREATING, len(items))
     bodies = [_decoded(item) for item in items]
-    refused = await _refused_webhooks(call, (body for body in bodies if isinstance(body, TaskBody)))
+    refused = await refused_webhooks(call, (body for body in bodies if isinstance(body, TaskBody)))
     read = [_read_item(call, body, refused=refused) for body in bodies]
     wanted = [each for each in read if isinstance(each, Create)]
     outcomes = iter(
@@ -306,7 +306,7 @@ def _decoded(item: Raw) -> TaskBody | ApiError:
         return unreadable.with_traceback(None)
 
 
-async def _refused_webhooks(call: Call, bodies: Iterable[TaskBody]) -> Collection[str]:
+async def refused_webhooks(call: Call, bodies: Iterable[TaskBody]) -> Collection[str]:
     """Return the webhooks of the bodies that are forbidden targets, checked concurrently."""
     urls = tuple({body.webhook for body in bodies if body.webhook})
     if not urls or not takes_webhooks(call):
@@ -322,12 +322,13 @@ def _read_item(
     if isinstance(body, ApiError):
         return body
     try:
-        return _new_task(call, body, refused=refused)
+        return new_task(call, body, refused=refused)
     except ApiError as error:
         return error.with_traceback(None)
 
 
-def _new_task(call: Call, body: TaskBody, *, refused: Collection[str]) -> Create:
+def new_task(call: Call, body: TaskBody, *, refused: Collection[str]) -> Create:
+    """Return the task that a body describes; `refused` are forbidden webhooks, raises ApiError."""
     limits = call.services.settings.limits
     payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:

@@ -176,6 +176,11 @@ class Engine:
         await self._barrier()
         return await answers.answer(self._state, question)
 
+    @property
+    def level(self) -> int:
+        """Return the level of the formats in use."""
+        return self._state.log.level
+
     def stale(self, keys: Sequence[bytes]) -> Snapshot:
         """Return rows from this replica without asking the leader."""
         return Snapshot(self._store.applied_index, self._store.get_many(keys))

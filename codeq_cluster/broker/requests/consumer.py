@@ -17,7 +17,7 @@ from codeq_cluster.broker.requests.producer import on_their_shards, over_budget
 from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
 from codeq_cluster.broker.waiters import Place, Ticket, Waiters
-from codeq_cluster.core.operations import Abandon, Cancel, Claim, Heartbeat, Nack, Submit
+from codeq_cluster.core.operations import Abandon, Cancel, Claim, Finish, Heartbeat, Nack, Submit
 from codeq_cluster.core.outcomes import (
     Cancelled,
     Claimed,
@@ -166,7 +166,7 @@ class Consumer:
         """
         if len(items) == 1 and not items[0].artifacts:
             [item] = items
-            ended = submit_of(tenant, worker, item, ())
+            ended = submit_of(tenant, worker, item, (), shards=self._shards.count)
             one = (shard_of(item.task_id, self._shards.count), ended)
             [outcome] = await on_their_shards(self._shards, [one], timeout_s=timeout_s)
             assert isinstance(outcome, Submitted | Rejected | CodeqError)
@@ -174,22 +174,22 @@ class Consumer:
         first: dict[str, int] = {}
         for position, item in enumerate(items):
             first.setdefault(item.task_id, position)
-        plain: list[tuple[int, Submit]] = []
+        plain: dict[str, tuple[int, Submit | Finish]] = {}
         with_files: list[NewResult] = []
+        of_task: dict[str, Outcome | CodeqError] = {}
         for position in first.values():
             item = items[position]
             artifacts = tuple(each for each in item.artifacts if not isinstance(each, NewFile))
             if len(artifacts) < len(item.artifacts):
                 with_files.append(item)
                 continue
-            operation = submit_of(tenant, worker, item, artifacts)
-            plain.append((shard_of(item.task_id, self._shards.count), operation))
-        of_task: dict[str, Outcome | CodeqError] = {}
+            operation = submit_of(tenant, worker, item, artifacts, shards=self._shards.count)
+            plain[item.task_id] = shard_of(item.task_id, self._shards.count), operation
 
         async def end_plain() -> None:
-            outcomes = await on_their_shards(self._shards, plain, timeout_s=timeout_s)
-            ended = zip(plain, outcomes, strict=True)
-            of_task.update((operation.id, outcome) for (_, operation), outcome in ended)
+            placed = tuple(plain.values())
+            outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+            of_task.update(zip(plain, outcomes, strict=True))
 
         async def end_with_files(item: NewResult) -> None:
             ended = await self._uploads.submit(tenant, worker, item, timeout_s=timeout_s)

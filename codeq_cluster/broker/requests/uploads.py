@@ -24,7 +24,7 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests.producer import over_budget
 from codeq_cluster.broker.values import NewFile, NewResult, Uploaded, new_request
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.operations import Staging, Submit
+from codeq_cluster.core.operations import Finish, Operation, Staging, Submit
 from codeq_cluster.core.outcomes import Outcome, Rejected, Rejection, Submitted
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Artifact, Result
@@ -144,9 +144,9 @@ class Uploads:
         with self._released(stage, timeout_s), self._watched():
             await self._files.store_all(tenant, item.task_id, upload, files)
         artifacts = self._linked(item, upload)
-        operation = submit_of(tenant, worker, item, artifacts)
+        operation = submit_of(tenant, worker, item, artifacts, shards=self._shards.count)
         try:
-            outcome = await self._operate(operation, timeout_s)
+            outcome = await self._operate(item.task_id, operation, timeout_s)
         except _NOT_DONE:
             await self._discard(stage)
             raise
@@ -176,7 +176,7 @@ class Uploads:
 
     async def _held(self, stage: Staging, timeout_s: float) -> Rejected | None:
         """Return why the worker does not hold the lease, or None."""
-        outcome = await self._operate(stage, timeout_s)
+        outcome = await self._operate(stage.id, stage, timeout_s)
         if not isinstance(outcome, Rejected):
             return None
         if outcome.rejection is Rejection.BUDGET_EXCEEDED:
@@ -197,8 +197,8 @@ class Uploads:
         result = records.decode_result(ended)
         return Submitted(result) if _says_the_same(result, stage.worker, item) else None
 
-    async def _operate(self, operation: Staging | Submit, timeout_s: float) -> Outcome:
-        shard = shard_of(operation.id, self._shards.count)
+    async def _operate(self, task_id: str, operation: Operation, timeout_s: float) -> Outcome:
+        shard = shard_of(task_id, self._shards.count)
         deadline = deadline_in(timeout_s)
         [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
         return outcome
@@ -243,9 +243,11 @@ class Uploads:
         self._doubted = False
 
 
-def submit_of(tenant: str, worker: str, item: NewResult, artifacts: tuple[Artifact, ...]) -> Submit:
+def submit_of(
+    tenant: str, worker: str, item: NewResult, artifacts: tuple[Artifact, ...], *, shards: int
+) -> Submit | Finish:
     """Return the operation for a result whose artifacts are all stored."""
-    return Submit(
+    submit = Submit(
         request=new_request(),
         id=item.task_id,
         tenant=tenant,
@@ -257,6 +259,9 @@ def submit_of(tenant: str, worker: str, item: NewResult, artifacts: tuple[Artifa
         token=item.token,
         uploads=links.uploads(artifacts, item.task_id) if artifacts else (),
     )
+    if not item.next:
+        return submit
+    return Finish(submit=submit, next=item.next, digest=item.next_digest, shards=shards)
 
 
 def _digest(files: list[NewFile]) -> str:
@@ -266,11 +271,12 @@ def _digest(files: list[NewFile]) -> str:
 
 def _says_the_same(stored: Result, worker: str, item: NewResult) -> bool:
     """Return whether the stored result equals this one, with files of an earlier upload."""
-    if (stored.worker, stored.status, stored.body, stored.error) != (
+    if (stored.worker, stored.status, stored.body, stored.error, stored.next_digest) != (
         worker,
         item.status,
         item.body,
         item.error,
+        item.next_digest,
     ) or len(stored.artifacts) != len(item.artifacts):
         return False
     digest = _digest([each for each in item.artifacts if isinstance(each, NewFile)])

@@ -69,6 +69,16 @@ _TOKENS = AuthProviderSettings(
             event_types=("allowed",),
         ),
         StaticToken(
+            token="ender", subject="w", tenant="acme", scopes=("codeq:result",), event_types=("*",)
+        ),
+        StaticToken(
+            token="narrow-ender",
+            subject="w",
+            tenant="acme",
+            scopes=("codeq:result", "codeq:enqueue"),
+            event_types=("allowed",),
+        ),
+        StaticToken(
             token="listener",
             subject="l",
             tenant="acme",

@@ -1,0 +1,77 @@
+"""Follow-ups: the tasks that a result creates, in the body of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from codeq_cluster.api.declared.bodies import field
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
+from codeq_cluster.api.routes.tasks import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.broker.requests.producer import fingerprint_of
+from codeq_cluster.codec.levels import FOLLOW_UPS_FROM
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.task import FOLLOW_UPS_MAX
+from codeq_cluster.errors import UpgradeUnderWay
+
+SCOPE = "codeq:enqueue"
+BYTES_MAX = 2**20
+
+_DIGEST_BYTES = 16
+TOO_LARGE = ApiError(413, f"'next' exceeds {BYTES_MAX} bytes", "body-too-large")
+TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"'next' needs formats of level {FOLLOW_UPS_FROM} on every shard")
+)
+KEY_TWICE = bad_request("two tasks in 'next' have one idempotencyKey", "duplicate-idempotency-key")
+
+
+def next_field() -> Any:
+    """Declare the tasks that follow a result."""
+    return field(
+        "Tasks to create with this result: all of them with it, or none without it. Needs the "
+        f"scope `{SCOPE}`, and the token must allow each command. At most {BYTES_MAX} bytes.",
+        each=TASK_SCHEMA,
+        refused=(TOO_LARGE, KEY_TWICE, NOT_ALLOWED, lacks_scope(SCOPE), TOO_EARLY),
+        maxItems=FOLLOW_UPS_MAX,
+    )
+
+
+async def read_next(call: Call, items: Sequence[Raw] | None) -> tuple[tuple[Create, ...], str]:
+    """Return the tasks of a result's `next`, and the digest of what it says.
+
+    Raises:
+        ApiError: 400, 403 or 413; nothing of the result may be done.
+    """
+    if not items:
+        return (), ""
+    if SCOPE not in call.identity.scopes:
+        raise lacks_scope(SCOPE)
+    if call.services.broker.level() < FOLLOW_UPS_FROM:
+        raise TOO_EARLY
+    if len(items) > FOLLOW_UPS_MAX:
+        raise too_many("next", FOLLOW_UPS_MAX)
+    texts = [bytes(item) for item in items]
+    if sum(map(len, texts)) > BYTES_MAX:
+        raise TOO_LARGE
+    bodies = [TASK_SCHEMA.decode(item) for item in items]
+    refused = await refused_webhooks(call, bodies)
+    tasks = tuple(_keyed(new_task(call, body, refused=refused)) for body in bodies)
+    allowed = call.identity.event_types
+    if "*" not in allowed and not {task.command for task in tasks} <= set(allowed):
+        raise NOT_ALLOWED
+    keys = [task.idempotency_key for task in tasks if task.idempotency_key]
+    if len(set(keys)) < len(keys):
+        raise KEY_TWICE
+    return tasks, blake2b(b"\n".join(texts), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _keyed(task: Create) -> Create:
+    if not task.idempotency_key:
+        return task
+    return replace(task, fingerprint=fingerprint_of(task.command, task.payload))

@@ -1,0 +1,131 @@
+"""Finishing: a worker's result, and the tasks that follow it.
+
+The result and its follow-ups are one decision: there is no result without them, and none of them
+without the result. Their ids follow from the ended task, so no retry and no restore makes one
+twice. A follow-up with an idempotency key belongs on the key's shard; if that is another one, it
+is relayed there.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.core import relaying, task_ids
+from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.creating import made, outside_tiers, too_many_queues
+from codeq_cluster.core.holding import found, refusal_of
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.operations import Finish, Submit
+from codeq_cluster.core.outcomes import Rejected, Rejection, Submitted
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.sharding import shard_of, with_shard
+from codeq_cluster.core.task import FollowUp, More, Result, Task
+from codeq_cluster.core.transitions import submitted
+from codeq_cluster.core.view import View
+
+
+def submit(
+    view: View, operation: Submit, rules: LifetimeRules, *, next_digest: str = ""
+) -> Decision:
+    """End a leased task with its worker's result; a repetition gets the stored one."""
+    assert operation.request
+    task = found(view, operation)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    if task.has_result:
+        stored = view.result(task.id)
+        assert stored is not None
+        if _says_the_same(stored, operation, next_digest):
+            return Decision(Submitted(stored))
+    refusal = refusal_of(task, operation)
+    if refusal is not None:
+        return Decision(Rejected(refusal))
+    if not set(operation.uploads) <= set(task.uploads):
+        # These artifacts were staged before the task died and an operator revived it, so they are
+        # swept.
+        return Decision(Rejected(Rejection.LEASE_LOST))
+    policy = view.policy(task.tenant, task.command.lower())
+    change = submitted(task, operation, rules, policy, now_ms=view.now_ms)
+    assert change.result is not None
+    return Decision(Submitted(change.result), (change,))
+
+
+def finish(view: View, operation: Finish, rules: LifetimeRules) -> Decision:
+    """End a leased task with its worker's result and create what follows; all of it or nothing.
+
+    No budget refuses a follow-up, because the work it follows is done. A key that is taken names
+    the task that has it.
+    """
+    assert operation.next
+    ended = submit(view, operation.submit, rules, next_digest=operation.digest)
+    if not ended.changes:
+        return ended
+    [change] = ended.changes
+    assert isinstance(change, TaskChange)
+    parent, result = change.after, change.result
+    assert parent is not None
+    assert result is not None
+    refused = _refused(view, operation, rules)
+    if refused is not None:
+        return Decision(refused)
+    home, shards = shard_of(parent.id, operation.shards), operation.shards
+    more = More(
+        parent_id=parent.id, root_id=(parent.more.root_id if parent.more else "") or parent.id
+    )
+    names: list[FollowUp] = []
+    here: list[TaskChange] = []
+    elsewhere: list[relaying.Cause] = []
+    for position, asked in enumerate(operation.next):
+        key, cause = asked.idempotency_key, f"{parent.id}.{parent.endings}.{position}"
+        shard = shard_of(f"{parent.tenant}/{key}", shards) if key else home
+        task_id = with_shard(task_ids.derived(parent.tenant, cause), shards=shards, wanted=shard)
+        create = _of_parent(asked, parent, task_id)
+        names.append(FollowUp(key=key) if key else FollowUp(task_id))
+        if shard != home:
+            elsewhere.append(relaying.Cause(cause, parent.id, shard, create, more))
+        elif new := made(view, create, rules, more=more):
+            here.append(new)
+    result = replace(result, next=tuple(names), next_digest=operation.digest)
+    relays = relaying.sent(view, elsewhere)
+    first = replace(change, result=result)
+    return Decision(Submitted(result), (first, *here, *relays))
+
+
+def _of_parent(asked: Create, parent: Task, task_id: str) -> Create:
+    return replace(
+        asked,
+        id=task_id,
+        tenant=parent.tenant,
+        trace_parent=parent.trace_parent,
+        trace_state=parent.trace_state,
+    )
+
+
+def _refused(view: View, operation: Finish, rules: LifetimeRules) -> Rejected | None:
+    """Return the first follow-up's refusal: a relay must not be refused by the other shard."""
+    tenant = operation.submit.tenant
+    begun: set[str] = set()
+    for asked in operation.next:
+        queue = asked.command.lower()
+        topic = view.policy(tenant, queue).topic
+        if topic is not None and (refused := outside_tiers(topic, asked)):
+            return refused
+        if queue not in begun and not view.has_queue(tenant, queue):
+            begun.add(queue)
+            if refused := too_many_queues(view, tenant, rules, begun=len(begun)):
+                return refused
+    return None
+
+
+def _says_the_same(stored: Result, operation: Submit, next_digest: str) -> bool:
+    """Return whether the stored result is that of this submit, by its request or its content."""
+    if stored.request == operation.request:
+        return True
+    return (
+        stored.worker == operation.worker
+        and stored.status == operation.status
+        and stored.body == operation.body
+        and stored.error == operation.error
+        and stored.artifacts == operation.artifacts
+        and stored.next_digest == next_digest
+    )

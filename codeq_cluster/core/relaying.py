@@ -1,0 +1,131 @@
+"""Relaying: the numbers of relays, on the shard they come from and on the one they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.changes import Change, Decision, ItemChange
+from codeq_cluster.core.creating import made
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.operations import RelaysTaken, TakeRelays
+from codeq_cluster.core.outcomes import Changed, Taken
+from codeq_cluster.core.relays import KEPT_MS, Relay, RelayLink
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import More
+from codeq_cluster.core.view import View
+
+# What one entry takes of another shard: each relay is about as much work as a create.
+RELAYS_MAX = 64
+RELAYS_BYTES_MAX = 2**20
+
+
+class Cause(NamedTuple):
+    """A new task for another shard, with what causes it; see `Relay`."""
+
+    id: str
+    task_id: str
+    shard: int
+    create: Create
+    more: More
+
+
+def sent(view: View, causes: Iterable[Cause]) -> list[ItemChange]:
+    """Return the relays of a decision, each with the next number to its shard."""
+    line = _Line(view)
+    relays = [
+        Relay(
+            tenant=cause.create.tenant,
+            id=cause.id,
+            task_id=cause.task_id,
+            create=cause.create,
+            more=cause.more,
+            to=cause.shard,
+            number=line.next(cause.shard),
+            created_ms=view.now_ms,
+        )
+        for cause in causes
+    ]
+    # A task that was deleted and imported again may end once more while its relay is still kept.
+    changes = [
+        ItemChange(before=view.item(ItemKind.RELAY, relay.tenant, relay.id), after=relay)
+        for relay in relays
+    ]
+    return changes + line.changes()
+
+
+def sent_again(view: View, relays: Iterable[Relay]) -> list[ItemChange]:
+    """Give relays new numbers: others may have overtaken them while they were set aside."""
+    line = _Line(view)
+    changes = [
+        ItemChange(before=relay, after=replace(relay, number=line.next(relay.to)))
+        for relay in relays
+    ]
+    return changes + line.changes()
+
+
+def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
+    """Do what is new, and keep its number with it; with a gap before it, do nothing."""
+    assert len(operation.relays) <= RELAYS_MAX
+    link, last = _link(view, f"from.{operation.origin}")
+    new = [relayed for relayed in operation.relays if relayed.number > last.number]
+    if not new or operation.after > last.number:
+        return Decision(Taken(last.number))
+    changes: list[Change] = []
+    keys: set[tuple[str, str]] = set()
+    for relayed in new:
+        create = relayed.create
+        key = create.tenant, create.idempotency_key
+        if key in keys:
+            continue
+        if create.idempotency_key:
+            keys.add(key)
+        change = made(view, create, rules, more=relayed.more)
+        if change is not None:
+            changes.append(change)
+    after = replace(last, number=new[-1].number)
+    return Decision(Taken(after.number), (*changes, ItemChange(before=link, after=after)))
+
+
+def taken(view: View, operation: RelaysTaken, _: LifetimeRules) -> Decision:
+    """Send them no more, and keep them for a while; see `KEPT_MS`."""
+    changes: list[Change] = []
+    for tenant, relay_id, number in operation.relays:
+        relay = view.item(ItemKind.RELAY, tenant, relay_id)
+        if isinstance(relay, Relay) and relay.number == number and not relay.taken_ms:
+            now_ms = view.now_ms
+            after = replace(relay, taken_ms=now_ms, expires_ms=now_ms + KEPT_MS)
+            changes.append(ItemChange(before=relay, after=after))
+    link, last = _link(view, f"to.{operation.to}")
+    if operation.number > last.taken:
+        changes.append(ItemChange(before=link, after=replace(last, taken=operation.number)))
+    return Decision(Changed(len(operation.relays)), tuple(changes))
+
+
+class _Line:
+    """The numbers that one decision gives."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._links: dict[int, tuple[RelayLink | None, RelayLink]] = {}
+
+    def next(self, shard: int) -> int:
+        """Return the next number to a shard."""
+        before, last = self._links.get(shard) or _link(self._view, f"to.{shard}")
+        after = replace(last, number=last.number + 1)
+        self._links[shard] = before, after
+        return after.number
+
+    def changes(self) -> list[ItemChange]:
+        """Return the changes that keep the numbers given."""
+        return [ItemChange(before=before, after=after) for before, after in self._links.values()]
+
+
+def _link(view: View, link_id: str) -> tuple[RelayLink | None, RelayLink]:
+    """Return the link as it is stored, and as it is for a shard that has none yet."""
+    found = view.item(ItemKind.RELAY_LINK, "", link_id)
+    assert found is None or isinstance(found, RelayLink)
+    return found, found or RelayLink(id=link_id)

@@ -1,0 +1,116 @@
+"""Relays: what an entry of one shard causes on another.
+
+The relay is in the entry that causes it, so neither exists without the other. The shard's leader
+sends it until the other shard has it. Relays from one shard to another are numbered, and the other
+shard keeps the last number that it has with the effect. So a relay that is sent twice acts once,
+whatever has become of its effect since.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, TypeAlias
+
+from codeq_cluster.core.bounds import (
+    KEY_BYTES_MAX,
+    NUMBER_MAX,
+    TASK_ID,
+    Id,
+    Instant,
+    Number,
+    Owner,
+    is_json,
+    is_queue_name,
+    sound,
+    that,
+    whole,
+)
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.sharding import SHARDS_MAX
+from codeq_cluster.core.stored_item import Place, StoredItem
+from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More
+
+# For so long a relay is kept after the other shard has it. A backup copies one shard after the
+# other: what a copy lacks, a restore sends again from the other copy. A key's row stays for longer.
+KEPT_MS = 600_000
+
+_RELAY_ID = re.compile(rf"{TASK_ID.pattern}\.[0-9]{{1,15}}\.[0-9]{{1,3}}")
+_LINK_ID = re.compile(r"(to|from)\.[0-9]{1,3}")
+_Shard: TypeAlias = Annotated[int, whole(0, SHARDS_MAX - 1)]
+
+
+def _bound_create(value: object) -> str:
+    """Bound a new task as a request's is, by the largest settings."""
+    assert isinstance(value, Create)
+    sound_key = len(value.idempotency_key.encode()) <= KEY_BYTES_MAX
+    fits = (
+        TASK_ID.fullmatch(value.id)
+        and is_queue_name(value.command)
+        and is_json(value.payload)
+        and PRIORITY_MIN <= value.priority <= PRIORITY_MAX
+        and value.max_attempts >= 0
+        and min(value.run_at_ms, value.delay_ms, value.ttl_ms) >= 0
+        and (value.handling is None or value.handling.is_sound)
+        and sound_key
+    )
+    return "" if fits else "must be a task that a request can make"
+
+
+class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True):
+    """A new task on its way to another shard.
+
+    Attributes:
+        id: Its cause: the ended task's id, the number of the ending, and the place in `next`.
+        task_id: The ended task.
+        create: The new task; its id is of the other shard.
+        more: Of the new task.
+        to: The other shard, in this cluster.
+        number: Among this shard's relays to that one, from 1, growing.
+        taken_ms: When the other shard had it; 0 before.
+        expires_ms: When it is deleted; 0 before it is taken.
+    """
+
+    place = Place.TASK
+
+    tenant: Owner
+    id: Annotated[str, that(_RELAY_ID.fullmatch, "a task's id, a number and a number")]
+    task_id: Id
+    create: Annotated[Create, _bound_create]
+    more: Annotated[More, sound]
+    to: _Shard
+    number: Annotated[int, whole(1, NUMBER_MAX)]
+    created_ms: Instant
+    taken_ms: Instant = 0
+    expires_ms: Instant = 0
+
+    @property
+    def sent_as(self) -> tuple[int, int] | None:
+        """Return (shard, number) while it waits in the line to the other shard."""
+        return None if self.taken_ms else (self.to, self.number)
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        if self.id.partition(".")[0] != self.task_id:
+            return "id: must begin with its task's"
+        if bool(self.taken_ms) != bool(self.expires_ms):
+            return "expires_ms: must be set if it is taken, and only then"
+        return "create: must be of its tenant" if self.create.tenant != self.tenant else ""
+
+
+class RelayLink(StoredItem, frozen=True, array_like=True, tag="link", kw_only=True):
+    """How far the relays to or from another shard have come; the shard's own, of no tenant.
+
+    Attributes:
+        id: `to.<shard>` or `from.<shard>`.
+        number: Of the last relay to that shard, or of the last one from it that acts here.
+        taken: Of the last one that the other shard has; 0 for those from it.
+    """
+
+    place = Place.ORIGIN
+    is_restored = False  # A restore numbers all relays anew.
+
+    tenant: Owner = ""
+    id: Annotated[str, that(_LINK_ID.fullmatch, "to or from, a dot and a shard")]
+    number: Number = 0
+    taken: Number = 0

@@ -1,0 +1,44 @@
+"""Relay wiring: sends the relays of the shards led here."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core.loops import Loop
+from codeq_cluster.node.base import NodeBase
+from codeq_cluster.node.parts import NodeParts
+from codeq_cluster.relays.dispatcher import RelayDispatcher
+
+
+def start_relays(base: NodeBase, parts: NodeParts) -> None:
+    """Start a dispatcher for each shard; the parts run."""
+    background = Background()
+    base.stack.push_async_callback(background.stop)
+    dispatchers: list[RelayDispatcher] = []
+    for engine, store in zip(parts.replicas.engines, parts.storage.shards, strict=True):
+        dispatcher = RelayDispatcher(
+            engine,
+            store.state,
+            parts.calls.router,
+            background=background,
+            failed=partial(base.metrics.item_failures.inc, Loop.RELAYS),
+        )
+        engine.on_rows(dispatcher.rows, Family.FORWARD)
+        engine.on_reload(dispatcher.look)
+        engine.on_leader(dispatcher.look)
+        dispatcher.look()
+        base.stack.callback(dispatcher.stop)
+        dispatchers.append(dispatcher)
+    base.metrics.read_at_scrape(
+        "codeq_relays_waiting",
+        "Tasks that a result on this shard has made for another shard, and that are not there yet; "
+        "of the shards that this node leads.",
+        ("shard",),
+        lambda: [
+            ((str(engine.shard),), float(dispatcher.waiting))
+            for engine, dispatcher in zip(parts.replicas.engines, dispatchers, strict=True)
+            if engine.leads
+        ],
+    )

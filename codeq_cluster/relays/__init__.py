@@ -1,0 +1,1 @@
+"""Sending what an entry of one shard causes on another."""

@@ -1,0 +1,190 @@
+"""Dispatcher: sends the relays of a shard that this node leads, until the other shards have them.
+
+Each other shard has a line of its own, so a shard that is out delays no other. A line is sent in
+the order of its numbers, one batch at a time: the next one leaves when the other shard has the
+batch before and this shard's log says so. Only committed relays are read, so none that could still
+be undone is sent. If the leader dies in between, the next one sends the batch again, and the other
+shard does nothing twice.
+
+A relay that the broker itself fails at is set aside, so that those behind it go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.engine.faults import is_fault, setting_aside
+from codeq_cluster.broker.ports import Shards, StateStore
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.operations import Relayed, RelaysTaken, TakeRelays
+from codeq_cluster.core.outcomes import Taken
+from codeq_cluster.core.relaying import RELAYS_BYTES_MAX, RELAYS_MAX
+from codeq_cluster.core.relays import Relay, RelayLink
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.errors import CodeqError
+
+log = logging.getLogger(__name__)
+
+SEND_S = 10.0
+PAUSE_S, PAUSE_S_MAX = 0.05, 5.0  # Before a line is tried again; it doubles.
+# A relay that the other shard answers nothing to, although it answers at once without it.
+FAILURES_MAX = 5
+
+
+class RelayDispatcher:
+    """One shard's relays on one node; idle unless the node leads the shard.
+
+    Args:
+        engine: Of the shard.
+        store: The shard's state.
+        shards: All shards.
+        background: Owns the lines being sent.
+        failed: Called for each relay that is set aside.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: StateStore,
+        shards: Shards,
+        *,
+        background: Background,
+        failed: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._shards = shards
+        self._background = background
+        self._failed = failed
+        self._sending: set[int] = set()
+        self._stopped = False
+
+    @property
+    def waiting(self) -> int:
+        """Return how many relays wait, those set aside included; as this node knows."""
+        links = (self._link(shard) for shard in range(self._shards.count))
+        return sum(link.number - link.taken for link in links)
+
+    def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Follow an applied entry's rows."""
+        for key, value in rows.items():
+            if value is not None and key.startswith(keyspace.FORWARD_PREFIX):
+                self._begin(keyspace.forward_parts(key)[0])
+
+    def look(self) -> None:
+        """Send what is stored, after this node began to lead or its state was replaced."""
+        for shard in range(self._shards.count if self._engine.leads else 0):
+            if self._line(shard, 1):
+                self._begin(shard)
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stopped = True
+
+    def _begin(self, shard: int) -> None:
+        if self._engine.leads and not self._stopped and shard not in self._sending:
+            self._sending.add(shard)
+            # In a fresh context: the caller may be in the tracing context of some request.
+            Context().run(self._background.spawn, self._send(shard))
+
+    async def _send(self, shard: int) -> None:
+        """Send a line until it is empty, or this node no longer leads."""
+        pause_s, most, failures = PAUSE_S, RELAYS_MAX, 0
+        try:
+            while self._engine.leads and not self._stopped:
+                keys = self._line(shard, most)
+                if not keys:
+                    return
+                error = await self._tried(shard, keys)
+                if error is None:
+                    pause_s, failures = PAUSE_S, 0
+                    most = min(2 * most, RELAYS_MAX)
+                elif len(keys) > 1:
+                    most = 1  # If one is at fault, the others leave without it.
+                else:
+                    failures += is_fault(error) or await self._answers(shard)
+                    if failures >= FAILURES_MAX:
+                        await self._set_aside(keys[0], error)
+                        failures = 0
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, PAUSE_S_MAX)
+        finally:
+            self._sending.discard(shard)
+
+    async def _tried(self, shard: int, keys: Sequence[bytes]) -> Exception | None:
+        """Send a batch; return the error if that failed."""
+        try:
+            await self._send_batch(shard, keys)
+        except CodeqError as error:
+            log.info("relays not sent", extra={"to": shard, "error": str(error)})
+            return error
+        except Exception as error:
+            log.exception("relays cannot be sent", extra={"to": shard})
+            return error
+        return None
+
+    async def _send_batch(self, shard: int, keys: Sequence[bytes]) -> None:
+        batch: list[Relay] = []
+        size = 0
+        for key in keys:
+            relay = self._relay(key)
+            size += len(relay.create.payload)
+            if batch and size > RELAYS_BYTES_MAX:
+                break
+            batch.append(relay)
+        last = batch[-1].number
+        taken = await self._take(
+            shard, tuple(Relayed(each.number, each.create, each.more) for each in batch)
+        )
+        assert taken >= last, f"shard {shard} lacks relays before {last}: it has {taken}"
+        names = tuple((each.tenant, each.id, each.number) for each in batch)
+        await self._engine.operate([RelaysTaken(to=shard, number=last, relays=names)])
+
+    async def _take(self, shard: int, relays: tuple[Relayed, ...]) -> int:
+        """Send relays; return the number of the last one that the other shard has."""
+        operation = TakeRelays(
+            origin=self._engine.shard, after=self._link(shard).taken, relays=relays
+        )
+        deadline = asyncio.get_running_loop().time() + SEND_S
+        [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
+        assert isinstance(outcome, Taken)
+        return outcome.number
+
+    async def _answers(self, shard: int) -> bool:
+        """Return whether the other shard answers when it is asked for nothing."""
+        try:
+            await self._take(shard, ())
+        except CodeqError:
+            return False
+        return True
+
+    async def _set_aside(self, key: bytes, error: BaseException) -> None:
+        _, tenant, relay_id = keyspace.item_parts(key)
+        log.error("set aside", extra={"item": relay_id, "error": str(error)})
+        self._failed()
+        try:
+            await self._engine.operate([setting_aside(key, error, tenant=tenant)])
+        except CodeqError as why:
+            log.info("not set aside yet", extra={"item": relay_id, "error": str(why)})
+
+    def _line(self, shard: int, most: int) -> list[bytes]:
+        start, end = keyspace.prefix_range(keyspace.forward_prefix(shard))
+        return [key for key, _ in self._store.scan(start, end, most)]
+
+    def _relay(self, key: bytes) -> Relay:
+        record = self._store.get(keyspace.item(*keyspace.item_parts(key)))
+        assert record is not None, "the relay of a line is missing"
+        relay = records.decode_item(record)
+        assert isinstance(relay, Relay), "a line names something else"
+        return relay
+
+    def _link(self, shard: int) -> RelayLink:
+        record = self._store.get(keyspace.item(ItemKind.RELAY_LINK, "", f"to.{shard}"))
+        link = RelayLink(id=f"to.{shard}") if record is None else records.decode_item(record)
+        assert isinstance(link, RelayLink)
+        return link
