@@ -28,6 +28,7 @@ from codeq_cluster.backup.create import Cut, Pace, write_manifest, write_part
 from codeq_cluster.backup.manifest import BackupManifest, Part, is_id
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.broker.background import Background
+from codeq_cluster.core.relays import KEPT_MS
 from codeq_cluster.errors import BackupFailed, CodeqError, StorageFailed
 from codeq_cluster.raft.journal_rows import stored_term
 from codeq_cluster.storage.stored_shard import StoredShard
@@ -36,6 +37,9 @@ log = logging.getLogger(__name__)
 
 # For a node that is behind, or a shard without a leader.
 SETTLE_S = 30.0
+# From the first shard's copy to the last one's: a relay that one has sent and the other lacks is
+# still kept.
+CUT_MS_MAX = KEPT_MS // 2
 
 
 class BackedUpShard(Protocol):
@@ -323,8 +327,11 @@ class BackupJobs:
             home.mkdir(parents=True)
         except OSError as error:
             raise StorageFailed(f"making room for checkpoints: {error}") from error
+        begun_ms = self._now_ms()
         for number, shard in enumerate(self._shards):
             shard.checkpoint(home / str(number))
+        if not 0 <= self._now_ms() - begun_ms <= CUT_MS_MAX:
+            raise BackupFailed("copying the shards took too long for relays between them")
         cuts = []
         for number in range(len(self._shards)):
             stored = stack.enter_context(StoredShard(home / str(number)))

@@ -15,7 +15,7 @@ from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.items import Item
-from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_key
 from codeq_cluster.core.stored_item import Place
 from codeq_cluster.core.task import Task
 
@@ -23,11 +23,6 @@ from codeq_cluster.core.task import Task
 def shard_of_task(task_id: str, shards: int) -> int:
     """Return the shard of a task's rows."""
     return shard_of(task_id, shards)
-
-
-def shard_of_key(tenant: str, key: str, shards: int) -> int:
-    """Return the shard of an idempotency key's row."""
-    return shard_of(f"{tenant}/{key}", shards)
 
 
 def shard_of_item(item: Item, *, source: int, shards: int) -> int:

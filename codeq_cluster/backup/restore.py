@@ -8,6 +8,7 @@ the backup, so that no log of the old cluster ever counts as longer.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +28,10 @@ from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core.stored_item import Place
+from codeq_cluster.core.items import KIND_OF, Item
+from codeq_cluster.core.relays import Relay, RelayLink
+from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.stored_item import ItemKind, Place
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
@@ -39,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 16
 _BATCH_BYTES = 2**20
+_PAGE = 256
 # A new log begins at 1; the restored entry must come later.
 _INDEX_MIN = 2
 
@@ -172,15 +177,22 @@ class _Shard:
     def __init__(self, store: RocksShard) -> None:
         self.store = store
         self.recount = Recount()
-        self._rows: dict[bytes, bytes] = {}
+        self.relays: Counter[int] = Counter()  # By the shard they go to.
+        self._rows: dict[bytes, bytes | None] = {}
         self._size = 0
 
     def has(self, key: bytes) -> bool:
-        return key in self._rows or self.store.state.get(key) is not None
+        return self._rows.get(key) is not None or self.store.state.get(key) is not None
 
-    def put(self, key: bytes, value: bytes) -> None:
+    def stored(self, prefix: bytes) -> Iterator[Row]:
+        start, end = keyspace.prefix_range(prefix)
+        while page := self.store.state.scan(start, end, _PAGE):
+            yield from page
+            start = page[-1][0] + b"\0"
+
+    def put(self, key: bytes, value: bytes | None) -> None:
         self._rows[key] = value
-        self._size += len(key) + len(value)
+        self._size += len(key) + len(value or b"")
         if self._size >= _BATCH_BYTES:
             self.flush()
 
@@ -236,11 +248,17 @@ class _Filling:
     def end(self, *, clock_ms: int, seq: int) -> None:
         """Write the rows that follow from all others: indexes, counters, clock and sequence."""
         for shard in self._shards:
+            shard.flush()
+        for shard in self._shards:
+            self._send_relays_again(shard)
+        for shard in self._shards:
             for key, value in shard.recount.rows().items():
                 self._put(shard, key, value)
             for key, number in ((CLOCK, clock_ms), (SEQ, seq)):
                 if number:
                     self._put(shard, key, number.to_bytes(8))
+            for to, number in sorted(shard.relays.items()):
+                self._put_item(shard, RelayLink(id=f"to.{to}", number=number))
             shard.flush()
 
     def _add(self, row: Row, source: int) -> None:
@@ -271,16 +289,49 @@ class _Filling:
                     self._put(shard, key, value)
 
     def _add_item(self, shard: _Shard, row: Row, source: int) -> None:
-        key, value = row
-        item = records.decode_item(value)
+        key = row[0]
+        item = records.decode_item(row[1])
         if item.place is Place.ORIGIN and shard.has(key):
             # One request acted on several shards, and this shard gets all its records.
             item = replace(item, id=f"{item.id}.{source}")
-            key, value = b"%b.%d" % (key, source), records.encode(item)
+            key = b"%b.%d" % (key, source)
         if shard.has(key):
             # Its index rows would stay beside those of the second, and name nothing.
             raise records.RecordInvalid(f"item {item.id} is there twice")
-        self._put(shard, key, value)
+        if isinstance(item, Relay):
+            self._put(shard, key, row[1])  # All tasks must be there before its other rows.
+        else:
+            self._put_item(shard, item)
+
+    def _send_relays_again(self, shard: _Shard) -> None:
+        """Let this cluster send each relay, even if the other one has, unless its task is there.
+
+        The copy of the other shard may be from before that.
+        """
+        for key, value in shard.stored(keyspace.item_prefix(ItemKind.RELAY)):
+            relay = records.decode_item(value)
+            assert isinstance(relay, Relay)
+            create = relay.create
+            if self._shards[shard_of(create.id, self._count)].has(keyspace.task(create.id)):
+                shard.put(key, None)
+                continue
+            to = shard_of_key(create.tenant, create.idempotency_key, self._count)
+            shard.relays[to] += 1
+            task_id = with_shard(create.id, shards=self._count, wanted=to)
+            again = replace(
+                relay,
+                create=replace(create, id=task_id),
+                to=to,
+                number=shard.relays[to],
+                taken_ms=0,
+                expires_ms=0,
+            )
+            self._put_item(shard, again)
+
+    def _put_item(self, shard: _Shard, item: Item) -> None:
+        self._put(
+            shard, keyspace.item(KIND_OF[type(item)], item.tenant, item.id), records.encode(item)
+        )
         for index_key in keyspace.item_index_keys(item):
             self._put(shard, index_key, b"")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from codeq_cluster.backup.catalogue import known_rows_of
 from codeq_cluster.backup.manifest import BackupManifest, Part
-from codeq_cluster.backup.resharding import shard_of_key, shard_of_task
+from codeq_cluster.backup.resharding import shard_of_task
 from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.backup.tenant_rows import tenant_of
@@ -21,6 +21,7 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
 from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result, Task
 from codeq_cluster.errors import BackupDamaged

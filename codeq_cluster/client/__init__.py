@@ -17,6 +17,7 @@ from codeq_cluster.client.client import Client
 from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.handling import (
+    Done,
     Ended,
     Ending,
     Fail,
@@ -35,6 +36,7 @@ from codeq_cluster.client.records import (
     Artifact,
     AttemptRecord,
     Explanation,
+    FollowUp,
     ResultRecord,
     State,
     Status,
@@ -53,10 +55,12 @@ __all__ = [
     "Client",
     "Codec",
     "Connection",
+    "Done",
     "Ended",
     "Ending",
     "Explanation",
     "Fail",
+    "FollowUp",
     "HandlerTimeout",
     "HandlerUnfit",
     "HandlersStuck",

@@ -109,7 +109,7 @@ class ClaimedDelivery:
         try:
             return await self._reported(outcome)
         except Refused as error:
-            if isinstance(outcome, Completed) and error.status in (400, 413):
+            if isinstance(outcome, Completed | Failed) and error.status in (400, 413):
                 self._raised = error.with_traceback(None)
                 return await self._report(GivenBack(f"the result was refused: {error}"))
             return self._unreported(error)
@@ -119,11 +119,11 @@ class ClaimedDelivery:
     async def _reported(self, outcome: Outcome) -> Ended:
         leases, task, within_s = self._leases, self._task, float(self._lease_s)
         match outcome:
-            case Completed(result):
-                await leases.complete(task, result, within_s=within_s)
+            case Completed(result, following):
+                await leases.complete(task, result, following=following, within_s=within_s)
                 return self._ended(Ending.COMPLETED)
-            case Failed(error):
-                await leases.fail(task, error, within_s=within_s)
+            case Failed(error, following):
+                await leases.fail(task, error, following=following, within_s=within_s)
                 return self._ended(Ending.FAILED, error)
             case GivenBack(reason, delay_s):
                 died = await leases.nack(task, reason, delay_s=delay_s, within_s=within_s)

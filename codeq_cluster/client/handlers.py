@@ -6,14 +6,14 @@ import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from codeq_cluster.client.codecs import Codec
-from codeq_cluster.client.handling import Fail, HandlerTimeout, HandlerUnfit, Retry, Task
+from codeq_cluster.client.handling import Done, Fail, HandlerTimeout, HandlerUnfit, Retry, Task
 from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Outcome, Unfit
-from codeq_cluster.client.producing import whole_seconds
+from codeq_cluster.client.producing import NewTask, body_of, whole_seconds
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.threads import Threads
 from codeq_cluster.errors import ConfigInvalid
@@ -101,14 +101,15 @@ class Registered:
 
     def completed(self, result: object) -> Outcome:
         """Return the outcome of a handler that returned."""
-        if result is None:
-            return Completed(b"{}")  # The broker treats null as no result.
+        done = result if isinstance(result, Done) else Done(result)
         try:
-            text = self._codec.encode(result)
+            text = b"null" if done.result is None else self._codec.encode(done.result)
+            following = self._following(done.next)
         except Exception as error:  # noqa: BLE001, a codec is its owner's
-            reason = f"the result is no JSON: {error}"
+            reason = f"the result cannot be sent: {error}"
             return GivenBack(reason[:_REASON_CHARS_MAX], error=error)
-        return Completed(b"{}" if text.strip() == b"null" else text)
+        # The broker treats null as no result.
+        return Completed(b"{}" if text.strip() == b"null" else text, following)
 
     def raised(self, error: Exception) -> Outcome:
         """Return the outcome of a handler that raised."""
@@ -117,10 +118,21 @@ class Registered:
         meaning, text = self._meaning(error)
         match meaning:
             case Fail():
-                return Failed(text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task")
+                text = text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task"
+                return self._failed(text, meaning.next)
             case Retry():
                 return GivenBack(text[:_REASON_CHARS_MAX], whole_seconds(meaning.after))
         return GivenBack(text[:_REASON_CHARS_MAX], error=error)
+
+    def _failed(self, text: str, following: Sequence[NewTask]) -> Outcome:
+        try:
+            return Failed(text, self._following(following))
+        except Exception as error:  # noqa: BLE001, a codec is its owner's
+            reason = f"{text}; its follow-ups cannot be sent: {error}"
+            return GivenBack(reason[:_REASON_CHARS_MAX], error=error)
+
+    def _following(self, tasks: Sequence[NewTask]) -> tuple[bytes, ...]:
+        return tuple(body_of(task, self._codec, follows=True) for task in tasks)
 
     async def _handle(self, task: Task[Any]) -> object:
         handled = self._handler(task)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from codeq_cluster.client.producing import Duration
+from codeq_cluster.client.producing import Duration, NewTask
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.errors import CodeqError
 
@@ -66,8 +67,30 @@ class Task(Generic[P]):
         self._gone.set()
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Returned by a handler that has more to say than its result.
+
+    Attributes:
+        result: As a handler returns it.
+        next: Tasks that are created with the result: all of them with it, or none without it, and
+            none twice, however often the task is delivered.
+    """
+
+    result: object = None
+    next: Sequence[NewTask] = ()
+
+
 class Fail(Exception):
-    """Raised by a handler to fail the task for good; the text is its error."""
+    """Raised by a handler to fail the task for good; the text is its error.
+
+    Attributes:
+        next: Tasks that are created with the failure, such as one that undoes what was done.
+    """
+
+    def __init__(self, error: str = "", *, next: Sequence[NewTask] = ()) -> None:  # noqa: A002
+        super().__init__(error)
+        self.next = next
 
 
 class Retry(Exception):

@@ -65,15 +65,28 @@ class Leases(Connection):
         await self._on(task, "heartbeat", {"extendSeconds": extend_s}, within_s)
 
     async def complete(
-        self, task: TaskRecord, result: bytes, *, within_s: float | None = None
+        self,
+        task: TaskRecord,
+        result: bytes,
+        *,
+        following: Sequence[bytes] = (),
+        within_s: float | None = None,
     ) -> None:
-        """End a task with a result, JSON text that is not null."""
-        fields = {"status": "COMPLETED", "result": Raw(result)}
+        """End a task with a result, JSON text that is not null, and create its follow-ups."""
+        fields = {"status": "COMPLETED", "result": Raw(result), **_next(following)}
         await self._on(task, "result", fields, within_s)
 
-    async def fail(self, task: TaskRecord, error: str, *, within_s: float | None = None) -> None:
-        """End a task with an error; it is not retried."""
-        await self._on(task, "result", {"status": "FAILED", "error": error}, within_s)
+    async def fail(
+        self,
+        task: TaskRecord,
+        error: str,
+        *,
+        following: Sequence[bytes] = (),
+        within_s: float | None = None,
+    ) -> None:
+        """End a task with an error; it is not retried. Create its follow-ups."""
+        fields = {"status": "FAILED", "error": error, **_next(following)}
+        await self._on(task, "result", fields, within_s)
 
     async def nack(
         self, task: TaskRecord, reason: str, *, delay_s: int = 0, within_s: float | None = None
@@ -97,3 +110,7 @@ class Leases(Connection):
             body=as_json({**fields, "leaseToken": task.lease_token}),
         )
         return (await self._call(request, _Returned, within_s=within_s)).status == "dlq"
+
+
+def _next(following: Sequence[bytes]) -> dict[str, object]:
+    return {"next": list(map(Raw, following))} if following else {}

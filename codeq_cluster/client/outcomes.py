@@ -9,9 +9,14 @@ from codeq_cluster.client.handling import HandlerUnfit
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The handler returned; its result is JSON text that is not null."""
+    """The handler returned; its result is JSON text that is not null.
+
+    Attributes:
+        next: The follow-ups, each as a request's body; of a failed task as well.
+    """
 
     result: bytes
+    next: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,7 @@ class Failed:
     """The task has failed for good."""
 
     error: str
+    next: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         timeout_seconds: How long one delivery may take; 0 for the handler's own limit.
         worker_name: What the worker that holds it calls itself.
         backoff_policy: The task's own; empty for its queue's, as 0 in the two below.
+        parent_id: The task whose result made it; empty if none did.
+        root_id: The first task of that chain.
     """
 
     id: str
@@ -98,6 +100,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     backoff_base_seconds: int = 0
     backoff_max_seconds: int = 0
     worker_name: str = ""
+    parent_id: str = ""
+    root_id: str = ""
 
     @property
     def state(self) -> State:
@@ -113,6 +117,13 @@ class Artifact(Struct, frozen=True):
     url: str
 
 
+class FollowUp(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A task that a result has made: its id, or the idempotency key that leads to it."""
+
+    id: str = ""
+    idempotency_key: str = ""
+
+
 class ResultRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How a task ended; `result` is JSON as the worker wrote it."""
 
@@ -122,6 +133,7 @@ class ResultRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     error: str = ""
     artifacts: tuple[Artifact, ...] = ()
     completed_at: datetime
+    next: tuple[FollowUp, ...] = ()
 
 
 class Explanation(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

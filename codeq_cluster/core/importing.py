@@ -15,7 +15,7 @@ from codeq_cluster.core.items import KIND_OF, Governing, Item, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.view import View
@@ -150,7 +150,7 @@ class _Taking:
         key, shards = task.idempotency_key, self._operation.shards
         if not key:
             return None
-        if shard_of(f"{self._tenant}/{key}", shards) != shard_of(task.id, shards):
+        if shard_of_key(self._tenant, key, shards) != shard_of(task.id, shards):
             return self._keys_apart
         taken = key in self._keys or self._view.keyed(self._tenant, key) is not None
         return self._keys_taken if taken else None

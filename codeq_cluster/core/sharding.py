@@ -18,8 +18,13 @@ def fnv1a_64(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def shard_of(text: str, shards: int) -> int:
-    """Return the shard, from 0, of a task id or of `tenant/key` for an idempotency key."""
+    """Return the shard, from 0, of a task id."""
     return _hashed(_FNV_OFFSET, text, _needed(shards)) % shards
+
+
+def shard_of_key(tenant: str, key: str, shards: int) -> int:
+    """Return the shard of an idempotency key, where its task is created."""
+    return shard_of(f"{tenant}/{key}", shards)
 
 
 def with_shard(text: str, *, shards: int, wanted: int) -> str:

@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from hashlib import blake2b
 
-from codeq_cluster.core.sharding import shard_of, with_shard
+from codeq_cluster.core.sharding import shard_of_key, with_shard
 
 # 32 of 128 bits: ids of two tenants are never alike, and those of one are as good as never.
 _TAG_CHARS = 8
@@ -56,7 +56,7 @@ def kept(tenant: str, old: str, *, key: str, shards: int) -> str:
     made = derived(tenant, old)
     if not key:
         return made
-    return with_shard(made, shards=shards, wanted=shard_of(f"{tenant}/{key}", shards))
+    return with_shard(made, shards=shards, wanted=shard_of_key(tenant, key, shards))
 
 
 @lru_cache(maxsize=1024)

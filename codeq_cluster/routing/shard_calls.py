@@ -13,7 +13,7 @@ from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Import, Operation, TakeRelays
-from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.errors import MethodUnknown, NotLeader
 from codeq_cluster.telemetry.tracing import Tracing
 
@@ -123,7 +123,7 @@ class ShardCalls:
 
 def _home(create: Create, shards: int) -> int:
     key = create.idempotency_key
-    return shard_of(f"{create.tenant}/{key}" if key else create.id, shards)
+    return shard_of_key(create.tenant, key, shards) if key else shard_of(create.id, shards)
 
 
 def heads_here(

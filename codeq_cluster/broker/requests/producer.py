@@ -17,7 +17,7 @@ from codeq_cluster.core import task_ids
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
-from codeq_cluster.core.sharding import shard_of, with_shard
+from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge, TooMany
 
 _O = TypeVar("_O", bound=Operation)
@@ -73,7 +73,7 @@ class Producer:
         fingerprint = ""
         count = self._count
         if item.idempotency_key:
-            shard: int | None = shard_of(f"{tenant}/{item.idempotency_key}", count)
+            shard: int | None = shard_of_key(tenant, item.idempotency_key, count)
             fingerprint = fingerprint_of(item.command, item.payload)
         else:
             if item.command not in chosen:
