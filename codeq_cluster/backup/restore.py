@@ -243,7 +243,7 @@ class _Filling:
                     extra = {"key": repr(row[0]), "error": str(error)}
                     log.warning("unreadable record left out", extra=extra)
                     self.unreadable += 1
-                    self._lost.add(keyspace.place_task_id(row[0]))
+                    self._lost.add(keyspace.last_id(row[0]))
 
     def end(self, *, clock_ms: int, seq: int) -> None:
         """Write the rows that follow from all others: indexes, counters, clock and sequence."""
@@ -285,7 +285,7 @@ class _Filling:
             case Family.ITEM:
                 self._add_item(shard, row, source)
             case _:
-                if keyspace.place_task_id(key) not in self._lost:
+                if keyspace.last_id(key) not in self._lost:
                     self._put(shard, key, value)
 
     def _add_item(self, shard: _Shard, row: Row, source: int) -> None:

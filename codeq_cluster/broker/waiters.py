@@ -140,7 +140,7 @@ class Waiters:
                     queue, tenant = keyspace.stats_parts(key)
                     self.work(tenant, queue, self._claimable(tenant, queue, ready))
             elif family is keyspace.Family.RESULT:
-                for ticket in self._results.tickets.get(keyspace.result_task_id(key), ()):
+                for ticket in self._results.tickets.get(keyspace.last_id(key), ()):
                     ticket.event.set()
 
     def all(self) -> None:

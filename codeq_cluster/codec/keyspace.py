@@ -404,26 +404,6 @@ def due_ms(key: bytes) -> int:
     return int.from_bytes(key[start : start + _NUMBER_BYTES])
 
 
-def place_task_id(key: bytes) -> str:
-    """Return the task id from the key of a task's place in its queue."""
-    return _last(key)
-
-
-def dead_delivery_id(key: bytes) -> str:
-    """Return the delivery id from a dead delivery's key."""
-    return _last(key)
-
-
-def claim_task_id(key: bytes) -> str:
-    """Return the task id from a claim's key."""
-    return _last(key)
-
-
-def result_task_id(key: bytes) -> str:
-    """Return the task id from a result's key."""
-    return _last(key)
-
-
 @lru_cache(_QUEUES_CACHED)
 def stats_parts(key: bytes) -> tuple[str, str]:
     """Return (queue, tenant) from a key of counters; the default tenant is empty."""
@@ -509,5 +489,6 @@ def _number(value: int) -> bytes:
     return value.to_bytes(_NUMBER_BYTES)
 
 
-def _last(key: bytes) -> str:
+def last_id(key: bytes) -> str:
+    """Return the last part of a key: the id of the task, or of the item, that a row is for."""
     return key[key.rindex(b"/") + 1 :].decode()

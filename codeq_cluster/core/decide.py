@@ -52,15 +52,14 @@ from codeq_cluster.core.operations import (
     Import,
     Nack,
     Operation,
-    RelaysTaken,
     SetAside,
     Staging,
     Submit,
     Swept,
-    TakeRelays,
     Undelivered,
 )
 from codeq_cluster.core.outcomes import Cancelled, Changed, Extended, Rejected, Rejection, Returned
+from codeq_cluster.core.relays import RelaysTaken, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State, Task

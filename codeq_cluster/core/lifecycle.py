@@ -26,9 +26,9 @@ from codeq_cluster.core.operations import (
     Revise,
     Staging,
     Submit,
-    TakeRelays,
     UndoRequeue,
 )
+from codeq_cluster.core.relays import TakeRelays
 from codeq_cluster.core.task import State
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from codeq_cluster.core.bounds import KEY_BYTES_MAX, TASK_ID, is_json, is_queue_name
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
 
 
 class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
@@ -37,3 +39,20 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     trace_parent: str = ""
     trace_state: str = ""
     handling: Handling | None = None
+
+
+def sound_create(value: object) -> str:
+    """Bound a new task as a request's is, by the largest settings."""
+    assert isinstance(value, Create)
+    sound_key = len(value.idempotency_key.encode()) <= KEY_BYTES_MAX
+    fits = (
+        TASK_ID.fullmatch(value.id)
+        and is_queue_name(value.command)
+        and is_json(value.payload)
+        and PRIORITY_MIN <= value.priority <= PRIORITY_MAX
+        and value.max_attempts >= 0
+        and min(value.run_at_ms, value.delay_ms, value.ttl_ms) >= 0
+        and (value.handling is None or value.handling.is_sound)
+        and sound_key
+    )
+    return "" if fits else "must be a task that a request can make"

@@ -13,7 +13,8 @@ from msgspec import Struct
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.task import Artifact, More, Result, Task
+from codeq_cluster.core.relays import RelaysTaken, TakeRelays
+from codeq_cluster.core.task import Artifact, Result, Task
 
 
 class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
@@ -382,42 +383,6 @@ class Retry(Struct, frozen=True, array_like=True, tag="retry", kw_only=True):
     tenant: str
     ids: tuple[str, ...]
     by: str
-
-
-class Relayed(Struct, frozen=True, array_like=True):
-    """One relay, as it is sent; see `Relay`."""
-
-    number: int
-    create: Create
-    more: More
-
-
-class TakeRelays(Struct, frozen=True, array_like=True, tag="take_relays", kw_only=True):
-    """Do what another shard asks for, each relay once; the other shard's leader sends it.
-
-    Attributes:
-        origin: The other shard.
-        after: This shard has every relay up to this number.
-        relays: In the order of their numbers.
-    """
-
-    origin: int
-    after: int
-    relays: tuple[Relayed, ...]
-
-
-class RelaysTaken(Struct, frozen=True, array_like=True, tag="relays_taken", kw_only=True):
-    """Another shard has these relays; the leader's own operation.
-
-    Attributes:
-        to: The other shard.
-        number: Of the last one.
-        relays: The tenant, the id and the number of each.
-    """
-
-    to: int
-    number: int
-    relays: tuple[tuple[str, str, int], ...]
 
 
 class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):

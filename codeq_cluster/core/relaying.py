@@ -10,9 +10,8 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import Change, Decision, ItemChange
 from codeq_cluster.core.creating import made
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import RelaysTaken, TakeRelays
 from codeq_cluster.core.outcomes import Changed, Taken
-from codeq_cluster.core.relays import KEPT_MS, Relay, RelayLink
+from codeq_cluster.core.relays import KEPT_MS, Relay, RelayLink, RelaysTaken, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More

@@ -11,24 +11,23 @@ from __future__ import annotations
 import re
 from typing import Annotated, TypeAlias
 
+from msgspec import Struct
+
 from codeq_cluster.core.bounds import (
-    KEY_BYTES_MAX,
     NUMBER_MAX,
     TASK_ID,
     Id,
     Instant,
     Number,
     Owner,
-    is_json,
-    is_queue_name,
     sound,
     that,
     whole,
 )
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, sound_create
 from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.core.stored_item import Place, StoredItem
-from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More
+from codeq_cluster.core.task import More
 
 # For so long a relay is kept after the other shard has it. A backup copies one shard after the
 # other: what a copy lacks, a restore sends again from the other copy. A key's row stays for longer.
@@ -37,23 +36,6 @@ KEPT_MS = 600_000
 _RELAY_ID = re.compile(rf"{TASK_ID.pattern}\.[0-9]{{1,15}}\.[0-9]{{1,3}}")
 _LINK_ID = re.compile(r"(to|from)\.[0-9]{1,3}")
 _Shard: TypeAlias = Annotated[int, whole(0, SHARDS_MAX - 1)]
-
-
-def _bound_create(value: object) -> str:
-    """Bound a new task as a request's is, by the largest settings."""
-    assert isinstance(value, Create)
-    sound_key = len(value.idempotency_key.encode()) <= KEY_BYTES_MAX
-    fits = (
-        TASK_ID.fullmatch(value.id)
-        and is_queue_name(value.command)
-        and is_json(value.payload)
-        and PRIORITY_MIN <= value.priority <= PRIORITY_MAX
-        and value.max_attempts >= 0
-        and min(value.run_at_ms, value.delay_ms, value.ttl_ms) >= 0
-        and (value.handling is None or value.handling.is_sound)
-        and sound_key
-    )
-    return "" if fits else "must be a task that a request can make"
 
 
 class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True):
@@ -75,7 +57,7 @@ class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True)
     tenant: Owner
     id: Annotated[str, that(_RELAY_ID.fullmatch, "a task's id, a number and a number")]
     task_id: Id
-    create: Annotated[Create, _bound_create]
+    create: Annotated[Create, sound_create]
     more: Annotated[More, sound]
     to: _Shard
     number: Annotated[int, whole(1, NUMBER_MAX)]
@@ -114,3 +96,39 @@ class RelayLink(StoredItem, frozen=True, array_like=True, tag="link", kw_only=Tr
     id: Annotated[str, that(_LINK_ID.fullmatch, "to or from, a dot and a shard")]
     number: Number = 0
     taken: Number = 0
+
+
+class Relayed(Struct, frozen=True, array_like=True):
+    """One relay, as it is sent; see `Relay`."""
+
+    number: int
+    create: Create
+    more: More
+
+
+class TakeRelays(Struct, frozen=True, array_like=True, tag="take_relays", kw_only=True):
+    """Do what another shard asks for, each relay once; the other shard's leader sends it.
+
+    Attributes:
+        origin: The other shard.
+        after: This shard has every relay up to this number.
+        relays: In the order of their numbers.
+    """
+
+    origin: int
+    after: int
+    relays: tuple[Relayed, ...]
+
+
+class RelaysTaken(Struct, frozen=True, array_like=True, tag="relays_taken", kw_only=True):
+    """Another shard has these relays; the leader's own operation.
+
+    Attributes:
+        to: The other shard.
+        number: Of the last one.
+        relays: The tenant, the id and the number of each.
+    """
+
+    to: int
+    number: int
+    relays: tuple[tuple[str, str, int], ...]

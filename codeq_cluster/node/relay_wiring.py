@@ -26,7 +26,7 @@ def start_relays(base: NodeBase, parts: NodeParts) -> None:
             failed=partial(base.metrics.item_failures.inc, Loop.RELAYS),
         )
         engine.on_rows(dispatcher.rows, Family.FORWARD)
-        engine.on_reload(dispatcher.look)
+        engine.on_reload(dispatcher.reload)
         engine.on_leader(dispatcher.look)
         dispatcher.look()
         base.stack.callback(dispatcher.stop)

@@ -13,20 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import Context
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.faults import is_fault, setting_aside
 from codeq_cluster.broker.ports import Shards, StateStore
+from codeq_cluster.broker.scanning import every_row
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.operations import Relayed, RelaysTaken, TakeRelays
 from codeq_cluster.core.outcomes import Taken
 from codeq_cluster.core.relaying import RELAYS_BYTES_MAX, RELAYS_MAX
-from codeq_cluster.core.relays import Relay, RelayLink
+from codeq_cluster.core.relays import Relay, Relayed, RelayLink, RelaysTaken, TakeRelays
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,9 @@ class RelayDispatcher:
         shards: All shards.
         background: Owns the lines being sent.
         failed: Called for each relay that is set aside.
+
+    Attributes:
+        waiting: How many relays are in line, as this node knows.
     """
 
     def __init__(
@@ -63,24 +66,27 @@ class RelayDispatcher:
         self._failed = failed
         self._sending: set[int] = set()
         self._stopped = False
-
-    @property
-    def waiting(self) -> int:
-        """Return how many relays wait, those set aside included; as this node knows."""
-        links = (self._link(shard) for shard in range(self._shards.count))
-        return sum(link.number - link.taken for link in links)
+        self.waiting = self._stored()
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Follow an applied entry's rows."""
         for key, value in rows.items():
-            if value is not None and key.startswith(keyspace.FORWARD_PREFIX):
+            if not key.startswith(keyspace.FORWARD_PREFIX):
+                continue
+            self.waiting += -1 if value is None else 1
+            if value is not None:
                 self._begin(keyspace.forward_parts(key)[0])
 
     def look(self) -> None:
-        """Send what is stored, after this node began to lead or its state was replaced."""
+        """Send what is stored, once this node leads."""
         for shard in range(self._shards.count if self._engine.leads else 0):
             if self._line(shard, 1):
                 self._begin(shard)
+
+    def reload(self) -> None:
+        """Read the store again, after its state was replaced."""
+        self.waiting = self._stored()
+        self.look()
 
     def stop(self) -> None:
         """Send no more."""
@@ -100,14 +106,16 @@ class RelayDispatcher:
                 keys = self._line(shard, most)
                 if not keys:
                     return
-                error = await self._tried(shard, keys)
+                error = await self._tried(shard, self._send_batch(shard, keys))
                 if error is None:
                     pause_s, failures = PAUSE_S, 0
                     most = min(2 * most, RELAYS_MAX)
                 elif len(keys) > 1:
                     most = 1  # If one is at fault, the others leave without it.
                 else:
-                    failures += is_fault(error) or await self._answers(shard)
+                    failures += is_fault(error) or (
+                        isinstance(error, OutcomeUnknown) and await self._answers(shard)
+                    )
                     if failures >= FAILURES_MAX:
                         await self._set_aside(keys[0], error)
                         failures = 0
@@ -116,10 +124,10 @@ class RelayDispatcher:
         finally:
             self._sending.discard(shard)
 
-    async def _tried(self, shard: int, keys: Sequence[bytes]) -> Exception | None:
-        """Send a batch; return the error if that failed."""
+    async def _tried(self, shard: int, sending: Awaitable[object]) -> Exception | None:
+        """Return the error of what is sent to a shard, or None."""
         try:
-            await self._send_batch(shard, keys)
+            await sending
         except CodeqError as error:
             log.info("relays not sent", extra={"to": shard, "error": str(error)})
             return error
@@ -157,11 +165,7 @@ class RelayDispatcher:
 
     async def _answers(self, shard: int) -> bool:
         """Return whether the other shard answers when it is asked for nothing."""
-        try:
-            await self._take(shard, ())
-        except CodeqError:
-            return False
-        return True
+        return await self._tried(shard, self._take(shard, ())) is None
 
     async def _set_aside(self, key: bytes, error: BaseException) -> None:
         _, tenant, relay_id = keyspace.item_parts(key)
@@ -171,6 +175,10 @@ class RelayDispatcher:
             await self._engine.operate([setting_aside(key, error, tenant=tenant)])
         except CodeqError as why:
             log.info("not set aside yet", extra={"item": relay_id, "error": str(why)})
+
+    def _stored(self) -> int:
+        start, end = keyspace.prefix_range(keyspace.FORWARD_PREFIX)
+        return sum(1 for _ in every_row(self._store, start, end))
 
     def _line(self, shard: int, most: int) -> list[bytes]:
         start, end = keyspace.prefix_range(keyspace.forward_prefix(shard))

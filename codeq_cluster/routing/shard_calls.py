@@ -12,7 +12,8 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Import, Operation, TakeRelays
+from codeq_cluster.core.operations import Import, Operation
+from codeq_cluster.core.relays import TakeRelays
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.errors import MethodUnknown, NotLeader
 from codeq_cluster.telemetry.tracing import Tracing

@@ -25,7 +25,7 @@ from typing import Any
 import codeq_cluster
 from codeq_cluster import __version__
 from codeq_cluster.auth.identity import WORKER_SCOPES
-from codeq_cluster.core.items import ItemKind
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State
 from codeq_cluster.node.compose import Node
 from codeq_cluster.raft import messages as raft
@@ -58,6 +58,7 @@ from tests.integration.http.client import Client, eventually, ready
 
 STORED = Path(__file__).parent / "releases"
 ARCHIVE, EXPECTED, PACKAGE = "files.tar.xz", "expected.json", "package.tar.xz"
+RELAYED = 8  # Of two shards, each has one of so many; all but certainly.
 TOKEN, OPERATOR, PAGE_ADMIN = "acme", "operator", "page"
 SHARDS = 2
 SECRET = "a secret that no cluster has"
@@ -230,6 +231,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
     async with running(settings_of(places, attempts=1), clock) as (_, client):
         await _govern(client)
         await _end(client, tasks)
+        await _follow(client, tasks)
         await eventually(
             lambda: client.get("admin/deliveries"), lambda answer: answer.json["deliveries"]
         )
@@ -312,6 +314,24 @@ async def _end(client: Client, tasks: dict[str, str]) -> None:
     cancelled = await client.create("Ended")
     await client.post(f"tasks/{cancelled}/cancel")
     tasks[cancelled] = State.FAILED.name
+
+
+async def _follow(client: Client, tasks: dict[str, str]) -> None:
+    """Make a result with follow-ups, of which some are relayed to the other shard."""
+    done = await client.create("Ended")
+    await client.claim("Ended")
+    following = [
+        {"command": "follows", "payload": {}, "idempotencyKey": f"f{n}"} for n in range(RELAYED)
+    ]
+    body = {"status": "COMPLETED", "result": {}, "next": following}
+    answer = await client.post(f"tasks/{done}/result", body)
+    assert 200 == answer.status, answer.body
+    tasks[done] = State.DONE.name
+    await eventually(
+        lambda: client.depth("follows"), lambda depth: depth["ready"] == len(following)
+    )
+    for each in following:
+        tasks[str((await client.post("tasks", each)).json["id"])] = State.READY.name
 
 
 async def _wait(node: Node, client: Client, tasks: dict[str, str]) -> None:

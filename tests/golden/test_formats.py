@@ -32,8 +32,20 @@ from codeq_cluster.core.items import (
     Topic,
     WebhookKey,
 )
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
+from codeq_cluster.core.task import (
+    Artifact,
+    Attempt,
+    AttemptOutcome,
+    Counters,
+    FollowUp,
+    More,
+    Result,
+    State,
+    Task,
+)
 from codeq_cluster.core.view import KeyRow
 
 HERE = Path(__file__).parent
@@ -103,6 +115,7 @@ FULL = Task(
     handling=HANDLING,
     worker_name="host-1:7",
     upload_bytes=(56, 78),
+    more=More(parent_id="11111111", root_id="33333333"),
 )
 RESULT = Result(
     task_id="22222222",
@@ -113,6 +126,8 @@ RESULT = Result(
     completed_ms=NOW_MS,
     worker="worker-7",
     request="request-4",
+    next=(FollowUp("33333333"), FollowUp(key="order/18")),
+    next_digest="0123456789abcdef0123456789abcdef",
 )
 ITEMS: dict[str, Item] = {
     "topic": Topic(
@@ -189,6 +204,24 @@ ITEMS: dict[str, Item] = {
         rotated_ms=NOW_MS,
         request="request-9",
     ),
+    "relay": Relay(
+        tenant="acme",
+        id="22222222.1.0",
+        task_id="22222222",
+        create=Create(
+            id="55555555",
+            tenant="acme",
+            command="Render",
+            payload='{"n":1}',
+            idempotency_key="k",
+            fingerprint="f",
+        ),
+        more=More(parent_id="22222222", root_id="11111111"),
+        to=2,
+        number=3,
+        created_ms=NOW_MS,
+    ),
+    "relay link": RelayLink(id="to.2", number=3, taken=2),
     "audit": Audit(
         tenant="acme",
         id="998300000000000-request-8",

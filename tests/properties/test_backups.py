@@ -256,7 +256,7 @@ def test_what_is_set_aside_is_due_again_after_a_restore(tmp_path: Path) -> None:
     rows = world.rows()[0]
     changed = dict(rows)
     timer = next(key for key in rows if key.startswith(keyspace.TTL_PREFIX))
-    task_id = keyspace.place_task_id(timer)
+    task_id = keyspace.last_id(timer)
     aside = Aside(tenant="acme", id=f"task.{task_id}", timer=timer, reason="", since_ms=1)
     change = ItemChange(before=None, after=aside)
     for key, value in mutations([change], {}).items():
@@ -378,5 +378,5 @@ def check_places(found: list[Rows]) -> None:
                     elif kind != "audit":
                         assert shard == shard_of(item_id.split(".")[0], count)
                 case Family.BODY:
-                    delivery = keyspace.dead_delivery_id(key)
+                    delivery = keyspace.last_id(key)
                     assert shard == shard_of(delivery.split(".")[0], count)

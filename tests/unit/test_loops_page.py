@@ -17,6 +17,7 @@ _SHOWN_BY = sorted({code for row in _ROWS for code in re.findall(r"`([^`]+)`", r
 _COUNTED = {
     Loop.TIMERS: "time",
     Loop.OUTBOX: "outbox",
+    Loop.RELAYS: "relays",
     Loop.CATALOGUE: "catalogue",
     Loop.LISTENERS: "applied entries",
     Loop.CLAIMS: "claims",

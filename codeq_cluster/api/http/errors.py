@@ -146,7 +146,7 @@ def from_failure(failure: CodeqError) -> ApiError:
             text = "the node that leads runs an earlier release, which does not know this"
             return not_applied(503, text, "upgrade-under-way")
         case UpgradeUnderWay():
-            advice = "run `codeq-cluster cluster upgrade` once every node has this release"
+            advice = "run codeq-cluster cluster upgrade once every node has this release"
             return not_applied(503, f"{failure}: {advice}", "upgrade-under-way")
         case Overloaded():
             return not_applied(503, "overloaded", "overloaded", retry_after_s=failure.retry_after_s)

@@ -136,8 +136,8 @@ def browse(
         while page := store.scan(start, end, min(asked.count + 1, LOOKED_AT_MAX)):
             for key, _ in page:
                 position = head + key[len(prefix) :]
-                with alone(unreadable, task=keyspace.place_task_id(key)):
-                    record = _record(store, keyspace.place_task_id(key))
+                with alone(unreadable, task=keyspace.last_id(key)):
+                    record = _record(store, keyspace.last_id(key))
                     task = records.decode_task(record)
                     if (not asked.error or task.error == asked.error) and asked.only.fits(task):
                         rows.append((position, task))
@@ -185,7 +185,7 @@ def browse_ids(store: StateStore, asked: BrowseIds, unreadable: Unreadable) -> S
     page = store.scan(start, end, LOOKED_AT_MAX)
     rows: list[tuple[bytes, Task]] = []
     for key, record in page:
-        task_id = keyspace.place_task_id(key)
+        task_id = keyspace.last_id(key)
         with alone(unreadable, task=task_id):
             task = records.decode_task(record)
             if task.tenant == asked.tenant:
@@ -212,10 +212,10 @@ def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> I
     position = b""
     for key, value in page:
         position = key[len(prefix) :]
-        with alone(unreadable, kind=asked.kind.value, item=keyspace.place_task_id(key)):
+        with alone(unreadable, kind=asked.kind.value, item=keyspace.last_id(key)):
             record = value
             if by_death:
-                delivery_id = keyspace.dead_delivery_id(key)
+                delivery_id = keyspace.last_id(key)
                 found = store.get(keyspace.item(ItemKind.DELIVERY, asked.tenant, delivery_id))
                 assert found is not None, "a dead delivery is listed and not there"
                 record = found
@@ -285,7 +285,7 @@ def _delays(store: StateStore, queue: str, asked: BrowseDelayed) -> Iterator[tup
     count = 2
     while page := store.scan(start, end, count):
         for key, _ in page:
-            yield key[len(prefix) :], keyspace.place_task_id(key)
+            yield key[len(prefix) :], keyspace.last_id(key)
         if len(page) < count:
             return
         start = page[-1][0] + b"\0"

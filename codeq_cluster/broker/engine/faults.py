@@ -73,7 +73,7 @@ def setting_aside(timer: bytes, error: BaseException, *, tenant: str) -> SetAsid
         tenant: The owner of a task; the keys of items name theirs.
     """
     if keyspace.is_task_index(timer):
-        kind, subject = TASK, keyspace.place_task_id(timer)
+        kind, subject = TASK, keyspace.last_id(timer)
     else:
         item_kind, tenant, subject = keyspace.item_parts(timer)
         kind = item_kind.value

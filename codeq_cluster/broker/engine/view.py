@@ -200,7 +200,7 @@ class ShardView:
         found: list[str] = []
         while start < end:
             keys, start = self._live(start, end, _STATS_PAGE)
-            found += [keyspace.claim_task_id(key) for key in keys]
+            found += [keyspace.last_id(key) for key in keys]
         return tuple(found)
 
     def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:

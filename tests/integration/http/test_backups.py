@@ -73,7 +73,7 @@ async def test_a_backup_holds_every_acknowledged_task(client: Client, tmp_path: 
     place = BackupDirectory(tmp_path / "backups")
     manifest = chosen(place)
     held = {
-        keyspace.place_task_id(key)
+        keyspace.last_id(key)
         for part in manifest.parts
         for rows in rows_of(place, manifest, part)
         for key, _ in rows

@@ -97,8 +97,8 @@ def test_a_key_tells_its_family(key: bytes, expected: Family) -> None:
 
 def test_keys_that_end_with_a_task_id_give_it_back() -> None:
     """Claims and results are found by key alone."""
-    assert "t-1" == keyspace.claim_task_id(keyspace.claim("request", "t-1"))
-    assert "t-1" == keyspace.result_task_id(keyspace.result("t-1"))
+    assert "t-1" == keyspace.last_id(keyspace.claim("request", "t-1"))
+    assert "t-1" == keyspace.last_id(keyspace.result("t-1"))
 
 
 def test_keys_of_items_come_apart() -> None:
@@ -226,7 +226,7 @@ def test_dead_deliveries_are_listed_the_newest_first_and_are_no_jobs() -> None:
 
         assert keyspace.family(dead) is Family.DEAD
         assert keyspace.family(expiry) is Family.EXPIRY
-        assert "t.1" == keyspace.dead_delivery_id(dead)
+        assert "t.1" == keyspace.last_id(dead)
         assert dead.startswith(keyspace.dead_prefix("acme"))
 
     assert sorted(listed, reverse=True) == listed
@@ -242,7 +242,7 @@ def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
 
     assert sorted(keys) == keys
     assert [False, True, True] == [key >= start for key in keys]
-    assert ["t"] * 3 == [keyspace.place_task_id(key) for key in keys]
+    assert ["t"] * 3 == [keyspace.last_id(key) for key in keys]
 
 
 def test_a_dead_letter_lies_in_the_queue_that_keeps_it() -> None:

@@ -10,7 +10,16 @@ import pytest
 from codeq_cluster.codec import records
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.items import Pause, Topic
-from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Counters, Result, State, Task
+from codeq_cluster.core.task import (
+    Artifact,
+    Attempt,
+    AttemptOutcome,
+    Counters,
+    More,
+    Result,
+    State,
+    Task,
+)
 from codeq_cluster.core.view import KeyRow
 
 ATTEMPT = Attempt(worker="ann", started_ms=1, ended_ms=2, outcome=AttemptOutcome.NACKED, delay_ms=7)
@@ -80,7 +89,7 @@ def test_damage_is_refused(decode: Decoder, value: bytes) -> None:
 
 def test_a_record_written_before_a_field_was_added_still_reads() -> None:
     """A new field goes to the end and has a default."""
-    newer = msgspec.structs.replace(TASK, upload_bytes=(7,))
+    newer = msgspec.structs.replace(TASK, more=More(parent_id="p"))
     fields = msgspec.msgpack.decode(records.encode(newer)[1:])
     shorter = b"\x01" + msgspec.msgpack.encode(fields[:-1])
 

@@ -27,6 +27,7 @@ from codeq_cluster.api.routes import (
     backups,
     cluster,
     dead_letters,
+    follow_ups,
     imports,
     listing,
     membership,
@@ -67,7 +68,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, queues),
-    *(artifacts, results),
+    *(artifacts, follow_ups, results),
     *(audit, backups, cluster, imports, membership),
     *(
         dead_letters,

@@ -1,0 +1,151 @@
+"""Backups of relays: what one shard's copy lacks is sent again from another one's."""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import groupby
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core import relaying
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.operations import Finish, Submit
+from codeq_cluster.core.relays import Relay, Relayed, RelayLink, RelaysTaken, TakeRelays
+from codeq_cluster.core.sharding import shard_of, shard_of_key
+from codeq_cluster.core.stored_item import ItemKind
+
+from .backup_worlds import World, all_rows, back_up
+from .rows import Rows
+
+seeds = st.integers(0, 2**32)
+
+
+class RelayingWorld(World):
+    """A world whose results have follow-ups with keys, and whose shards are copied in turn.
+
+    Attributes:
+        copies: The rows of each shard that is copied already.
+    """
+
+    def __init__(self, shards: int, seed: int) -> None:
+        super().__init__(shards, seed)
+        self.copies: dict[int, Rows] = {}
+
+    def live_through_a_backup(self, steps: int) -> None:
+        """Run random operations; copy one shard after the other meanwhile."""
+        self._relay(steps)
+        for shard in self.random.sample(range(self.shards), self.shards):
+            self.copies[shard] = super().rows()[shard]
+            self._relay(steps)
+
+    def rows(self) -> list[Rows]:
+        """Return the copies."""
+        return [self.copies[shard] for shard in range(self.shards)]
+
+    def _relay(self, steps: int) -> None:
+        for _ in range(steps):
+            name = f"{self.random.getrandbits(64):x}"
+            self.random.choice([self._create, self._claim, self._finish, self._send])(name)
+
+    def _finish(self, name: str) -> None:
+        for shard, task in self._held():
+            following = tuple(
+                Create(
+                    command="after",
+                    payload="{}",
+                    idempotency_key=f"{name}-{position}",
+                    fingerprint="f",
+                )
+                for position in range(3)
+            )
+            ended = Submit(
+                request=name,
+                id=task.id,
+                tenant=task.tenant,
+                worker=task.worker,
+                status="COMPLETED",
+                body="{}",
+            )
+            self._ask(shard, Finish(submit=ended, next=following, digest="", shards=self.shards))
+
+    def _send(self, name: str) -> None:
+        """Send a line; now and then, the answer is lost."""
+        del name
+        for origin, view in enumerate(self.views):
+            waiting = sorted(
+                (each for each in view.items.values() if isinstance(each, Relay) and each.sent_as),
+                key=lambda each: (each.to, each.number),
+            )
+            for to, line in groupby(waiting, key=lambda each: each.to):
+                batch = list(line)[: relaying.RELAYS_MAX]
+                link = view.item(ItemKind.RELAY_LINK, "", f"to.{to}")
+                assert isinstance(link, RelayLink)
+                sent = tuple(Relayed(each.number, each.create, each.more) for each in batch)
+                self._ask(to, TakeRelays(origin=origin, after=link.taken, relays=sent))
+                if self.random.random() < 0.7:
+                    names = tuple((each.tenant, each.id, each.number) for each in batch)
+                    self._ask(origin, RelaysTaken(to=to, number=batch[-1].number, relays=names))
+
+
+def test_every_relay_of_a_copy_has_acted_or_is_sent_again(tmp_path: Path) -> None:
+    """Whichever shard is copied first, and to whichever divisor of their number it is restored."""
+
+    @settings(max_examples=25, deadline=None)
+    @given(seeds, st.sampled_from([(2, 2), (4, 4), (4, 2), (3, 1)]))
+    def check(seed: int, numbers: tuple[int, int]) -> None:
+        before, after = numbers
+        with tempfile.TemporaryDirectory(dir=tmp_path) as home:
+            world = RelayingWorld(before, seed)
+            world.live_through_a_backup(40)
+            place = BackupDirectory(Path(home, "backups"))
+            source = RestoreSource(place=place, manifest=back_up(world, place, Path(home)))
+            into = Path(home, "data")
+            restore([source], Wanted(cluster_id="new", shards=after), into=into, node_id="a")
+            found = [all_rows(into / f"shard-{shard}") for shard in range(after)]
+            copied = [
+                item for rows in world.rows() for item in _items(rows) if isinstance(item, Relay)
+            ]
+            left = {
+                item.id: (shard, item)
+                for shard, rows in enumerate(found)
+                for item in _items(rows)
+                if isinstance(item, Relay)
+            }
+            for relay in copied:
+                key = relay.create.idempotency_key
+                to = shard_of_key(relay.tenant, key, after)
+                made = keyspace.idempotency(relay.tenant, key) in found[to]
+                assert made != (relay.id in left), relay
+
+            for shard, relay in left.values():
+                assert relay.sent_as == (relay.to, relay.number)
+                assert shard == shard_of(relay.task_id, after)
+                assert (
+                    relay.to
+                    == shard_of_key(relay.tenant, relay.create.idempotency_key, after)
+                    == shard_of(relay.create.id, after)
+                )
+                assert all(key in found[shard] for key in keyspace.item_index_keys(relay))
+            for shard, rows in enumerate(found):
+                links = [item for item in _items(rows) if isinstance(item, RelayLink)]
+                for link in links:
+                    given_out = {
+                        each.number
+                        for at, each in left.values()
+                        if at == shard and link.id == f"to.{each.to}"
+                    }
+                    assert given_out == set(range(1, link.number + 1))
+                lines = sum(key.startswith(keyspace.FORWARD_PREFIX) for key in rows)
+                assert sum(at == shard for at, _ in left.values()) == lines
+
+    check()
+
+
+def _items(rows: Rows) -> list[object]:
+    prefixes = tuple(map(keyspace.item_prefix, (ItemKind.RELAY, ItemKind.RELAY_LINK)))
+    return [records.decode_item(value) for key, value in rows.items() if key.startswith(prefixes)]

@@ -1,0 +1,279 @@
+"""Dispatcher: relays reach the other shard once, whatever fails in between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core import relaying
+from codeq_cluster.core.items import Aside
+from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.operations import Finish, Operation, Retry
+from codeq_cluster.core.outcomes import Changed, Claimed, Outcome, Submitted
+from codeq_cluster.core.relays import KEPT_MS, Relay, TakeRelays
+from codeq_cluster.core.sharding import shard_of_key, with_shard
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.errors import NoLeader, OutcomeUnknown
+from codeq_cluster.relays import dispatcher as dispatching
+from codeq_cluster.relays.dispatcher import RelayDispatcher
+from codeq_cluster.routing.router import Router
+from tests.fakes.memory_store import MemoryShard
+from tests.harness.waiting import until
+from tests.unit.broker.conftest import (
+    Shard,
+    TestClock,
+    claim,
+    create,
+    make_shard,
+    shards_of,
+    submit,
+)
+
+SHARDS = 3
+PARENT = with_shard("11111111-1111-1111-1111-111111111111", shards=SHARDS, wanted=0)
+_NAMES = tuple(map("key-{}".format, range(1000)))
+KEYS, OTHERS = (
+    [name for name in _NAMES if shard_of_key("acme", name, SHARDS) == shard] for shard in (1, 2)
+)
+
+
+class Crossing(Router):
+    """A router whose calls to the other shard meet what the test says.
+
+    Attributes:
+        sent: The batches, by their numbers.
+        fails: Called before each batch; may raise.
+        loses: Answers to lose: the batch is done, and nobody hears of it.
+    """
+
+    sent: list[tuple[int, ...]]
+    fails: Callable[[int, TakeRelays], None]
+    loses: int
+
+    async def operate(
+        self, shard: int, operations: Sequence[Operation], *, deadline: float
+    ) -> list[Outcome]:
+        """Send operations."""
+        for each in operations:
+            if isinstance(each, TakeRelays):
+                self.sent.append(tuple(relayed.number for relayed in each.relays))
+                self.fails(shard, each)
+        outcomes = await super().operate(shard, operations, deadline=deadline)
+        if self.loses:
+            self.loses -= 1
+            raise OutcomeUnknown("the answer is lost")
+        return outcomes
+
+
+@dataclass
+class Trio:
+    """Three shards that this node leads, and the relays from the first to the others."""
+
+    here: Shard
+    others: tuple[Shard, Shard]
+    router: Crossing
+    background: Background
+    dispatcher: RelayDispatcher
+    failed: list[Loop]
+
+    async def finish(self, *keys: str, parent: str = PARENT, **fields: object) -> None:
+        """End a task with follow-ups that have these keys."""
+        await self.here.engine.operate([create(parent)])
+        [claimed] = await self.here.engine.operate([claim(f"claim-{parent}")])
+        assert isinstance(claimed, Claimed)
+        following = tuple(
+            Create(command="after", payload="{}", idempotency_key=key, fingerprint=key, **fields)  # type: ignore[arg-type]
+            for key in keys
+        )
+        ended = submit(parent, token=claimed.tasks[0].lease_token)
+        [outcome] = await self.here.engine.operate(
+            [Finish(submit=ended, next=following, digest="d", shards=SHARDS)]
+        )
+        assert isinstance(outcome, Submitted)
+
+    def keyed(self, key: str) -> str | None:
+        """Return the id of the task that has a key, on the key's shard."""
+        other = self.others[shard_of_key("acme", key, SHARDS) - 1]
+        row = other.store.state.get(keyspace.idempotency("acme", key))
+        return None if row is None else records.decode_key_row(row).task_id
+
+    def relays(self) -> list[Relay]:
+        """Return the relays that are kept."""
+        start, end = keyspace.prefix_range(keyspace.item_prefix(ItemKind.RELAY))
+        found = [
+            records.decode_item(value)
+            for _, value in self.here.store.state.scan(start, end, 10_000)
+        ]
+        return [each for each in found if isinstance(each, Relay)]
+
+    async def settled(self) -> None:
+        """Wait until nothing is on its way."""
+
+        async def empty() -> bool:
+            return self.dispatcher.waiting == 0
+
+        await until(empty, what="relays taken")
+
+
+@pytest_asyncio.fixture
+async def trio(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Trio]:
+    """Yield three led shards."""
+    monkeypatch.setattr(dispatching, "PAUSE_S", 0.001)
+    monkeypatch.setattr(dispatching, "PAUSE_S_MAX", 0.001)
+    clock = TestClock()
+    here, *others = shards = [
+        make_shard(MemoryShard(), clock, number=number, shards=SHARDS) for number in range(SHARDS)
+    ]
+    for shard in shards:
+        shard.log.term = 4
+        shard.log.lead()
+    router = shards_of(*shards, kind=Crossing)
+    router.sent, router.fails, router.loses = [], lambda *_: None, 0
+    background = Background()
+    failed: list[Loop] = []
+    dispatcher = RelayDispatcher(
+        here.engine,
+        here.store.state,
+        router,
+        background=background,
+        failed=lambda: failed.append(Loop.RELAYS),
+    )
+    here.engine.on_rows(dispatcher.rows, keyspace.Family.FORWARD)
+    here.engine.on_leader(dispatcher.look)
+    yield Trio(here, (others[0], others[1]), router, background, dispatcher, failed)
+    dispatcher.stop()
+    await background.stop()
+    for shard in shards:
+        shard.engine.stop()
+
+
+async def test_follow_ups_reach_the_other_shard_in_batches(trio: Trio) -> None:
+    """A hundred of one result need two entries there; all are kept here for a while."""
+    keys = KEYS[:100]
+    await trio.finish(*keys)
+    await trio.settled()
+
+    assert None not in map(trio.keyed, keys)
+    assert list(range(1, 101)) == [number for batch in trio.router.sent for number in batch]
+    assert max(map(len, trio.router.sent)) == relaying.RELAYS_MAX
+    assert {KEPT_MS} == {each.expires_ms - each.taken_ms for each in trio.relays()}
+
+
+async def test_a_lost_answer_makes_nothing_twice(trio: Trio) -> None:
+    """The batch is sent again, even after its task has ended and is gone."""
+    trio.router.loses = 3
+    await trio.finish(*KEYS[:2])
+    await trio.settled()
+
+    made = list(map(trio.keyed, KEYS[:2]))
+    assert None not in made
+    assert 2 == trio.others[0].engine.ready("acme", "after")
+    assert len(trio.router.sent) > 3
+
+
+async def test_a_shard_without_a_leader_gets_them_when_it_has_one(trio: Trio) -> None:
+    """Nothing is given up, however often it fails."""
+    left = [20]
+
+    def fails(_: int, __: TakeRelays) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise NoLeader("none yet")
+
+    trio.router.fails = fails
+    await trio.finish(KEYS[0])
+    await trio.settled()
+
+    assert trio.keyed(KEYS[0])
+    assert [] == trio.failed
+
+
+async def test_the_next_leader_sends_what_was_left(trio: Trio) -> None:
+    """Relays are rows: a leader that is gone leaves them to the one after it."""
+    trio.dispatcher.stop()
+    await trio.finish(*KEYS[:3])
+    assert 3 == trio.dispatcher.waiting
+    assert trio.keyed(KEYS[0]) is None
+    successor = RelayDispatcher(
+        trio.here.engine,
+        trio.here.store.state,
+        trio.router,
+        background=trio.background,
+        failed=lambda: None,
+    )
+    successor.look()
+    await trio.settled()
+
+    assert None not in map(trio.keyed, KEYS[:3])
+
+
+async def test_a_relay_that_the_broker_fails_at_is_set_aside(trio: Trio) -> None:
+    """Those behind it go on; retried, it is sent with a new number."""
+    poisoned = [KEYS[1]]
+
+    def fails(_: int, operation: TakeRelays) -> None:
+        if any(each.create.idempotency_key in poisoned for each in operation.relays):
+            raise AssertionError("a bug of ours")
+
+    trio.router.fails = fails
+    await trio.finish(*KEYS[:3])
+
+    async def passed() -> bool:
+        return trio.keyed(KEYS[2]) is not None
+
+    await until(passed, what="the relay behind it")
+    [aside] = await _asides(trio)
+    lacking = trio.keyed(KEYS[1])
+    poisoned.clear()
+    [outcome] = await trio.here.engine.operate(
+        [Retry(request="r", tenant="acme", ids=(aside.id,), by="op")]
+    )
+    await trio.settled()
+
+    assert ["acme", "AssertionError: a bug of ours"] == [aside.tenant, aside.reason]
+    assert [Loop.RELAYS] == trio.failed
+    assert lacking is None
+    assert Changed(1) == outcome
+    assert trio.keyed(KEYS[1])
+    assert 4 == max(each.number for each in trio.relays())
+    assert [] == await _asides(trio)
+
+
+async def _asides(trio: Trio) -> list[Aside]:
+    async def found() -> tuple[list[Aside]]:
+        start, end = keyspace.prefix_range(keyspace.item_prefix(ItemKind.ASIDE))
+        rows = trio.here.store.state.scan(start, end, 10)
+        items = [records.decode_item(value) for _, value in rows]
+        return ([each for each in items if isinstance(each, Aside)],)
+
+    (asides,) = await until(found, what="what is set aside")
+    return asides
+
+
+async def test_a_shard_that_is_out_delays_no_other(trio: Trio) -> None:
+    """Each shard has a line of its own."""
+    out = [True]
+
+    def fails(shard: int, _: TakeRelays) -> None:
+        if out[0] and shard == 1:
+            raise NoLeader("the shard is out")
+
+    trio.router.fails = fails
+    await trio.finish(KEYS[0], OTHERS[0])
+
+    async def passed() -> bool:
+        return trio.keyed(OTHERS[0]) is not None
+
+    await until(passed, what="the other shard's relay")
+    lacking = trio.keyed(KEYS[0])
+    out[0] = False
+    await trio.settled()
+
+    assert lacking is None
+    assert trio.keyed(KEYS[0])
