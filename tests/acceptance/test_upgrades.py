@@ -12,12 +12,19 @@ import pytest
 from codeq_cluster.codec import levels
 from tests.golden.release import stored_releases, unpack_release
 from tests.harness.accounting import RecordedOutcome, audit
-from tests.harness.client import RecordingClient
+from tests.harness.client import ClientAnswer, RecordingClient
 from tests.harness.cluster import LocalCluster
 from tests.harness.commands import command
 from tests.harness.load import Load, workers
 from tests.harness.next_release import ENTRY_VERSION, LEVEL, next_release
-from tests.harness.node_process import ADMIN_TOKEN, OPERATOR_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.node_process import (
+    ADMIN_TOKEN,
+    FIRST_SCOPES,
+    OPERATOR_TOKEN,
+    PRODUCER_TOKEN,
+    WORKER_TOKENS,
+    providers,
+)
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -151,7 +158,13 @@ async def test_a_cluster_of_a_stored_release_becomes_one_of_this(
 ) -> None:
     """Node by node under load, forth and back and forth; then its formats are the newest."""
     release = unpack_release(version, tmp_path / "release")
-    cluster = LocalCluster(tmp_path, shards=2, settings={"limits": {"drainMs": 0}})
+    # An earlier release refuses a configuration with a scope that it does not know.
+    settings = {
+        "limits": {"drainMs": 0},
+        "auth": providers(FIRST_SCOPES),
+        "allowProducerAsWorker": True,
+    }
+    cluster = LocalCluster(tmp_path, shards=2, settings=settings)
     for node in cluster.nodes.values():
         node.release = release
     async with cluster, under_load(cluster) as load:
@@ -160,18 +173,37 @@ async def test_a_cluster_of_a_stored_release_becomes_one_of_this(
             for name in cluster.nodes:
                 await move(cluster, name, chosen)
         await all_know(cluster, *[levels.LEVEL] * 3)
+        early = await followed(cluster)
         url = ("--url", cluster.urls["n1"])
         done = await command("cluster", "upgrade", *url, token=OPERATOR_TOKEN)
         assert 0 == done.code, done.err
         level = (await status(cluster))["level"]
+        late = await followed(cluster)
         assert await load.drain(within_s=SETTLES_S)
         verdict = audit(load.calls, await load.final_tasks())
         await cluster.wait_converged()
 
     assert all(each <= levels.LEVEL for each in began)
     assert levels.LEVEL == level
+    if max(began) < levels.FOLLOW_UPS_FROM:
+        assert (503, "upgrade-under-way") == (early.status, early.detail)
+    assert 200 == late.status, late.body
+    assert 1 == len(late.body["next"])
     assert not failures(load)
     assert replace(verdict, failed=()).clean, str(verdict)
+
+
+async def followed(cluster: LocalCluster) -> ClientAnswer:
+    """Finish a task with a follow-up; return the answer of its result."""
+    worker = PRODUCER_TOKEN  # As a worker it has every scope that its node knows.
+    follow_up = {"command": "followed", "payload": {}}
+    body = {"status": "COMPLETED", "result": {}, "next": [follow_up]}
+    async with RecordingClient(cluster.urls) as client:
+        new = {"command": "finished", "payload": {}}
+        await client.call("POST", "n1", "/tasks", PRODUCER_TOKEN, new)
+        wanted = {"commands": ["finished"]}
+        task = (await client.call("POST", "n2", "/tasks/claim", worker, wanted)).body
+        return await client.call("POST", "n3", f"/tasks/{task['id']}/result", worker, body)
 
 
 def failures(load: Load) -> list[Any]:

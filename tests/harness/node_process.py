@@ -37,36 +37,41 @@ STOP_WITHIN_S = 30.0
 FREEZE_WITHIN_S = 1.0
 STATUS_TIMEOUT_S = 2.0
 
-_SCOPES = (
-    "codeq:claim",
-    "codeq:heartbeat",
-    "codeq:abandon",
-    "codeq:nack",
-    "codeq:result",
-    "codeq:subscribe",
+# Those that every release knows, and then those of this one.
+FIRST_SCOPES = tuple(
+    f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")
 )
+_SCOPES = (*FIRST_SCOPES, "codeq:enqueue")
 
-_PROVIDERS: Mapping[str, object] = {
-    "producer": [
-        {
-            "kind": "static",
-            "tokens": [
-                {"token": PRODUCER_TOKEN, "subject": "producer"},
-                {"token": ADMIN_TOKEN, "subject": "admin", "scopes": ["codeq:admin"]},
-                {"token": OPERATOR_TOKEN, "subject": "operator", "scopes": ["codeq:operator"]},
-            ],
-        }
-    ],
-    "worker": [
-        {
-            "kind": "static",
-            "tokens": [
-                {"token": token, "subject": name, "scopes": list(_SCOPES), "eventTypes": ["*"]}
-                for name, token in WORKER_TOKENS.items()
-            ],
-        }
-    ],
-}
+
+def providers(worker_scopes: Sequence[str] = _SCOPES) -> dict[str, object]:
+    """Return the static tokens of a configuration."""
+    return {
+        "producer": [
+            {
+                "kind": "static",
+                "tokens": [
+                    {"token": PRODUCER_TOKEN, "subject": "producer"},
+                    {"token": ADMIN_TOKEN, "subject": "admin", "scopes": ["codeq:admin"]},
+                    {"token": OPERATOR_TOKEN, "subject": "operator", "scopes": ["codeq:operator"]},
+                ],
+            }
+        ],
+        "worker": [
+            {
+                "kind": "static",
+                "tokens": [
+                    {
+                        "token": token,
+                        "subject": name,
+                        "scopes": list(worker_scopes),
+                        "eventTypes": ["*"],
+                    }
+                    for name, token in WORKER_TOKENS.items()
+                ],
+            }
+        ],
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,7 +392,7 @@ class Harness(ABC, Generic[N]):
                 "peerHTTPAddrs": ",".join(f"{name}={url}" for name, url in urls.items()),
             },
             "persistenceConfig": {"path": str(node.data_path), "numShards": self.shards},
-            "auth": {"tenantFallback": "default", **_PROVIDERS},
+            "auth": {"tenantFallback": "default", **providers()},
         }
 
     def _peers(self, _node: N) -> Sequence[str]:
