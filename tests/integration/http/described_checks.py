@@ -29,6 +29,8 @@ BEYOND_A_SCHEMA = {
     "duplicate-artifact-name",  # among those with content
     "invalid-artifact-content",  # base64, in one of its variants
     "invalid-artifact-name",  # neither only dots nor with control characters
+    "duplicate-idempotency-key",  # among those of a result
+    "invalid-payload",  # only for one id, and for nothing else
     "invalid-cursor",  # a text from a page, with the parameters of that page
     "no-such-node",  # of this cluster
 }
