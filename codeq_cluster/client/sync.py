@@ -6,7 +6,6 @@ import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from codeq_cluster.client.client import Client
@@ -36,12 +35,7 @@ class _Sync(Generic[C]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
