@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Self
 
 from opentelemetry import trace
@@ -48,6 +47,8 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class Spans:
     """The spans of one node, and their way to the collector.
 
+    No call blocks, and none raises for a stranger's input.
+
     Args:
         settings: With an endpoint.
         node_id: Added to every span.
@@ -78,7 +79,13 @@ class Spans:
         self._tracer = self._provider.get_tracer("codeq_cluster", __version__)
 
     def serving(self, method: str, route: str, headers: Mapping[str, str]) -> _Current:
-        """Open a request's span for the block, as a child of the caller's span if it names one."""
+        """Open a request's span for the block, as a child of the caller's span if it names one.
+
+        Args:
+            method: Of the request.
+            route: Its pattern, never its path.
+            headers: Of the request; names in any case.
+        """
         span = self._tracer.start_span(
             f"{method} {route}",
             _context(headers.get("traceparent", ""), headers.get("tracestate", "")),
@@ -134,7 +141,15 @@ class Spans:
     def commit(
         self, *, shard: int, term: int, ordinal: int, operations: int
     ) -> AbstractContextManager[object]:
-        """Open a span for the block's wait until the request's decisions are applied."""
+        """Open a span for the block's wait until the current request's decisions are applied.
+
+        Args:
+            shard: Its number.
+            term: Of the entry; with the ordinal it identifies the entry and the requests that share
+                it.
+            ordinal: Of the entry within the leadership.
+            operations: Of this request in it.
+        """
         if not _sampled():
             return _NOTHING
         span = self._tracer.start_span(
@@ -150,8 +165,16 @@ class Spans:
 
     def webhook(
         self, kind: str, *, trace_parent: str, trace_state: str, host: str, attempt: int
-    ) -> _Sending:
-        """Open a span for the webhook sent within the block, in its task's trace."""
+    ) -> DeliverySpan:
+        """Open a span for the webhook sent within the block, in its task's trace.
+
+        Args:
+            kind: Of the delivery, as the metrics name it.
+            trace_parent: Stored with the task, empty for none: the span then begins a trace.
+            trace_state: Stored beside it.
+            host: Of the receiver; a path or a query may hold a secret.
+            attempt: From 1.
+        """
         span = self._tracer.start_span(
             "webhook",
             _context(trace_parent, trace_state),
@@ -163,7 +186,7 @@ class Spans:
                 "codeq.attempt": attempt,
             },
         )
-        return _Sending(span)
+        return DeliverySpan(span)
 
     async def stop(self) -> None:
         """Send the remaining spans within two seconds, then make no more."""
@@ -197,12 +220,7 @@ class _Attached:
         self._token = attach(self._context)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         detach(self._token)
 
 
@@ -233,21 +251,16 @@ class _Current(_Attached):
         if status >= _ERROR_FROM:
             self._span.set_status(StatusCode.ERROR)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        super().__exit__(kind)
         if kind is not None:
             self._span.set_attribute("error.type", kind.__name__)
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
 
 
-class _Sending(_Current):
-    """Records the outcome of a webhook."""
+class DeliverySpan(_Current):
+    """An attempt to deliver a webhook."""
 
     __slots__ = ()
 
