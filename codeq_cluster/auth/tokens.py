@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import jwt
 
@@ -15,25 +15,22 @@ from codeq_cluster.auth.jwks import FETCH_TIMEOUT_S, Jwks
 from codeq_cluster.core.bounds import SUBJECT_BYTES_MAX
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.settings import AuthProviderSettings, StaticToken
+from codeq_cluster.settings.auth import HS_SECRET_BYTES_MIN, JWKS_ALGORITHMS
 
-# Asymmetric only: a public key must never serve as an HMAC secret.
-_JWKS_ALGORITHMS = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip
 _HS_ALGORITHMS = ("HS256",)
 _EXPIRY_S_MAX = 2**53  # Beyond that a float skips seconds.
 _REASON_CHARS_MAX = 100  # The library's message may quote a stranger's text.
 _SHOWN_CHARS_MAX = 20  # Of a stranger's text in a token, in a line of the log.
-_HS_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2: a key of the hash's size or larger.
 
 
 class TokenRejected(Exception):
     """The provider does not accept the token; the text is for the log, never for the caller."""
 
 
-class TokenVerifier(Protocol):
+class TokenVerifier(ABC):
     """Verifies tokens."""
 
+    @abstractmethod
     async def verify(self, token: str) -> Claims:
         """Return the claims of a valid token.
 
@@ -42,14 +39,14 @@ class TokenVerifier(Protocol):
             KeysUnavailable: The token cannot be verified now.
         """
 
-    async def start(self) -> None:
-        """Start background work."""
+    async def start(self) -> None:  # noqa: B027 - most have none
+        """Start background work, if there is any."""
 
-    async def stop(self) -> None:
+    async def stop(self) -> None:  # noqa: B027
         """End background work."""
 
 
-class StaticProvider:
+class StaticProvider(TokenVerifier):
     """Accepts tokens known in advance; only their digests are kept."""
 
     def __init__(self, tokens: Sequence[StaticToken]) -> None:
@@ -66,14 +63,8 @@ class StaticProvider:
             raise TokenRejected("no such static token")
         return found
 
-    async def start(self) -> None:
-        """Do nothing."""
 
-    async def stop(self) -> None:
-        """Do nothing."""
-
-
-class HmacProvider:
+class HmacProvider(TokenVerifier):
     """Accepts JWTs signed with a shared secret."""
 
     def __init__(self, settings: AuthProviderSettings, *, skew_s: float) -> None:
@@ -82,9 +73,9 @@ class HmacProvider:
             raise ConfigInvalid(
                 f"auth algorithms: {', '.join(self._algorithms)}; hs256 allows HS256, HS384, HS512"
             )
-        if len(settings.secret.encode()) < _HS_SECRET_BYTES_MIN:
+        if len(settings.secret.encode()) < HS_SECRET_BYTES_MIN:
             raise ConfigInvalid(
-                f"auth secret: too short; hs256 needs at least {_HS_SECRET_BYTES_MIN} bytes"
+                f"auth secret: too short; hs256 needs at least {HS_SECRET_BYTES_MIN} bytes"
             )
         self._settings = settings
         self._skew_s = skew_s
@@ -100,14 +91,8 @@ class HmacProvider:
             keep_s=self._settings.cache_seconds,
         )
 
-    async def start(self) -> None:
-        """Do nothing."""
 
-    async def stop(self) -> None:
-        """Do nothing."""
-
-
-class JwksProvider:
+class JwksProvider(TokenVerifier):
     """Accepts JWTs signed with a key that an issuer publishes."""
 
     def __init__(
@@ -118,11 +103,11 @@ class JwksProvider:
         allow_http: bool,
         monotonic: Callable[[], float],
     ) -> None:
-        self._algorithms = settings.algorithms or _JWKS_ALGORITHMS
-        if not all(name in _JWKS_ALGORITHMS for name in self._algorithms):
+        self._algorithms = settings.algorithms or JWKS_ALGORITHMS
+        if not all(name in JWKS_ALGORITHMS for name in self._algorithms):
             raise ConfigInvalid(
                 f"auth algorithms: {', '.join(self._algorithms)}; "
-                f"jwks allows {', '.join(_JWKS_ALGORITHMS)}"
+                f"jwks allows {', '.join(JWKS_ALGORITHMS)}"
             )
         if not settings.jwks_url.startswith(("http://", "https://")):
             raise ConfigInvalid(f"auth jwks_url: {settings.jwks_url!r}; must be an http(s) URL")

@@ -8,18 +8,11 @@ from codeq_cluster.config.block import Block
 from codeq_cluster.config.sources import Given, refuse
 from codeq_cluster.config.static_tokens import static_tokens
 from codeq_cluster.settings import AuthProviderSettings
+from codeq_cluster.settings.auth import HS_SECRET_BYTES_MIN, JWKS_ALGORITHMS
 from codeq_cluster.settings.kinds import URL, ValueKind, whole
 
 _PROVIDERS_MAX = 8
 _CACHE_SECONDS = whole(1, 86400)
-_HS_SECRET_BYTES_MIN = 32  # RFC 7518, 3.2: at least the size of the hash.
-
-# No symmetric algorithm: a JWKS key is public, and with a public key as HMAC secret, every caller
-# can forge tokens.
-_ALGORITHMS = (
-    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
-    *("ES256", "ES384", "ES512", "EdDSA"),
-)
 
 # The longest of each duration, in seconds. A configuration gives them as Go does, in nanoseconds.
 _DURATIONS = {"clockSkew": 3600, "httpTimeout": 60}
@@ -102,8 +95,8 @@ def provider(name: str, given: Given) -> AuthProviderSettings:
 
 def _hs256(block: Block) -> AuthProviderSettings:
     secret = block.secret("secret")
-    if len(secret.encode()) < _HS_SECRET_BYTES_MIN:
-        raise block.refuse("secret", f"at least {_HS_SECRET_BYTES_MIN} bytes", secret=True)
+    if len(secret.encode()) < HS_SECRET_BYTES_MIN:
+        raise block.refuse("secret", f"at least {HS_SECRET_BYTES_MIN} bytes", secret=True)
     return AuthProviderSettings(
         kind="hs256",
         secret=secret,
@@ -118,8 +111,8 @@ def _jwks(block: Block) -> AuthProviderSettings:
     except ValueError as error:
         raise block.refuse("jwksUrl", URL.allowed) from error
     algorithms = block.texts("algorithms")
-    if not set(algorithms) <= set(_ALGORITHMS):
-        raise block.refuse("algorithms", f"a list of {', '.join(_ALGORITHMS)}")
+    if not set(algorithms) <= set(JWKS_ALGORITHMS):
+        raise block.refuse("algorithms", f"a list of {', '.join(JWKS_ALGORITHMS)}")
     return AuthProviderSettings(
         kind="jwks",
         jwks_url=url,

@@ -9,6 +9,14 @@ from urllib.parse import urlsplit
 from codeq_cluster.settings.key import SettingKey, key, made_from
 from codeq_cluster.settings.kinds import ANYTHING, FLAG, TEXT, URL, choice, whole
 
+HS_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2: a key of the hash's size or larger.
+# Asymmetric only: a published key is public, and with it as an HMAC secret every caller can forge
+# tokens.
+JWKS_ALGORITHMS = (
+    *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
+    *("ES256", "ES384", "ES512", "EdDSA"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticToken:

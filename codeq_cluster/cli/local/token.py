@@ -18,8 +18,8 @@ from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.settings import environment
+from codeq_cluster.settings.auth import HS_SECRET_BYTES_MIN
 
-_SECRET_BYTES_MIN = 32  # RFC 7518 §3.2; the nodes enforce it too.
 _TTL_SECONDS_MAX = 366 * 86400
 _VARIABLE = "CODEQ_TOKEN_SECRET"
 
@@ -125,8 +125,8 @@ def _secret(file: str | None) -> str:
         raise UsageRefused(f"--secret-file {file}: {error}; must be a file of text") from error
     if not secret:
         raise UsageRefused(f"no secret: name its file with --secret-file, or set {_VARIABLE}")
-    if len(secret.encode()) < _SECRET_BYTES_MIN:
+    if len(secret.encode()) < HS_SECRET_BYTES_MIN:
         raise UsageRefused(
-            f"the secret is too short: a node takes {_SECRET_BYTES_MIN} bytes or more"
+            f"the secret is too short: a node takes {HS_SECRET_BYTES_MIN} bytes or more"
         )
     return secret
