@@ -29,7 +29,7 @@ class Severity(StrEnum):
     WARN = "warn"
 
 
-class Problem(Struct, rename="camel", kw_only=True):
+class Problem(Struct, rename="camel"):
     """A current fault.
 
     Attributes:
@@ -46,21 +46,14 @@ class Problem(Struct, rename="camel", kw_only=True):
 
 def of_node(serving: ServingNode) -> Iterator[Problem]:
     """Yield the faults that the serving node sees."""
-    for text in serving.missing:
-        yield Problem(
-            id=f"not-ready/{serving.node}/{text.partition(':')[0]}",
-            severity=Severity.BAD,
-            text=f"Node {serving.node} is not ready: {text}",
-            link="cluster",
-        )
+    for reason in serving.missing:
+        name = f"not-ready/{serving.node}/{reason.partition(':')[0]}"
+        text = f"Node {serving.node} is not ready: {reason}"
+        yield Problem(name, Severity.BAD, text, "cluster")
     for node in serving.nodes:
         if not node.connected:
-            yield Problem(
-                id=f"away/{node.id}",
-                severity=Severity.BAD,
-                text=f"Node {node.id} is not connected with {serving.node}",
-                link="cluster",
-            )
+            text = f"Node {node.id} is not connected with {serving.node}"
+            yield Problem(f"away/{node.id}", Severity.BAD, text, "cluster")
 
 
 def of_cluster(reports: Mapping[str, NodeReport]) -> Iterator[Problem]:
@@ -68,20 +61,12 @@ def of_cluster(reports: Mapping[str, NodeReport]) -> Iterator[Problem]:
     for report in reports.values():
         if report.disk_free_bytes < _DISK_LOW * report.disk_bytes:
             free = report.disk_free_bytes / report.disk_bytes
-            yield Problem(
-                id=f"disk/{report.id}",
-                severity=Severity.WARN,
-                text=f"The disk of {report.id} is {1 - free:.0%} full",
-                link="cluster",
-            )
+            text = f"The disk of {report.id} is {1 - free:.0%} full"
+            yield Problem(f"disk/{report.id}", Severity.WARN, text, "cluster")
     versions = sorted({report.version for report in reports.values()})
     if len(versions) > 1:
-        yield Problem(
-            id="releases",
-            severity=Severity.WARN,
-            text=f"Nodes run releases {' and '.join(versions)}: an upgrade is under way",
-            link="cluster",
-        )
+        text = f"Nodes run releases {' and '.join(versions)}: an upgrade is under way"
+        yield Problem("releases", Severity.WARN, text, "cluster")
 
 
 def of_queues(
@@ -134,35 +119,24 @@ def of_queues(
 def of_webhooks(dead: int) -> Iterator[Problem]:
     """Yield a problem if result callbacks were given up."""
     if dead:
-        yield Problem(
-            id="webhooks",
-            severity=Severity.WARN,
-            text=f"Dead webhook deliveries: {dead}",
-            link="webhooks",
-        )
+        text = f"Dead webhook deliveries: {dead}"
+        yield Problem("webhooks", Severity.WARN, text, "webhooks")
 
 
 def of_asides(count: int) -> Iterator[Problem]:
     """Yield a problem if something of the tenant is set aside."""
     if count:
-        yield Problem(
-            id="aside",
-            severity=Severity.WARN,
-            text=f"Set aside after a failure of the broker: {count}; codeq-cluster aside ls",
-        )
+        text = f"Set aside after a failure of the broker: {count}; codeq-cluster aside ls"
+        yield Problem("aside", Severity.WARN, text)
 
 
 def of_shards(shards: Sequence[ShardStatus]) -> Iterator[Problem]:
     """Yield a problem for each shard with something set aside, of any tenant."""
     for shard in shards:
         if shard.aside:
-            yield Problem(
-                id=f"aside/{shard.shard_idx}",
-                severity=Severity.WARN,
-                text=f"Shard {shard.shard_idx} has set aside {_counted(shard.aside, 'item')} after "
-                "a failure of the broker",
-                link="cluster",
-            )
+            items = _counted(shard.aside, "item")
+            text = f"Shard {shard.shard_idx} has set aside {items} after a failure of the broker"
+            yield Problem(f"aside/{shard.shard_idx}", Severity.WARN, text, "cluster")
 
 
 def _each(
@@ -170,12 +144,11 @@ def _each(
 ) -> Iterator[Problem]:
     """Yield a problem for each (queue, text); those beyond the bound share one line."""
     for queue, text in found[:SHOWN_MAX]:
-        yield Problem(id=f"{kind}/{queue}", severity=severity, text=text, link=f"{page}/{queue}")
+        yield Problem(f"{kind}/{queue}", severity, text, f"{page}/{queue}")
     more = len(found) - SHOWN_MAX
     if more > 0:
-        others = "queue" if more == 1 else "queues"
-        text = f"The same of {more} more {others}"
-        yield Problem(id=kind, severity=severity, text=text, link="queues")
+        text = f"The same of {more} more {'queue' if more == 1 else 'queues'}"
+        yield Problem(kind, severity, text, "queues")
 
 
 def _polled(polls: Mapping[str, Sequence[Poll]], *, now_ms: int) -> tuple[set[str], bool]:
