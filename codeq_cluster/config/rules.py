@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter, ge, gt, le, lt
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.settings import (
+    KEYS,
     ArtifactProvider,
     ArtifactSettings,
     BackupSettings,
-    LinkSettings,
     NodeSettings,
     RateSettings,
     S3Settings,
     WebhookSettings,
 )
 from codeq_cluster.settings.tenants import SCOPES
+
+_VALUES = {key.name: attrgetter(key.path) for key in KEYS if key.path}
+_ALLOWED: dict[Callable[[Any, Any], bool], str] = {
+    lt: "less than {}, {}",
+    le: "at most {}, {}",
+    ge: "{}, {}, or more",
+    gt: "more than {}, {}",
+}
+# How a key's value must compare with another one's.
+_PAIRS = (
+    # Each size fits the next: entry, append message, frame.
+    ("raft.entryBytesMax", lt, "raft.appendBytesMax"),
+    ("raft.appendBytesMax", lt, "link.frameBytesMax"),
+    ("link.redialMsMax", ge, "link.redialMs"),
+    ("link.silenceMsMax", gt, "link.pingMs"),
+    ("link.queueBytesMax", ge, "link.frameBytesMax"),
+    ("backoffMaxSeconds", ge, "backoffBaseSeconds"),
+    ("defaultLeaseSeconds", le, "limits.leaseSecondsMax"),
+    ("maxAttemptsDefault", le, "limits.maxAttemptsMax"),
+    ("resultWebhookMaxBackoffSeconds", ge, "resultWebhookBaseBackoffSeconds"),
+    ("webhooks.perHostConcurrency", le, "webhooks.concurrency"),
+)
 
 
 class Rule(NamedTuple):
@@ -38,9 +61,8 @@ def rules(settings: NodeSettings) -> Iterator[Rule]:
     """Yield every rule that a node's settings must satisfy."""
     yield Rule("port", settings.port != settings.link_port, "another port than raft.bindAddr has")
     yield from _raft(settings)
+    yield from _pairs(settings)
     yield from _entries(settings)
-    yield from _link(settings.link)
-    yield from _tasks(settings)
     yield from _webhooks(settings.webhooks)
     yield from _keys_of_issuers(settings)
     yield from _artifacts(settings.artifacts)
@@ -57,19 +79,16 @@ def _raft(settings: NodeSettings) -> Iterator[Rule]:
     yield Rule("raft.fallbackMS", raft.fallback_ms >= heartbeats, allowed)
 
 
+def _pairs(settings: NodeSettings) -> Iterator[Rule]:
+    for key, compare, other in _PAIRS:
+        bound = _VALUES[other](settings)
+        holds = compare(_VALUES[key](settings), bound)
+        yield Rule(key, holds, _ALLOWED[compare].format(other, bound))
+
+
 def _entries(settings: NodeSettings) -> Iterator[Rule]:
-    """Check that each size fits the next: body, entry, append message, frame."""
+    """Check that a body fits an entry, with all that the broker adds to it."""
     raft, limits = settings.raft, settings.limits
-    yield Rule(
-        "raft.entryBytesMax",
-        raft.entry_bytes_max < raft.append_bytes_max,
-        f"less than raft.appendBytesMax, {raft.append_bytes_max}",
-    )
-    yield Rule(
-        "raft.appendBytesMax",
-        raft.append_bytes_max < settings.link.frame_bytes_max,
-        f"less than link.frameBytesMax, {settings.link.frame_bytes_max}",
-    )
     body_most = raft.entry_bytes_max - EFFECTS_BYTES_MAX
     yield Rule(
         "limits.maxBodyBytes",
@@ -86,54 +105,7 @@ def _entries(settings: NodeSettings) -> Iterator[Rule]:
     )
 
 
-def _link(link: LinkSettings) -> Iterator[Rule]:
-    yield Rule(
-        "link.redialMsMax",
-        link.redial_ms <= link.redial_ms_max,
-        f"link.redialMs, {link.redial_ms}, or more",
-    )
-    yield Rule(
-        "link.silenceMsMax",
-        link.ping_ms < link.silence_ms_max,
-        f"more than link.pingMs, {link.ping_ms}",
-    )
-    yield Rule(
-        "link.queueBytesMax",
-        link.frame_bytes_max <= link.queue_bytes_max,
-        f"link.frameBytesMax, {link.frame_bytes_max}, or more",
-    )
-
-
-def _tasks(settings: NodeSettings) -> Iterator[Rule]:
-    lifecycle, limits = settings.lifecycle, settings.limits
-    yield Rule(
-        "backoffMaxSeconds",
-        lifecycle.backoff_base_seconds <= lifecycle.backoff_max_seconds,
-        f"backoffBaseSeconds, {lifecycle.backoff_base_seconds}, or more",
-    )
-    yield Rule(
-        "defaultLeaseSeconds",
-        lifecycle.default_lease_seconds <= limits.lease_seconds_max,
-        f"at most limits.leaseSecondsMax, {limits.lease_seconds_max}",
-    )
-    yield Rule(
-        "maxAttemptsDefault",
-        lifecycle.max_attempts_default <= limits.max_attempts_max,
-        f"at most limits.maxAttemptsMax, {limits.max_attempts_max}",
-    )
-
-
 def _webhooks(webhooks: WebhookSettings) -> Iterator[Rule]:
-    yield Rule(
-        "resultWebhookMaxBackoffSeconds",
-        webhooks.base_backoff_seconds <= webhooks.max_backoff_seconds,
-        f"resultWebhookBaseBackoffSeconds, {webhooks.base_backoff_seconds}, or more",
-    )
-    yield Rule(
-        "webhooks.perHostConcurrency",
-        webhooks.per_host_concurrency <= webhooks.concurrency,
-        f"at most webhooks.concurrency, {webhooks.concurrency}",
-    )
     yield Rule(
         "webhookHmacPreviousSecret",
         bool(webhooks.hmac_secret) or not webhooks.hmac_previous_secret,

@@ -104,6 +104,18 @@ def _parse_text(raw: object) -> object:
     return raw.strip()
 
 
+def _text(allowed: str, fits: Callable[[str], object]) -> ValueKind:
+    """Texts that fit."""
+
+    def parse(raw: object) -> object:
+        text = str(_parse_text(raw))
+        if not fits(text):
+            raise ValueError
+        return text
+
+    return ValueKind(allowed, parse)
+
+
 def _parse_path(raw: object) -> object:
     return Path(str(_parse_text(raw))).expanduser()
 
@@ -116,13 +128,6 @@ def _parse_id(raw: object) -> object:
     return str(raw)
 
 
-def _parse_host(raw: object) -> object:
-    text = str(_parse_text(raw))
-    if re.search(r"[\s/=,]", text):
-        raise ValueError
-    return text
-
-
 def _parse_url(raw: object) -> object:
     text = str(_parse_text(raw))
     parts = urlsplit(text)
@@ -132,33 +137,8 @@ def _parse_url(raw: object) -> object:
     return text.rstrip("/")
 
 
-def _parse_address(raw: object) -> object:
-    text = str(_parse_text(raw))
-    if not membership.ADDRESS.fullmatch(text):
-        raise ValueError
-    return text
-
-
-def _parse_listening(raw: object) -> object:
-    text = str(_parse_text(raw))
-    _parse_address(f"localhost{text}" if text.startswith(":") else text)
-    return text
-
-
-def _parse_secret(raw: object) -> object:
-    text = str(_parse_text(raw))
-    # 16 random characters are about 80 bits: too many to guess over a network.
-    if len(text) < 16:
-        raise ValueError
-    return text
-
-
-def _parse_headers(raw: object) -> object:
-    text = str(_parse_text(raw))
-    for part in text.split(","):
-        if not _HEADER.fullmatch(part.strip()):
-            raise ValueError
-    return text
+def _are_headers(text: str) -> bool:
+    return all(_HEADER.fullmatch(part.strip()) for part in text.split(","))
 
 
 def _parse_networks(raw: object) -> object:
@@ -172,7 +152,7 @@ def _parse_networks(raw: object) -> object:
 
 def _parse_hosts(raw: object) -> object:
     items = raw if isinstance(raw, list) else str(_parse_text(raw)).split(",")
-    return tuple(dict.fromkeys(str(_parse_host(item)).lower() for item in items))
+    return tuple(dict.fromkeys(str(HOST.parse(item)).lower() for item in items))
 
 
 def _parse_key_prefix(raw: object) -> object:
@@ -190,14 +170,16 @@ FLAG = ValueKind("true or false", _parse_flag)
 TEXT = ValueKind("a text that is not empty", _parse_text)
 PATH = ValueKind("a path", _parse_path)
 ID = ValueKind("1 to 64 of A-Z a-z 0-9 . _ -, a letter or digit first", _parse_id)
-HOST = ValueKind("a host name or an IP address", _parse_host)
+HOST = _text("a host name or an IP address", lambda text: not re.search(r"[\s/=,]", text))
 URL = ValueKind("an http or https URL without user and password", _parse_url)
-ADDRESS = ValueKind(membership.ADDRESS_ALLOWED, _parse_address)
-LISTENING = ValueKind(
-    "host:port, or :port for every address of the machine, the port 1 to 65535", _parse_listening
+ADDRESS = _text(membership.ADDRESS_ALLOWED, membership.ADDRESS.fullmatch)
+LISTENING = _text(
+    "host:port, or :port for every address of the machine, the port 1 to 65535",
+    lambda text: membership.ADDRESS.fullmatch(f"localhost{text}" if text[0] == ":" else text),
 )
-SECRET = ValueKind("at least 16 characters", _parse_secret)
-HEADERS = ValueKind("name=value,name=value", _parse_headers)
+# 16 random characters are about 80 bits: too many to guess over a network.
+SECRET = _text("at least 16 characters", lambda text: len(text) >= 16)
+HEADERS = _text("name=value,name=value", _are_headers)
 NETWORKS = ValueKind(
     "a list of IP addresses and networks such as 10.0.0.0/8, in a text with commas between; not /0",
     _parse_networks,
