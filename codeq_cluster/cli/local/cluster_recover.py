@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.consent import add_consent, consented
+from codeq_cluster.cli.support.flags import runs
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
 
@@ -26,8 +27,7 @@ def add(verbs: Verbs) -> None:
     )
     parser.add_argument("data", type=Path, metavar="DATA_DIR", help="of the stopped node")
     add_consent(parser, otherwise="report what is at risk")
-    parser.add_argument("--json", action="store_true", help="print JSON, one line")
-    parser.set_defaults(run=_run)
+    runs(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> Exit:

@@ -16,6 +16,7 @@ from rich.prompt import Prompt
 
 from codeq_cluster.cli.support import profiles
 from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.flags import runs
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, notes
 from codeq_cluster.cli.support.profiles import Profile
@@ -52,8 +53,7 @@ def add(commands: Verbs) -> None:
         "--ca", type=Path, metavar="FILE", help="PEM file of the authorities trusted for https"
     )
     parser.add_argument("--no-prompt", action="store_true", help="do not ask, even on a terminal")
-    parser.add_argument("--json", action="store_true", help="print JSON, one line")
-    parser.set_defaults(run=_run)
+    runs(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> Exit:

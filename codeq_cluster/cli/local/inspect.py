@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.flags import runs
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_limit, check_limit, document, note, table
 from codeq_cluster.cli.support.times import add_times, instant, times_of
@@ -56,8 +57,7 @@ def add(commands: Verbs) -> None:
     parser.add_argument("--shard", type=int, metavar="N", help="only of this shard")
     add_limit(parser)
     add_times(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, one line")
-    parser.set_defaults(run=_run)
+    runs(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> Exit:

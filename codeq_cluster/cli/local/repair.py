@@ -8,6 +8,7 @@ from pathlib import Path
 
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.consent import add_consent, consented
+from codeq_cluster.cli.support.flags import runs
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.progress import waiting
@@ -35,8 +36,7 @@ def add(commands: Verbs) -> None:
         action="store_true",
         help="do it even if no damage is found, or no peer may hold the same data",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one line")
-    parser.set_defaults(run=_run)
+    runs(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> Exit:

@@ -10,6 +10,7 @@ from codeq_cluster.backup.catalogue import chosen, newest_export
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.backup.tenant_export import named_tenant
 from codeq_cluster.cli.support.asking import Verbs
+from codeq_cluster.cli.support.flags import number, runs
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.place import add_place, place_of
@@ -37,9 +38,7 @@ def add(commands: Verbs) -> None:
         "--cluster-id", metavar="ID", help="of the new cluster; default: the backup's"
     )
     parser.add_argument("--node-id", required=True, metavar="ID", help="of the node")
-    parser.add_argument(
-        "--shards", type=int, metavar="N", help="of the new cluster; default: the backup's"
-    )
+    number(parser, "--shards", "of the new cluster; default: the backup's")
     parser.add_argument(
         "--tenant", metavar="NAME", help="only this one; `_` or default: the default tenant"
     )
@@ -56,8 +55,7 @@ def add(commands: Verbs) -> None:
         action="store_true",
         help="drop idempotency keys that cannot be kept with this number of shards",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, one line")
-    parser.set_defaults(run=_run)
+    runs(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> Exit:

@@ -15,6 +15,7 @@ from codeq_cluster.backup.tenant_export import export, named_tenant, tenants_of
 from codeq_cluster.backup.tenant_rows import DEFAULT_TENANT
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, consented, withheld
+from codeq_cluster.cli.support.flags import number, runs
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, notes, table
 from codeq_cluster.cli.support.place import add_place, place_of
@@ -65,27 +66,23 @@ def add(commands: Verbs) -> None:
     verify = verbs.add_parser("verify", help="read a whole backup and check it")
     _add_id(verify)
     add_place(verify, "--in", "where it is")
-    verify.add_argument("--json", action="store_true", help="print JSON, one line")
-    verify.set_defaults(run=_verify)
+    runs(verify, _verify)
 
     prune = verbs.add_parser("prune", help="delete all but the newest backups")
     add_place(prune, "--in", "where they are")
-    prune.add_argument(
+    number(
+        prune,
         "--keep",
-        type=int,
+        f"complete backups to keep, at least 1; default: {_KEEP_DEFAULT}",
         default=_KEEP_DEFAULT,
-        metavar="N",
-        help=f"complete backups to keep, at least 1; default: {_KEEP_DEFAULT}",
     )
     add_consent(prune, otherwise="list them")
-    prune.add_argument("--json", action="store_true", help="print JSON, one line")
-    prune.set_defaults(run=_prune)
+    runs(prune, _prune)
 
     tenants = verbs.add_parser("tenants", help="list the tenants of a backup")
     _add_id(tenants)
     add_place(tenants, "--in", "where it is")
-    tenants.add_argument("--json", action="store_true", help="print JSON, one line")
-    tenants.set_defaults(run=_tenants)
+    runs(tenants, _tenants)
 
     tenant = verbs.add_parser(
         "export",
@@ -99,8 +96,7 @@ def add(commands: Verbs) -> None:
         "--tenant", required=True, metavar="NAME", help="`_` or default: the default tenant"
     )
     tenant.add_argument("--to", required=True, metavar="PLACE", help="the place of the export")
-    tenant.add_argument("--json", action="store_true", help="print JSON, one line")
-    tenant.set_defaults(run=_export)
+    runs(tenant, _export)
 
 
 def _add_id(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import document, note, rows_of, table
 from codeq_cluster.cli.support.progress import waiting
@@ -63,12 +64,12 @@ def add(verbs: Verbs) -> None:
         description="Transfer every shard's leadership to its preferred node. That also happens by "
         "itself, a few seconds after that node is up to date.",
     )
-    rebalance.add_argument(
+    number(
+        rebalance,
         "--wait",
-        type=int,
-        default=_REBALANCE_S_DEFAULT,
+        f"for a node that is down or behind; 0 to ask once; default: {_REBALANCE_S_DEFAULT}",
         metavar="SECONDS",
-        help=f"for a node that is down or behind; 0 to ask once; default: {_REBALANCE_S_DEFAULT}",
+        default=_REBALANCE_S_DEFAULT,
     )
     asks(rebalance, Operator, _rebalance, caller=Caller.OPERATOR)
 
@@ -92,12 +93,12 @@ def _tries(parser: argparse.ArgumentParser) -> None:
 
 def _waits(parser: argparse.ArgumentParser) -> None:
     _tries(parser)
-    parser.add_argument(
+    number(
+        parser,
         "--wait",
-        type=int,
-        default=_WAIT_S_DEFAULT,
+        f"for the node to become a voter; 0 not to wait; default: {_WAIT_S_DEFAULT}",
         metavar="SECONDS",
-        help=f"for the node to become a voter; 0 not to wait; default: {_WAIT_S_DEFAULT}",
+        default=_WAIT_S_DEFAULT,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.output import document, note, rows_of, table
 from codeq_cluster.cli.support.target import Caller
 from codeq_cluster.client import Operator
@@ -19,9 +20,7 @@ def add(verbs: Verbs) -> None:
         "node does not know them. Before it, nodes can return to the earlier release one by one; "
         "afterwards they cannot.",
     )
-    upgrade.add_argument(
-        "--level", type=int, metavar="N", help="default: the newest that any node knows"
-    )
+    number(upgrade, "--level", "default: the newest that any node knows")
     upgrade.add_argument(
         "--dry-run", action="store_true", help="only show what it would do to each shard"
     )

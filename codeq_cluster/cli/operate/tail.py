@@ -26,6 +26,7 @@ from codeq_cluster.cli.operate.deaths import Deaths
 from codeq_cluster.cli.operate.events import Event, EventKind, audited, begun, between, counted
 from codeq_cluster.cli.operate.look import Flows, Look, flowed, taken
 from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import cell, console, note
 from codeq_cluster.cli.support.times import Times, add_times, times_of
@@ -55,12 +56,11 @@ def add(commands: Verbs) -> None:
         "tail", help="follow the events of the cluster", description=__doc__
     )
     add_interval(parser)
-    parser.add_argument(
+    number(
+        parser,
         "--lines",
-        type=int,
+        f"earlier audit records, 0 to {_LINES_MAX}; default: {_LINES_DEFAULT}",
         default=_LINES_DEFAULT,
-        metavar="N",
-        help=f"earlier audit records, 0 to {_LINES_MAX}; default: {_LINES_DEFAULT}",
     )
     parser.add_argument(
         "--kind",
@@ -70,9 +70,7 @@ def add(commands: Verbs) -> None:
         help="print only lines of this kind; may be repeated: "
         f"{', '.join(EventKind)}; default: all",
     )
-    parser.add_argument(
-        "--seconds", type=float, metavar="N", help="end after so long; default: never"
-    )
+    number(parser, "--seconds", "end after so long; default: never", kind=float)
     add_times(parser)
     asks(parser, Live, _tail, discover=True)
 

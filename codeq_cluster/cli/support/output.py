@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import UsageRefused, fitting
 from codeq_cluster.cli.support.times import Times, dated, times_of
 from codeq_cluster.client import Page
@@ -178,12 +179,11 @@ def cell(value: object, chars_max: int = CELL_CHARS_MAX) -> str:
 
 def add_limit(parser: argparse.ArgumentParser, default: int = LIMIT_DEFAULT) -> None:
     """Add the flag for the number of rows; the command must call `check_limit`."""
-    parser.add_argument(
+    number(
+        parser,
         "--limit",
-        type=int,
+        f"at most so many entries, 1 to {LIMIT_MAX}; default: {default}",
         default=default,
-        metavar="N",
-        help=f"at most so many entries, 1 to {LIMIT_MAX}; default: {default}",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit
 
 # The shell's exit codes for a process that the signal ended.
@@ -28,12 +29,13 @@ _LOCAL = 3  # The index of the local modes in termios, with echo among them.
 def add_interval(parser: argparse.ArgumentParser) -> None:
     """Add the flag for the interval between looks."""
     least, most = INTERVALS_S
-    parser.add_argument(
+    number(
+        parser,
         "--interval",
-        type=float,
-        default=_INTERVAL_S,
+        f"between looks, {least:g} to {most:g}; default: {_INTERVAL_S:g}",
         metavar="SECONDS",
-        help=f"between looks, {least:g} to {most:g}; default: {_INTERVAL_S:g}",
+        kind=float,
+        default=_INTERVAL_S,
     )
 
 
@@ -61,8 +63,8 @@ async def asked_to_end(*, keys: bool) -> AsyncIterator[AskedToStop]:
             asked.exit = how
             this.cancel()
 
-    for number, how in _ENDINGS.items():
-        loop.add_signal_handler(number, end, how)
+    for each, how in _ENDINGS.items():
+        loop.add_signal_handler(each, end, how)
     try:
         with _keys(loop, lambda: end(Exit.OK)) if keys else nullcontext():
             yield asked
@@ -71,8 +73,8 @@ async def asked_to_end(*, keys: bool) -> AsyncIterator[AskedToStop]:
             raise
         this.uncancel()
     finally:
-        for number in _ENDINGS:
-            loop.remove_signal_handler(number)
+        for each in _ENDINGS:
+            loop.remove_signal_handler(each)
 
 
 @contextmanager

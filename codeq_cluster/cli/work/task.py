@@ -10,7 +10,7 @@ from datetime import datetime
 from msgspec import Raw
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.backoff import add_backoff
+from codeq_cluster.cli.support.flags import add_backoff, number
 from codeq_cluster.cli.support.known_queue import refuse_unknown
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
@@ -49,37 +49,25 @@ def add(commands: Verbs) -> None:
     create.add_argument(
         "--payload", required=True, metavar="JSON", help="JSON text, or - for stdin"
     )
-    create.add_argument(
-        "--priority", type=int, default=0, metavar="N", help="0 to 9, the highest is claimed first"
+    number(create, "--priority", "0 to 9, the highest is claimed first", default=0)
+    number(
+        create, "--max-attempts", "deliveries after which it is a dead letter; default: the queue's"
     )
-    create.add_argument(
-        "--max-attempts",
-        type=int,
-        metavar="N",
-        help="deliveries after which it is a dead letter; default: the queue's",
-    )
-    create.add_argument(
-        "--delay-seconds", dest="delay", type=int, metavar="N", help="no worker gets it before"
-    )
+    number(create, "--delay-seconds", "no worker gets it before", dest="delay")
     create.add_argument(
         "--run-at",
         type=_instant,
         metavar="TIME",
         help="no worker gets it before, RFC 3339; overrides --delay-seconds",
     )
-    create.add_argument(
+    number(
+        create,
         "--ttl-seconds",
+        "a task not delivered within this time is a dead letter",
         dest="ttl",
-        type=int,
-        metavar="N",
-        help="a task not delivered within this time is a dead letter",
     )
-    create.add_argument(
-        "--timeout-seconds",
-        dest="timeout",
-        type=int,
-        metavar="N",
-        help="how long a worker may take for one attempt",
+    number(
+        create, "--timeout-seconds", "how long a worker may take for one attempt", dest="timeout"
     )
     add_backoff(create, otherwise="the queue's")
     create.add_argument(
@@ -99,9 +87,7 @@ def add(commands: Verbs) -> None:
 
     result = verbs.add_parser("result", help="print a task and its result")
     result.add_argument("id")
-    result.add_argument(
-        "--wait", type=int, default=0, metavar="SECONDS", help="for its end; default: 0"
-    )
+    number(result, "--wait", "for its end; default: 0", metavar="SECONDS", default=0)
     add_times(result)
     asks(result, Client, _result)
 

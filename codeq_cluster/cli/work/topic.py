@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.backoff import add_backoff
 from codeq_cluster.cli.support.consent import add_consent, consented, withheld
+from codeq_cluster.cli.support.flags import add_backoff
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed, note
 from codeq_cluster.cli.support.times import add_times, dated, times_of

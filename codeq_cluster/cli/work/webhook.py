@@ -8,6 +8,7 @@ from typing import Any
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, consented, withheld
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note, table
 from codeq_cluster.cli.support.times import add_times, dated, times_of
@@ -30,9 +31,7 @@ def add(commands: Verbs) -> None:
         description="Begin a new key. The previous one signs as well until the overlap ends, so "
         "receivers miss nothing if they get the new key in this time.",
     )
-    rotate.add_argument(
-        "--overlap", type=int, metavar="SECONDS", help="0 to 2592000; default: a week"
-    )
+    number(rotate, "--overlap", "0 to 2592000; default: a week", metavar="SECONDS")
     add_consent(rotate)
     add_times(rotate)
     asks(rotate, Operator, _rotate)

@@ -15,6 +15,7 @@ import logging
 import signal
 
 from codeq_cluster.cli.support.asking import Verbs, verbs_of
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import note
 from codeq_cluster.cli.support.target import (
@@ -50,51 +51,44 @@ def add(commands: Verbs) -> None:
     start.add_argument(
         "--handler", required=True, metavar="PATH", help="program, run once per task"
     )
-    start.add_argument(
-        "--concurrency", type=int, default=1, metavar="N", help="programs at once; default: 1"
-    )
+    number(start, "--concurrency", "programs at once; default: 1", default=1)
     start.add_argument("--once", action="store_true", help="wait for one task, handle it, and end")
-    start.add_argument(
+    number(
+        start,
         "--lease-seconds",
-        type=int,
+        "a task goes to another worker after so long without a heartbeat; default: 60",
         default=60,
-        metavar="N",
-        help="a task goes to another worker after so long without a heartbeat; default: 60",
     )
-    start.add_argument(
-        "--wait-seconds", type=int, default=20, metavar="N", help="the wait of one claim, 0 to 30"
-    )
-    start.add_argument(
+    number(start, "--wait-seconds", "the wait of one claim, 0 to 30", default=20)
+    number(
+        start,
         "--drain-seconds",
-        type=float,
+        "programs may go on for so long after a stop; default: 30",
+        kind=float,
         default=30.0,
-        metavar="N",
-        help="programs may go on for so long after a stop; default: 30",
     )
     start.add_argument(
         "--name",
         default="",
         help="stands before the host and process by which people tell workers apart",
     )
-    start.add_argument(
+    number(
+        start,
         "--timeout-seconds",
-        type=int,
+        "end a program after so long and return its task; default: 43200, 12 hours",
         default=_LEASE_SECONDS[1],
-        metavar="N",
-        help="end a program after so long and return its task; default: 43200, 12 hours",
     )
-    start.add_argument(
+    number(
+        start,
         "--give-up-seconds",
-        type=float,
+        "end after so long without an answer from any node; default: 300",
+        kind=float,
         default=300.0,
-        metavar="N",
-        help="end after so long without an answer from any node; default: 300",
     )
-    start.add_argument(
+    number(
+        start,
         "--health-port",
-        type=int,
-        metavar="N",
-        help="serve /healthz on this port, which fails while claims are unanswered; default: none",
+        "serve /healthz on this port, which fails while claims are unanswered; default: none",
     )
     start.add_argument(
         "--health-host",

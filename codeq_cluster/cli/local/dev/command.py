@@ -31,6 +31,7 @@ from codeq_cluster.cli.local.dev.readiness import all_ready
 from codeq_cluster.cli.local.dev.supervisor import Supervisor
 from codeq_cluster.cli.local.serve import until_signal
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, TOKEN
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.place import add_place, place_of
 from codeq_cluster.cli.support.progress import bar
@@ -67,11 +68,11 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="DIR",
         help=f"data directory; default: {DIRECTORY}",
     )
-    parser.add_argument(
+    number(
+        parser,
         "--port-base",
-        type=int,
+        "HTTP port of the first node; without it CODEQ_PORT_BASE, or 8080",
         metavar="PORT",
-        help="HTTP port of the first node; without it CODEQ_PORT_BASE, or 8080",
     )
     parser.add_argument("--restart", action="store_true", help="restart nodes that die")
     parser.add_argument("--fresh", action="store_true", help="delete the data first")

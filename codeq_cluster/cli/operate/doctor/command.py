@@ -24,6 +24,7 @@ from codeq_cluster.cli.operate.doctor.local import local_findings
 from codeq_cluster.cli.operate.doctor.nodes import cluster_findings
 from codeq_cluster.cli.support.asking import Verbs
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, published
+from codeq_cluster.cli.support.flags import runs
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, cell, console, document
 from codeq_cluster.cli.support.sources import add_sources, loaded
@@ -59,8 +60,7 @@ def add(commands: Verbs) -> None:
     add_target(parser)
     add_sources(parser)
     add_times(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, one line")
-    parser.set_defaults(run=_run)
+    runs(parser, _run)
 
 
 def _run(options: argparse.Namespace) -> Exit:
