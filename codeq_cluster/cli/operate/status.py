@@ -12,6 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+from msgspec import Struct
+
+from codeq_cluster.cli.operate.look import ShardLine
 from codeq_cluster.cli.operate.members import Member, members_of, owners, strange
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import TEXT_CHARS_MAX, note, table
@@ -22,18 +26,17 @@ from codeq_cluster.client import Probe, Refused, Unreachable, Untrusted
 _TIMEOUT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaAnswer:
+class ReplicaAnswer(ShardLine, rename="camel", kw_only=True):
     """One replica of one shard, as its node sees it; `log_sync` says who syncs its log."""
 
-    shard: int
+    self_id: str
     is_leader: bool
-    leader: str
-    term: int
-    commit_index: int
-    applied_index: int
-    digest: str
-    log_sync: str
+    digest: str = ""
+    log_sync: str = ""
+
+
+class _Status(Struct):
+    groups: tuple[ReplicaAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +63,7 @@ class NodeAnswer:
     status: object = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLag:
+class ReplicaLag(Struct, rename="camel"):
     """A shard on one node; `lag` counts entries that are committed but not applied there."""
 
     node: str
@@ -70,15 +72,14 @@ class ReplicaLag:
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardSummary:
+class ShardSummary(Struct, rename="camel"):
     """A shard as its replicas together report it; None for no leader."""
 
     shard: int
     leader: str | None
     term: int
     commit_index: int
-    replicas: tuple[ReplicaLag, ...]
+    replicas: list[ReplicaLag]
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -167,7 +168,6 @@ def _judged(
 async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
     healthy = ready = False
     problem, code = "", Exit.OK
-    node_id = ""
     shards: tuple[ReplicaAnswer, ...] = ()
     status: object = None
     async with Probe(url, token=token, timeout_s=_TIMEOUT_S, ca_file=ca) as probe:
@@ -175,7 +175,7 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
             await probe.healthy()
             healthy = True
             status = await probe.raft_status()
-            node_id, shards = _parsed(status)
+            shards = _parsed(status)
             await probe.ready()
             ready = True
         except Untrusted as error:
@@ -187,7 +187,7 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
             code = {401: Exit.AUTH, 403: Exit.AUTH, 503: Exit.ERROR}.get(error.status, Exit.API)
     return NodeAnswer(
         url=url,
-        id=node_id,
+        id=shards[0].self_id if shards else "",
         healthy=healthy,
         ready=ready,
         problem=problem,
@@ -197,32 +197,16 @@ async def _ask(url: str, token: str, ca: Path | None) -> NodeAnswer:
     )
 
 
-def _parsed(status: object) -> tuple[str, tuple[ReplicaAnswer, ...]]:
+def _parsed(status: object) -> tuple[ReplicaAnswer, ...]:
     """Read `GET /raft/status`.
 
     Raises:
         Refused: The answer has another form.
     """
     try:
-        assert isinstance(status, dict)
-        groups = status["groups"]
-        shards = tuple(
-            ReplicaAnswer(
-                shard=int(group["shardIdx"]),
-                is_leader=bool(group["isLeader"]),
-                leader=str(group.get("leaderId") or ""),
-                term=int(group.get("term", 0)),
-                commit_index=int(group.get("commitIndex", 0)),
-                applied_index=int(group.get("appliedIndex", 0)),
-                digest=str(group.get("digest", "")),
-                log_sync=str(group.get("logSync", "")),
-            )
-            for group in groups
-        )
-        node_id = str(groups[0]["selfId"]) if groups else ""
-    except (AssertionError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Refused(f"a status in an unknown form: {error!r}", status=200) from error
-    return node_id, shards
+        return msgspec.convert(status, _Status).groups
+    except msgspec.ValidationError as error:
+        raise Refused(f"a status in an unknown form: {error}", status=200) from error
 
 
 def _plain(reports: Sequence[NodeAnswer]) -> dict[str, object]:
@@ -237,28 +221,11 @@ def _plain(reports: Sequence[NodeAnswer]) -> dict[str, object]:
                 "problem": report.problem or None,
                 "awaySince": report.away_since or None,
                 "logSync": _log_sync(report) or None,
-                "leads": [shard.shard for shard in report.shards if shard.is_leader],
+                "leads": _leads(report),
             }
             for report in reports
         ],
-        "shards": [
-            {
-                "shard": shard.shard,
-                "leader": shard.leader,
-                "term": shard.term,
-                "commitIndex": shard.commit_index,
-                "replicas": [
-                    {
-                        "node": one.node,
-                        "appliedIndex": one.applied_index,
-                        "lag": one.lag,
-                        "digest": one.digest,
-                    }
-                    for one in shard.replicas
-                ],
-            }
-            for shard in _shards(reports)
-        ],
+        "shards": msgspec.to_builtins(_shards(reports)),
     }
 
 
@@ -271,7 +238,7 @@ def _print(reports: Sequence[NodeAnswer]) -> None:
                 report.url,
                 _word(report.healthy),
                 _word(report.ready),
-                [shard.shard for shard in report.shards if shard.is_leader],
+                _leads(report),
                 _log_sync(report) or "?",
                 report.problem,
             )
@@ -301,6 +268,10 @@ def _print(reports: Sequence[NodeAnswer]) -> None:
         note("codeq-cluster doctor says what is wrong and what to do")
 
 
+def _leads(report: NodeAnswer) -> list[int]:
+    return [shard.shard_idx for shard in report.shards if shard.is_leader]
+
+
 def _log_sync(report: NodeAnswer) -> str:
     """Return who syncs a node's log, the same for all its shards; empty if unknown."""
     return report.shards[0].log_sync if report.shards else ""
@@ -315,26 +286,14 @@ def _shards(reports: Sequence[NodeAnswer]) -> list[ShardSummary]:
     replicas: dict[int, list[tuple[str, ReplicaAnswer]]] = {}
     for report in reports:
         for shard in report.shards:
-            replicas.setdefault(shard.shard, []).append((report.id, shard))
+            replicas.setdefault(shard.shard_idx, []).append((report.id, shard))
     summaries = []
     for number, found in sorted(replicas.items()):
         newest = max((shard for _, shard in found), key=lambda shard: (shard.term, shard.is_leader))
         commit = max(shard.commit_index for _, shard in found)
-        summaries.append(
-            ShardSummary(
-                shard=number,
-                leader=newest.leader or None,
-                term=newest.term,
-                commit_index=commit,
-                replicas=tuple(
-                    ReplicaLag(
-                        node=node,
-                        applied_index=shard.applied_index,
-                        lag=max(0, commit - shard.applied_index),
-                        digest=shard.digest,
-                    )
-                    for node, shard in found
-                ),
-            )
-        )
+        lags = [
+            ReplicaLag(node, each.applied_index, max(0, commit - each.applied_index), each.digest)
+            for node, each in found
+        ]
+        summaries.append(ShardSummary(number, newest.leader_id or None, newest.term, commit, lags))
     return summaries
