@@ -7,8 +7,8 @@ of duplicated fields wins. Payloads and results keep the text that was sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_origin
@@ -32,17 +32,18 @@ B = TypeVar("B", bound="Body")
 Refusal = ApiError | Callable[[NodeSettings], ApiError]
 
 
+@dataclass(frozen=True, slots=True)
 class Field:
     """What a body's field is, and its bounds.
 
-    Args:
+    Attributes:
         text: A limit in braces is one of the `node`'s settings.
         default: Its value when absent; `NODEFAULT` if the decoder needs the field.
         ge: The least number.
         le: The greatest number.
         min_length: Of a text or a list.
         max_length: Of a list.
-        pattern: What a text must match as a whole; in JSON Schema, if the handler checks it.
+        pattern: What a text must match as a whole.
         refused: The field's refusals, the first for a value that is missing or out of bounds.
             None: they follow from the bounds.
         required: Bodies without the field are refused, though its type has a default.
@@ -51,34 +52,24 @@ class Field:
             the node's settings.
     """
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        default: object = None,
-        ge: int | None = None,
-        le: int | None = None,
-        min_length: int | None = None,
-        max_length: int | None = None,
-        pattern: re.Pattern[str] | str | None = None,
-        refused: tuple[Refusal, ...] | None = None,
-        required: bool = False,
-        each: Schema[Any] | None = None,
-        **schema: object,
-    ) -> None:
-        self.text = text
-        self.default = default
-        self.ge = ge
-        self.le = le
-        self.min_length = min_length
-        self.max_length = max_length
-        self.pattern = None if isinstance(pattern, str) else pattern
-        self.refused = refused
-        self.required = required
-        self.each = each
-        self.schema = schema | ({"pattern": pattern} if isinstance(pattern, str) else {})
-        bounds = (ge, le, min_length, max_length, self.pattern)
-        self.checked = any(bound is not None for bound in bounds)
+    text: str
+    _: KW_ONLY
+    default: object = None
+    ge: int | None = None
+    le: int | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: re.Pattern[str] | None = None
+    refused: tuple[Refusal, ...] | None = None
+    required: bool = False
+    each: Schema[Any] | None = None
+    schema: Mapping[str, object]
+
+    @property
+    def checked(self) -> bool:
+        """Return whether it has bounds that `fault` checks."""
+        bounds = (self.ge, self.le, self.min_length, self.max_length, self.pattern)
+        return any(bound is not None for bound in bounds)
 
     def facts(self, settings: NodeSettings, *, of_list: bool) -> dict[str, Any]:
         """Return the text and the bounds as keys of JSON Schema."""
@@ -121,8 +112,14 @@ class Field:
 
 
 def field(text: str, **said: Any) -> Any:
-    """Declare a field of a body, beside its type; see `Field`."""
-    return Field(text, **said)
+    """Declare a field of a body, beside its type; see `Field`.
+
+    Keywords that it does not have are its `schema`, and so is a pattern that is a text.
+    """
+    own = {name: said.pop(name) for name in Field.__dataclass_fields__ if name in said}
+    if isinstance(own.get("pattern"), str):
+        said["pattern"] = own.pop("pattern")
+    return Field(text, schema=said, **own)
 
 
 class _Declaring(StructMeta):
@@ -273,7 +270,7 @@ def _declared(body: type[Body], info: FieldInfo) -> DeclaredField:
     if NoneType in get_args(plain):
         [plain] = [each for each in get_args(plain) if each is not NoneType]
     said: dict[str, Field] = getattr(body, "__said__")  # noqa: B009, the metaclass made it
-    told = said.get(info.name) or Field("")
+    told = said.get(info.name) or Field("", schema={})
     return DeclaredField(info.name, info.encode_name, plain, info.default, told)
 
 
