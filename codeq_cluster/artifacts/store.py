@@ -7,7 +7,9 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import assert_never
 
+from codeq_cluster.artifacts.local import LocalDirectory
 from codeq_cluster.artifacts.names import (
     DEFAULT_CONTENT_TYPE,
     artifact_path,
@@ -15,9 +17,11 @@ from codeq_cluster.artifacts.names import (
     upload_prefix,
 )
 from codeq_cluster.artifacts.provider import ArtifactBackend, Reading, Stored
+from codeq_cluster.artifacts.s3 import S3Bucket
 from codeq_cluster.artifacts.source import UploadSource
 from codeq_cluster.errors import ArtifactStoreFailed, first_of
 from codeq_cluster.fair_shares import FairShares
+from codeq_cluster.settings import ArtifactProvider, ArtifactSettings
 
 log = logging.getLogger(__name__)
 
@@ -244,3 +248,21 @@ class ArtifactStore:
             if not bound.expired():
                 raise
             raise ArtifactStoreFailed(f"{what}: no answer within {self._timeout_s:g} s") from error
+
+
+def open_store(settings: ArtifactSettings) -> ArtifactStore | None:
+    """Return the store that the settings name, or None for none; connects to nothing yet."""
+    provider: ArtifactBackend
+    match settings.provider:
+        case ArtifactProvider.NONE:
+            return None
+        case ArtifactProvider.LOCAL:
+            assert settings.directory is not None, "the configuration is checked"
+            provider = LocalDirectory(settings.directory)
+        case ArtifactProvider.S3:
+            provider = S3Bucket(settings)
+        case _:
+            assert_never(settings.provider)
+    return ArtifactStore(
+        provider, timeout_s=settings.timeout_ms / 1000, uploads_max=settings.uploads_max
+    )
