@@ -15,9 +15,9 @@ from importlib.resources.abc import Traversable
 
 from aiohttp import web
 
+from codeq_cluster.api.http.answer import HEADERS
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError
-from codeq_cluster.api.http.security_headers import HEADERS
 
 _TYPES = {
     "css": "text/css; charset=utf-8",

@@ -16,10 +16,9 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.answer import HEADERS, HttpAnswer
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
-from codeq_cluster.api.http.security_headers import HEADERS
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.auth import Role
 from codeq_cluster.errors import CodeqError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -12,9 +12,18 @@ from typing import Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from codeq_cluster.api.http.security_headers import HEADERS
-
 JSON = "application/json; charset=utf-8"
+
+# Every answer carries them; aiohttp would reveal its name and version.
+HEADERS: Mapping[str, str] = {
+    "Server": "codeq-cluster",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 T = TypeVar("T")
 
@@ -83,6 +92,12 @@ def reply(
     """Return the answer that has a value as its body."""
     # By position: keywords would cost every answer another 0.1 µs.
     return HttpAnswer(encode(value), status, headers)
+
+
+def guard(headers: MutableMapping[str, str]) -> None:
+    """Add each header that the answer does not set itself."""
+    for name, text in HEADERS.items():
+        headers.setdefault(name, text)
 
 
 @lru_cache(maxsize=64)

@@ -12,11 +12,10 @@ from aiohttp import web
 from aiohttp.http import RawRequestMessage, StreamWriter
 
 from codeq_cluster.api.http.access_log import AccessLog
-from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.answer import HttpAnswer, guard
 from codeq_cluster.api.http.errors import ApiError, not_applied
 from codeq_cluster.api.http.message_ends import HEAD_BYTES_MAX, MessageEnds
 from codeq_cluster.api.http.middleware import Answering, error_answer, new_request_id, request_id_of
-from codeq_cluster.api.http.security_headers import guard
 from codeq_cluster.api.http.strangers import Place, Strangers
 from codeq_cluster.api.http.whole_requests import Whole, WholeRoutes
 from codeq_cluster.settings import LimitSettings

@@ -17,12 +17,11 @@ from msgspec import Struct
 
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.parameters import header
-from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.answer import HEADERS, HttpAnswer, reply
 from codeq_cluster.api.http.bodies import pieces
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, invalid_body
 from codeq_cluster.api.http.refusals import INVALID_CONSISTENCY, STALLED, TASK_NOT_FOUND
-from codeq_cluster.api.http.security_headers import HEADERS
 from codeq_cluster.api.routes.results import (
     INVALID_NAME,
     NOT_CONFIGURED,
