@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, TypeVar, cast
@@ -114,11 +114,7 @@ class Sources:
 
     async def rates(self, tenant: str) -> dict[str, list[int]]:
         """Return the flows of the last minute over all nodes, by queue: one number per `Flow`."""
-
-        async def make() -> dict[str, list[int]]:
-            return _sums(await self.gathering.ask(RATES, tenant))
-
-        return await self.shared.of((RATES, tenant), 2, make)
+        return await self.shared.of((RATES, tenant), 2, lambda: self._summed(RATES, tenant))
 
     async def flows(self, tenant: str, *, since: int) -> tuple[int, dict[str, list[int]]]:
         """Return the flows after a slot over all nodes, by queue, and the last slot in them.
@@ -129,45 +125,36 @@ class Sources:
         until = (self.now_ms() // 1000 - _SETTLED_S) // FINE_S
         if not 0 < since < until - 1:
             return until - 1, {}
-
-        async def make() -> dict[str, list[int]]:
-            return _sums(await self.gathering.ask(FLOWS, (tenant, since, until)))
-
-        return until - 1, await self.shared.of((FLOWS, tenant, since, until), FINE_S, make)
+        asked = (tenant, since, until)
+        made = self.shared.of((FLOWS, asked), FINE_S, lambda: self._summed(FLOWS, asked))
+        return until - 1, await made
 
     async def slots(self, tenant: str | None, queue: str, *, step_s: int, since: int) -> Slice:
         """Return the slots after `since` over all nodes; 0 for all slots there are."""
         until = (self.now_ms() // 1000 - _SETTLED_S) // step_s
+        asked = (tenant, queue, step_s, since, until)
 
         async def make() -> Slice:
-            asked = (tenant, queue, step_s, since, until)
             said = await self.gathering.ask(SLOTS, asked)
             return merged(list(said.values()))
 
-        return await self.shared.of((SLOTS, tenant, queue, step_s, since, until), step_s, make)
+        return await self.shared.of((SLOTS, asked), step_s, make)
 
     async def workers(self, tenant: str) -> dict[str, list[Poll]]:
         """Return the workers that claimed on each node."""
-
-        async def make() -> dict[str, list[Poll]]:
-            return await self.gathering.ask(POLLS, tenant)
-
-        return await self.shared.of((POLLS, tenant), 2, make)
+        return await self.shared.of((POLLS, tenant), 2, lambda: self.gathering.ask(POLLS, tenant))
 
     async def reports(self) -> dict[str, NodeReport]:
         """Return the status of every node that can be reached."""
+        return await self.shared.of(REPORT, 1, lambda: self.gathering.ask(REPORT, None))
 
-        async def make() -> dict[str, NodeReport]:
-            return await self.gathering.ask(REPORT, None)
-
-        return await self.shared.of(REPORT, 1, make)
-
-
-def _sums(said: Mapping[str, dict[str, list[int]]]) -> dict[str, list[int]]:
-    """Return the sums of several nodes' counts, by queue."""
-    sums: dict[str, list[int]] = {}
-    for counted in said.values():
-        for queue, flows in counted.items():
-            before = sums.get(queue, [0] * len(Flow))
-            sums[queue] = [a + b for a, b in zip(before, flows, strict=True)]
-    return sums
+    async def _summed(
+        self, fact: Fact[_T, dict[str, list[int]]], asked: _T
+    ) -> dict[str, list[int]]:
+        """Return the sums of all nodes' counts, by queue."""
+        sums: dict[str, list[int]] = {}
+        for counted in (await self.gathering.ask(fact, asked)).values():
+            for queue, flows in counted.items():
+                before = sums.get(queue, [0] * len(Flow))
+                sums[queue] = [a + b for a, b in zip(before, flows, strict=True)]
+        return sums
