@@ -153,4 +153,4 @@ class Recovery:
             loop.call_soon_threadsafe(partial(self.failed, shard, error))
 
         for shard, store in enumerate(self._stores):
-            store.state.on_damage = store.log.on_damage = partial(met, shard)
+            store.report_damage(partial(met, shard))

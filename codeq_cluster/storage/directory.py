@@ -240,19 +240,9 @@ def new_directory(
             raise DataDirectoryRefused(f"the data directory {path} is a node's already")
         _prepare(path, shards)
         yield partial(_shard_path, path)
-        identity = DirectoryIdentity(
-            format_version=FORMAT_VERSION,
-            cluster_id=cluster_id,
-            node_id=node_id,
-            shards=shards,
-            data=_new_identity(),
-            opened=0,
-            bootstrap=None,
-            # This release writes its rows before any group says which formats are in use.
-            level=levels.LEVEL,
-            made=True,
-            has_wal=False,
-        )
+        fresh = _fresh(cluster_id=cluster_id, node_id=node_id, shards=shards)
+        # This release writes its rows before any group says which formats are in use.
+        identity = msgspec.structs.replace(fresh, level=levels.LEVEL, made=True)
         _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
     finally:
         os.close(lock)
@@ -350,8 +340,19 @@ def set_aside(path: Path, aside: Path) -> None:
         raise DataDirectoryRefused(f"setting {path} aside: {error}") from error
 
 
-def _new_identity() -> int:
-    return secrets.randbelow(2**31 - 1) + 1
+def _fresh(*, cluster_id: str, node_id: str, shards: int) -> DirectoryIdentity:
+    return DirectoryIdentity(
+        format_version=FORMAT_VERSION,
+        cluster_id=cluster_id,
+        node_id=node_id,
+        shards=shards,
+        data=secrets.randbelow(2**31 - 1) + 1,
+        opened=0,
+        bootstrap=None,
+        level=1,
+        made=False,
+        has_wal=False,
+    )
 
 
 def _next_incarnation(
@@ -362,18 +363,7 @@ def _next_incarnation(
         was = _read_identity(file)
     else:
         _prepare(path, shards)
-        was = DirectoryIdentity(
-            format_version=FORMAT_VERSION,
-            cluster_id=cluster_id,
-            node_id=node_id,
-            shards=shards,
-            data=_new_identity(),
-            opened=0,
-            bootstrap=None,
-            level=1,
-            made=False,
-            has_wal=False,
-        )
+        was = _fresh(cluster_id=cluster_id, node_id=node_id, shards=shards)
     for what, theirs, ours in (
         ("cluster", was.cluster_id, cluster_id),
         ("node", was.node_id, node_id),

@@ -165,6 +165,10 @@ class Shard:
         """Return whether the database is about to be reopened."""
         return self._withdrawn
 
+    def report_damage(self, to: OnDamage) -> None:
+        """Call `to` with every damaged row that a read finds, on the thread of that read."""
+        self._database.state.on_damage = self._database.log.on_damage = to
+
     def holds(self, upto: int) -> bool:
         """Return whether the database holds all the shard's writes up to a job.
 
@@ -299,15 +303,6 @@ class ShardState:
         self.digest = self._stored.digest
 
     @property
-    def on_damage(self) -> OnDamage:
-        """Called with every damaged row that a read finds, on the thread of that read."""
-        return self._stored.on_damage
-
-    @on_damage.setter
-    def on_damage(self, call: OnDamage) -> None:
-        self._stored.on_damage = call
-
-    @property
     def seen_index(self) -> int:
         """Return the last entry that is known to have been applied, at least `applied_index`."""
         return max(self.applied_index, self._noted.of(self._shard))
@@ -387,15 +382,6 @@ class ShardLog:
         self.mark = mark
         self.hold = False
         self._held = None
-
-    @property
-    def on_damage(self) -> OnDamage:
-        """Called with every damaged row that a read finds, on the thread of that read."""
-        return self._stored.on_damage
-
-    @on_damage.setter
-    def on_damage(self, call: OnDamage) -> None:
-        self._stored.on_damage = call
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
