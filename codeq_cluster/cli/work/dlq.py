@@ -10,7 +10,7 @@ import msgspec
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_chosen, counted_or_done
-from codeq_cluster.cli.support.known_queue import refuse_unknown
+from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import (
     add_paging,
@@ -22,7 +22,6 @@ from codeq_cluster.cli.support.output import (
     rows_of,
     table,
 )
-from codeq_cluster.cli.support.task_ids import whole_id
 from codeq_cluster.cli.support.times import add_times, dated, times_of
 from codeq_cluster.client import Operator, Page, Selection
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, counted_or_done
-from codeq_cluster.cli.support.known_queue import refuse_unknown
+from codeq_cluster.cli.support.named import refuse_unknown
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import (
     LIMIT_MAX,

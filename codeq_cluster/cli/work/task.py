@@ -11,11 +11,10 @@ from msgspec import Raw
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.flags import add_backoff, number
-from codeq_cluster.cli.support.known_queue import refuse_unknown
+from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
-from codeq_cluster.cli.support.task_ids import whole_id
 from codeq_cluster.cli.support.times import add_times, times_of
 from codeq_cluster.client import Client, Operator, Page
 from codeq_cluster.client.producing import OPTIONS
