@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -25,10 +26,13 @@ RPC_TIMEOUT_S_MAX: Final = 3600.0
 # Overhead of an item beyond its packed part, including a frame's header: numbers, a method.
 ITEM_BYTES: Final = 128
 _METHOD_CHARACTERS_MAX: Final = 64
-# The failures this release knows; another code is from a later release.
-_CODES: Final = frozenset(
-    ("not-leader", "no-leader", "outcome-unknown", "too-large", "method-unknown", "overloaded")
-)
+# The failures that are a text alone.
+_OF_TEXT: Final[Mapping[str, type[CodeqError]]] = {
+    "no-leader": NoLeader,
+    "outcome-unknown": OutcomeUnknown,
+    "too-large": OperationTooLarge,
+    "method-unknown": MethodUnknown,
+}
 _NUMBER_MAX: Final = 2**64 - 1
 
 
@@ -115,17 +119,12 @@ def failure_item(number: int, error: CodeqError) -> list[object]:
     match error:
         case NotLeader():
             return [_FAILURE, number, "not-leader", error.hint, 0]
-        case NoLeader():
-            return [_FAILURE, number, "no-leader", str(error), 0]
         case Overloaded():
             what = str(error).removesuffix(" is full")
             return [_FAILURE, number, "overloaded", what, error.retry_after_s]
-        case MethodUnknown():
-            return [_FAILURE, number, "method-unknown", str(error), 0]
-        case OperationTooLarge():
-            return [_FAILURE, number, "too-large", str(error), 0]
         case _:
-            return [_FAILURE, number, "outcome-unknown", str(error), 0]
+            codes = (code for code, kind in _OF_TEXT.items() if isinstance(error, kind))
+            return [_FAILURE, number, next(codes, "outcome-unknown"), str(error), 0]
 
 
 def parse_bundle(body: bytes) -> list[Message]:
@@ -191,17 +190,12 @@ def _error(code: object, text: object, retry_after_s: object) -> CodeqError | No
     match code:
         case "not-leader":
             return NotLeader(text)
-        case "no-leader":
-            return NoLeader(text or "")
-        case "outcome-unknown":
-            return OutcomeUnknown(text or "")
-        case "too-large":
-            return OperationTooLarge(text or "")
-        case "method-unknown":
-            return MethodUnknown(text or "")
-        case "overloaded" if retry_after_s >= 1:
-            return Overloaded(text or "", retry_after_s=retry_after_s)
-        case str() if code not in _CODES:
+        case "overloaded":
+            enough = retry_after_s >= 1
+            return Overloaded(text or "", retry_after_s=retry_after_s) if enough else None
+        case str() if code in _OF_TEXT:
+            return _OF_TEXT[code](text or "")
+        case str():
             # A code of a later release: this node does not know the call's outcome.
             return OutcomeUnknown(f"{code[:_METHOD_CHARACTERS_MAX]}: {text or ''}")
         case _:
