@@ -16,6 +16,7 @@ from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
 from codeq_cluster.api.routes.tasks import TASK_SCHEMA, new_task, refused_webhooks
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.codec.levels import FOLLOW_UPS_FROM
+from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.task import FOLLOW_UPS_MAX
 from codeq_cluster.errors import UpgradeUnderWay
@@ -24,26 +25,38 @@ SCOPE = "codeq:enqueue"
 BYTES_MAX = 2**20
 
 _DIGEST_BYTES = 16
-TOO_LARGE = ApiError(413, f"'next' exceeds {BYTES_MAX} bytes", "body-too-large")
 TOO_EARLY = from_failure(
     UpgradeUnderWay(f"'next' needs formats of level {FOLLOW_UPS_FROM} on every shard")
 )
 KEY_TWICE = bad_request("two tasks in 'next' have one idempotencyKey", "duplicate-idempotency-key")
 
 
+def _too_large(bytes_max: int) -> ApiError:
+    """Return the 413 that says how much may follow; a large result leaves less room for it."""
+    return ApiError(413, f"'next' exceeds {bytes_max} bytes beside this result", "body-too-large")
+
+
 def next_field() -> Any:
     """Declare the tasks that follow a result."""
     return field(
         "Tasks to create with this result: all of them with it, or none without it. Needs the "
-        f"scope `{SCOPE}`, and the token must allow each command. At most {BYTES_MAX} bytes.",
+        f"scope `{SCOPE}`, and the token must allow each command. At most {BYTES_MAX} bytes, and "
+        "less beside a result of more than about a megabyte.",
         each=TASK_SCHEMA,
-        refused=(TOO_LARGE, KEY_TWICE, NOT_ALLOWED, lacks_scope(SCOPE), TOO_EARLY),
+        refused=(_too_large(BYTES_MAX), KEY_TWICE, NOT_ALLOWED, lacks_scope(SCOPE), TOO_EARLY),
         maxItems=FOLLOW_UPS_MAX,
     )
 
 
-async def read_next(call: Call, items: Sequence[Raw] | None) -> tuple[tuple[Create, ...], str]:
+async def read_next(
+    call: Call, items: Sequence[Raw] | None, *, beside: int
+) -> tuple[tuple[Create, ...], str]:
     """Return the tasks of a result's `next`, and the digest of what it says.
+
+    Args:
+        call: With the result.
+        items: Its tasks; None or empty if nothing follows.
+        beside: Bytes that the result itself writes at most.
 
     Raises:
         ApiError: 400, 403 or 413; nothing of the result may be done.
@@ -57,8 +70,9 @@ async def read_next(call: Call, items: Sequence[Raw] | None) -> tuple[tuple[Crea
     if len(items) > FOLLOW_UPS_MAX:
         raise too_many("next", FOLLOW_UPS_MAX)
     texts = [bytes(item) for item in items]
-    if sum(map(len, texts)) > BYTES_MAX:
-        raise TOO_LARGE
+    room = call.services.settings.raft.entry_bytes_max - 2 * EFFECTS_BYTES_MAX - beside
+    if sum(map(len, texts)) > min(room, BYTES_MAX):
+        raise _too_large(max(0, min(room, BYTES_MAX)))
     bodies = [TASK_SCHEMA.decode(item) for item in items]
     refused = await refused_webhooks(call, bodies)
     tasks = tuple(_keyed(new_task(call, body, refused=refused)) for body in bodies)

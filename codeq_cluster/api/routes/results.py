@@ -316,7 +316,9 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
         raise result_too_large(settings)
     if len(error.encode()) > limits.max_error_bytes:
         raise error_too_large(settings)
-    following, digest = await read_next(call, body.next)
+    # The callback has a copy of the result, and the task itself one of the error.
+    beside = 2 * len(text.encode()) + 3 * len(error.encode())
+    following, digest = await read_next(call, body.next, beside=beside)
     return NewResult(
         task_id="",
         status=body.status,

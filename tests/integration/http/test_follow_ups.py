@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from codeq_cluster.api.routes.follow_ups import BYTES_MAX
+from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.core.task import FOLLOW_UPS_MAX
-from tests.integration.http.client import Answer, Client, eventually
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import Answer, Client, eventually, serving, single
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,9 +27,9 @@ def following(command: str, **fields: object) -> dict[str, object]:
     return {"command": command, "payload": {"of": command}, **fields}
 
 
-async def leased(node: Client, command: str) -> dict[str, Any]:
+async def leased(node: Client, command: str, **fields: object) -> dict[str, Any]:
     """Create a task and claim it."""
-    await node.create(command)
+    await node.create(command, **fields)
     return await node.claim(command)
 
 
@@ -150,6 +155,32 @@ async def test_a_refused_follow_up_refuses_the_result(node: Client) -> None:
     assert "priority" in str(refused["priority"].error)
     assert (200, 200) == (heartbeat.status, done.status)
     assert 0 == (await node.depth("c"))["ready"]
+
+
+async def test_the_largest_result_and_what_follows_it_fit_one_entry(tmp_path: Path) -> None:
+    """A large result leaves less room, and the refusal says how much."""
+    settings = single(tmp_path, LimitSettings())
+    settings = replace(settings, raft=replace(settings.raft, entry_bytes_max=2**21))
+    size = 600_000
+    room = 2**21 - 2 * EFFECTS_BYTES_MAX - 2 * size
+    bare = len(json.dumps(following("c", payload="")))
+    share = (2**20 - 2048) // FOLLOW_UPS_MAX - bare
+    async with serving(settings) as node:
+        hook = "http://127.0.0.1:9/done"
+        tasks = [await leased(node, "large", webhook=hook) for _ in range(2)]
+        result = "x" * (size - 2)
+        too_much = following("c", payload="x" * (room - bare + 1))
+        refused = await finish(node, tasks[0], result=result, next=[too_much])
+        fitting = following("c", payload="x" * (room - bare))
+        largest = await finish(node, tasks[0], result=result, next=[fitting])
+        small = following("c", payload="x" * share)
+        many = await finish(node, tasks[1], next=[small] * FOLLOW_UPS_MAX)
+        ready = (await node.depth("c"))["ready"]
+
+    said = f"'next' exceeds {room} bytes beside this result"
+    assert (413, said) == (refused.status, refused.error)
+    assert (200, 200) == (largest.status, many.status), (largest.body[:200], many.body[:200])
+    assert FOLLOW_UPS_MAX + 1 == ready
 
 
 async def test_a_token_without_the_scope_makes_no_follow_ups(node: Client) -> None:
