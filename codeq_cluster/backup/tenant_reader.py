@@ -19,8 +19,10 @@ from codeq_cluster.backup.tenant_rows import tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.importing import task_on_its_way
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
 from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result, Task
@@ -59,6 +61,8 @@ class TenantReader:
     ) -> Iterator[Arrival]:
         """Yield the tenant's tasks of a shard, by id, each with the rows that belong to it.
 
+        Then those that results on this shard have made and that another shard lacked.
+
         Args:
             part: Of the manifest.
             passed: Called for each task of any tenant.
@@ -89,6 +93,17 @@ class TenantReader:
                 deliveries=self._newest(tuple(callbacks.of(task))),
             )
         callbacks.rest()
+        yield from self._on_their_way(part)
+
+    def _on_their_way(self, part: Part) -> Iterator[Arrival]:
+        """Yield the follow-ups that another shard did not have yet."""
+        prefix = keyspace.item_prefix(ItemKind.RELAY, self.tenant)
+        for key, value in self._rows(part, Family.ITEM):
+            if key.startswith(prefix):
+                relay = records.decode_item(value)
+                assert isinstance(relay, Relay)
+                if not relay.taken_ms:
+                    yield Arrival(task=task_on_its_way(relay), payload=relay.create.payload)
 
     def _newest(self, deliveries: Deliveries) -> Deliveries:
         """Return as many callbacks of a task as an import takes; count the others."""

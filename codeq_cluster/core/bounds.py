@@ -39,7 +39,7 @@ EFFECTS_BYTES_MAX = 256 * 1024
 
 # The last millisecond of the year 9999; RFC 3339 has no later instant.
 NUMBER_MAX = 253_402_300_799_999
-_SEQ_MAX = 2**63 - 1
+SEQ_MAX = 2**63 - 1
 
 TENANT = re.compile(r"[a-z][a-z0-9-]{1,62}")
 # A command, a queue, a task's id in a path and a request's id are written alike.
@@ -235,7 +235,7 @@ _URL_MUST_BE = f"an http or https URL of at most {URL_CHARS_MAX} characters, wit
 # The fields of records that have bounds of their own. Those that end in `OrNone` may be empty.
 Number: TypeAlias = Annotated[int, NUMBER]
 Instant: TypeAlias = Annotated[int, NUMBER]
-Seq: TypeAlias = Annotated[int, whole(0, _SEQ_MAX)]
+Seq: TypeAlias = Annotated[int, whole(0, SEQ_MAX)]
 Id: TypeAlias = Annotated[str, ID]
 IdOrNone: TypeAlias = Annotated[str, lambda name: ID(name) if name else ""]
 Owner: TypeAlias = Annotated[str, OWNER]

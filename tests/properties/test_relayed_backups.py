@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
+from codeq_cluster.backup.tenant_reader import TenantReader
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core import relaying
+from codeq_cluster.core.bounds import SEQ_MAX
+from codeq_cluster.core.decide import decide
+from codeq_cluster.core.faults import fault
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Finish, Submit
+from codeq_cluster.core.operations import Finish, Import, Submit
 from codeq_cluster.core.relays import Relay, Relayed, RelayLink, RelaysTaken, TakeRelays
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
+from tests.fakes.dict_view import DictView
 
-from .backup_worlds import World, all_rows, back_up
+from .backup_worlds import NOW_MS, RULES, TENANTS, World, all_rows, back_up
 from .rows import Rows
 
 seeds = st.integers(0, 2**32)
@@ -149,3 +154,46 @@ def test_every_relay_of_a_copy_has_acted_or_is_sent_again(tmp_path: Path) -> Non
 def _items(rows: Rows) -> list[object]:
     prefixes = tuple(map(keyspace.item_prefix, (ItemKind.RELAY, ItemKind.RELAY_LINK)))
     return [records.decode_item(value) for key, value in rows.items() if key.startswith(prefixes)]
+
+
+def test_an_import_brings_what_no_shard_had_yet(tmp_path: Path) -> None:
+    """A relay that was not taken arrives as the task that it carries, whole and sound."""
+    world = RelayingWorld(2, seed=4)
+    world.live_through_a_backup(120)
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = back_up(world, place, tmp_path)
+    waiting = [
+        item
+        for rows in world.rows()
+        for item in _items(rows)
+        if isinstance(item, Relay) and not item.taken_ms
+    ]
+    arrivals = {
+        arrival.task.id: arrival
+        for tenant in TENANTS
+        for part in manifest.parts
+        for arrival in TenantReader(place=place, manifest=manifest, tenant=tenant).tasks(part)
+    }
+
+    assert waiting
+    for relay in waiting:
+        arrival = arrivals[relay.create.id]
+        assert "" == fault(arrival)
+        assert (relay.tenant, relay.create.idempotency_key, relay.more) == (
+            arrival.task.tenant,
+            arrival.task.idempotency_key,
+            arrival.task.more,
+        )
+    [first, *_] = waiting
+    view = DictView(now_ms=NOW_MS)
+    operation = Import(
+        request="i",
+        tenant=first.tenant,
+        by="op",
+        source="backup",
+        shards=1,
+        tasks=(arrivals[first.create.id],),
+    )
+    view.advance(decide(view, operation, RULES).changes)
+    assert view.tasks[first.create.id].seq
+    assert 0 < view.tasks[first.create.id].seq < SEQ_MAX
