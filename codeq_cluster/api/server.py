@@ -110,14 +110,16 @@ class HttpServer:
     async def leave(self) -> None:
         """Accept no more connections, and drain the open ones.
 
-        Requests under way are answered, and waits end at once. Every answer closes its connection,
-        so that the client's next request goes to another node. A connection without a request is
-        closed after a grace period. Returns when all are closed, at the latest one request timeout
-        after that period.
+        Requests under way are answered, and waits and delays end at once. Every answer closes its
+        connection, so that the client's next request goes to another node. A connection without a
+        request is closed after a grace period. Returns when all are closed, at the latest one
+        request timeout after that period.
         """
         self.leaving = True
         await self._shut()
         self._waits.end()
+        for each in tuple(self._open):
+            each.hasten()
         loop = asyncio.get_running_loop()
         idle_until = loop.time() + _LEAVE_S
         until = idle_until + self._limits.request_timeout_ms / 1000

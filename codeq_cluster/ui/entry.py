@@ -13,14 +13,18 @@ from codeq_cluster.api.declared.bodies import Body, Schema
 from codeq_cluster.api.http.answer import reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, invalid_body
+from codeq_cluster.api.http.throttle import Throttle
 from codeq_cluster.auth import AccessRefused
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.ratelimit.token_bucket import RateLimit
 from codeq_cluster.ui.sessions import Session, Sessions
-from codeq_cluster.ui.throttle import Throttle
 from codeq_cluster.ui.views.serving_node import ServingNode, serving
 from codeq_cluster.wire.addresses import site
 
 log = logging.getLogger(__name__)
+
+# Ten wrong tokens at once may be a person with the wrong clipboard; after that, one in six seconds.
+WRONG_TOKENS = RateLimit(per_minute=10, burst=10)
 
 _INVALID = invalid_body()
 _NO_TOKEN = bad_request("a token is needed", "token-required")
@@ -64,7 +68,7 @@ class LoginRoutes:
 
     def __init__(self, sessions: Sessions, now_ns: Callable[[], int]) -> None:
         self._sessions = sessions
-        self._throttle = Throttle(now_ns)
+        self._throttle = Throttle(WRONG_TOKENS, now_ns)
 
     async def login(self, call: Call) -> web.Response:
         """Start a session with a token; an address with too many wrong ones must wait.

@@ -45,7 +45,8 @@ def request(method: str, path: str, token: str, body: bytes = b"", *, length: in
     announced = len(body) if length < 0 else length
     head = (
         f"{method} {path} HTTP/1.1\r\nHost: node\r\n"
-        f"Authorization: Bearer {token}\r\nContent-Length: {announced}\r\n\r\n"
+        f"Authorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {announced}\r\n\r\n"
     )
     return head.encode() + body
 

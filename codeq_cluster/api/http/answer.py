@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -84,6 +84,25 @@ class HttpAnswer(Generic[T]):
         if self.status == _STALLED:
             response.force_close()
         return response
+
+
+class Refusal(HttpAnswer[T]):
+    """The answer to a caller whose token was refused; its connection may delay it."""
+
+    __slots__ = ("caller",)
+
+    def __init__(self, answer: HttpAnswer[T], caller: str) -> None:
+        super().__init__(answer.body, answer.status, answer.headers)
+        self.caller = caller
+
+    def response(self) -> web.Response:
+        """Return the answer as an aiohttp response, in which its connection finds it."""
+        response = super().response()
+        response[REFUSAL] = self
+        return response
+
+
+REFUSAL: Final = web.ResponseKey("refusal", Refusal)
 
 
 def reply(

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import socket
 import struct
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage, StreamWriter
 
 from codeq_cluster.api.http.access_log import AccessLog
-from codeq_cluster.api.http.answer import HttpAnswer, guard
+from codeq_cluster.api.http.answer import REFUSAL, HttpAnswer, Refusal, guard
 from codeq_cluster.api.http.errors import ApiError, not_applied
 from codeq_cluster.api.http.message_ends import HEAD_BYTES_MAX, MessageEnds
 from codeq_cluster.api.http.middleware import Answering, error_answer, new_request_id, request_id_of
@@ -78,8 +78,11 @@ class HttpConnection(web.RequestHandler):
         "_head_bytes",
         "_head_due",
         "_idle_due",
+        "_last_answer",
+        "_last_due",
         "_limits",
         "_metrics",
+        "_parting_place",
         "_place",
         "_quiet_since_s",
         "_remote",
@@ -124,6 +127,9 @@ class HttpConnection(web.RequestHandler):
         self._idle_due: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
         self._remote = ""
+        self._last_answer = b""  # Delayed.
+        self._last_due: asyncio.TimerHandle | None = None
+        self._parting_place: Place | None = None
         self._answering: asyncio.Task[None] | None = None  # For a whole request.
         self._ends = MessageEnds()
         self._unread = b""  # Bytes that wait until an earlier request has been answered.
@@ -181,8 +187,11 @@ class HttpConnection(web.RequestHandler):
             self._idle_due.cancel()
         if self._answering is not None:
             self._answering.cancel()
-        if self._place is not None:
-            self._place.leave()
+        if self._last_due is not None:
+            self._last_due.cancel()
+        for place in (self._place, self._parting_place):
+            if place is not None:
+                place.leave()
         self._server.closed(self)
         super().connection_lost(exc)
 
@@ -203,6 +212,8 @@ class HttpConnection(web.RequestHandler):
 
     def _give(self, data: bytes) -> None:
         """Give aiohttp the next request, and keep what follows it."""
+        if self._force_close:
+            return
         end = self._ends.follow(data)
         if self._ends.too_long:
             self._turn_away(_HEAD_TOO_LARGE)
@@ -228,6 +239,9 @@ class HttpConnection(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """Send an answer; aiohttp's own errors get the envelope first."""
+        refusal = resp.get(REFUSAL)
+        if refusal is not None and self._parts(refusal, request.method):
+            return resp, False
         if isinstance(resp, web.HTTPException):
             resp = self._enveloped(request, resp.status, headers=resp.headers.get("Allow"))
         # The rest of a refused body may have trailers, which aiohttp adds to the next request.
@@ -289,6 +303,21 @@ class HttpConnection(web.RequestHandler):
         response.force_close()
         return response
 
+    def hasten(self) -> None:
+        """Send the delayed answer now, if there is one, and close the connection."""
+        if not self._last_answer or self.transport is None:
+            return
+        assert self._last_due is not None
+        self._last_due.cancel()
+        self.transport.write(self._last_answer)
+        self._last_answer = b""
+        if self._ends.reached:
+            self.transport.close()
+            return
+        # The rest of a body is drained, like that of any refused request.
+        self.transport.resume_reading()
+        self._last_due = self._loop.call_later(_LINGER_S, self.transport.close)
+
     def cut_off(self) -> None:
         """Close at once, and drop queued data."""
         if self.transport is not None:
@@ -299,6 +328,8 @@ class HttpConnection(web.RequestHandler):
         try:
             answer = await answering(whole)
             assert isinstance(answer, HttpAnswer)
+            if isinstance(answer, Refusal) and self._parts(answer, whole.method):
+                return
             leaving = self._server.leaving
             if self.transport is not None:
                 self.transport.write(answer.encoded(closing=leaving))
@@ -319,6 +350,32 @@ class HttpConnection(web.RequestHandler):
             self._quiet_since_s = self._loop.time()
         if self._unread:
             self._read_on()
+
+    def _parts(self, refusal: Refusal[Any], method: str) -> bool:
+        """End the connection if too many tokens of its caller are refused; return whether it does.
+
+        The answer may be delayed. The node keeps only that meanwhile, and reads nothing more: a
+        connection that stayed open would have to keep the requests that follow.
+        """
+        if self.transport is None or self.transport.is_closing():
+            return False
+        delay = self._server.strangers.refused(refusal.caller)
+        if delay is None:
+            return False
+        wait_s, self._parting_place = delay
+        if method == "HEAD":
+            refusal.body = b""
+        self._last_answer = refusal.encoded(closing=True)
+        self._force_close = True  # aiohttp ends, and leaves the transport open.
+        if self._waiter is not None:
+            self._waiter.cancel()
+        self._parser = None  # It has a part of the body.
+        self._unread = b""
+        self.transport.pause_reading()
+        self._last_due = self._loop.call_later(wait_s, self.hasten)
+        if self._server.leaving:
+            self.hasten()
+        return True
 
     def _fail_malformed_body(self) -> None:
         """End the wait for a body that aiohttp has refused: it does not tell the body's reader."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from codeq_cluster.api.http.access_log import AccessLog
-from codeq_cluster.api.http.answer import HttpAnswer
+from codeq_cluster.api.http.answer import HttpAnswer, Refusal
 from codeq_cluster.api.http.bodies import result_bytes_max
 from codeq_cluster.api.http.call import CONSISTENCY, LINEARIZABLE, Asked, Call, authorization
 from codeq_cluster.api.http.callers import is_served, told
@@ -46,6 +46,9 @@ _WRONG_HOST = ApiError(
     421, "this host name is not served: use an IP address, or add it to allowedHosts", "wrong-host"
 )
 _CLIENT_GONE = 499  # No answer is sent; only the metric shows this status.
+# Of a caller without identity: its token or session is refused, or its log-in. Not 403: its token
+# is valid.
+_UNPROVED = frozenset((400, 401, 413, 415, 429))
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse | HttpAnswer[Any]]]
 Answering = Callable[[Asked], Awaitable[web.StreamResponse | HttpAnswer[Any]]]
@@ -110,6 +113,7 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
     handler = _with_body(route, services) if unreadable else route.handler
     observe = services.telemetry.metrics.http.observe
     access_log = services.telemetry.access_log
+    strangers = services.shares.strangers
     monotonic = time.monotonic
 
     async def handle(asked: Asked) -> web.StreamResponse | HttpAnswer[Any]:
@@ -141,6 +145,8 @@ def surrounded(route: Route, services: Services, admit: Admitting | None = None)
                 access_log=access_log,
             )
             status = response.status
+            if identity is _NOBODY and status in _UNPROVED:
+                response = Refusal(response, strangers.caller(asked))
         finally:
             took_s = monotonic() - started_s
             observe(took_s, route.path, route.method, status)

@@ -1,4 +1,4 @@
-"""Throttle: tells an address with too many wrong tokens to wait."""
+"""Throttle: tells an address whose tokens are refused too often to wait."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 from codeq_cluster.ratelimit.token_bucket import RateLimit, TokenBucket
 
-# Ten wrong tokens at once may be a person with the wrong clipboard; after that, one in six seconds.
-FAILURES = RateLimit(per_minute=10, burst=10)
 ADDRESSES_MAX = 10_000  # About 200 bytes each; beyond it the oldest one is dropped.
 
 _SECOND_NS = 10**9
 
 
 class Throttle:
-    """Counts failed log-ins by address, on this node.
+    """Counts refused tokens by address, on this node.
 
     Args:
+        limit: Of one address.
         now_ns: Monotonic nanoseconds.
     """
 
-    def __init__(self, now_ns: Callable[[], int]) -> None:
+    def __init__(self, limit: RateLimit, now_ns: Callable[[], int]) -> None:
+        self._limit = limit
         self._now_ns = now_ns
         self._buckets: dict[str, TokenBucket] = {}
 
@@ -32,7 +32,7 @@ class Throttle:
             0 if this one was within its limit.
         """
         now_ns = self._now_ns()
-        bucket = self._buckets.pop(address, None) or TokenBucket(FAILURES, now_ns=now_ns)
+        bucket = self._buckets.pop(address, None) or TokenBucket(self._limit, now_ns=now_ns)
         if len(self._buckets) >= ADDRESSES_MAX:
             del self._buckets[next(iter(self._buckets))]
         self._buckets[address] = bucket
