@@ -164,3 +164,25 @@ class LinkLost(CodeqError):
 
 class PeerUnreachable(CodeqError):
     """There is no connection to the peer; nothing was sent."""
+
+
+class InvalidSchedule(CodeqError):
+    """The text that says when a schedule's tasks begin cannot be read, or names no instant.
+
+    Attributes:
+        field: `cron`, `every` or `offset`.
+        position: Of the character where the part that is wrong begins, from 1.
+    """
+
+    def __init__(self, field: str, position: int, text: str) -> None:
+        super().__init__(f"{field}, character {position}: {text}")
+        self.field = field
+        self.position = position
+
+
+class InvalidZone(CodeqError):
+    """There is no time zone of this name; the text has the nearest one."""
+
+    def __init__(self, name: str, *, nearest: str = "") -> None:
+        meant = f"did you mean {nearest}?" if nearest else "use a name such as Europe/Berlin"
+        super().__init__(f"zone, character 1: {name[:64]!r} is not a time zone; {meant}")

@@ -1,0 +1,1 @@
+"""Schedules: when tasks are created by themselves."""
