@@ -32,6 +32,7 @@ _COMMANDS = {
     "queue": "work.queue",
     "dlq": "work.dlq",
     "topic": "work.topic",
+    "schedule": "work.schedule",
     "delivery": "work.delivery",
     "webhook": "work.webhook",
     "aside": "work.aside",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
@@ -187,6 +188,27 @@ class Operator(Connection):
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; its tasks stay."""
         await self._write("DELETE", f"{_ADMIN}/topics/{part(name)}?deletionPolicy=Delete")
+
+    async def preview_schedule(
+        self,
+        schedule: Mapping[str, object],
+        *,
+        after: datetime | None = None,
+        count: int | None = None,
+    ) -> Mapping[str, Any]:
+        """Return the next instants of a schedule, which need not exist.
+
+        Args:
+            schedule: `cron` or `every`, with `zone` and `offset`.
+            after: With its zone; only instants after this one. None for now.
+            count: How many, 1 to 100; None for the broker's default.
+        """
+        body = dict(schedule)
+        if after is not None:
+            body["from"] = after.isoformat()
+        if count is not None:
+            body["count"] = count
+        return await self._write("POST", f"{_ADMIN}/schedules/preview", body, repeatable=True)
 
     async def deliveries(
         self, *, status: str = "", limit: int = PAGE_MAX, cursor: str = ""

@@ -116,6 +116,7 @@ class SyncOperator(_Sync[Operator]):
     topic = _waiting(Operator.topic)
     put_topic = _waiting(Operator.put_topic)
     delete_topic = _waiting(Operator.delete_topic)
+    preview_schedule = _waiting(Operator.preview_schedule)
     deliveries = _waiting(Operator.deliveries)
     replay = _waiting(Operator.replay)
     webhook_keys = _waiting(Operator.webhook_keys)

@@ -28,7 +28,7 @@ _END_S = 250_246_627_200
 _CRON_CHARS_MAX = 256
 _EVERY_S_MAX = 366 * DAY_S
 
-_NAMED = {
+NAMED = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -185,6 +185,22 @@ def parse(
     return _cron(cron, zone)
 
 
+def instants(calendar: Calendar, after_ms: int, count: int) -> list[Instant]:
+    """Return the first instants after another, in order: `count`, or fewer if the calendar ends.
+
+    Raises:
+        InvalidSchedule: There is none within ten years.
+    """
+    found: list[Instant] = []
+    while len(found) < count and (instant := calendar.after(after_ms)) is not None:
+        found.append(instant)
+        after_ms = instant.ms
+    if not found:
+        field = "cron" if isinstance(calendar, CronCalendar) else "every"
+        raise InvalidSchedule(field, 1, "there is no instant within ten years")
+    return found
+
+
 def _interval(every: str, offset: str | None, zone: str) -> IntervalCalendar:
     every_s = _duration_s("every", every)
     if not 1 <= every_s <= _EVERY_S_MAX:
@@ -212,10 +228,10 @@ def _cron(text: str, zone: str) -> CronCalendar:
         wrong = f"at most {_CRON_CHARS_MAX} characters"
         raise InvalidSchedule("cron", _CRON_CHARS_MAX + 1, wrong)
     named = text.strip()
-    if named.startswith("@") and named not in _NAMED:
-        wrong = f"use {', '.join(_NAMED)}, or 5 or 6 fields"
+    if named.startswith("@") and named not in NAMED:
+        wrong = f"use {', '.join(NAMED)}, or 5 or 6 fields"
         raise InvalidSchedule("cron", text.index("@") + 1, wrong)
-    words = _words(_NAMED.get(named, text))
+    words = _words(NAMED.get(named, text))
     fields = " ".join(word for _, word in words)
     made = CronCalendar(fields=fields if len(words) == len(_FIELDS) else f"0 {fields}", zone=zone)
     try:

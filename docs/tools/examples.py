@@ -80,6 +80,9 @@ EXAMPLES: Mapping[str, Example] = {
     "topics_topic": Example(task="with a topic"),
     "topics_put": Example(body='{"maxAttempts":8,"maxConsumers":20,"retentionSeconds":3600}'),
     "topics_delete": Example(query="deletionPolicy=Delete", task="with a topic"),
+    "schedules_preview": Example(
+        body='{"cron":"30 2 * * MON-FRI","zone":"Europe/Berlin","count":2}'
+    ),
     "deliveries_deliveries": Example(query="status=dead"),
     "deliveries_replay": Example(body='{"all":true}'),
     "deliveries_replay_one": Example(id="$DELIVERY"),

@@ -71,6 +71,10 @@ class ApiError(Exception):
         """Return the same error with its cause, cut to `DETAIL_CHARS_MAX`."""
         return self._with(self.text, {**self.extra, "detail": detail[:DETAIL_CHARS_MAX]})
 
+    def about(self, field: str) -> ApiError:
+        """Return the same error with the field of the body that it is about."""
+        return self._with(self.text, {**self.extra, "field": field})
+
     def _with(self, text: str, extra: Mapping[str, Any]) -> ApiError:
         return ApiError(
             self.status,
@@ -85,8 +89,8 @@ class ApiError(Exception):
 class Envelope(Struct):
     """The body of every error: `code` is stable, `retryable` says whether to send it again.
 
-    An exceeded limit is named by `scope` and `operation`, a field of a topic by `field`. `detail`
-    is for people: what is wrong in the request, where `error` does not say.
+    An exceeded limit is named by `scope` and `operation`, a field of a topic or of a schedule by
+    `field`. `detail` is for people: what is wrong in the request, where `error` does not say.
     """
 
     error: str

@@ -24,6 +24,7 @@ from codeq_cluster.telemetry import Metrics
 from codeq_cluster.telemetry.tracing import Tracing
 from codeq_cluster.webhooks.ssrf_guard.targets import Targets
 
+_PREVIEWS_AT_ONCE = 2  # Each keeps a processor busy, which the loop needs too.
 _IMPORTS_AT_ONCE = 4  # Parts on one node: reading and decoding hold several copies of each.
 
 
@@ -38,6 +39,7 @@ class CallerShares:
         waits: The requests that wait for something.
         strangers: What is taken before a token is verified.
         bodies: The room for bodies, a share a tenant.
+        previews: The schedules whose instants are computed, a share a tenant.
         imports: The parts of imports in memory, a share a tenant.
     """
 
@@ -47,6 +49,7 @@ class CallerShares:
         self.waits = Waits(settings.limits)
         self.strangers = Strangers(settings.limits, self.callers)
         self.bodies = Bodies(settings)
+        self.previews = FairShares(_PREVIEWS_AT_ONCE, name="the room for previews")
         self.imports = FairShares(_IMPORTS_AT_ONCE, name="the room for imports")
 
 

@@ -80,6 +80,17 @@ def times_of(options: argparse.Namespace) -> Times:
     return chosen
 
 
+def given_instant(text: str) -> datetime:
+    """Return the instant that a flag names; argparse reports another text."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text}: must be RFC 3339, as 2026-01-31T12:00:00Z")
+    return found
+
+
 def instant(text: object) -> object:
     """Return the instant that an answer gives as RFC 3339; anything else as it is."""
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from datetime import datetime
 
 from msgspec import Raw
 
@@ -15,7 +14,7 @@ from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
-from codeq_cluster.cli.support.times import add_times, times_of
+from codeq_cluster.cli.support.times import add_times, given_instant, times_of
 from codeq_cluster.client import Client, Operator, Page
 from codeq_cluster.client.producing import OPTIONS
 
@@ -55,7 +54,7 @@ def add(commands: Verbs) -> None:
     number(create, "--delay-seconds", "no worker gets it before", dest="delay")
     create.add_argument(
         "--run-at",
-        type=_instant,
+        type=given_instant,
         metavar="TIME",
         help="no worker gets it before, RFC 3339; overrides --delay-seconds",
     )
@@ -113,16 +112,6 @@ def add(commands: Verbs) -> None:
     add_quiet(found)
     add_times(found)
     asks(found, Operator, _list)
-
-
-def _instant(text: str) -> datetime:
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text}: must be RFC 3339, as 2026-01-31T12:00:00Z")
-    return instant
 
 
 async def _create(client: Client, options: argparse.Namespace) -> None:

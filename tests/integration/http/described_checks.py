@@ -33,7 +33,12 @@ BEYOND_A_SCHEMA = {
     "invalid-payload",  # only for one id, and for nothing else
     "invalid-cursor",  # a text from a page, with the parameters of that page
     "no-such-node",  # of this cluster
+    "invalid-schedule",  # either of two fields, in the words of cron
+    "invalid-zone",  # a name in the rules of time zones
+    "invalid-from",  # from 1970 on
 }
+# Elsewhere a body's `count` is ignored.
+COUNTED = {f"{BASE}/tasks/claim/batch", f"{BASE}/admin/schedules/preview"}
 # Items of a batch are judged one by one, so an invalid one is refused within an answer of 200.
 ITEM_BY_ITEM = {f"{BASE}/tasks/batch", f"{BASE}/tasks/batch/results"}
 
@@ -75,7 +80,7 @@ def _forgiven(response: Response, case: Case) -> bool:
     if not isinstance(body, dict):
         return False
     unheeded = {
-        "count": path != f"{BASE}/tasks/claim/batch",
+        "count": path not in COUNTED,
         "extendSeconds": not path.endswith("/heartbeat"),
         # A field in the body overrides the query.
         **(dict.fromkeys(case.query or {}, True) if "/dlq" in path else {}),

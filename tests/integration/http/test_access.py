@@ -72,6 +72,7 @@ STATUSES = {
     "GET /admin/topics/{name}": _ADMIN_OF,
     "PUT /admin/topics/{name}": "401 | 401 401 401 200 401 | 401 401 401 201 401",
     "DELETE /admin/topics/{name}": "401 | 401 401 401 204 401 | 401 401 401 204 401",
+    "POST /admin/schedules/preview": _ADMIN,
     "GET /admin/deliveries": _ADMIN,
     "GET /admin/webhooks/keys": _ADMIN,
     "POST /admin/webhooks/keys/rotate": _ADMIN,

@@ -58,6 +58,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "PUT /tasks/{id}/artifacts/{artifact}": b"content",
     "POST /workers/subscriptions": {"callbackUrl": NO_OWNER},
     "PUT /admin/topics/{name}": {"maxAttempts": 3},
+    "POST /admin/schedules/preview": {"cron": "@daily"},
     "POST /admin/deliveries/replay": {"all": True},
     "POST /admin/aside/retry": {"all": True},
     "POST /admin/cluster/aside/retry": {"all": True},
