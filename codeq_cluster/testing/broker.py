@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 import yaml
 
+from codeq_cluster.auth.identity import WORKER_SCOPES, Role
 from codeq_cluster.client import Client, Leases, Operator, SyncClient, SyncOperator, Worker
 from codeq_cluster.config import load
 from codeq_cluster.node.compose import Node
@@ -32,10 +33,7 @@ START_WITHIN_S: Final = 30.0
 
 _POLL_S = 0.001
 _CENTURY_MS = 100 * 365 * 86_400_000
-_SCOPES = (
-    *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack", "codeq:result"),
-    *("codeq:subscribe", "codeq:admin", "codeq:operator"),
-)
+_SCOPES = (*sorted(WORKER_SCOPES), Role.ADMIN.value, Role.OPERATOR.value)
 
 
 class LocalBroker:

@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 import msgspec
 import yaml
 
+from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.config import without_settings
 from codeq_cluster.settings import environment
 from tests.harness.http import HttpAnswer, HttpClient
@@ -37,14 +38,11 @@ STOP_WITHIN_S = 30.0
 FREEZE_WITHIN_S = 1.0
 STATUS_TIMEOUT_S = 2.0
 
-# Those that every release knows, and then those of this one.
-FIRST_SCOPES = tuple(
-    f"codeq:{verb}" for verb in ("claim", "heartbeat", "abandon", "nack", "result", "subscribe")
-)
-_SCOPES = (*FIRST_SCOPES, "codeq:enqueue")
+# Release 0.1.0 refuses a configuration with a scope that it does not know.
+FIRST_SCOPES = sorted(WORKER_SCOPES - {"codeq:enqueue"})
 
 
-def providers(worker_scopes: Sequence[str] = _SCOPES) -> dict[str, object]:
+def providers(worker_scopes: Iterable[str] = WORKER_SCOPES) -> dict[str, object]:
     """Return the static tokens of a configuration."""
     return {
         "producer": [
@@ -64,7 +62,7 @@ def providers(worker_scopes: Sequence[str] = _SCOPES) -> dict[str, object]:
                     {
                         "token": token,
                         "subject": name,
-                        "scopes": list(worker_scopes),
+                        "scopes": sorted(worker_scopes),
                         "eventTypes": ["*"],
                     }
                     for name, token in WORKER_TOKENS.items()

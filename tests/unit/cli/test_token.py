@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from codeq_cluster.auth import Access, Authenticator, Role
+from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.cli.main import main
 from codeq_cluster.settings import AuthProviderSettings, AuthSettings
 
@@ -35,7 +36,7 @@ async def test_a_worker_s_token_opens_a_worker_s_routes(capsys: pytest.CaptureFi
     identity = await _node().authenticate(token, Access.WORKER)
 
     assert ("w1", "acme", ("greet",)) == (identity.subject, identity.tenant, identity.event_types)
-    assert "codeq:claim" in identity.scopes
+    assert WORKER_SCOPES == identity.scopes
     assert not identity.roles
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from codeq_cluster.auth.identity import WORKER_SCOPES, Role
 from codeq_cluster.cli.local.dev.port_holder import holder_of
 from codeq_cluster.cli.support.dev_cluster import TOKEN
 from codeq_cluster.cli.support.outcome import UsageRefused
@@ -147,9 +148,9 @@ def document(
             "token": token,
             "subject": "dev",
             "scopes": [
-                *("codeq:claim", "codeq:heartbeat", "codeq:abandon", "codeq:nack"),
-                *("codeq:result", "codeq:subscribe", "codeq:admin"),
-                *([] if tenant else ["codeq:operator"]),
+                *sorted(WORKER_SCOPES),
+                Role.ADMIN.value,
+                *([] if tenant else [Role.OPERATOR.value]),
             ],
             "eventTypes": ["*"],
             **({"tenant": tenant} if tenant else {}),
