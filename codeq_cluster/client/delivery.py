@@ -31,6 +31,8 @@ _LEVELS: Final = {
     Ending.FAILED: logging.ERROR,
     Ending.DEAD: logging.ERROR,
 }
+# The result, or a task that follows it, is not allowed; the next worker's may be.
+_UNTAKEN: Final = frozenset({400, 403, 413})
 _NO_LONGER_OURS: Final = frozenset({"not-found", "not-owner", "not-in-progress", "lease-lost"})
 
 
@@ -109,7 +111,7 @@ class ClaimedDelivery:
         try:
             return await self._reported(outcome)
         except Refused as error:
-            if isinstance(outcome, Completed | Failed) and error.status in (400, 413):
+            if isinstance(outcome, Completed | Failed) and error.status in _UNTAKEN:
                 self._raised = error.with_traceback(None)
                 return await self._report(GivenBack(f"the result was refused: {error}"))
             return self._unreported(error)

@@ -7,7 +7,7 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from codeq_cluster.client.codecs import Codec
@@ -104,12 +104,11 @@ class Registered:
         done = result if isinstance(result, Done) else Done(result)
         try:
             text = b"null" if done.result is None else self._codec.encode(done.result)
-            following = self._following(done.next)
         except Exception as error:  # noqa: BLE001, a codec is its owner's
-            reason = f"the result cannot be sent: {error}"
+            reason = f"the result is no JSON: {error}"
             return GivenBack(reason[:_REASON_CHARS_MAX], error=error)
         # The broker treats null as no result.
-        return Completed(b"{}" if text.strip() == b"null" else text, following)
+        return self._followed(Completed(b"{}" if text.strip() == b"null" else text), done.next)
 
     def raised(self, error: Exception) -> Outcome:
         """Return the outcome of a handler that raised."""
@@ -119,20 +118,20 @@ class Registered:
         match meaning:
             case Fail():
                 text = text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task"
-                return self._failed(text, meaning.next)
+                return self._followed(Failed(text), meaning.next)
             case Retry():
                 return GivenBack(text[:_REASON_CHARS_MAX], whole_seconds(meaning.after))
         return GivenBack(text[:_REASON_CHARS_MAX], error=error)
 
-    def _failed(self, text: str, following: Sequence[NewTask]) -> Outcome:
+    def _followed(self, outcome: Completed | Failed, tasks: Sequence[NewTask]) -> Outcome:
         try:
-            return Failed(text, self._following(following))
+            bodies = tuple(body_of(task, self._codec, follows=True) for task in tasks)
         except Exception as error:  # noqa: BLE001, a codec is its owner's
-            reason = f"{text}; its follow-ups cannot be sent: {error}"
+            reason = f"its follow-ups cannot be sent: {error}"
+            if isinstance(outcome, Failed):
+                reason = f"{reason}; it failed: {outcome.error}"
             return GivenBack(reason[:_REASON_CHARS_MAX], error=error)
-
-    def _following(self, tasks: Sequence[NewTask]) -> tuple[bytes, ...]:
-        return tuple(body_of(task, self._codec, follows=True) for task in tasks)
+        return replace(outcome, next=bodies)
 
     async def _handle(self, task: Task[Any]) -> object:
         handled = self._handler(task)
