@@ -64,9 +64,16 @@ class RelayDispatcher:
         self._shards = shards
         self._background = background
         self._failed = failed
-        self._sending: set[int] = set()
+        # When each line that is not empty began or last moved, on the loop's clock; by shard.
+        self._moved_s: dict[int, float] = {}
         self._stopped = False
         self.waiting = self._stored()
+
+    @property
+    def stalled_s(self) -> float:
+        """Return for how long the slowest line has not moved; 0 if none waits."""
+        now_s = asyncio.get_running_loop().time()
+        return max((now_s - moved_s for moved_s in self._moved_s.values()), default=0.0)
 
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Follow an applied entry's rows."""
@@ -93,8 +100,8 @@ class RelayDispatcher:
         self._stopped = True
 
     def _begin(self, shard: int) -> None:
-        if self._engine.leads and not self._stopped and shard not in self._sending:
-            self._sending.add(shard)
+        if self._engine.leads and not self._stopped and shard not in self._moved_s:
+            self._moved_s[shard] = asyncio.get_running_loop().time()
             # In a fresh context: the caller may be in the tracing context of some request.
             Context().run(self._background.spawn, self._send(shard))
 
@@ -108,6 +115,7 @@ class RelayDispatcher:
                     return
                 error = await self._tried(shard, self._send_batch(shard, keys))
                 if error is None:
+                    self._moved_s[shard] = asyncio.get_running_loop().time()
                     pause_s, failures = PAUSE_S, 0
                     most = min(2 * most, RELAYS_MAX)
                 elif len(keys) > 1:
@@ -122,7 +130,7 @@ class RelayDispatcher:
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, PAUSE_S_MAX)
         finally:
-            self._sending.discard(shard)
+            del self._moved_s[shard]
 
     async def _tried(self, shard: int, sending: Awaitable[object]) -> Exception | None:
         """Return the error of what is sent to a shard, or None."""

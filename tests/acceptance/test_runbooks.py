@@ -303,6 +303,7 @@ async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> N
             await book.run("Let it go on")
             for _ in range(2):
                 await _work(client)
+            await book.run("Follow-ups that do not come")
             await book.run("It is over")
 
         heard.status = 500

@@ -69,12 +69,15 @@ def queues() -> Board:
         "Leases that ended without a result",
         (growth("codeq_lease_expired_total", "command", **_MINE), "{{command}}"),
         about="A worker died, or worked for longer than it leased.",
-        width=12,
     )
     board.graph(
         "Requests over a rate limit",
         (growth("codeq_rate_limit_hits_total", "scope, operation"), "{{scope}} {{operation}}"),
         about="Answered 429, or put off where they are webhooks. Of all queues.",
-        width=12,
+    )
+    board.graph(
+        "Follow-ups on their way to another shard",
+        (total(of("codeq_relays_waiting"), "shard"), "from shard {{shard}}"),
+        about="They arrive within milliseconds, unless the other shard takes nothing. Of all queues.",
     )
     return board

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
@@ -272,8 +273,40 @@ async def test_a_shard_that_is_out_delays_no_other(trio: Trio) -> None:
 
     await until(passed, what="the other shard's relay")
     lacking = trio.keyed(KEYS[0])
+    stalled_s = trio.dispatcher.stalled_s
+    later_s = [trio.dispatcher.stalled_s]
+
+    async def grown() -> bool:
+        later_s[0] = trio.dispatcher.stalled_s
+        return later_s[0] > stalled_s
+
+    await until(grown, what="a later look")
     out[0] = False
     await trio.settled()
 
+    async def rested() -> bool:
+        return trio.dispatcher.stalled_s == 0
+
+    await until(rested, what="an empty line")
     assert lacking is None
     assert trio.keyed(KEYS[0])
+    assert later_s[0] > stalled_s > 0
+
+
+async def test_a_line_that_moves_is_not_stalled(trio: Trio) -> None:
+    """Each batch that the other shard has begins the count anew; a refused one does not."""
+    looks: list[tuple[float, float, float]] = []
+    time = asyncio.get_running_loop().time
+
+    def fails(_: int, __: TakeRelays) -> None:
+        looks.append((time(), trio.dispatcher.stalled_s, time()))
+        if len(looks) == 2:
+            raise NoLeader("for a moment")
+
+    trio.router.fails = fails
+    await trio.finish(*KEYS[: 2 * relaying.RELAYS_MAX])
+    await trio.settled()
+
+    (_, _, sent), (_, after_one_s, refused), (again, after_refusal_s, _), *_ = looks
+    assert after_one_s < refused - sent
+    assert after_refusal_s >= again - refused
