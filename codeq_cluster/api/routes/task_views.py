@@ -184,11 +184,12 @@ def result_view(result: Result) -> ResultView:
         error=result.error,
         artifacts=tuple(map(_artifact_view, result.artifacts)),
         completed_at=rfc3339(result.completed_ms),
-        next=tuple(map(_follow_up_view, result.next)),
+        next=tuple(map(follow_up_view, result.next)),
     )
 
 
-def _follow_up_view(made: FollowUp) -> FollowUpView:
+def follow_up_view(made: FollowUp) -> FollowUpView:
+    """Render a task that a result has made."""
     return FollowUpView(id=made.id, idempotency_key=made.key)
 
 

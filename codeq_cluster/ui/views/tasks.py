@@ -13,7 +13,7 @@ from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.routes.audit import put_on_record
 from codeq_cluster.api.routes.listing import AskedPage, asked_page, caller
 from codeq_cluster.api.routes.reads import PREFIX, ExplanationView, explanation_view
-from codeq_cluster.api.routes.task_views import ArtifactView
+from codeq_cluster.api.routes.task_views import ArtifactView, FollowUpView, follow_up_view
 from codeq_cluster.api.routes.tasks import CancelledTask
 from codeq_cluster.broker.questions import Browse, BrowseDelayed, TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
@@ -38,11 +38,13 @@ class TaskContent(Struct, rename="camel", kw_only=True):
 
     Attributes:
         result: None while there is none, and for a result without a body.
+        next: The tasks that the result has made.
     """
 
     payload: str
     result: str | None
     artifacts: list[ArtifactView]
+    next: list[FollowUpView]
     completed_at: str
 
 
@@ -115,11 +117,12 @@ async def content(call: Call) -> HttpAnswer[TaskContent]:
     if answer is None:
         raise TASK_NOT_FOUND
     found, ended = answer
-    artifacts = () if ended is None else ended.artifacts
+    artifacts, following = ((), ()) if ended is None else (ended.artifacts, ended.next)
     shown = TaskContent(
         payload=found.payload,
         result=(ended.body or None) if ended is not None else None,
         artifacts=[ArtifactView(each.name, each.url) for each in artifacts],
+        next=list(map(follow_up_view, following)),
         completed_at=rfc3339(ended.completed_ms) if ended is not None else "",
     )
     return reply(shown)

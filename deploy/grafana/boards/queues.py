@@ -78,6 +78,6 @@ def queues() -> Board:
     board.graph(
         "Follow-ups on their way to another shard",
         (total(of("codeq_relays_waiting"), "shard"), "from shard {{shard}}"),
-        about="They arrive within milliseconds, unless the other shard takes nothing. Of all queues.",
+        about="They take milliseconds, unless the other shard takes nothing. Of all queues.",
     )
     return board

@@ -11,6 +11,7 @@ from pathlib import Path
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
+from codeq_cluster.auth.identity import WORKER_SCOPES
 from tests.harness.cluster import LocalCluster
 from tests.harness.waiting import WITHIN_S
 
@@ -21,7 +22,6 @@ PAGE_TOKENS = {
     "operator": ["codeq:operator"],
     "both": ["codeq:admin", "codeq:operator"],
 }
-WORKER_SCOPES = ["codeq:claim", "codeq:nack", "codeq:result", "codeq:subscribe"]
 WORKER = "worker-0"
 HOSTILE_WORKER = "worker-1"
 # Subjects, errors and payloads may be any text, and the page must never treat it as markup.
@@ -43,7 +43,7 @@ def page_settings(backups: Path) -> dict[str, object]:
     tokens.append({"token": "producer", "subject": "producer"})
     tokens.append({"token": "hostile", "subject": HOSTILE, "scopes": ["codeq:admin"]})
     working = [
-        {"token": token, "subject": name, "scopes": WORKER_SCOPES, "eventTypes": ["*"]}
+        {"token": token, "subject": name, "scopes": sorted(WORKER_SCOPES), "eventTypes": ["*"]}
         for token, name in ((WORKER, WORKER), (HOSTILE_WORKER, HOSTILE))
     ]
     return {

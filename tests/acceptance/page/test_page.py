@@ -234,6 +234,37 @@ async def test_a_result_and_its_task_are_opened_by_the_id(
     assert ["Created", "Completed"] == timeline
 
 
+async def test_a_chain_of_tasks_is_walked_by_its_links(
+    admin: Window, client: RecordingClient
+) -> None:
+    """A task leads to those that its result has made, and each of them back."""
+    first = (await client.created("n1", "producer", "chain.first"))["id"]
+    step = await client.claimed("n1", WORKER, ["chain.first"])
+    for command, keys in (("chain.second", {"idempotencyKey": HOSTILE}), ("chain.third", {})):
+        made = [{"command": command, "payload": {}}, {"command": "x", "payload": {}, **keys}]
+        await client.done(
+            *("POST", "n2", f"/tasks/{step['id']}/result", WORKER),
+            {"status": "COMPLETED", "result": {}, "next": made, "leaseToken": step["leaseToken"]},
+            repeatable=True,
+        )
+        step = await client.claimed("n3", WORKER, [command])
+    await admin.open(f"/tasks/{first}")
+    following = admin.page.locator("main .card:has-text('Made by its result')")
+    await following.wait_for()
+    shown = await following.inner_text()
+    await following.get_by_role("link").click()
+    await admin.shows("chain.second")
+    await following.get_by_role("link").first.click()
+    await admin.page.wait_for_url(f"**/tasks/{step['id']}")
+    await admin.shows("First of the chain")
+    await admin.page.locator("main dl.facts").get_by_role("link", name=first).click()
+    await admin.page.wait_for_url(f"**/tasks/{first}")
+    await following.wait_for()
+
+    assert HOSTILE in shown
+    assert "Made by" not in await admin.text("main dl.facts")
+
+
 async def test_a_viewer_sees_a_task_without_payload_and_result(
     browser: Chromium, cluster: LocalCluster, client: RecordingClient
 ) -> None:

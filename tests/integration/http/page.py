@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.settings import (
     AuthProviderSettings,
     AuthSettings,
@@ -44,7 +45,7 @@ def with_roles(settings: NodeSettings) -> NodeSettings:
             token="worker",
             subject="w",
             tenant="acme",
-            scopes=("codeq:claim", "codeq:nack", "codeq:result", "codeq:subscribe"),
+            scopes=tuple(WORKER_SCOPES),
             event_types=("*",),
         ),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -56,13 +56,15 @@ async def created(world: World, command: str, **fields: object) -> str:
     return str(answer.json["id"])
 
 
-async def ended(world: World, command: str, status: str, **fields: object) -> str:
+async def ended(
+    world: World, command: str, status: str, *, following: Sequence[object] = (), **fields: object
+) -> str:
     """Create a task and end it."""
     task_id = await created(world, command, **fields)
     await world.client.claim(command)
     result = {"result": {"n": 12345678901234567890}} if status == "COMPLETED" else {}
     error = {"error": "no way"} if status == "FAILED" else {}
-    body = {"status": status, **result, **error}
+    body = {"status": status, **result, **error, "next": following}
     assert 200 == (await world.client.post(f"tasks/{task_id}/result", body)).status
     return task_id
 
@@ -155,6 +157,24 @@ async def test_a_task_is_shown_with_its_reason_and_its_attempts(world: World) ->
     assert [("NACKED", "not now")] == [(each["outcome"], each["error"]) for each in task["history"]]
     assert "http://127.0.0.1/…" == task["webhook"]
     assert (await world.look(task_id))["task"]["webhook"].endswith("?token=x")
+
+
+async def test_a_task_and_those_that_its_result_made_lead_to_each_other(world: World) -> None:
+    """A viewer sees the parent; what a result made is a part of the result."""
+    following = [
+        {"command": "second", "payload": {}},
+        {"command": "second", "payload": {}, "idempotencyKey": "only-once"},
+    ]
+    first = await ended(world, "first", "COMPLETED", following=following)
+    second = (await world.client.claim("second"))["id"]
+    content = await world.admin.get(f"/tasks/{first}/content")
+    shown = (await world.look(second, world.viewer))["task"]
+    unfollowed = await world.admin.get(f"/tasks/{second}/content")
+
+    assert [{"idempotencyKey": "only-once"}] == content.json["next"][1:]
+    assert (first, first) == (shown["parentId"], shown["rootId"])
+    assert "parentId" not in (await world.look(first))["task"]
+    assert [] == unfollowed.json["next"]
 
 
 async def test_the_shown_part_of_an_id_is_enough(world: World) -> None:

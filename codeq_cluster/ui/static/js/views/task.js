@@ -27,6 +27,7 @@ export function openTask({ follow }, id) {
   const attempts = h("ol.timeline");
   const payload = h("div");
   const result = h("div");
+  const following = h("div");
   const state = h("span");
   let contentOf = "";
   let task = null;
@@ -59,6 +60,7 @@ export function openTask({ follow }, id) {
       const content = await get(path("tasks", id, "content"));
       drawPart(payload, "Payload", content.payload, "payload-" + id);
       drawPart(result, "Result", content.result, "result-" + id, content.artifacts);
+      put(following, content.next.length > 0 && card("Made by its result", h("ul.plain-list", {}, content.next.map((each) => h("li", {}, made(each)))), { flush: true }));
     } catch (failure) {
       contentOf = "";
       failed(failure);
@@ -76,6 +78,9 @@ export function openTask({ follow }, id) {
       artifacts.length > 0 && h("ul.plain-list", {}, artifacts.map((each) => h("li", {}, artifact(each)))),
     ], { flush: true, aside: shown && h("span.nowrap", {}, shown.tools) }));
   }
+
+  // A key may belong to another shard, where a task may have it already: its id is not known here.
+  const made = (each) => each.id ? link(each.id) : ["the task with the idempotency key ", h("code.break", {}, each.idempotencyKey)];
 
   // The broker's own artifacts are fetched through the page; the URLs of others are only shown.
   function artifact({ name, url }) {
@@ -102,6 +107,8 @@ export function openTask({ follow }, id) {
       task.state === "delayed" && fact("Ready", due(task.until)),
       task.error && !why.message.includes(task.error) && fact("Error", h("span.bad", {}, task.error)),
       task.deadQueue && fact("Dead letters of", h("a", { href: href("dead-letters", task.deadQueue) }, task.deadQueue)),
+      task.parentId && fact("Made by", link(task.parentId)),
+      task.parentId && task.rootId !== task.parentId && fact("First of the chain", link(task.rootId)),
       fact("Created", instant(task.createdAt)),
       fact("Changed", instant(task.updatedAt)),
       task.runAt && fact("Asked to start", due(task.runAt)),
@@ -142,14 +149,18 @@ export function openTask({ follow }, id) {
   const box = h("div.stack", {}, reason,
     h("div.columns", {},
       h("div.stack", {}, card("Task", facts), card("Attempts", attempts, { flush: true })),
-      h("div.stack", {}, payload, result)));
+      h("div.stack", {}, payload, result, following)));
   return { title: "Task " + id, node: h("div", {}, top, box) };
 }
 
 // The ids that the server names, as links.
 function several(text) {
   const [words, ids] = text.split(": ");
-  return [words[0].toUpperCase() + words.slice(1) + ": ", ids.split(", ").map((id, n) => [n > 0 && ", ", h("a.mono", { href: href("tasks", id) }, id)])];
+  return [words[0].toUpperCase() + words.slice(1) + ": ", ids.split(", ").map((id, n) => [n > 0 && ", ", link(id)])];
+}
+
+function link(id) {
+  return h("a.mono", { href: href("tasks", id) }, id);
 }
 
 function timeline(task) {
