@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from codeq_cluster.testing.broker import LocalBroker
 from tests.acceptance.runbooks import Block
 from tests.integration.docs.pages import addressed, page, run, shell
+from tests.integration.docs.stage import Stage
 
 _BLOCKS = page("recipes.md")
 _SHOWN = {
@@ -43,6 +45,18 @@ def test_a_recipe_keeps_its_promise(section: str, broker: LocalBroker, tmp_path:
     assert shown == run(broker, [runs, str(file)], directory=tmp_path)
 
 
+@pytest.mark.needs("curl")
+def test_a_result_over_http_makes_what_follows(broker: LocalBroker, tmp_path: Path) -> None:
+    """The page's request is answered with the task that it has made."""
+    [request] = [block.body for block in _BLOCKS if block.marks == "curl"]
+    stage = Stage(broker)
+    task = stage.leased()
+    said = json.loads(shell(broker, f"TASK={task}\n{request}", directory=tmp_path))
+    made = stage.send("GET", f"/tasks/{said['next'][0]['id']}")
+
+    assert ("invoice", '"book"', task) == (made["command"], made["payload"], made["parentId"])
+
+
 def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_path: Path) -> None:
     """The page's commands are run; the line of the crontab has the same command."""
     program, shown = _SHOWN["Cron from outside"]
@@ -62,7 +76,7 @@ def test_every_block_of_the_page_is_run() -> None:
     """A recipe is a program with its output."""
     kinds = [_kind(block) for block in _BLOCKS]
 
-    assert {"program", "shows", "cron", "run"} == set(kinds)
+    assert {"program", "shows", "curl", "cron", "run"} == set(kinds)
     assert len(_PROGRAMS) == kinds.count("program")
     assert len(_SHOWN) == len({block.section for block in _BLOCKS})
 
