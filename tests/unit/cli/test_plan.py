@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.cli.local.dev.plan import document, plan, port_base_of, require_free
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.config import load
@@ -62,7 +63,7 @@ def test_the_written_configuration_is_one_a_node_takes(tmp_path: Path) -> None:
         assert tmp_path / "artifacts" == settings.artifacts.directory
         assert tmp_path / "backups" == settings.backup.directory
         scopes = settings.auth.producer[0].tokens[0].scopes
-        assert {"codeq:admin", "codeq:operator"} <= set(scopes)
+        assert {*WORKER_SCOPES, "codeq:admin", "codeq:operator"} == set(scopes)
 
 
 def test_a_node_serves_no_other_host_name_than_localhost(tmp_path: Path) -> None:
