@@ -14,17 +14,21 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Delete,
+    Finish,
     Heartbeat,
     Nack,
     Operation,
     Purge,
+    Relayed,
     Requeue,
     Revise,
     Staging,
     Submit,
+    TakeRelays,
     UndoRequeue,
 )
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.task import More
 from tests.fakes.dict_view import DictView
 
 RULES = LifetimeRules()
@@ -61,6 +65,22 @@ def created(*, attempts: int = 3, delay_ms: int = 0, ttl_ms: int = 0) -> Create:
     )
 
 
+FOLLOWING = tuple(Create(command="scan", payload="{}", delay_ms=each) for each in (0, MINUTE_MS))
+DONE_WITH_NEXT = Finish(submit=DONE, next=FOLLOWING, digest="d", shards=1)
+FAILED_WITH_NEXT = Finish(submit=FAILED, next=FOLLOWING, digest="d", shards=1)
+
+
+def relayed(number: int, *, delay_ms: int) -> Relayed:
+    create = Create(
+        id=f"r{number}", tenant="acme", command="render", payload="{}", delay_ms=delay_ms
+    )
+    return Relayed(number, create, More(parent_id="p", root_id="p"))
+
+
+TAKE_RELAYS = TakeRelays(
+    origin=1, after=0, relays=(relayed(1, delay_ms=0), relayed(2, delay_ms=MINUTE_MS))
+)
+
 # The operations on one task, in order; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int, ...], ...] = (
     (created(), CLAIM, HEARTBEAT, UPLOAD, DONE, FOR_GOOD_MS),
@@ -77,6 +97,9 @@ STORIES: tuple[tuple[Operation | int, ...], ...] = (
     (created(delay_ms=MINUTE_MS), PURGE),
     (created(attempts=1), CLAIM, ABANDON, REQUEUE, UNDO_REQUEUE),
     (created(attempts=1), CLAIM, ABANDON, REVISE),
+    (created(), CLAIM, DONE_WITH_NEXT),
+    (created(), CLAIM, FAILED_WITH_NEXT),
+    (TAKE_RELAYS,),
 )
 
 
