@@ -16,13 +16,14 @@ from codeq_cluster.core.outcomes import (
     Returned,
     Submitted,
     Subscribed,
+    Taken,
     TopicStands,
 )
 
 from .model_items import Answer
 
 
-def answer_of(  # noqa: C901 - a line an outcome
+def answer_of(  # noqa: C901, PLR0912 - a line an outcome
     outcome: Outcome, *, by_id: bool
 ) -> Answer:
     """Return the tuple; `by_id` sorts claimed tasks by their ids."""
@@ -41,13 +42,17 @@ def answer_of(  # noqa: C901 - a line an outcome
             return "returned", outcome.dead, outcome.delay_ms
         case Submitted():
             result = outcome.result
-            return "submitted", result.status, result.body, result.error, result.worker
+            names = tuple(each.id or each.key for each in result.next)
+            said = result.status, result.body, result.error, result.worker, result.next_digest
+            return "submitted", *said, names
         case Cancelled():
             return "cancelled", outcome.task.id
         case Advanced():
             return "advanced", outcome.count
         case Changed():
             return "changed", outcome.count
+        case Taken():
+            return "taken", outcome.number
         case TopicStands():
             return "topic", outcome.topic.name, outcome.topic.version, outcome.made
         case Subscribed():

@@ -7,7 +7,7 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.items import KIND_OF, Delivery, Sweep
 from codeq_cluster.core.lifecycle import arrow_of
-from codeq_cluster.core.operations import Claim, Import, Operation, Submit
+from codeq_cluster.core.operations import Claim, Finish, Import, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import State, Task
@@ -126,7 +126,8 @@ def check_bounds(view: DictView, decision: Decision, rules: LifetimeRules) -> No
 
 def kept_by(operation: object) -> tuple[str, ...]:
     """Return the uploads that the operation's result refers to."""
-    return operation.uploads if isinstance(operation, Submit) else ()
+    said = operation.submit if isinstance(operation, Finish) else operation
+    return said.uploads if isinstance(said, Submit) else ()
 
 
 def explained(view: DictView, task: Task, rules: LifetimeRules, *, ahead: int) -> Reason:

@@ -159,6 +159,7 @@ class Machine(RuleBasedStateMachine):
                 task.dead_queue,
                 sorted(task.uploads),
                 task.payload_bytes + task.result_bytes,
+                (task.more.parent_id, task.more.root_id) if task.more is not None else ("", ""),
                 task.due_ms or task.lease_until_ms or task.retain_until_ms,
             )
             for task in self.view.tasks.values()
@@ -178,6 +179,7 @@ class Machine(RuleBasedStateMachine):
                 item.dead_queue,
                 sorted(item.uploads),
                 item.size,
+                item.origin,
                 item.timer_ms,
             )
             for item in self.model.items.values()

@@ -5,6 +5,9 @@ It shares only the operations with the core. Where the two disagree, one of them
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from codeq_cluster.core import task_ids
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
@@ -12,6 +15,7 @@ from codeq_cluster.core.operations import (
     Cancel,
     Claim,
     Delete,
+    Finish,
     Heartbeat,
     Nack,
     Operation,
@@ -20,8 +24,11 @@ from codeq_cluster.core.operations import (
     Revise,
     Staging,
     Submit,
+    TakeRelays,
     UndoRequeue,
 )
+from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.task import FollowUp, More
 
 from .model_items import DLQ_RETENTION_MS, Answer, Items
 from .model_task import (
@@ -68,7 +75,7 @@ class Model:
         """Move the clock."""
         self.beside.now_ms += passed_ms
 
-    def ask(self, operation: Operation) -> Answer:
+    def ask(self, operation: Operation) -> Answer:  # noqa: C901 - a line an operation
         """Perform the operation and return its answer."""
         match operation:
             case Create():
@@ -89,6 +96,10 @@ class Model:
                 return self._undo_requeue(operation)
             case Heartbeat() | Abandon() | Nack() | Submit() | Staging() | Cancel():
                 return self._act(operation)
+            case Finish():
+                return self._act(operation.submit, follow=operation)
+            case TakeRelays():
+                return self._take(operation)
             case _:
                 return self.beside.ask(operation)
 
@@ -147,15 +158,30 @@ class Model:
                 if item.asked == asked.payload:
                     return "created", item.id, True
                 return "rejected", "idempotency-conflict"
-        tiers = self.beside.tiers(asked.tenant, asked.command.lower())
-        # A tier of ten means nine, because requests are clamped the same way.
-        if tiers and asked.priority not in tiers and not (asked.priority == 9 and 10 in tiers):
-            return "rejected", "invalid-priority", ", ".join(str(tier) for tier in tiers)
+        if refused := self._outside_tiers(asked.tenant, asked):
+            return refused
         if asked.tenant == TIGHT:
             if sum(item.place in ("ready", "delayed") for item in own) >= WAITING_MAX:
                 return "rejected", "budget-exceeded", "readyTasks"
             if sum(item.size for item in own) + len(asked.payload) > BYTES_MAX:
                 return "rejected", "budget-exceeded", "storedBytes"
+        self._make(asked)
+        return "created", asked.id, False
+
+    def _outside_tiers(self, tenant: str, asked: Create) -> Answer:
+        """Return the refusal of a priority that the queue's topic does not have, or nothing."""
+        tiers = self.beside.tiers(tenant, asked.command.lower())
+        # A tier of ten means nine, because requests are clamped the same way.
+        if tiers and asked.priority not in tiers and not (asked.priority == 9 and 10 in tiers):
+            return "rejected", "invalid-priority", ", ".join(str(tier) for tier in tiers)
+        return ()
+
+    def _make_unless_there(self, asked: Create, origin: tuple[str, str]) -> None:
+        keys = {item.key for item in self.items.values() if item.tenant == asked.tenant}
+        if asked.id not in self.items and asked.idempotency_key not in keys - {""}:
+            self._make(asked, origin)
+
+    def _make(self, asked: Create, origin: tuple[str, str] = ("", "")) -> None:
         most = self.beside.says(asked.tenant, asked.command.lower(), "max_attempts")
         attempts = asked.max_attempts or most or ATTEMPTS_DEFAULT
         start_ms = asked.run_at_ms or self.now_ms + asked.delay_ms
@@ -172,10 +198,10 @@ class Model:
             created_ms=self.now_ms,
             place="",
             expires_ms=self.now_ms + asked.ttl_ms if asked.ttl_ms else 0,
+            origin=origin,
         )
         self._handle(item, asked)
         self._wait(item, start_ms - self.now_ms)
-        return "created", asked.id, False
 
     def _handle(self, item: Item, asked: Create) -> None:
         if (own := asked.handling) is not None:
@@ -227,14 +253,17 @@ class Model:
         alive = [i for i in self._ready(tenant, queue) if not 0 < i.expires_ms <= self.now_ms]
         return alive[0] if alive else None
 
-    def _act(self, asked: _Held | Cancel) -> Answer:
+    def _act(self, asked: _Held | Cancel, *, follow: Finish | None = None) -> Answer:
         item = self.items.get(asked.id)
         if item is None or item.tenant != asked.tenant:
             return "rejected", "not-found"
         request = "" if isinstance(asked, Heartbeat | Staging) else asked.request
         if request and (request, item.id) in self._answers:
             return self._answers[request, item.id]
-        answer = self._cancel(item, asked) if isinstance(asked, Cancel) else self._hold(item, asked)
+        if isinstance(asked, Cancel):
+            answer = self._cancel(item, asked)
+        else:
+            answer = self._hold(item, asked, follow)
         if isinstance(asked, Abandon) and asked.undelivered:
             return answer
         if answer[0] != "rejected" and request:
@@ -248,9 +277,9 @@ class Model:
         self._end(item, "failed", error="CANCELLED", request=asked.request)
         return "cancelled", item.id
 
-    def _hold(self, item: Item, asked: _Held) -> Answer:
-        if isinstance(asked, Submit) and item.submitted == _content(asked):
-            return "submitted", *item.submitted
+    def _hold(self, item: Item, asked: _Held, follow: Finish | None) -> Answer:
+        if isinstance(asked, Submit) and item.submitted == _content(asked, follow):
+            return "submitted", *item.submitted, item.followers
         refused = self._refused(item, asked)
         if refused:
             return "rejected", refused
@@ -264,7 +293,7 @@ class Model:
                     item.uploads.append(asked.upload)
                 return "changed", 1
             case Submit():
-                return self._submit(item, asked)
+                return self._submit(item, asked, follow)
             case Abandon():
                 return self._abandon(item, asked)
             case Nack():
@@ -277,10 +306,13 @@ class Model:
         item.timer_ms = until_ms
         return "extended", until_ms
 
-    def _submit(self, item: Item, asked: Submit) -> Answer:
+    def _submit(self, item: Item, asked: Submit, follow: Finish | None) -> Answer:
         if not set(asked.uploads) <= set(item.uploads):
             return "rejected", "lease-lost"
-        item.submitted = _content(asked)
+        for each in follow.next if follow else ():
+            if refused := self._outside_tiers(item.tenant, each):
+                return refused
+        item.submitted = _content(asked, follow)
         self._end(
             item,
             "done" if asked.status == "COMPLETED" else "failed",
@@ -288,7 +320,44 @@ class Model:
             request=asked.request,
             said=asked,
         )
-        return "submitted", *item.submitted
+        if follow is not None:
+            self._follow(item, follow)
+        return "submitted", *item.submitted, item.followers
+
+    def _follow(self, item: Item, asked: Finish) -> None:
+        """Make what follows a task that has just ended, here or by a relay."""
+        home = shard_of(item.id, asked.shards)
+        names: list[str] = []
+        made: tuple[FollowUp, ...] = ()
+        for position, each in enumerate(asked.next):
+            name, key = f"{item.id}.{item.endings}.{position}", each.idempotency_key
+            to = shard_of_key(item.tenant, key, asked.shards) if key else home
+            drawn = task_ids.derived(item.tenant, name)
+            task_id = with_shard(drawn, shards=asked.shards, wanted=to)
+            origin = (item.id, item.origin[1] or item.id)
+            create = replace(each, id=task_id, tenant=item.tenant)
+            names.append(key or task_id)
+            made += (FollowUp(key=key) if key else FollowUp(task_id),)
+            if to == home:
+                self._make_unless_there(create, origin)
+            else:
+                relay = {"tenant": item.tenant, "id": name, "task_id": item.id, "create": create}
+                more = More(parent_id=origin[0], root_id=origin[1])
+                self.beside.send({**relay, "more": more, "to": to})
+        item.followers = tuple(names)
+        body = self.beside.bodies.get((item.tenant, f"{item.id}.{item.endings}"), {})
+        body |= {"next": made, "next_digest": asked.digest} if body else {}
+
+    def _take(self, asked: TakeRelays) -> Answer:
+        name = f"from.{asked.origin}"
+        last = self.beside.links.get(("", name), {"number": 0})["number"]
+        new = [each for each in asked.relays if each.number > last]
+        if asked.after > last or not new:
+            return "taken", last
+        for each in new:
+            self._make_unless_there(each.create, (each.more.parent_id, each.more.root_id))
+        self.beside.link(name)["number"] = new[-1].number
+        return "taken", new[-1].number
 
     def _abandon(self, item: Item, asked: Abandon) -> Answer:
         if asked.undelivered:
@@ -513,5 +582,6 @@ class Model:
         self._revived = {key for key in self._revived if key[1] != item.id}
 
 
-def _content(asked: Submit) -> tuple[object, ...]:
-    return asked.status, asked.body, asked.error, asked.worker
+def _content(asked: Submit, follow: Finish | None) -> tuple[object, ...]:
+    digest = follow.digest if follow is not None else ""
+    return asked.status, asked.body, asked.error, asked.worker, digest

@@ -12,6 +12,7 @@ from codeq_cluster.core.operations import (
     PauseQueue,
     PutTopic,
     Record,
+    RelaysTaken,
     RenewSubscription,
     Replay,
     ResumeQueue,
@@ -29,6 +30,7 @@ DELIVERY_BASE_MS = 4
 DELIVERY_MAX_MS = 6
 DELIVERY_AGE_MAX_MS = 45
 SWEEP_RETRY_MS = 60_000
+RELAY_KEPT_MS = 600_000
 
 Answer = tuple[object, ...]
 Fields = dict[str, Any]
@@ -47,6 +49,7 @@ Asked = (
     | Replay
     | Swept
     | Record
+    | RelaysTaken
 )
 
 
@@ -67,6 +70,8 @@ class Items:
         self.sweeps: dict[Name, Fields] = {}
         self.audits: dict[Name, Fields] = {}
         self.webhook_keys: dict[Name, Fields] = {}
+        self.relays: dict[Name, Fields] = {}
+        self.links: dict[Name, Fields] = {}
         self.bodies: dict[Name, Fields] = {}
 
     @property
@@ -76,7 +81,9 @@ class Items:
             "audit": self.audits,
             "hook": self.deliveries,
             "hookkey": self.webhook_keys,
+            "link": self.links,
             "pause": self.pauses,
+            "relay": self.relays,
             "sub": self.subscriptions,
             "sweep": self.sweeps,
             "topic": self.topics,
@@ -125,6 +132,8 @@ class Items:
                 return self._replay(asked)
             case Swept():
                 return self._swept(asked)
+            case RelaysTaken():
+                return self._relays_taken(asked)
             case Record():
                 self.put_on_record(asked, asked.action, asked.target, asked.detail)
                 return "changed", 1
@@ -148,6 +157,23 @@ class Items:
                 "due_ms": self.now_ms + delay_ms,
                 "attempts": 0,
             }
+
+    def link(self, name: str) -> Fields:
+        """Return how far relays to or from another shard have come, to be changed in place."""
+        return self.links.setdefault(
+            ("", name), {"tenant": "", "id": name, "number": 0, "taken": 0}
+        )
+
+    def send(self, relay: Fields) -> None:
+        """Add a relay, the next one to its shard; one of the same name is gone."""
+        link = self.link(f"to.{relay['to']}")
+        link["number"] += 1
+        numbers = {"number": link["number"], "taken_ms": 0, "expires_ms": 0}
+        self.relays[relay["tenant"], relay["id"]] = {
+            **relay,
+            **numbers,
+            "created_ms": self.now_ms,
+        }
 
     def lapse(self, most: int) -> int:
         """Delete expired items, the oldest first; return their number."""
@@ -322,6 +348,16 @@ class Items:
         if dead:
             self.put_ids_on_record(asked, "delivery.replay", asked.ids)
         return "changed", len(done) + len(dead)
+
+    def _relays_taken(self, asked: RelaysTaken) -> Answer:
+        for tenant, relay_id, number in asked.relays:
+            found = self.relays.get((tenant, relay_id))
+            if found is not None and found["number"] == number and not found["taken_ms"]:
+                found |= {"taken_ms": self.now_ms, "expires_ms": self.now_ms + RELAY_KEPT_MS}
+        taken = self.links.get(("", f"to.{asked.to}"), {"taken": 0})["taken"]
+        if asked.number > taken:
+            self.link(f"to.{asked.to}")["taken"] = asked.number
+        return "changed", len(asked.relays)
 
     def _swept(self, asked: Swept) -> Answer:
         found = self.sweeps.get((asked.tenant, asked.id))

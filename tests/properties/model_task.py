@@ -60,6 +60,8 @@ class Item:
     claim: str = ""
     cancelled_under: str = ""
     submitted: tuple[object, ...] = ()
+    followers: tuple[str, ...] = ()  # The ids or keys of the tasks that its result made.
+    origin: tuple[str, str] = ("", "")  # Its parent and the first task of the chain.
     result_bytes: int = 0
     endings: int = 0
     error: str = ""
@@ -114,4 +116,6 @@ def body_of(item: Item, said: Submit | None, *, request: str, now_ms: int) -> Fi
         "completed_ms": now_ms,
         "worker": said.worker if said else "",
         "request": request,
+        "next": (),
+        "next_digest": "",
     }

@@ -12,6 +12,7 @@ from tests.properties.outbox_rules import OutboxJobs
 
 from .machine import indexes
 from .operator_rules import Operators
+from .relay_rules import FollowUps, Relays
 from .rows import counters_in, write
 from .work_rules import Work
 
@@ -37,12 +38,19 @@ class Lifecycle(Work):
         assert self.batched_rows == self.rows
 
 
-class Everything(Lifecycle, Operators, OutboxJobs):
+class Following(FollowUps, Relays, Lifecycle):
+    """Tasks, those that follow them and those that other shards relay."""
+
+
+class Everything(Following, Operators, OutboxJobs):
     """Tasks and everything that is stored beside them."""
 
 
 TestLifecycle = Lifecycle.TestCase
 TestLifecycle.settings = settings(max_examples=75, stateful_step_count=50, deadline=None)
+
+TestFollowing = Following.TestCase
+TestFollowing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
