@@ -26,6 +26,7 @@ from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
 from codeq_cluster.raft.ports import Beat, Events, Ports
 from codeq_cluster.raft.replica import ReplicaId
 from codeq_cluster.raft.safety_switches import SafetySwitches as GuardRules
+from codeq_cluster.relays.dispatcher import RelayDispatcher
 from codeq_cluster.routing.router import Router
 from codeq_cluster.routing.shard_calls import ShardCalls
 from codeq_cluster.settings import LifecycleSettings, NodeSettings, RaftSettings
@@ -233,6 +234,7 @@ class SimBroker:
             is_out=self.out.__contains__,
             peers=lambda: sorted(self.link.up),
         )
+        self._start_relays()
         self.broker = Broker(
             shards=self.forwarder,
             clock=clocks,
@@ -298,6 +300,16 @@ class SimBroker:
             engine.on_reload(waiters.all)
             self.engines.append(engine)
 
+    def _start_relays(self) -> None:
+        background = Background()
+        for engine, state in zip(self.engines, self.states, strict=True):
+            dispatcher = RelayDispatcher(
+                engine, state, self.forwarder, background=background, failed=_nobody_counts
+            )
+            engine.on_rows(dispatcher.rows, Family.FORWARD)
+            engine.on_reload(dispatcher.look)
+            engine.on_leader(dispatcher.look)
+
     def _on_raft(self, peer: str, shard: int, message: bytes) -> None:
         self.groups[shard].receive(peer, message)
 
@@ -310,6 +322,10 @@ class SimBroker:
 
 def _nothing(*, in_full: bool) -> list[str]:
     return []
+
+
+def _nobody_counts() -> None:
+    """Do nothing: `RelayWatch` sees what is set aside."""
 
 
 def _diverged(on_behind: Callable[[], None], _index: int) -> None:

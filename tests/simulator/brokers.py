@@ -31,6 +31,7 @@ from tests.simulator.disk import SimDisk
 from tests.simulator.invariants import Invariant, InvariantBroken, ShardWatch
 from tests.simulator.loop import SimLoop, new_loop
 from tests.simulator.network import SimNetwork
+from tests.simulator.relays import RelayRows
 
 _T = TypeVar("_T")
 
@@ -60,6 +61,7 @@ class SimBrokers:
         client_s: Draws the seconds a request or an answer travels.
         isolated: Nodes that clients cannot reach.
         counters: How often each kind of event happened.
+        relays: Of all shards, as their logs have them.
     """
 
     def __init__(
@@ -84,7 +86,8 @@ class SimBrokers:
         self.client_s: Callable[[], float] = lambda: 0.0005
         self.isolated: set[str] = set()
         self.counters: Counter[str] = Counter()
-        self.watches = [ShardWatch(shard) for shard in range(settings.shards)]
+        self.relays = RelayRows()
+        self.watches = [ShardWatch(shard, self.relays) for shard in range(settings.shards)]
         self.disks = {node_id: [SimDisk() for _ in range(settings.shards)] for node_id in node_ids}
         self._random = random
         self._clock_off_ms: Counter[str] = Counter()

@@ -18,6 +18,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.members import Voters
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from tests.simulator.relays import RelayFault, RelayRows
 
 # How many entries of two logs are compared after growth: more than a log grows by between two
 # checks.
@@ -40,6 +41,8 @@ class Invariant(Enum):
     W8 = "equal states at equal indexes"
     W9 = "tokens grow, attempts are counted, what has ended stays so"
     W10 = "once nothing is wrong, all come together and answer"
+    W11 = "a relay is in its line once, until it is taken or set aside; both shards' numbers agree"
+    W12 = "what follows a result is made once"
 
 
 class InvariantViolated(AssertionError):
@@ -236,10 +239,17 @@ class ReplicaWatch:
 
 
 class ShardWatch(ReplicaWatch):
-    """Watches all replicas of one shard of the broker, with their states and decisions."""
+    """Watches all replicas of one shard of the broker, with their states and decisions.
 
-    def __init__(self, shard: int) -> None:
+    Args:
+        shard: The shard.
+        relays: The relays of all shards of the cluster.
+    """
+
+    def __init__(self, shard: int, relays: RelayRows) -> None:
         super().__init__(shard)
+        self._relays = relays
+        self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
 
@@ -292,6 +302,18 @@ class ShardWatch(ReplicaWatch):
                     after = self._tasks[task_id] = records.decode_task(value)
                     if before is not None:
                         self._changed(before, after)
+                    elif after.more is not None:
+                        self._made(after)
+        try:
+            self._relays.written(self._shard, entry.mutations)
+        except RelayFault as fault:
+            raise self._broken(Invariant.W11, str(fault)) from fault
+
+    def _made(self, task: Task) -> None:
+        """Check that a task that follows a result is new, also if the one before is gone: W12."""
+        if task.id in self._followed:
+            raise self._broken(Invariant.W12, f"{task.id} is made again")
+        self._followed.add(task.id)
 
     def _changed(self, before: Task, after: Task) -> None:
         """Check one change of a task against its state before: W9.
