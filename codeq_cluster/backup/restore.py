@@ -221,12 +221,21 @@ class _Filling:
         self.rows = 0
         self.forgotten = 0
         self.unreadable = 0
+        # Of a backup of all tenants: the last relay that acted, by its shard and the other one.
+        self._acted: dict[tuple[int, int], int] | None = None
+        self._old_count = 0
+        self._exported: set[str] = set()
         self._lost: set[str] = set()  # The ids of tasks and deliveries that cannot be read.
 
     def take(
         self, source: RestoreSource, passed: Callable[[int], None], *, others: Collection[str]
     ) -> None:
         """Add the rows of a backup; `others` are the tenants that come from another one."""
+        if source.manifest.tenant is None and self._wanted.tenant is None:
+            self._acted, self._old_count = {}, source.manifest.shards
+        self._exported |= (
+            set() if source.manifest.tenant is None else {tenant_name(source.manifest.tenant)}
+        )
         for part in source.manifest.parts:
             for row in _rows(source, part, self._wanted, passed):
                 tenant = tenant_of(row)
@@ -257,8 +266,6 @@ class _Filling:
             for key, number in ((CLOCK, clock_ms), (SEQ, seq)):
                 if number:
                     self._put(shard, key, number.to_bytes(8))
-            for to, number in sorted(shard.relays.items()):
-                self._put_item(shard, RelayLink(id=f"to.{to}", number=number))
             shard.flush()
 
     def _add(self, row: Row, source: int) -> None:
@@ -298,13 +305,17 @@ class _Filling:
         if shard.has(key):
             # Its index rows would stay beside those of the second, and name nothing.
             raise records.RecordInvalid(f"item {item.id} is there twice")
-        if isinstance(item, Relay):
+        if isinstance(item, RelayLink):
+            way, _, other = item.id.partition(".")
+            if way == "from" and self._acted is not None:
+                self._acted[source, int(other)] = item.number
+        elif isinstance(item, Relay):
             self._put(shard, key, row[1])  # All tasks must be there before its other rows.
         else:
             self._put_item(shard, item)
 
     def _send_relays_again(self, shard: _Shard) -> None:
-        """Let this cluster send each relay, even if the other one has, unless its task is there.
+        """Let this cluster send each relay that has not acted yet, even if it was taken.
 
         The copy of the other shard may be from before that.
         """
@@ -312,7 +323,7 @@ class _Filling:
             relay = records.decode_item(value)
             assert isinstance(relay, Relay)
             create = relay.create
-            if self._shards[shard_of(create.id, self._count)].has(keyspace.task(create.id)):
+            if self._has_acted(relay):
                 shard.put(key, None)
                 continue
             to = shard_of_key(create.tenant, create.idempotency_key, self._count)
@@ -327,6 +338,17 @@ class _Filling:
                 expires_ms=0,
             )
             self._put_item(shard, again)
+
+    def _has_acted(self, relay: Relay) -> bool:
+        """Return whether the other shard's copy is from after a relay."""
+        if self._acted is not None and relay.tenant not in self._exported:
+            origin = shard_of(relay.task_id, self._old_count)
+            return self._acted.get((relay.to, origin), 0) >= relay.number
+        # One tenant's rows do not tell; a task that was deleted meanwhile comes again.
+        create = relay.create
+        row = keyspace.idempotency(create.tenant, create.idempotency_key)
+        to = shard_of_key(create.tenant, create.idempotency_key, self._count)
+        return self._shards[to].has(row)
 
     def _put_item(self, shard: _Shard, item: Item) -> None:
         self._put(

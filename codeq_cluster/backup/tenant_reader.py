@@ -61,8 +61,6 @@ class TenantReader:
     ) -> Iterator[Arrival]:
         """Yield the tenant's tasks of a shard, by id, each with the rows that belong to it.
 
-        Then those that results on this shard have made and that another shard lacked.
-
         Args:
             part: Of the manifest.
             passed: Called for each task of any tenant.
@@ -93,17 +91,28 @@ class TenantReader:
                 deliveries=self._newest(tuple(callbacks.of(task))),
             )
         callbacks.rest()
-        yield from self._on_their_way(part)
 
-    def _on_their_way(self, part: Part) -> Iterator[Arrival]:
-        """Yield the follow-ups that another shard did not have yet."""
+    def on_their_way(self) -> Iterator[Arrival]:
+        """Yield the tasks that results have made for another shard, and that no copy has; as above.
+
+        The copies of the shards are not of one instant: a relay may be on its way although its task
+        has ended, or taken although the task is missing.
+        """
         prefix = keyspace.item_prefix(ItemKind.RELAY, self.tenant)
-        for key, value in self._rows(part, Family.ITEM):
-            if key.startswith(prefix):
-                relay = records.decode_item(value)
-                assert isinstance(relay, Relay)
-                if not relay.taken_ms:
-                    yield Arrival(task=task_on_its_way(relay), payload=relay.create.payload)
+        relays: dict[str, Relay] = {}
+        for part in self.manifest.parts:
+            for key, value in self._rows(part, Family.ITEM):
+                if key.startswith(prefix):
+                    relay = records.decode_item(value)
+                    assert isinstance(relay, Relay)
+                    relays[relay.create.idempotency_key] = relay
+        for part in self.manifest.parts if relays else ():
+            for key, _ in self._rows(part, Family.IDEMPOTENCY):
+                owner, name = tenant_key(key)
+                if owner == self.tenant:
+                    relays.pop(name, None)
+        for relay in relays.values():
+            yield Arrival(task=task_on_its_way(relay), payload=relay.create.payload)
 
     def _newest(self, deliveries: Deliveries) -> Deliveries:
         """Return as many callbacks of a task as an import takes; count the others."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core.relays import RelayLink
 
 DEFAULT_TENANT = "_"  # The shown form of the default tenant, whose name is empty.
 
@@ -52,13 +53,14 @@ class OneTenant:
 
 
 def tenant_of(row: Row) -> str | None:
-    """Return the tenant of a row; None for one that names only its task or cannot be read."""
+    """Return the tenant of a row; None if it names only its task, is its shard's or unreadable."""
     key, value = row
     match keyspace.family(key):
         case Family.TASK | Family.ITEM as family:
             decode = records.decode_task if family is Family.TASK else records.decode_item
             try:
-                return decode(value).tenant
+                record = decode(value)
+                return None if isinstance(record, RelayLink) else record.tenant
             except records.RecordInvalid:
                 return None
         case Family.IDEMPOTENCY | Family.BODY:

@@ -8,7 +8,10 @@ from msgspec import Raw, Struct
 
 from codeq_cluster.client.connection import BASE, Connection, as_json, part
 from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.refusals import Refused
 from codeq_cluster.client.transport import Request
+
+_DEAD = "dlq"
 
 
 class _Claimed(Struct):
@@ -17,6 +20,7 @@ class _Claimed(Struct):
 
 class _Returned(Struct):
     status: str = ""
+    next: tuple[Raw, ...] = ()
 
 
 class Leases(Connection):
@@ -74,7 +78,7 @@ class Leases(Connection):
     ) -> None:
         """End a task with a result, JSON text that is not null, and create its follow-ups."""
         fields = {"status": "COMPLETED", "result": Raw(result), **_next(following)}
-        await self._on(task, "result", fields, within_s)
+        await self._end(task, fields, following, within_s)
 
     async def fail(
         self,
@@ -86,7 +90,7 @@ class Leases(Connection):
     ) -> None:
         """End a task with an error; it is not retried. Create its follow-ups."""
         fields = {"status": "FAILED", "error": error, **_next(following)}
-        await self._on(task, "result", fields, within_s)
+        await self._end(task, fields, following, within_s)
 
     async def nack(
         self, task: TaskRecord, reason: str, *, delay_s: int = 0, within_s: float | None = None
@@ -95,21 +99,38 @@ class Leases(Connection):
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:
             fields["delaySeconds"] = delay_s
-        return await self._on(task, "nack", fields, within_s)
+        return (await self._on(task, "nack", fields, within_s)).status == _DEAD
 
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
         """Return a task at once; True if this was its last attempt and it died."""
-        return await self._on(task, "abandon", {}, within_s)
+        return (await self._on(task, "abandon", {}, within_s)).status == _DEAD
 
     async def _on(
         self, task: TaskRecord, verb: str, fields: Mapping[str, object], within_s: float | None
-    ) -> bool:
+    ) -> _Returned:
         request = Request(
             method="POST",
             path=f"{BASE}/tasks/{part(task.id)}/{verb}",
             body=as_json({**fields, "leaseToken": task.lease_token}),
         )
-        return (await self._call(request, _Returned, within_s=within_s)).status == "dlq"
+        return await self._call(request, _Returned, within_s=within_s)
+
+    async def _end(
+        self,
+        task: TaskRecord,
+        fields: Mapping[str, object],
+        following: Sequence[bytes],
+        within_s: float | None,
+    ) -> None:
+        answer = await self._on(task, "result", fields, within_s)
+        if len(answer.next) != len(following):
+            # A node of 0.1.0 ignores what it does not know.
+            raise Refused(
+                f"task {task.id} has ended without its follow-ups: a node of an earlier release "
+                "has answered; upgrade every node, then run codeq-cluster cluster upgrade",
+                status=200,
+                code="upgrade-under-way",
+            )
 
 
 def _next(following: Sequence[bytes]) -> dict[str, object]:

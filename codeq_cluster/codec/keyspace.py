@@ -258,6 +258,11 @@ def forward_prefix(shard: int) -> bytes:
     return b"%b%b/" % (FORWARD_PREFIX, shard.to_bytes(2))
 
 
+def forward_from(shard: int, number: int) -> bytes:
+    """Return the first key of the relays to a shard from a number on."""
+    return forward_prefix(shard) + _number(number)
+
+
 def forward_parts(key: bytes) -> tuple[int, int]:
     """Return (shard, number) from the key of a relay's place in its line."""
     start = len(FORWARD_PREFIX)

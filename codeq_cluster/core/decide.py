@@ -59,7 +59,7 @@ from codeq_cluster.core.operations import (
     Undelivered,
 )
 from codeq_cluster.core.outcomes import Cancelled, Changed, Extended, Rejected, Rejection, Returned
-from codeq_cluster.core.relays import RelaysTaken, TakeRelays
+from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State, Task
@@ -266,6 +266,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Swept: delivering.swept,
     TakeRelays: relaying.take,
     RelaysTaken: relaying.taken,
+    RelaysMissed: relaying.missed,
     SetAside: setting_aside.set_aside,
     **subscribing.RULES,
     **auditing.RULES,

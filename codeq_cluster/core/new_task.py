@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.core.bounds import KEY_BYTES_MAX, TASK_ID, is_json, is_queue_name
+from codeq_cluster.core.bounds import (
+    ATTEMPTS_MAX,
+    KEY_BYTES_MAX,
+    NUMBER_MAX,
+    TASK_ID,
+    TRACE_PARENT,
+    is_json,
+    is_queue_name,
+    is_trace_state,
+    is_url,
+)
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
+
+_SPAN_MS_MAX = NUMBER_MAX // 2  # So that it may follow any instant of a clock.
 
 
 class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
@@ -50,8 +62,13 @@ def sound_create(value: object) -> str:
         and is_queue_name(value.command)
         and is_json(value.payload)
         and PRIORITY_MIN <= value.priority <= PRIORITY_MAX
-        and value.max_attempts >= 0
-        and min(value.run_at_ms, value.delay_ms, value.ttl_ms) >= 0
+        and 0 <= value.max_attempts <= ATTEMPTS_MAX
+        and 0 <= value.run_at_ms <= NUMBER_MAX
+        and 0 <= value.delay_ms <= _SPAN_MS_MAX
+        and 0 <= value.ttl_ms <= _SPAN_MS_MAX
+        and (not value.webhook or is_url(value.webhook))
+        and (not value.trace_parent or TRACE_PARENT.fullmatch(value.trace_parent))
+        and is_trace_state(value.trace_state)
         and (value.handling is None or value.handling.is_sound)
         and sound_key
     )

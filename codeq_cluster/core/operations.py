@@ -13,7 +13,7 @@ from msgspec import Struct
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.relays import RelaysTaken, TakeRelays
+from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.task import Artifact, Result, Task
 
 
@@ -471,6 +471,7 @@ Operation = (
     | Swept
     | TakeRelays
     | RelaysTaken
+    | RelaysMissed
     | SetAside
     | Retry
     | Record

@@ -11,7 +11,14 @@ from codeq_cluster.core.changes import Change, Decision, ItemChange
 from codeq_cluster.core.creating import made
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Changed, Taken
-from codeq_cluster.core.relays import KEPT_MS, Relay, RelayLink, RelaysTaken, TakeRelays
+from codeq_cluster.core.relays import (
+    KEPT_MS,
+    Relay,
+    RelayLink,
+    RelaysMissed,
+    RelaysTaken,
+    TakeRelays,
+)
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More
@@ -33,8 +40,7 @@ class Cause(NamedTuple):
 
 
 def sent(view: View, causes: Iterable[Cause]) -> list[ItemChange]:
-    """Return the relays of a decision, each with the next number to its shard."""
-    line = _Line(view)
+    """Return the relays of a decision, each at the end of its line."""
     relays = [
         Relay(
             tenant=cause.create.tenant,
@@ -43,27 +49,21 @@ def sent(view: View, causes: Iterable[Cause]) -> list[ItemChange]:
             create=cause.create,
             more=cause.more,
             to=cause.shard,
-            number=line.next(cause.shard),
+            number=view.next_seq(),
             created_ms=view.now_ms,
         )
         for cause in causes
     ]
     # A task that was deleted and imported again may end once more while its relay is still kept.
-    changes = [
+    return [
         ItemChange(before=view.item(ItemKind.RELAY, relay.tenant, relay.id), after=relay)
         for relay in relays
     ]
-    return changes + line.changes()
 
 
-def sent_again(view: View, relays: Iterable[Relay]) -> list[ItemChange]:
-    """Give relays new numbers: others may have overtaken them while they were set aside."""
-    line = _Line(view)
-    changes = [
-        ItemChange(before=relay, after=replace(relay, number=line.next(relay.to)))
-        for relay in relays
-    ]
-    return changes + line.changes()
+def sent_again(view: View, relay: Relay) -> ItemChange:
+    """Put a relay at the end of its line: others may have overtaken it while it was set aside."""
+    return ItemChange(before=relay, after=replace(relay, number=view.next_seq()))
 
 
 def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
@@ -99,28 +99,24 @@ def taken(view: View, operation: RelaysTaken, _: LifetimeRules) -> Decision:
             after = replace(relay, taken_ms=now_ms, expires_ms=now_ms + KEPT_MS)
             changes.append(ItemChange(before=relay, after=after))
     link, last = _link(view, f"to.{operation.to}")
-    if operation.number > last.taken:
-        changes.append(ItemChange(before=link, after=replace(last, taken=operation.number)))
+    if operation.number > last.number:
+        changes.append(ItemChange(before=link, after=replace(last, number=operation.number)))
     return Decision(Changed(len(operation.relays)), tuple(changes))
 
 
-class _Line:
-    """The numbers that one decision gives."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._links: dict[int, tuple[RelayLink | None, RelayLink]] = {}
-
-    def next(self, shard: int) -> int:
-        """Return the next number to a shard."""
-        before, last = self._links.get(shard) or _link(self._view, f"to.{shard}")
-        after = replace(last, number=last.number + 1)
-        self._links[shard] = before, after
-        return after.number
-
-    def changes(self) -> list[ItemChange]:
-        """Return the changes that keep the numbers given."""
-        return [ItemChange(before=before, after=after) for before, after in self._links.values()]
+def missed(view: View, operation: RelaysMissed, _: LifetimeRules) -> Decision:
+    """Put relays back into the line; from the first call on it begins behind `number` again."""
+    changes: list[Change] = []
+    for tenant, relay_id in operation.relays:
+        relay = view.item(ItemKind.RELAY, tenant, relay_id)
+        if isinstance(relay, Relay) and relay.taken_ms and relay.number > operation.number:
+            changes.append(ItemChange(before=relay, after=replace(relay, taken_ms=0, expires_ms=0)))
+    link, last = _link(view, f"to.{operation.to}")
+    recalled_ms = 0 if operation.done else last.recalled_ms or view.now_ms
+    after = replace(last, number=min(last.number, operation.number), recalled_ms=recalled_ms)
+    if after != last:
+        changes.append(ItemChange(before=link, after=after))
+    return Decision(Changed(len(operation.relays)), tuple(changes))
 
 
 def _link(view: View, link_id: str) -> tuple[RelayLink | None, RelayLink]:

@@ -13,17 +13,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Struct
 
-from codeq_cluster.core.bounds import (
-    NUMBER_MAX,
-    TASK_ID,
-    Id,
-    Instant,
-    Number,
-    Owner,
-    sound,
-    that,
-    whole,
-)
+from codeq_cluster.core.bounds import SEQ_MAX, TASK_ID, Id, Instant, Owner, Seq, sound, that, whole
 from codeq_cluster.core.new_task import Create, sound_create
 from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.core.stored_item import Place, StoredItem
@@ -47,7 +37,8 @@ class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True)
         create: The new task; its id is of the other shard.
         more: Of the new task.
         to: The other shard, in this cluster.
-        number: Among this shard's relays to that one, from 1, growing.
+        number: Its place in the line to that shard; drawn like a place in the ready order, so it
+            grows with time even over a loss of the log's end.
         taken_ms: When the other shard had it; 0 before.
         expires_ms: When it is deleted; 0 before it is taken.
     """
@@ -60,7 +51,7 @@ class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True)
     create: Annotated[Create, sound_create]
     more: Annotated[More, sound]
     to: _Shard
-    number: Annotated[int, whole(1, NUMBER_MAX)]
+    number: Annotated[int, whole(1, SEQ_MAX)]
     created_ms: Instant
     taken_ms: Instant = 0
     expires_ms: Instant = 0
@@ -85,17 +76,17 @@ class RelayLink(StoredItem, frozen=True, array_like=True, tag="link", kw_only=Tr
 
     Attributes:
         id: `to.<shard>` or `from.<shard>`.
-        number: Of the last relay to that shard, or of the last one from it that acts here.
-        taken: Of the last one that the other shard has; 0 for those from it.
+        number: Of the last relay that the other shard has, or that has acted here.
+        recalled_ms: Since when relays behind `number` are being recalled, because the other shard
+            has lost them; 0 for never.
     """
 
     place = Place.ORIGIN
-    is_restored = False  # A restore numbers all relays anew.
 
     tenant: Owner = ""
     id: Annotated[str, that(_LINK_ID.fullmatch, "to or from, a dot and a shard")]
-    number: Number = 0
-    taken: Number = 0
+    number: Seq = 0
+    recalled_ms: Instant = 0
 
 
 class Relayed(Struct, frozen=True, array_like=True):
@@ -132,3 +123,22 @@ class RelaysTaken(Struct, frozen=True, array_like=True, tag="relays_taken", kw_o
     to: int
     number: int
     relays: tuple[tuple[str, str, int], ...]
+
+
+class RelaysMissed(Struct, frozen=True, array_like=True, tag="relays_missed", kw_only=True):
+    """Another shard lacks relays that it had; the leader's own operation.
+
+    A cluster that was recovered from one node, or that synced no writes, may have lost the end of
+    a log.
+
+    Attributes:
+        to: The other shard.
+        number: The last relay that it has.
+        relays: Tenant and id of some of those behind that, to be sent again if they are kept.
+        done: These are the last ones; until then nothing is sent to that shard.
+    """
+
+    to: int
+    number: int
+    relays: tuple[tuple[str, str], ...] = ()
+    done: bool = False

@@ -39,19 +39,16 @@ def retry(view: View, operation: Retry, _: LifetimeRules) -> Decision:
         view.item(ItemKind.ASIDE, operation.tenant, each) for each in dict.fromkeys(operation.ids)
     ]
     asides = [each for each in found if isinstance(each, Aside)]
-    relays: list[Relay] = []
-    timers: list[ItemChange] = []
-    for aside in asides:
-        thing = (
-            view.item(ItemKind.RELAY, aside.tenant, aside.subject)
-            if aside.kind == ItemKind.RELAY
-            else None
-        )
-        if isinstance(thing, Relay):
-            relays.append(thing)  # Its change ends the aside.
-        else:
-            timers.append(ItemChange(before=aside, after=None))
-    return Decision(Changed(len(asides)), (*timers, *sent_again(view, relays)))
+    changes = tuple(_due_again(view, aside) for aside in asides)
+    return Decision(Changed(len(asides)), changes)
+
+
+def _due_again(view: View, aside: Aside) -> ItemChange:
+    if aside.kind == ItemKind.RELAY:
+        relay = view.item(ItemKind.RELAY, aside.tenant, aside.subject)
+        if isinstance(relay, Relay):
+            return sent_again(view, relay)  # This change ends the aside.
+    return ItemChange(before=aside, after=None)
 
 
 def ended(view: View, changes: tuple[Change, ...]) -> Iterator[ItemChange]:

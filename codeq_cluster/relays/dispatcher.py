@@ -24,7 +24,14 @@ from codeq_cluster.broker.scanning import every_row
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.outcomes import Taken
 from codeq_cluster.core.relaying import RELAYS_BYTES_MAX, RELAYS_MAX
-from codeq_cluster.core.relays import Relay, Relayed, RelayLink, RelaysTaken, TakeRelays
+from codeq_cluster.core.relays import (
+    Relay,
+    Relayed,
+    RelayLink,
+    RelaysMissed,
+    RelaysTaken,
+    TakeRelays,
+)
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
@@ -87,7 +94,7 @@ class RelayDispatcher:
     def look(self) -> None:
         """Send what is stored, once this node leads."""
         for shard in range(self._shards.count if self._engine.leads else 0):
-            if self._line(shard, 1):
+            if self._line(shard, 1) or self._link(shard).recalled_ms:
                 self._begin(shard)
 
     def reload(self) -> None:
@@ -110,10 +117,12 @@ class RelayDispatcher:
         pause_s, most, failures = PAUSE_S, RELAYS_MAX, 0
         try:
             while self._engine.leads and not self._stopped:
-                keys = self._line(shard, most)
-                if not keys:
+                is_recalling = self._link(shard).recalled_ms > 0
+                keys: Sequence[bytes] = () if is_recalling else self._line(shard, most)
+                if not keys and not is_recalling:
                     return
-                error = await self._tried(shard, self._send_batch(shard, keys))
+                sending = self._send_batch(shard, keys) if keys else self._recall(shard)
+                error = await self._tried(shard, sending)
                 if error is None:
                     self._moved_s[shard] = asyncio.get_running_loop().time()
                     pause_s, failures = PAUSE_S, 0
@@ -121,9 +130,8 @@ class RelayDispatcher:
                 elif len(keys) > 1:
                     most = 1  # If one is at fault, the others leave without it.
                 else:
-                    failures += is_fault(error) or (
-                        isinstance(error, OutcomeUnknown) and await self._answers(shard)
-                    )
+                    if keys and await self._is_at_fault(shard, error):
+                        failures += 1
                     if failures >= FAILURES_MAX:
                         await self._set_aside(keys[0], error)
                         failures = 0
@@ -157,23 +165,49 @@ class RelayDispatcher:
         taken = await self._take(
             shard, tuple(Relayed(each.number, each.create, each.more) for each in batch)
         )
-        assert taken >= last, f"shard {shard} lacks relays before {last}: it has {taken}"
+        if taken < last:
+            # It has lost what it had.
+            log.warning("relays are recalled", extra={"to": shard, "from": taken})
+            await self._engine.operate([RelaysMissed(to=shard, number=taken)])
+            return
         names = tuple((each.tenant, each.id, each.number) for each in batch)
         await self._engine.operate([RelaysTaken(to=shard, number=last, relays=names)])
+
+    async def _recall(self, shard: int) -> None:
+        """Put the kept relays that the other shard lacks back into the line."""
+        number = self._link(shard).number
+        missed: list[tuple[str, str]] = []
+        start, end = keyspace.prefix_range(keyspace.item_prefix(ItemKind.RELAY))
+        while page := self._store.scan(start, end, RELAYS_MAX):
+            start = page[-1][0] + b"\0"
+            for _, value in page:
+                relay = records.decode_item(value)
+                assert isinstance(relay, Relay)
+                if relay.to == shard and relay.taken_ms and relay.number > number:
+                    missed.append((relay.tenant, relay.id))
+            await asyncio.sleep(0)  # There may be hundreds of thousands.
+        for some in (missed[n : n + RELAYS_MAX] for n in range(0, len(missed), RELAYS_MAX)):
+            operation = RelaysMissed(to=shard, number=number, relays=tuple(some))
+            await self._engine.operate([operation])
+        await self._engine.operate([RelaysMissed(to=shard, number=number, done=True)])
 
     async def _take(self, shard: int, relays: tuple[Relayed, ...]) -> int:
         """Send relays; return the number of the last one that the other shard has."""
         operation = TakeRelays(
-            origin=self._engine.shard, after=self._link(shard).taken, relays=relays
+            origin=self._engine.shard, after=self._link(shard).number, relays=relays
         )
         deadline = asyncio.get_running_loop().time() + SEND_S
         [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)
         assert isinstance(outcome, Taken)
         return outcome.number
 
-    async def _answers(self, shard: int) -> bool:
-        """Return whether the other shard answers when it is asked for nothing."""
-        return await self._tried(shard, self._take(shard, ())) is None
+    async def _is_at_fault(self, shard: int, error: Exception) -> bool:
+        """Return whether the broker failed at the relay, and not at reaching the other shard."""
+        if is_fault(error):
+            return True
+        # A peer tells no fault from a lost answer: ask it for nothing.
+        unknown = isinstance(error, OutcomeUnknown)
+        return unknown and await self._tried(shard, self._take(shard, ())) is None
 
     async def _set_aside(self, key: bytes, error: BaseException) -> None:
         _, tenant, relay_id = keyspace.item_parts(key)
@@ -189,7 +223,9 @@ class RelayDispatcher:
         return sum(1 for _ in every_row(self._store, start, end))
 
     def _line(self, shard: int, most: int) -> list[bytes]:
-        start, end = keyspace.prefix_range(keyspace.forward_prefix(shard))
+        # Those before are gone, and reading over their remains takes long after an outage.
+        start = keyspace.forward_from(shard, self._link(shard).number + 1)
+        _, end = keyspace.prefix_range(keyspace.forward_prefix(shard))
         return [key for key, _ in self._store.scan(start, end, most)]
 
     def _relay(self, key: bytes) -> Relay:

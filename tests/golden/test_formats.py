@@ -218,10 +218,10 @@ ITEMS: dict[str, Item] = {
         ),
         more=More(parent_id="22222222", root_id="11111111"),
         to=2,
-        number=3,
+        number=SEQ + 1,
         created_ms=NOW_MS,
     ),
-    "relay link": RelayLink(id="to.2", number=3, taken=2),
+    "relay link": RelayLink(id="to.2", number=SEQ, recalled_ms=NOW_MS),
     "audit": Audit(
         tenant="acme",
         id="998300000000000-request-8",

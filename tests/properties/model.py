@@ -24,9 +24,9 @@ from codeq_cluster.core.operations import (
     Revise,
     Staging,
     Submit,
-    TakeRelays,
     UndoRequeue,
 )
+from codeq_cluster.core.relays import TakeRelays
 from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.core.task import FollowUp, More
 

@@ -12,7 +12,6 @@ from codeq_cluster.core.operations import (
     PauseQueue,
     PutTopic,
     Record,
-    RelaysTaken,
     RenewSubscription,
     Replay,
     ResumeQueue,
@@ -22,6 +21,7 @@ from codeq_cluster.core.operations import (
     Undelivered,
     Unsubscribe,
 )
+from codeq_cluster.core.relays import RelaysTaken
 
 DLQ_RETENTION_MS = 90
 AUDIT_RETENTION_MS = 60

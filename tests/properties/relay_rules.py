@@ -10,8 +10,8 @@ from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Finish, Relayed, RelaysTaken, Submit, TakeRelays
-from codeq_cluster.core.relays import KEPT_MS, Relay
+from codeq_cluster.core.operations import Finish, Submit
+from codeq_cluster.core.relays import KEPT_MS, Relay, Relayed, RelaysTaken, TakeRelays
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More
 

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import tzdata
 
-from codeq_cluster.schedules.calendar import parse
+from codeq_cluster.schedules.calendar import Calendar, parse
 
 _SECOND = timedelta(seconds=1)
 _MINUTE = timedelta(minutes=1)
@@ -181,6 +181,13 @@ def _offset(at: datetime, zone: ZoneInfo) -> timedelta | None:
     return at.astimezone(zone).utcoffset()
 
 
+def _after(calendar: Calendar, at: datetime) -> tuple[datetime, str, int] | None:
+    found = calendar.after(round(at.timestamp() * 1000))
+    if found is None:
+        return None
+    return datetime.fromtimestamp(found.ms / 1000, UTC), found.local, found.fold
+
+
 @pytest.mark.parametrize("name", _ZONES)
 def test_a_calendar_fires_when_the_cron_of_vixie_does(name: str) -> None:
     """Each job of the zone, in 20 years of its changes and on some of the other days."""
@@ -195,15 +202,16 @@ def test_a_calendar_fires_when_the_cron_of_vixie_does(name: str) -> None:
         for cron in chance.sample(crons, 2):
             expected = _walk(_Job(cron), clock)
             calendar = parse(cron=cron, zone=name)
-            ms, found = round(begin.timestamp() * 1000) - 1, []
-            while (
-                instant := calendar.after(ms)
-            ) is not None and instant.ms < end.timestamp() * 1000:
-                ms = instant.ms
-                found.append((datetime.fromtimestamp(ms / 1000, UTC), instant.local, instant.fold))
+            found, at = [], begin - _SECOND
+            while (instant := _after(calendar, at)) is not None and instant[0] < end:
+                found.append(instant)
+                at = instant[0]
             compared += len(expected)
 
             assert expected == found, (cron, begin)
+            for at in chance.sample(minutes, 4):
+                later = [each for each in expected if each[0] > at]
+                assert later[:1] in ([], [_after(calendar, at)]), (cron, at)
 
     assert compared
 

@@ -36,15 +36,14 @@ class RelayRows:
 
     An entry that is sent to another shard is applied here before, so at every moment the shard
     that sends is ahead.
+
+    Attributes:
+        count: How many relays were ever made.
     """
 
     def __init__(self) -> None:
+        self.count = 0
         self._shards: dict[int, _Shard] = defaultdict(_Shard)
-
-    @property
-    def count(self) -> int:
-        """Return how many relays were ever sent."""
-        return sum(link.number for shard in self._shards.values() for _, link in _sent(shard))
 
     @property
     def waiting(self) -> int:
@@ -80,8 +79,9 @@ class RelayRows:
             return False
         kind, _, item_id = keyspace.item_parts(key)
         if kind is ItemKind.RELAY:
-            of.relays.pop(key, None)
+            known = of.relays.pop(key, None)
             if value is not None:
+                self.count += known is None
                 relay = records.decode_item(value)
                 assert isinstance(relay, Relay)
                 of.relays[key] = relay
@@ -95,7 +95,7 @@ class RelayRows:
             link = records.decode_item(value)
             assert isinstance(link, RelayLink)
             before = of.links.get(item_id, RelayLink(id=item_id))
-            if link.number < before.number or link.taken < before.taken:
+            if link.number < before.number:
                 raise RelayFault(f"{item_id} goes back: {before} and then {link}")
             of.links[item_id] = link
         else:
@@ -115,18 +115,22 @@ class RelayRows:
             odd = sorted(set(found) ^ set(wanted)) or found
             raise RelayFault(f"a line has a row too many or too few: {odd[0]!r}")
         for relay in of.relays.values():
-            if relay.number > of.links[f"to.{relay.to}"].number:
-                raise RelayFault(f"{relay.id} has a number that was not given: {relay.number}")
+            taken = of.links.get(f"to.{relay.to}", _NO_LINK).number
+            if relay.sent_as is not None and relay.number <= taken:
+                raise RelayFault(f"{relay.id} waits behind {taken}, which the shard has")
 
     def _check_numbers(self) -> None:
         for origin, of in list(self._shards.items()):
             for to, link in _sent(of):
                 there = self.link(to, f"from.{origin}")
-                if not link.taken <= there.number <= link.number:
+                if link.number > there.number:
                     raise RelayFault(
-                        f"shard {origin} sent {link.number} relays to {to}, which has"
-                        f" {there.number}, and {link.taken} are said to be taken"
+                        f"shard {to} has those of {origin} up to {there.number}, and {link.number} "
+                        "is said to be taken"
                     )
+
+
+_NO_LINK = RelayLink(id="to.0")
 
 
 def _sent(of: _Shard) -> Iterator[tuple[int, RelayLink]]:

@@ -13,13 +13,14 @@ from codeq_cluster.api.declared.bodies import field
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
-from codeq_cluster.api.routes.tasks import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.tasks import CREATING, TASK_SCHEMA, new_task, refused_webhooks
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.codec.levels import FOLLOW_UPS_FROM
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.task import FOLLOW_UPS_MAX
 from codeq_cluster.errors import UpgradeUnderWay
+from codeq_cluster.ratelimit.token_bucket import Scope
 
 SCOPE = "codeq:enqueue"
 BYTES_MAX = 2**20
@@ -83,6 +84,19 @@ async def read_next(
     if len(set(keys)) < len(keys):
         raise KEY_TWICE
     return tasks, blake2b(b"\n".join(texts), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+async def spend_on_next(call: Call, count: int) -> None:
+    """Count follow-ups against the tenant's rate of creates, as if they were created by requests.
+
+    Raises:
+        ApiError: 400; it is more than the tenant can create at once.
+        LimitExceeded: Answered 429; nothing of the result is done, and it may be sent again.
+    """
+    most = call.most(Scope.PRODUCER)
+    if most and count > most:
+        raise too_many("next", most)
+    await call.spend(*CREATING, count)
 
 
 def _keyed(task: Create) -> Create:

@@ -29,7 +29,7 @@ from codeq_cluster.api.http.refusals import (
     too_many,
 )
 from codeq_cluster.api.routes import workers
-from codeq_cluster.api.routes.follow_ups import next_field, read_next
+from codeq_cluster.api.routes.follow_ups import next_field, read_next, spend_on_next
 from codeq_cluster.api.routes.task_views import (
     ANY_JSON,
     CLAIMED,
@@ -48,6 +48,7 @@ from codeq_cluster.artifacts.names import (
     is_name,
 )
 from codeq_cluster.auth import Access
+from codeq_cluster.broker.requests.producer import too_many_queues
 from codeq_cluster.broker.values import NewFile, NewResult
 from codeq_cluster.core.outcomes import Rejected, Rejection, Submitted
 from codeq_cluster.core.task import ARTIFACTS_MAX, Artifact
@@ -213,6 +214,8 @@ async def submit(call: Call) -> HttpAnswer[ResultView]:
     token = lease_token(call, body.lease_token, _INVALID)
     new = await _new_result(call, body, token=token)
     new = msgspec.structs.replace(new, task_id=call.task_id(not_found=TASK_NOT_FOUND))
+    if new.next:
+        await spend_on_next(call, len(new.next))
     [outcome] = await call.services.broker.submit(
         call.identity.tenant, call.identity.subject, (new,), timeout_s=call.timeout_s
     )
@@ -259,6 +262,11 @@ async def submit_batch(call: Call) -> HttpAnswer[SubmittedBatch]:
     seen: set[str] = set()
     read = [await _read_item(call, item, seen) for item in items]
     wanted = [each for _, each in read if isinstance(each, NewResult)]
+    following = sum(len(each.next) for each in wanted)
+    if following > batch_max:
+        raise batch_too_large(batch_max)
+    if following:
+        await spend_on_next(call, following)
     outcomes = iter(
         await call.services.broker.submit(
             call.identity.tenant, call.identity.subject, wanted, timeout_s=call.timeout_s
@@ -384,6 +392,8 @@ def content_type_of(given: str | None) -> str:
 def from_refusal(rejected: Rejected, *, not_found: str) -> ApiError:
     """Return the answer for a result or an upload that the broker refused."""
     if rejected.rejection is Rejection.TOO_MANY:
+        if rejected.limit.isdigit():  # Of queues, which the tasks of `next` would begin.
+            return from_failure(too_many_queues(int(rejected.limit)))
         return TOO_MANY_UPLOADS
     return from_rejection(rejected, not_found=not_found)
 

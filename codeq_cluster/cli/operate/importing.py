@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from codeq_cluster.backup.catalogue import complete, manifest_of, verify
 from codeq_cluster.backup.manifest import BackupManifest
@@ -213,8 +214,10 @@ class _Sending:
             for start in range(0, len(items), TASKS_MAX):
                 empty = False
                 await self._send(Arrivals(items=tuple(items[start : start + TASKS_MAX])))
-        for part in tenant_reader.manifest.parts:
-            arrivals = tenant_reader.tasks(part, passed=shown.passed)
+        parts = (
+            tenant_reader.tasks(part, passed=shown.passed) for part in tenant_reader.manifest.parts
+        )
+        for arrivals in chain(parts, (tenant_reader.on_their_way(),)):
             batches = in_parts(arrivals, count_max=_TASKS, bytes_max=_BYTES)
             while (batch := await asyncio.to_thread(next, batches, None)) is not None:
                 empty = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 from codeq_cluster.api.routes.follow_ups import BYTES_MAX
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
 from codeq_cluster.core.task import FOLLOW_UPS_MAX
-from codeq_cluster.settings import LimitSettings
+from codeq_cluster.settings import LimitSettings, RateLimitSettings, TenantRateLimit
 from tests.integration.http.client import Answer, Client, eventually, serving, single
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -220,3 +222,46 @@ async def test_results_of_a_batch_have_their_own_follow_ups(node: Client) -> Non
         len(each["result"]["next"]) if "result" in each else None for each in results
     ]
     assert 3 == ready
+
+
+async def test_a_batch_makes_no_more_tasks_than_a_batch_of_creates(node: Client) -> None:
+    """A hundred results with a hundred follow-ups each would stop a leader for seconds."""
+    tasks = [await leased(node, "wide") for _ in range(2)]
+    half = [following("c")] * (FOLLOW_UPS_MAX // 2 + 1)
+    results = [{**DONE, "taskId": task["id"], "next": half} for task in tasks]
+    refused = await node.post("tasks/batch/results", {"results": results})
+    for task in tasks:
+        await finish(node, task)
+
+    assert (400, "batch-too-large") == (refused.status, refused.json["code"])
+    assert 0 == (await node.depth("c"))["ready"]
+
+
+async def test_follow_ups_count_against_the_rate_of_creates(tmp_path: Path) -> None:
+    """A refused result is not done, and may be sent again when there is room."""
+    few = TenantRateLimit(tenant="acme", scope="producer", requests_per_minute=1, burst_size=4)
+    limits = RateLimitSettings(tenants=(few,))
+    settings = replace(single(tmp_path, LimitSettings()), rate_limit=limits)
+    async with serving(settings) as node:
+        first, second = [await leased(node, "paced") for _ in range(2)]
+        allowed = await finish(node, first, next=[following("c")])
+        refused = await finish(node, second, next=[following("c")] * 2)
+        never = await finish(node, second, next=[following("c")] * 5)
+        without = await finish(node, second)
+
+    assert (200, 429, 400, 200) == (allowed.status, refused.status, never.status, without.status)
+    assert "not-applied" == refused.headers["x-outcome"]
+
+
+async def test_follow_ups_begin_no_more_queues_than_creates(
+    node_with: Callable[..., AbstractAsyncContextManager[Client]],
+) -> None:
+    """The refusal names the bound, and nothing of the result is done."""
+    async with node_with(queues_max=2) as node:
+        task = await leased(node, "one")
+        refused = await finish(node, task, next=[following("two"), following("three")])
+        done = await finish(node, task, next=[following("two")])
+
+    assert (409, "too-many") == (refused.status, refused.json["code"])
+    assert "queues with tasks" in str(refused.error)
+    assert 200 == done.status

@@ -19,14 +19,13 @@ from codeq_cluster.core.operations import (
     Nack,
     Operation,
     Purge,
-    Relayed,
     Requeue,
     Revise,
     Staging,
     Submit,
-    TakeRelays,
     UndoRequeue,
 )
+from codeq_cluster.core.relays import Relayed, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import More
 from tests.fakes.dict_view import DictView

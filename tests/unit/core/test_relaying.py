@@ -8,18 +8,17 @@ from msgspec.structs import replace
 from codeq_cluster.core.faults import item_fault
 from codeq_cluster.core.items import Aside, aside_id
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import (
-    Delete,
-    Finish,
+from codeq_cluster.core.operations import Delete, Finish, Retry, SetAside, Submit
+from codeq_cluster.core.outcomes import Changed, Taken
+from codeq_cluster.core.relays import (
+    KEPT_MS,
+    Relay,
     Relayed,
+    RelayLink,
+    RelaysMissed,
     RelaysTaken,
-    Retry,
-    SetAside,
-    Submit,
     TakeRelays,
 )
-from codeq_cluster.core.outcomes import Changed, Taken
-from codeq_cluster.core.relays import KEPT_MS, Relay, RelayLink
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More, State
@@ -163,23 +162,26 @@ def test_a_key_makes_one_task_among_relays_too() -> None:
 def test_a_taken_relay_is_kept_for_a_while() -> None:
     """It leaves the line at once; a backup that runs can still copy it."""
     shard = sending(KEYS[0])
+    number = relay(shard).number
     line = relay(shard).sent_as
     assert Changed(1) == shard.ask(taken(shard, 0))
 
-    assert (AWAY, 1) == line
+    assert (AWAY, number) == line
     assert relay(shard).sent_as is None
     assert 0 == shard.wait(KEPT_MS - 1)
     assert 1 == shard.wait(1)
     assert [] == shard.items(ItemKind.RELAY)
-    assert (1, 1) == (link_to(shard).number, link_to(shard).taken)
+    assert number == link_to(shard).number
 
 
 def test_relays_that_are_not_taken_are_kept() -> None:
     """Time alone deletes none."""
     shard = sending(KEYS[0])
+    line = relay(shard).sent_as
     shard.wait(2 * KEPT_MS)
 
-    assert (AWAY, 1) == relay(shard).sent_as
+    assert line is not None
+    assert line == relay(shard).sent_as
 
 
 def test_a_report_that_comes_again_prolongs_nothing() -> None:
@@ -197,9 +199,11 @@ def test_a_report_that_comes_again_prolongs_nothing() -> None:
 def test_a_report_of_another_number_leaves_the_relay_alone() -> None:
     """A relay that got a new number since is not the one that was taken."""
     shard = sending(KEYS[0])
-    shard.ask(RelaysTaken(to=AWAY, number=1, relays=(("acme", "t.1.0", 9),)))
+    before = relay(shard)
+    other = before.number + 1
+    shard.ask(RelaysTaken(to=AWAY, number=other, relays=(("acme", "t.1.0", other),)))
 
-    assert (AWAY, 1) == relay(shard).sent_as
+    assert before == relay(shard)
 
 
 def test_a_relay_that_was_set_aside_gets_a_new_number() -> None:
@@ -211,6 +215,7 @@ def test_a_relay_that_was_set_aside_gets_a_new_number() -> None:
         SetAside(tenant="acme", kind=ItemKind.RELAY, subject="t.1.0", timer=timer, reason="bug")
     )
     [aside] = shard.items(ItemKind.ASIDE)
+    last = relay(shard, 1).number
     shard.ask(taken(shard, 1))
     retried = shard.ask(Retry(request="r", tenant="acme", ids=(name,), by="op"))
     again = shard.ask(Retry(request="r2", tenant="acme", ids=(name,), by="op"))
@@ -218,9 +223,29 @@ def test_a_relay_that_was_set_aside_gets_a_new_number() -> None:
     assert isinstance(aside, Aside)
     assert (name, timer, "") == (aside.id, aside.timer, item_fault(aside))
     assert (Changed(1), Changed(0)) == (retried, again)
-    assert (AWAY, 3) == relay(shard).sent_as
-    assert (3, 2) == (link_to(shard).number, link_to(shard).taken)
+    assert (AWAY, relay(shard).number) == relay(shard).sent_as
+    assert relay(shard).number > last == link_to(shard).number
     assert [] == shard.items(ItemKind.ASIDE)
+
+
+def test_relays_that_the_other_shard_has_lost_are_sent_again() -> None:
+    """From the first word on the line begins earlier; what is no longer kept is left alone."""
+    shard = sending(*KEYS[:3])
+    numbers = [relay(shard, position).number for position in range(3)]
+    shard.ask(taken(shard, 0, 1, 2))
+    shard.ask(RelaysMissed(to=AWAY, number=numbers[0]))
+    begun = link_to(shard)
+    names = (("acme", "t.1.0"), ("acme", "t.1.1"), ("acme", "t.1.2"), ("acme", "gone.1.0"))
+    shard.ask(RelaysMissed(to=AWAY, number=numbers[0], relays=names))
+    shard.ask(RelaysMissed(to=AWAY, number=numbers[0], done=True))
+
+    assert (numbers[0], True) == (begun.number, begun.recalled_ms > 0)
+    assert [None, (AWAY, numbers[1]), (AWAY, numbers[2])] == [
+        relay(shard, position).sent_as for position in range(3)
+    ]
+    assert (numbers[0], 0) == (link_to(shard).number, link_to(shard).recalled_ms)
+    shard.wait(KEPT_MS)
+    assert ["t.1.1", "t.1.2"] == [each.id for each in shard.items(ItemKind.RELAY)]
 
 
 def test_a_relay_that_is_taken_after_all_is_no_longer_set_aside() -> None:

@@ -17,7 +17,7 @@ from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Operation, Retry
 from codeq_cluster.core.outcomes import Changed, Claimed, Outcome, Submitted
-from codeq_cluster.core.relays import KEPT_MS, Relay, TakeRelays
+from codeq_cluster.core.relays import KEPT_MS, Relay, RelayLink, TakeRelays
 from codeq_cluster.core.sharding import shard_of_key, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import NoLeader, OutcomeUnknown
@@ -27,6 +27,7 @@ from codeq_cluster.routing.router import Router
 from tests.fakes.memory_store import MemoryShard
 from tests.harness.waiting import until
 from tests.unit.broker.conftest import (
+    START_MS,
     Shard,
     TestClock,
     claim,
@@ -37,6 +38,7 @@ from tests.unit.broker.conftest import (
 )
 
 SHARDS = 3
+SECOND = with_shard("22222222-2222-2222-2222-222222222222", shards=SHARDS, wanted=0)
 PARENT = with_shard("11111111-1111-1111-1111-111111111111", shards=SHARDS, wanted=0)
 _NAMES = tuple(map("key-{}".format, range(1000)))
 KEYS, OTHERS = (
@@ -161,7 +163,9 @@ async def test_follow_ups_reach_the_other_shard_in_batches(trio: Trio) -> None:
     await trio.settled()
 
     assert None not in map(trio.keyed, keys)
-    assert list(range(1, 101)) == [number for batch in trio.router.sent for number in batch]
+    assert all(each.number > START_MS for each in trio.relays()), "no clock in the numbers"
+    sent = [number for batch in trio.router.sent for number in batch]
+    assert sorted(each.number for each in trio.relays()) == sent
     assert max(map(len, trio.router.sent)) == relaying.RELAYS_MAX
     assert {KEPT_MS} == {each.expires_ms - each.taken_ms for each in trio.relays()}
 
@@ -242,7 +246,8 @@ async def test_a_relay_that_the_broker_fails_at_is_set_aside(trio: Trio) -> None
     assert lacking is None
     assert Changed(1) == outcome
     assert trio.keyed(KEYS[1])
-    assert 4 == max(each.number for each in trio.relays())
+    by_key = {each.create.idempotency_key: each.number for each in trio.relays()}
+    assert by_key[KEYS[1]] == max(by_key.values())
     assert [] == await _asides(trio)
 
 
@@ -255,6 +260,30 @@ async def _asides(trio: Trio) -> list[Aside]:
 
     (asides,) = await until(found, what="what is set aside")
     return asides
+
+
+async def test_relays_that_the_other_shard_has_lost_are_sent_again(trio: Trio) -> None:
+    """As after a recovery from one node, whose log had a shorter end; new ones follow them."""
+    await trio.finish(*KEYS[:3])
+    await trio.settled()
+    store = trio.others[0].store.state
+    link = keyspace.item(ItemKind.RELAY_LINK, "", "from.0")
+    first = min(each.number for each in trio.relays())
+    lost = [keyspace.idempotency("acme", key) for key in KEYS[1:3]]
+    tasks = [keyspace.task(str(trio.keyed(key))) for key in KEYS[1:3]]
+    earlier = records.encode(RelayLink(id="from.0", number=first))
+    store._put(link, earlier)
+    for key in (*lost, *tasks):
+        store._put(key, None)
+    assert trio.keyed(KEYS[1]) is None
+    await trio.finish(KEYS[3], parent=SECOND)
+    await trio.settled()
+
+    async def there() -> bool:
+        return all(map(trio.keyed, KEYS[:4]))
+
+    await until(there, what="what was lost")
+    assert [] == trio.failed
 
 
 async def test_a_shard_that_is_out_delays_no_other(trio: Trio) -> None:
