@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.gathering import Gathered
-from jepsen_lite.history import Args, F, Out, Recorder, Type
+from jepsen_lite.history import Args, F, Follow, Out, Recorder, Type
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
 
@@ -215,7 +215,14 @@ def _change(f: F, args: Args) -> bytes:
             fields |= {"status": args.status, "error": args.content}
         case _:
             pass
+    if args.next:
+        fields["next"] = [_following(each, args.command) for each in args.next]
     return _encode(fields)
+
+
+def _following(asked: Follow, command: str) -> dict[str, object]:
+    key = {"idempotencyKey": asked.key} if asked.key else {}
+    return {"command": command, "payload": msgspec.Raw(asked.content.encode()), **key}
 
 
 def _created(body: Any) -> Out:
@@ -247,7 +254,16 @@ def _claimed(body: Any) -> Out:
 
 
 def _changed(body: Any) -> Out:
-    return Out(dead=isinstance(body, dict) and body.get("status") == "dlq")
+    if not isinstance(body, dict):
+        return Out()
+    return Out(dead=body.get("status") == "dlq", next=_named(body))
+
+
+def _named(result: dict[str, Any]) -> tuple[Follow, ...]:
+    return tuple(
+        Follow(task=each.get("id", ""), key=each.get("idempotencyKey", ""))
+        for each in result.get("next", ())
+    )
 
 
 def _seen(body: Any) -> Out:
@@ -256,6 +272,7 @@ def _seen(body: Any) -> Out:
     if isinstance(result, dict):
         completed = result.get("status") == "COMPLETED"
         content = content_of(result.get("result")) if completed else str(result.get("error", ""))
+    made = _named(result) if isinstance(result, dict) else ()
     return Out(
         status=str(task["status"]),
         location=str(task["lastKnownLocation"]),
@@ -264,4 +281,6 @@ def _seen(body: Any) -> Out:
         payload=str(task["payload"]),
         error=str(task.get("error", "")),
         shard=int(task.get("shard", -1)),
+        next=made,
+        parent=str(task.get("parentId", "")),
     )

@@ -59,6 +59,20 @@ AND_CLIENTS = " and clients"
 HOSTILE = "hostile"
 
 
+class Follow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task that a result makes.
+
+    Attributes:
+        content: Its payload, as it is sent.
+        key: Its idempotency key, as it is sent and in answers.
+        task: Its id, in answers; empty if it has a key.
+    """
+
+    content: str = ""
+    key: str = ""
+    task: str = ""
+
+
 class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of an operation or a single event; unused fields are left out.
 
@@ -80,6 +94,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         on: Whether a fault begins; otherwise it ends.
         detail: Of a fault: its shape.
         amount_ms: Of a clock fault: the largest shift.
+        next: Of a result: the tasks it makes, all of `command`.
     """
 
     content: str = ""
@@ -104,6 +119,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: bool = False
     detail: str = ""
     amount_ms: int = 0
+    next: tuple[Follow, ...] = ()
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -140,6 +156,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         took_ms: Of a fault after which a node fetched a snapshot: for how long.
         delivery: Of a webhook call: its id.
         signed: Of a webhook call: whether the signature is valid.
+        next: Of a result, or of a read that shows one: the tasks it made.
+        parent: Of a read: the task whose result made this one; empty for none.
     """
 
     http: int = 0
@@ -162,6 +180,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     groups: tuple[Group, ...] = ()
     delivery: str = ""
     signed: bool = False
+    next: tuple[Follow, ...] = ()
+    parent: str = ""
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+import msgspec
 from msgspec import Struct, field
 
-from jepsen_lite.history import HAPPENINGS, HOSTILE, Args, Event, F, Out, Type
+from jepsen_lite.history import HAPPENINGS, HOSTILE, Args, Event, F, Follow, Out, Type
 
 # The instant of an answer that never came; it is later than any other.
 NEVER_NS = 2**62
@@ -83,7 +84,7 @@ class TaskOps(Struct, kw_only=True):
     """All operations on one task.
 
     Attributes:
-        creates: All creates that sent its payload, acknowledged or not.
+        creates: All creates that sent its payload, acknowledged or not; see `History.creates`.
         claims: Acknowledged, in order of their tokens.
         heartbeats, results, releases, cancels, requeues: In order of invocation; releases are
             nacks and abandons.
@@ -185,9 +186,19 @@ class History:
         return not leaderships
 
     @cached_property
+    def creates(self) -> list[Op]:
+        """Every create, and every result as a create of each task that it makes.
+
+        A task with a key may be made later than its result is answered, on another shard, or have
+        been made by another request: of those, a result proves nothing.
+        """
+        following = (made for op in self.by_f[F.RESULT] for made in _following(op))
+        return [*self.by_f[F.CREATE], *following]
+
+    @cached_property
     def tasks(self) -> dict[str, TaskOps]:
         """Operations by task id."""
-        return _by_task(self.ops)
+        return _by_task(self.ops, self.creates)
 
     @cached_property
     def calm(self) -> list[tuple[int, int]]:
@@ -282,8 +293,22 @@ def _fault(event: Event, ended_ns: int, *, seen: Out) -> Fault:
     )
 
 
-def _by_task(ops: Sequence[Op]) -> dict[str, TaskOps]:
-    grouping = _Grouping()
+def _following(op: Op) -> Iterable[Op]:
+    names = op.out.next or (Follow(),) * len(op.args.next)
+    for asked, named in zip(op.args.next, names, strict=False):
+        by_key = bool(asked.key)
+        yield msgspec.structs.replace(
+            op,
+            f=F.CREATE,
+            type=Type.INFO if by_key and op.possible else op.type,
+            ret_ns=NEVER_NS if by_key else op.ret_ns,
+            args=Args(content=asked.content, command=op.args.command, idempotency_key=asked.key),
+            out=Out(task=named.task),
+        )
+
+
+def _by_task(ops: Sequence[Op], creates: Sequence[Op]) -> dict[str, TaskOps]:
+    grouping = _Grouping(creates)
     for op in ops:
         grouping.add(op)
     return grouping.tasks()
@@ -292,17 +317,18 @@ def _by_task(ops: Sequence[Op]) -> dict[str, TaskOps]:
 class _Grouping:
     """Assigns operations to tasks; a create without an answer is matched by its payload."""
 
-    def __init__(self) -> None:
+    def __init__(self, creates: Sequence[Op]) -> None:
         self._tasks: dict[str, TaskOps] = {}
         self._shown: dict[str, set[str]] = defaultdict(set)
-        self._creates: list[Op] = []
+        self._creates = creates
+        for op in creates:
+            if op.ok:
+                self._show(op.args.content, op.out.task)
 
     def add(self, op: Op) -> None:
         if op.f is F.CREATE:
-            self._creates.append(op)
-            if op.ok:
-                self._show(op.args.content, op.out.task)
-        elif op.f is F.CLAIM:
+            return
+        if op.f is F.CLAIM:
             if op.ok and op.out.task:
                 self._show(op.out.content, op.out.task).claims.append(op)
         elif op.f is F.READ:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TypeVar
 
 from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
 from codeq_cluster.api.routes.task_views import task_view
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
+from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller, FoundTask, NewResult
 from codeq_cluster.core.new_task import Create
@@ -17,7 +19,7 @@ from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 from jepsen_lite.asking import Answer, Asker
 from jepsen_lite.gathering import Gathered
-from jepsen_lite.history import Args, F, Out, Recorder, Type
+from jepsen_lite.history import Args, F, Follow, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 
@@ -182,6 +184,8 @@ class SimClient(Asker):
             payload=found.payload,
             error=view.error,
             shard=found.shard,
+            next=_named(result) if result is not None else (),
+            parent=view.parent_id,
         )
 
 
@@ -193,12 +197,31 @@ async def _submit(broker: Broker, args: Args, worker: str, timeout_s: float) -> 
         body=args.content if completed else "",
         error="" if completed else args.content,
         token=args.token,
+        next=tuple(_following(each, args.command) for each in args.next),
+        next_digest=_digest(args.next) if args.next else "",
     )
     [submitted] = await broker.submit(TENANT, worker, (new,), timeout_s=timeout_s)
     if isinstance(submitted, CodeqError):
         raise submitted
-    _check(submitted)
-    return Out(http=200)
+    return Out(http=200, next=_named(_check(submitted).result))
+
+
+def _following(asked: Follow, command: str) -> Create:
+    return Create(
+        command=command,
+        payload=asked.content,
+        idempotency_key=asked.key,
+        fingerprint=fingerprint_of(command, asked.content) if asked.key else "",
+    )
+
+
+def _digest(asked: tuple[Follow, ...]) -> str:
+    said = b"\n".join(f"{each.key} {each.content}".encode() for each in asked)
+    return blake2b(said, digest_size=16).hexdigest()
+
+
+def _named(result: Result) -> tuple[Follow, ...]:
+    return tuple(Follow(task=each.id, key=each.key) for each in result.next)
 
 
 async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Out:

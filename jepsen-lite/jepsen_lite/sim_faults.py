@@ -15,6 +15,9 @@ from tests.simulator.network import NetworkFaults
 
 # Only real nodes have receivers of webhooks, membership changes and gigabytes.
 PLAYED = tuple(name for name in WORKLOADS if name not in {"webhooks", "membership", "big-state"})
+# Drawn by a generator of its own, so that the other seeds keep the runs that they had before it.
+_LATER = "follow-ups"
+_FIRST = tuple(name for name in PLAYED if name != _LATER)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -47,17 +50,23 @@ class Options(Struct, frozen=True, kw_only=True):
     clock_ms: int
 
 
+def draw_workload(seed: int) -> str:
+    """Return the workload that a seed plays whatever else it draws, or nothing."""
+    return _LATER if Random(f"{seed}/workload").random() < 1 / len(PLAYED) else ""
+
+
 def draw_options(random: Random, workload: str = "") -> Options:
     """Draw a workload and a mix of faults: each is present in about half of the seeds."""
 
     def sometimes(value: float) -> float:
         return value if random.random() < 0.5 else 0.0
 
-    played = random.choice(PLAYED)
+    drawn = random.choice(_FIRST)
+    played = workload or drawn
     return Options(
-        workload=workload or played,
+        workload=played,
         nodes=random.choice((("A", "B", "C"),) * 4 + (("A", "B", "C", "D", "E"),)),
-        shards=random.choice((1, 1, 2)),
+        shards=max(random.choice((1, 1, 2)), WORKLOADS[played].shards_min),
         small=random.random() < 0.5,
         kill=sometimes(0.004),
         power=random.choice((0.0, 0.5, 1.0)),

@@ -28,7 +28,7 @@ from jepsen_lite.gathering import gathers
 from jepsen_lite.history import Args, Event, F, Group, Out, Recorder, Type
 from jepsen_lite.operations import SECOND, History
 from jepsen_lite.sim_client import SimClient
-from jepsen_lite.sim_faults import Options, SimFaults, draw_options
+from jepsen_lite.sim_faults import Options, SimFaults, draw_options, draw_workload
 from jepsen_lite.workload import WORKLOADS, Mix, Workload
 from tests.simulator.broker import simulated_settings
 from tests.simulator.brokers import SimBrokers, bugs_met, drawn_names
@@ -93,7 +93,7 @@ def simulate(
         path: The file for the history; None writes none.
     """
     random = Random(seed)
-    options = draw_options(random, workload)
+    options = draw_options(random, workload or draw_workload(seed))
     with ExitStack() as stack:
         bugs = stack.enter_context(bugs_met())
         stack.enter_context(drawn_names(Random(f"{seed}/names")))
@@ -193,6 +193,7 @@ class _Run:
         drained = self._finish(self._workload.drain())
         self._phase("drained" if drained else "undrained")
         self._phase("final" if self._finish(self._workload.read_all()) else "unread")
+        self._until(self._relayed, CONVERGE_S, "relays do not reach their shards")
         self._until(brokers.converged, CONVERGE_S, "the replicas do not come together")
         brokers.check_converged()
         self._observe()
@@ -217,6 +218,9 @@ class _Run:
             if self._brokers.clock.now >= end:
                 raise InvariantBroken(Invariant.W10, f"{otherwise}, in {seconds:.0f} s")
             self._step()
+
+    def _relayed(self) -> bool:
+        return not self._brokers.relays.waiting
 
     def _finish(self, work: Coroutine[Any, Any, bool]) -> bool:
         task = self._brokers.outside.create_task(work)
@@ -277,6 +281,7 @@ class _Run:
             "operations": len(history.ops),
             "acknowledged": acknowledged,
             "entries": entries,
+            "relays": self._brokers.relays.count,
             **self._brokers.counters,
             **self._counters,
         }

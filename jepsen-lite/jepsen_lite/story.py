@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from jepsen_lite.history import Args, Event, F, Group, Out, Type, renumbered
+from jepsen_lite.history import Args, Event, F, Follow, Group, Out, Type, renumbered
 from jepsen_lite.operations import SECOND, History
 
 At = tuple[float, float]
@@ -56,6 +56,7 @@ class Story:
         webhook: bool = False,
         code: str = "",
         deadline_ms: int = 0,
+        final: bool = False,
     ) -> None:
         """Add a create that makes `task`; its payload is the task's name unless given."""
         args = Args(
@@ -68,6 +69,7 @@ class Story:
             attempts_max=attempts_max,
             webhook=webhook,
             deadline_ms=deadline_ms,
+            final=final,
         )
         self.op(F.CREATE, at, kind, args, Out(task=task, shard=shard, code=code))
 
@@ -117,15 +119,18 @@ class Story:
         content: str = "",
         kind: Type = Type.OK,
         code: str = "",
+        following: Sequence[Follow] = (),
+        made: Sequence[Follow] = (),
     ) -> None:
-        """Add a result, unique to task and token unless given."""
+        """Add a result, unique to task and token unless given, with what it asks for and makes."""
         args = Args(
+            next=tuple(following),
             task=task,
             token=token,
             content=content or f"result of {task} by {token}",
             status="COMPLETED",
         )
-        self.op(F.RESULT, at, kind, args, Out(code=code))
+        self.op(F.RESULT, at, kind, args, Out(code=code, next=tuple(made)))
 
     def give_back(
         self,
@@ -161,6 +166,8 @@ class Story:
         attempt: int = 0,
         error: str = "",
         final: bool = False,
+        made: Sequence[Follow] = (),
+        parent: str = "",
     ) -> None:
         """Add a read; without a status the task does not exist."""
         out = Out(
@@ -171,6 +178,8 @@ class Story:
             attempt=attempt,
             error=error,
             absent=not status,
+            next=tuple(made),
+            parent=parent,
         )
         self.op(F.READ, at, Type.OK, Args(task=task, final=final), out)
 

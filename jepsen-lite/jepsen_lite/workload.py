@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from jepsen_lite.asking import Answer, Asker, Process, content_of
 from jepsen_lite.db import WORKERS_MAX, soon_forgotten
-from jepsen_lite.history import Args, F, Out, Type
+from jepsen_lite.history import Args, F, Follow, Out, Type
 from jepsen_lite.operations import TERMINAL
 
 COMMAND = "work"
@@ -27,6 +28,11 @@ LOADERS = 4
 READ_TRIES = 4
 # The final reads stop after this long without any answer; tasks unread by then stay unjudged.
 SILENT_S = 60.0
+# A task that no result made is followed by at most so many, one after the other; a result makes at
+# most so many at once; and so many keys are shared by the results of a run.
+CHAIN = 3
+FAN = 3
+SHARED_KEYS = 40
 # The queue counts as empty after this many empty polls in a row on every node.
 EMPTY_POLLS = 3
 
@@ -57,11 +63,13 @@ class Mix(Struct, frozen=True, kw_only=True):
         altered: Share of the repeated creates whose second copy has another content.
         delayed: Share of creates with a delay.
         webhooks: Share of creates with one.
+        follows: Share of results that make tasks, half of these with an idempotency key.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
         cancels, reads, requeues: Operations per second on randomly chosen known tasks.
         settings: Added to every node's configuration.
         nemeses: Kinds of faults that it always has, beside the requested ones.
+        shards_min: What a simulation must have, to show what the workload is for.
         ballast: How many tasks of 32 KiB exist from the start; no worker claims them.
         fetch_ms: The longest fetch of a snapshot by a node must take at least this long.
         proves: Guarantees that a run must be able to judge.
@@ -79,6 +87,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     altered: float = 0.0
     delayed: float = 0.0
     webhooks: float = 0.0
+    follows: float = 0.0
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
     lease_s: tuple[int, int] = (3, 6)
@@ -88,6 +97,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     reads: float = 2.0
     requeues: float = 0.0
     shards: int = 2
+    shards_min: int = 1
     settings: Mapping[str, object] = {}
     nemeses: tuple[str, ...] = ()
     ballast: int = 0
@@ -230,6 +240,22 @@ WORKLOADS: dict[str, Mix] = {
         settings=soon_forgotten(snapshotBytesPerSecond=2**23),
         nemeses=("away", "packets"),
     ),
+    "follow-ups": Mix(
+        says="results that make tasks, on their own shard and on others, and these make more",
+        proves=(*_ALWAYS, "G25"),
+        ok={"create": 200, "claim": 400, "result": 300},
+        # Each of these tasks is followed by three others, on average.
+        rate=8,
+        workers=16,
+        keyed=0.2,
+        follows=0.5,
+        lease_s=(1, 3),
+        # So many that a lost answer to a claim seldom makes a dead letter.
+        attempts_max=(20,),
+        ways=Ways(fail=1, late=1, beat=1, abandon=0.5, vanish=0.5),
+        cancels=0.5,
+        shards_min=2,
+    ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
         proves=(*_ALWAYS, "G20"),
@@ -247,15 +273,37 @@ class Known:
         self.ids: list[str] = []
         self.ended: set[str] = set()
         self.with_webhook: set[str] = set()
+        self.contents_by_key: dict[str, str] = {}
         self._seen: set[str] = set()
+        self._delivered: set[str] = set()
+        self._owed: set[str] = set()
 
-    def hear(self, task_id: str, *, webhook: bool = False) -> None:
-        """Remember a task."""
-        if task_id and task_id not in self._seen:
+    def hear(self, task_id: str, *, webhook: bool = False) -> bool:
+        """Remember a task; return whether it is new."""
+        is_new = bool(task_id) and task_id not in self._seen
+        if is_new:
             self._seen.add(task_id)
             self.ids.append(task_id)
         if task_id and webhook:
             self.with_webhook.add(task_id)
+        return is_new
+
+    def delivered(self, content: str) -> None:
+        """Note that a worker has a task with this payload, which is owed no longer."""
+        self._delivered.add(content)
+        self._owed.discard(content)
+
+    def owe(self, following: Sequence[Follow]) -> None:
+        """Note that an accepted result makes these tasks.
+
+        Those without a key are known by their ids.
+        """
+        self._owed |= {each.content for each in following if each.key} - self._delivered
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task has not ended, or an accepted result makes one that nobody had yet."""
+        return bool(self._owed) or any(task_id not in self.ended for task_id in self.ids)
 
     @property
     def open(self) -> list[str]:
@@ -315,18 +363,19 @@ class Workload:
             for n in range(DRAINERS):
                 clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
             clients.create_task(self._look(deadline))
-        return not self.known.open and await self._empty()
+        return not self.known.busy and await self._empty()
 
     async def read_all(self, *, silent_s: float = SILENT_S) -> bool:
         """Read every known task at rest; return whether all answered."""
-        waiting = iter(self.known.ids)
+        waiting = deque(self.known.ids)
         unread: list[str] = []
         answered = _now()
 
         async def read(n: int) -> None:
             nonlocal answered
             process = Process(f"final-{n}", self._seed)
-            for task_id in waiting:
+            while waiting:
+                task_id = waiting.popleft()
                 args = Args(task=task_id, final=True)
                 answer = await self._client.retried(process, F.READ, args, tries=READ_TRIES)
                 while answer.type is not Type.OK and not unread:
@@ -337,9 +386,30 @@ class Workload:
                 if unread:
                     return
                 answered = _now()
+                waiting.extend([each async for each in self._made(process, answer.out.next)])
 
         await asyncio.gather(*(read(n) for n in range(READERS)))
         return not unread
+
+    async def _made(self, process: Process, names: Sequence[Follow]) -> AsyncIterator[str]:
+        """Yield the tasks of these names that nobody knew, by asking for those with keys.
+
+        To create a task again by its key finds the one that is there.
+        """
+        for each in names:
+            task_id = each.task
+            if each.key:
+                args = Args(
+                    command=COMMAND,
+                    content=self.known.contents_by_key[each.key],
+                    idempotency_key=each.key,
+                    shard=shard_of_key(each.key, self._shards),
+                    final=True,
+                )
+                answer = await self._client.retried(process, F.CREATE, args, tries=TRIES)
+                task_id = answer.out.task
+            if self.known.hear(task_id):
+                yield task_id
 
     # Producers.
 
@@ -424,6 +494,7 @@ class Workload:
         )
         answer = await self._client.invoke(process, F.CLAIM, args, node=node, worker=worker)
         self.known.hear(answer.out.task)
+        self.known.delivered(answer.out.content)
         return answer
 
     async def _handle(self, process: Process, worker: str, task: Out) -> None:
@@ -472,11 +543,48 @@ class Workload:
         told = {"by": worker, "task": task.task, "token": task.token}
         content = f"{worker} failed under {task.token}" if failed else content_of(told)
         status = "FAILED" if failed else "COMPLETED"
+        following = self._following(process, task)
         answer = await self._act(
-            process, worker, F.RESULT, task, content=content, status=status, tries=4
+            process,
+            worker,
+            F.RESULT,
+            task,
+            content=content,
+            status=status,
+            following=following,
+            tries=4,
         )
         if answer.type is Type.OK:
             self.known.ended.add(task.task)
+            self.known.owe(following)
+            for each in answer.out.next:
+                self.known.hear(each.task)
+
+    def _following(self, process: Process, task: Out) -> tuple[Follow, ...]:
+        """Draw the tasks that follow a result; none at the end of a chain."""
+        rng, follows = process.random, self._mix.follows
+        # Only a workload with follow-ups draws: the others' seeds keep their runs.
+        link = msgspec.json.decode(task.content).get("link", 0) + 1 if follows else 0
+        if not follows or link > CHAIN or rng.random() >= follows:
+            return ()
+        return tuple(
+            self._follow(process, task, link, position) for position in range(rng.randint(1, FAN))
+        )
+
+    def _follow(self, process: Process, task: Out, link: int, position: int) -> Follow:
+        rng, key = process.random, ""
+        said: dict[str, object] = {"link": link}
+        said |= {"of": task.task, "token": task.token, "position": position}
+        if rng.random() < 0.5:
+            key = f"{task.task}/{task.token}/{position}"
+            # A request never names a key twice, so each position shares keys of its own.
+            if rng.random() < 0.3:
+                key = f"shared/{rng.randrange(SHARED_KEYS)}/{position}"
+                said = {"link": CHAIN, "key": key}
+        content = content_of(said)
+        if key:
+            self.known.contents_by_key[key] = content
+        return Follow(content=content, key=key)
 
     async def _act(
         self,
@@ -489,9 +597,12 @@ class Workload:
         status: str = "",
         lease_ms: int = 0,
         delay_ms: int = 0,
+        following: tuple[Follow, ...] = (),
         tries: int = 1,
     ) -> Answer:
         args = Args(
+            command=COMMAND if following else "",
+            next=following,
             task=task.task,
             token=task.token,
             content=content,
@@ -519,7 +630,7 @@ class Workload:
 
     async def _drain(self, worker: str, deadline: float) -> None:
         process = Process(f"drain-{worker}", self._seed)
-        while self.known.open and _now() < deadline:
+        while self.known.busy and _now() < deadline:
             answer = await self._claim(process, worker, 1000, lease_s=5)
             if answer.type is Type.OK and answer.out.task:
                 await self._finish(process, worker, answer.out)
@@ -529,7 +640,7 @@ class Workload:
     async def _look(self, deadline: float) -> None:
         """Find tasks that ended without an answer to their worker."""
         process = Process("look", self._seed)
-        while self.known.open and _now() < deadline:
+        while self.known.busy and _now() < deadline:
             for task_id in self.known.open[:200]:
                 answer = await self._client.invoke(process, F.READ, Args(task=task_id))
                 if answer.out.status in TERMINAL or answer.out.absent:

@@ -95,10 +95,10 @@ def test_every_fault_has_a_colour() -> None:
 
 
 def test_the_design_s_twelve_workloads_are_there() -> None:
-    """Soak and matrix run all twelve workloads."""
+    """Soak and matrix run all these workloads."""
     assert {
         *("total-queue", "lease", "idempotent", "order", "delay", "register", "heartbeats"),
-        *("dead-letters", "webhooks", "membership", "recovery", "big-state"),
+        *("dead-letters", "webhooks", "membership", "recovery", "big-state", "follow-ups"),
     } <= set(WORKLOADS)
 
 

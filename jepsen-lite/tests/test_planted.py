@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from jepsen_lite.checker.judging import PROMISES, verdicts
-from jepsen_lite.history import AND_CLIENTS, HELD, LOST, MEMBERS, F, Group, Type
+from jepsen_lite.history import AND_CLIENTS, HELD, LOST, MEMBERS, F, Follow, Group, Type
 from jepsen_lite.story import Story
 
 Plot = Callable[[Story, bool], None]
@@ -624,11 +624,133 @@ def a_hostile_tenant_hides_ready_tasks(story: Story, broken: bool) -> None:
     story.claim("a", (6 if broken else 4.5, 7))
 
 
+@planted("G25")
+def a_follow_up_is_missing(story: Story, broken: bool) -> None:
+    _ended_with_follow_ups(story)
+    story.read("x", (30, 31), "" if broken else "PENDING", payload="1", parent="a", final=True)
+    _found_by_key(story)
+
+
+@planted("G25")
+def a_follow_up_with_a_key_is_missing(story: Story, broken: bool) -> None:
+    _ended_with_follow_ups(story)
+    _found_by_id(story)
+    # Where there is none, the create that looks for it makes one, which no result has made.
+    _found_by_key(story, parent="" if broken else "a")
+
+
+@planted("G25")
+def half_of_an_unknown_result_is_there(story: Story, broken: bool) -> None:
+    _ended_with_follow_ups(story, Type.INFO)
+    _found_by_id(story)
+    _found_by_key(story, parent="" if broken else "a")
+
+
+@planted("G25")
+def a_follow_up_of_a_result_that_did_not_stand(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3), lease_s=1)
+    story.result("a", (4, 20), content="r", kind=Type.INFO, following=FOLLOWING)
+    story.claim("a", (5, 6), token=2, attempt=2)
+    story.result("a", (7, 8), token=2, content="other")
+    if broken:
+        story.claim("y", (10, 11), content="2")
+    story.read("a", (20, 21), "COMPLETED", content="other", final=True)
+
+
+@planted("G25")
+def a_refused_result_makes_a_task(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1))
+    story.claim("a", (2, 3))
+    story.result("a", (4, 5), kind=Type.FAIL, following=FOLLOWING)
+    if broken:
+        story.claim("x", (10, 11), content="1")
+
+
+@planted("G25")
+def a_follow_up_is_made_twice(story: Story, broken: bool) -> None:
+    _ended_with_follow_ups(story)
+    story.claim("x", (10, 11), lease_s=1, content="1")
+    story.claim("z" if broken else "x", (14, 15), token=2, attempt=2, content="1")
+    _found_by_id(story)
+    _found_by_key(story)
+
+
+@planted("G25")
+def a_follow_up_has_another_payload(story: Story, broken: bool) -> None:
+    _ended_with_follow_ups(story)
+    payload = "2" if broken else "1"
+    story.read("x", (30, 31), "PENDING", payload=payload, parent="a", final=True)
+    _found_by_key(story)
+
+
+@planted("G25")
+def a_repeated_result_names_another_task(story: Story, broken: bool) -> None:
+    _ended_with_follow_ups(story)
+    made = (Follow(task="z"), *MADE[1:]) if broken else MADE
+    story.result("a", (6, 7), content="r", following=FOLLOWING, made=made)
+    _found_by_id(story)
+    _found_by_key(story)
+
+
+@planted("G25")
+def a_result_has_fewer_tasks_than_it_asked_for(story: Story, broken: bool) -> None:
+    _ended_with_follow_ups(story, made=MADE[:1] if broken else MADE)
+    _found_by_id(story)
+    _found_by_key(story)
+
+
+@planted("G25")
+def a_shared_key_makes_a_task_of_neither_result(story: Story, broken: bool) -> None:
+    for task in ("a", "b"):
+        _ended_with_follow_ups(story, task=task, following=FOLLOWING[1:], made=MADE[1:])
+    _found_by_key(story, parent="c" if broken else "b")
+
+
+FOLLOWING = (Follow(content="1"), Follow(content="2", key="k"))
+MADE = (Follow(task="x"), Follow(key="k"))
+
+
+def _ended_with_follow_ups(
+    story: Story,
+    kind: Type = Type.OK,
+    *,
+    task: str = "a",
+    following: Sequence[Follow] = FOLLOWING,
+    made: Sequence[Follow] = MADE,
+) -> None:
+    story.create(task, (0, 1))
+    story.claim(task, (2, 3))
+    answered = made if kind is Type.OK else ()
+    story.result(task, (4, 5), content="r", kind=kind, following=following, made=answered)
+    story.read(task, (20, 21), "COMPLETED", content="r", made=made, final=True)
+
+
+def _found_by_id(story: Story) -> None:
+    story.read("x", (30, 31), "PENDING", payload="1", parent="a", final=True)
+
+
+def _found_by_key(story: Story, *, parent: str = "a") -> None:
+    story.create("y", (30, 31), key="k", content="2", final=True)
+    story.read("y", (32, 33), "PENDING", payload="2", parent=parent, final=True)
+
+
 def _completed(story: Story, *, webhook: bool) -> None:
     story.create("a", (0, 1), webhook=webhook)
     story.claim("a", (2, 3))
     story.result("a", (4, 5), content="1")
     story.read("a", (15, 16), "COMPLETED", content="1", final=True)
+
+
+def test_a_follow_up_that_nobody_looked_for_is_not_judged() -> None:
+    """The verdict stays open; it is not taken for kept."""
+    story = Story()
+    _ended_with_follow_ups(story)
+    _found_by_id(story)
+    verdict = verdicts(story.history())["G25"]
+
+    assert verdict.valid is None
+    assert "1 follow-ups were not looked for" in verdict.note
 
 
 CASES = pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from jepsen_lite.hunting import hunt_simulated
 from jepsen_lite.mutants import mutants
 from jepsen_lite.operations import History
 from jepsen_lite.running import HOME
+from jepsen_lite.sim_faults import draw_workload
 from jepsen_lite.simulation import Report, simulate
 
 # Each seed takes one to three seconds; JEPSEN_SIMULATION_SEEDS=2000 fills a night.
@@ -77,6 +78,25 @@ def test_a_seed_runs_the_same_way_in_every_process(tmp_path: Path) -> None:
     assert _PHASES == list(history.phases)
     assert {F.CREATE, F.CLAIM, F.RESULT} <= {f for f, ops in history.by_f.items() if ops}
     assert all(fault.ended_ns <= history.end_ns for fault in history.faults)
+
+
+def test_results_make_exactly_what_follows_them() -> None:
+    """Chains of follow-ups, on both shards, under faults: G25, and the invariants of relays."""
+    report = simulate(_SEED, workload="follow-ups")
+    [verdict] = [each for each in report.verdicts if each.guarantee == "G25"]
+
+    assert () == report.broken
+    assert verdict.valid is True
+    assert report.counters["relays"] > 20
+
+
+def test_a_workload_that_came_later_leaves_other_seeds_alone() -> None:
+    """Seeds that found something keep their runs, and some seeds play the new workload."""
+    later = [seed for seed in range(100) if draw_workload(seed)]
+
+    assert _SEED not in later
+    assert 0 < len(later) < 20
+    assert {"follow-ups"} == {draw_workload(seed) for seed in later}
 
 
 def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:

@@ -34,7 +34,7 @@ def lost(history: History) -> Verdict:
 
 def invented(history: History) -> Verdict:
     """G2: every payload delivered or read was sent by a client, byte for byte, as one task."""
-    sent = {op.args.content for op in history.by_f[F.CREATE]}
+    sent = {op.args.content for op in history.creates}
     found = []
     checked = 0
     for task in history.tasks.values():
@@ -82,12 +82,12 @@ def dishonest(history: History) -> Verdict:
 
 def _multiplied(history: History) -> Iterator[Violation]:
     """Yield creates without a key that made more than one task; G4 judges those with a key."""
-    made: dict[int, list[TaskOps]] = defaultdict(list)
+    made: dict[tuple[int, str], list[TaskOps]] = defaultdict(list)
     for task in history.tasks.values():
         for op in task.creates:
             if not op.args.idempotency_key:
-                made[op.i].append(task)
-    times = Counter(op.args.content for op in history.by_f[F.CREATE] if op.possible)
+                made[op.i, op.args.content].append(task)
+    times = Counter(op.args.content for op in history.creates if op.possible)
     for tasks in made.values():
         content = tasks[0].args.content
         if len(tasks) > max(1, times[content]):

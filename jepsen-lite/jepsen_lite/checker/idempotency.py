@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
-from jepsen_lite.history import F
 from jepsen_lite.operations import History, Op
 
 
@@ -16,7 +15,7 @@ def one_task_a_key(history: History) -> Verdict:
     A task whose create's answer was lost is recognized by its payload, in a delivery or a read.
     """
     by_key: dict[str, list[Op]] = defaultdict(list)
-    for op in history.by_f[F.CREATE]:
+    for op in history.creates:
         if op.args.idempotency_key:
             by_key[op.args.idempotency_key].append(op)
     made: dict[str, set[str]] = defaultdict(set)

@@ -10,6 +10,7 @@ from jepsen_lite.checker.accounting import dishonest, invented, lost
 from jepsen_lite.checker.attempts import exact
 from jepsen_lite.checker.completion import one_result, terminal_is_terminal
 from jepsen_lite.checker.delays import not_before_due
+from jepsen_lite.checker.follow_ups import made_with_results
 from jepsen_lite.checker.idempotency import one_task_a_key
 from jepsen_lite.checker.isolation import unharmed
 from jepsen_lite.checker.leases import held_to_the_end, kept_up, tokens_grow
@@ -51,6 +52,7 @@ PROMISES = {
     "G20": "shards recover by themselves",
     "G21": "webhooks at least once, and true",
     "G22": "every request is answered honestly and in time",
+    "G25": "an accepted result has exactly its follow-ups",
 }
 
 
@@ -103,6 +105,7 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         writes_again(history),
         told(history),
         _both(answered_in_time(history), unharmed(history, calm_p99_ms=calm_p99_ms)),
+        made_with_results(history),
     ]
     found = {verdict.guarantee: verdict for verdict in parts}
     for verdict in _under_faults(history, found):
@@ -144,7 +147,7 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17)]
+    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 25)]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
         if dark
