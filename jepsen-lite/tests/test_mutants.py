@@ -38,7 +38,7 @@ def test_only_a_copy_is_broken() -> None:
         ]
         compile(changed.read_text(), str(changed), "exec")
 
-    assert "decide.py" == changed.name
+    assert "holding.py" == changed.name
 
 
 def test_an_unknown_mutant_is_refused() -> None:
