@@ -19,7 +19,7 @@ from codeq_cluster.backup.tenant_rows import tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
-from codeq_cluster.core.importing import task_on_its_way
+from codeq_cluster.core.creating import task_on_its_way
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
 from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.relays import Relay

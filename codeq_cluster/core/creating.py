@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.bounds import SEQ_MAX
 from codeq_cluster.core.budget import NO_BUDGET, Budget
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
+from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More, State, Task
 from codeq_cluster.core.view import View
@@ -148,4 +150,33 @@ def _new_task(view: View, operation: Create, topic: Topic | None, rules: Lifetim
         run_at_ms=operation.run_at_ms,
         payload_bytes=len(operation.payload.encode()),
         handling=handling,
+    )
+
+
+def task_on_its_way(relay: Relay) -> Task:
+    """Return the task of a relay that no shard had when it was copied, as it would have begun."""
+    create, now_ms = relay.create, relay.created_ms
+    start_ms = create.run_at_ms or now_ms + create.delay_ms
+    waits = start_ms > now_ms
+    return Task(
+        id=create.id,
+        tenant=relay.tenant,
+        command=create.command,
+        priority=create.priority,
+        max_attempts=create.max_attempts or LifetimeRules().max_attempts_default,
+        created_ms=now_ms,
+        updated_ms=now_ms,
+        state=State.DELAYED if waits else State.READY,
+        seq=0 if waits else SEQ_MAX,  # Its place is given when it arrives.
+        due_ms=start_ms if waits else 0,
+        ready_ms=0 if waits else now_ms,
+        expires_ms=now_ms + create.ttl_ms if create.ttl_ms else 0,
+        webhook=create.webhook,
+        trace_parent=create.trace_parent,
+        trace_state=create.trace_state,
+        idempotency_key=create.idempotency_key,
+        run_at_ms=create.run_at_ms,
+        payload_bytes=len(create.payload.encode()),
+        handling=create.handling,
+        more=relay.more,
     )

@@ -34,6 +34,7 @@ from codeq_cluster.core.operations import (
     Unsubscribe,
 )
 from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
@@ -298,6 +299,12 @@ class Machine(RuleBasedStateMachine):
         self.asked.append(operation)
         checks.check_bounds(self.view, decision, RULES)
         answer = self.model.ask(operation)
+        beside = self.model.beside
+        while beside.unnumbered:
+            name = beside.unnumbered.pop(0)
+            relay = self.view.items[ItemKind.RELAY, *name]
+            assert isinstance(relay, Relay)
+            beside.learn_number(name, relay.number)
         by_id = isinstance(operation, Claim) and operation.retry
 
         assert answer == answer_of(decision.outcome, by_id=by_id)

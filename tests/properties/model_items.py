@@ -72,6 +72,8 @@ class Items:
         self.webhook_keys: dict[Name, Fields] = {}
         self.relays: dict[Name, Fields] = {}
         self.links: dict[Name, Fields] = {}
+        self.unnumbered: list[Name] = []  # Relays, in the order in which they were made.
+        self._last_number = 0
         self.bodies: dict[Name, Fields] = {}
 
     @property
@@ -161,19 +163,19 @@ class Items:
     def link(self, name: str) -> Fields:
         """Return how far relays to or from another shard have come, to be changed in place."""
         return self.links.setdefault(
-            ("", name), {"tenant": "", "id": name, "number": 0, "taken": 0}
+            ("", name), {"tenant": "", "id": name, "number": 0, "recalled_ms": 0}
         )
 
     def send(self, relay: Fields) -> None:
-        """Add a relay, the next one to its shard; one of the same name is gone."""
-        link = self.link(f"to.{relay['to']}")
-        link["number"] += 1
-        numbers = {"number": link["number"], "taken_ms": 0, "expires_ms": 0}
-        self.relays[relay["tenant"], relay["id"]] = {
-            **relay,
-            **numbers,
-            "created_ms": self.now_ms,
-        }
+        """Add a relay; one of the same name is gone. Its number is drawn: see `learn_number`."""
+        name = relay["tenant"], relay["id"]
+        self.relays[name] = relay | {"taken_ms": 0, "expires_ms": 0, "created_ms": self.now_ms}
+        self.unnumbered.append(name)
+
+    def learn_number(self, name: Name, number: int) -> None:
+        """Note the number of a new relay, which must be larger than any before it."""
+        assert number > self._last_number
+        self.relays[name]["number"] = self._last_number = number
 
     def lapse(self, most: int) -> int:
         """Delete expired items, the oldest first; return their number."""
@@ -354,9 +356,9 @@ class Items:
             found = self.relays.get((tenant, relay_id))
             if found is not None and found["number"] == number and not found["taken_ms"]:
                 found |= {"taken_ms": self.now_ms, "expires_ms": self.now_ms + RELAY_KEPT_MS}
-        taken = self.links.get(("", f"to.{asked.to}"), {"taken": 0})["taken"]
+        taken = self.links.get(("", f"to.{asked.to}"), {"number": 0})["number"]
         if asked.number > taken:
-            self.link(f"to.{asked.to}")["taken"] = asked.number
+            self.link(f"to.{asked.to}")["number"] = asked.number
         return "changed", len(asked.relays)
 
     def _swept(self, asked: Swept) -> Answer:
