@@ -130,7 +130,7 @@ class RelayDispatcher:
                 elif len(keys) > 1:
                     most = 1  # If one is at fault, the others leave without it.
                 else:
-                    if keys and await self._is_at_fault(shard, error):
+                    if keys and await self._is_at_fault(shard, keys[0], error):
                         failures += 1
                     if failures >= FAILURES_MAX:
                         await self._set_aside(keys[0], error)
@@ -201,13 +201,22 @@ class RelayDispatcher:
         assert isinstance(outcome, Taken)
         return outcome.number
 
-    async def _is_at_fault(self, shard: int, error: Exception) -> bool:
-        """Return whether the broker failed at the relay, and not at reaching the other shard."""
+    async def _is_at_fault(self, shard: int, key: bytes, error: Exception) -> bool:
+        """Return whether the broker failed at the relay, and not at reaching the other shard.
+
+        A peer tells no fault from a lost answer. But if it answers when it is asked for nothing, it
+        says whether it has the relay.
+        """
         if is_fault(error):
             return True
-        # A peer tells no fault from a lost answer: ask it for nothing.
-        unknown = isinstance(error, OutcomeUnknown)
-        return unknown and await self._tried(shard, self._take(shard, ())) is None
+        taken: list[int] = []
+
+        async def ask() -> None:
+            taken.append(await self._take(shard, ()))
+
+        if not isinstance(error, OutcomeUnknown) or await self._tried(shard, ask()) is not None:
+            return False
+        return taken[0] < keyspace.forward_parts(key)[1]
 
     async def _set_aside(self, key: bytes, error: BaseException) -> None:
         _, tenant, relay_id = keyspace.item_parts(key)
