@@ -22,11 +22,13 @@ class _Shard:
 
     Attributes:
         lines: Rows of the lines to other shards.
+        numbers: All that were ever given, each with the shard it was given for.
         asides: The rows that were taken out of the lines, by the key of what is set aside.
     """
 
     relays: dict[bytes, Relay] = field(default_factory=dict)
     links: dict[str, RelayLink] = field(default_factory=dict)
+    numbers: set[tuple[int, int]] = field(default_factory=set)
     lines: set[bytes] = field(default_factory=set)
     asides: dict[bytes, bytes] = field(default_factory=dict)
 
@@ -85,6 +87,7 @@ class RelayRows:
                 relay = records.decode_item(value)
                 assert isinstance(relay, Relay)
                 of.relays[key] = relay
+                of.numbers.add((relay.to, relay.number))
         elif kind is ItemKind.ASIDE:
             of.asides.pop(key, None)
             aside = records.decode_item(value) if value is not None else None
@@ -128,6 +131,8 @@ class RelayRows:
                         f"shard {to} has those of {origin} up to {there.number}, and {link.number} "
                         "is said to be taken"
                     )
+                if there.number and (to, there.number) not in of.numbers:
+                    raise RelayFault(f"shard {to} has {there.number}, which {origin} never gave")
 
 
 _NO_LINK = RelayLink(id="to.0")
