@@ -41,6 +41,7 @@ SHARDS = 3
 SECOND = with_shard("22222222-2222-2222-2222-222222222222", shards=SHARDS, wanted=0)
 PARENT = with_shard("11111111-1111-1111-1111-111111111111", shards=SHARDS, wanted=0)
 _NAMES = tuple(map("key-{}".format, range(1000)))
+HERE = next(name for name in _NAMES if shard_of_key("acme", name, SHARDS) == 0)
 KEYS, OTHERS = (
     [name for name in _NAMES if shard_of_key("acme", name, SHARDS) == shard] for shard in (1, 2)
 )
@@ -172,6 +173,19 @@ async def test_follow_ups_reach_the_other_shard_in_batches(trio: Trio) -> None:
     assert sorted(each.number for each in trio.relays()) == sent
     assert max(map(len, trio.router.sent)) == relaying.RELAYS_MAX
     assert {KEPT_MS} == {each.expires_ms - each.taken_ms for each in trio.relays()}
+
+
+async def test_a_follow_up_costs_one_entry_here_and_two_more_elsewhere(trio: Trio) -> None:
+    """The result's own; one that takes the relay, and one that notes that it is taken."""
+    entries = [shard.seen.entries for shard in (trio.here, trio.others[0])]
+    await trio.finish(HERE)
+    alone = [len(each) for each in entries]
+    await trio.finish(KEYS[0], parent=SECOND)
+    await trio.settled()
+
+    # Each result comes after a create and a claim.
+    assert [3, 0] == alone
+    assert [3 + 3 + 1, 1] == [len(each) for each in entries]
 
 
 async def test_a_lost_answer_makes_nothing_twice(trio: Trio) -> None:
