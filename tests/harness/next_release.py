@@ -10,13 +10,14 @@ import shutil
 from pathlib import Path
 
 import codeq_cluster
+from codeq_cluster.codec import levels
 
-LEVEL = 2
+LEVEL = levels.LEVEL + 1
 ENTRY_VERSION = 2
 
 # A file, a text that this release has there once, and its replacement.
 _EDITS = (
-    ("codec/levels.py", "LEVEL = 1\n", f"LEVEL = {LEVEL}\n"),
+    ("codec/levels.py", f"LEVEL = {levels.LEVEL}\n", f"LEVEL = {LEVEL}\n"),
     (
         "codec/entries.py",
         "_FORMS = {1: _Form(1, _pack, _unpacked)}\n",
