@@ -448,6 +448,10 @@ async def test_a_purge_requires_typing_the_queues_name(
     for delay_s in (0, 0, 600):
         await client.created("n1", "producer", "purge.me", delaySeconds=delay_s)
     await admin.open("/queues/purge.me", ready="main .figures")
+    # The node that serves the page may be a moment behind, and the dialog says what the page shows.
+    for name, number in (("Ready", "2"), ("Delayed", "1")):
+        figure = admin.page.locator("main .figures a", has_text=name)
+        await figure.get_by_text(number, exact=True).first.wait_for()
     await admin.click("Purge", within="main")
     await admin.shows("3 waiting tasks, 2 ready ones and 1 delayed one", within="dialog")
     await admin.shows("There is no undo.", within="dialog")
