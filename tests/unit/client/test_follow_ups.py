@@ -11,7 +11,18 @@ import pytest
 from aiohttp import ClientSession, web
 from msgspec import Raw
 
-from codeq_cluster.client import Done, Ended, Ending, Fail, NewTask, State, Task, Worker
+from codeq_cluster.client import (
+    Done,
+    Ended,
+    Ending,
+    Fail,
+    Leases,
+    NewTask,
+    Refused,
+    State,
+    Task,
+    Worker,
+)
 from codeq_cluster.client.connection import BASE
 from codeq_cluster.client.handling import Retry
 from codeq_cluster.testing.broker import LocalBroker
@@ -292,3 +303,36 @@ async def _steps(broker: LocalBroker, first: str) -> list[str]:
             steps += [each.id for each in result.record.next]
             parent = step
     return steps
+
+
+async def test_a_node_of_a_release_without_follow_ups_is_not_believed(
+    broker: LocalBroker,
+) -> None:
+    """Release 0.1.0 ignores what it does not know: its answer has no `next`."""
+
+    async def passes_on(request: web.Request) -> web.Response:
+        body = await request.json()
+        body.pop("next", None)
+        headers = {"Authorization": request.headers["Authorization"]}
+        async with (
+            ClientSession() as session,
+            session.request(
+                request.method, broker.url + request.path, json=body, headers=headers
+            ) as answer,
+        ):
+            return web.Response(
+                body=await answer.read(), status=answer.status, content_type="application/json"
+            )
+
+    async with (
+        broker.client() as client,
+        serve(passes_on) as url,
+        Leases([url], token=broker.token) as leases,
+    ):
+        await client.create("old", 1)
+        [task] = await leases.claim(["old"], lease_s=60)
+        with pytest.raises(Refused, match="has ended without its follow-ups: a node of an earlier"):
+            await leases.complete(task, b"{}", following=[b'{"command":"new","payload":1}'])
+        ended = await client.task(task.id)
+
+    assert State.DONE is ended.state
