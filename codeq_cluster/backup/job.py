@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 # For a node that is behind, or a shard without a leader.
 SETTLE_S = 30.0
-# From the first shard's copy to the last one's: a relay that one has sent and the other lacks is
-# still kept.
+# From the first shard's copy to the last one's. It is less than `KEPT_MS`, so a relay that a later
+# copy calls taken is still in that copy, if the earlier one lacks its effect.
 CUT_MS_MAX = KEPT_MS // 2
 
 

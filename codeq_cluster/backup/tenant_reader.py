@@ -93,8 +93,9 @@ class TenantReader:
         callbacks.rest()
 
     def on_their_way(self) -> Iterator[Arrival]:
-        """Yield the tasks that results have made for another shard, and that no copy has; as above.
+        """Yield the tasks that results have made for another shard and that no copy has.
 
+        Raises as `tasks`.
         The copies of the shards are not of one instant: a relay may be on its way although its task
         has ended, or taken although the task is missing.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from collections.abc import Callable
 
 from codeq_cluster.core.bounds import SEQ_MAX
 from codeq_cluster.core.budget import NO_BUDGET, Budget
@@ -46,7 +46,7 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
     )
     if refusal:
         return Decision(refusal)
-    task = _new_task(view, operation, topic, rules)
+    task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq)
     return Decision(Created(task), (_change(task, operation),))
 
 
@@ -107,7 +107,8 @@ def made(view: View, operation: Create, rules: LifetimeRules, *, more: More) -> 
     if key and view.keyed(operation.tenant, key) is not None:
         return None
     topic = view.policy(operation.tenant, operation.command.lower()).topic
-    return _change(replace(_new_task(view, operation, topic, rules), more=more), operation)
+    task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq, more=more)
+    return _change(task, operation)
 
 
 def _change(task: Task, operation: Create) -> TaskChange:
@@ -119,8 +120,15 @@ def _change(task: Task, operation: Create) -> TaskChange:
     )
 
 
-def _new_task(view: View, operation: Create, topic: Topic | None, rules: LifetimeRules) -> Task:
-    now_ms = view.now_ms
+def _new_task(
+    operation: Create,
+    topic: Topic | None,
+    rules: LifetimeRules,
+    *,
+    now_ms: int,
+    next_seq: Callable[[], int],
+    more: More | None = None,
+) -> Task:
     start_ms = operation.run_at_ms or now_ms + operation.delay_ms
     waits = start_ms > now_ms
     # What it asks for itself, within its topic's bounds.
@@ -139,7 +147,7 @@ def _new_task(view: View, operation: Create, topic: Topic | None, rules: Lifetim
         created_ms=now_ms,
         updated_ms=now_ms,
         state=State.DELAYED if waits else State.READY,
-        seq=0 if waits else view.next_seq(),
+        seq=0 if waits else next_seq(),
         due_ms=start_ms if waits else 0,
         ready_ms=0 if waits else now_ms,
         expires_ms=now_ms + operation.ttl_ms if operation.ttl_ms else 0,
@@ -150,33 +158,17 @@ def _new_task(view: View, operation: Create, topic: Topic | None, rules: Lifetim
         run_at_ms=operation.run_at_ms,
         payload_bytes=len(operation.payload.encode()),
         handling=handling,
+        more=more,
     )
 
 
 def task_on_its_way(relay: Relay) -> Task:
     """Return the task of a relay that no shard had when it was copied, as it would have begun."""
-    create, now_ms = relay.create, relay.created_ms
-    start_ms = create.run_at_ms or now_ms + create.delay_ms
-    waits = start_ms > now_ms
-    return Task(
-        id=create.id,
-        tenant=relay.tenant,
-        command=create.command,
-        priority=create.priority,
-        max_attempts=create.max_attempts or LifetimeRules().max_attempts_default,
-        created_ms=now_ms,
-        updated_ms=now_ms,
-        state=State.DELAYED if waits else State.READY,
-        seq=0 if waits else SEQ_MAX,  # Its place is given when it arrives.
-        due_ms=start_ms if waits else 0,
-        ready_ms=0 if waits else now_ms,
-        expires_ms=now_ms + create.ttl_ms if create.ttl_ms else 0,
-        webhook=create.webhook,
-        trace_parent=create.trace_parent,
-        trace_state=create.trace_state,
-        idempotency_key=create.idempotency_key,
-        run_at_ms=create.run_at_ms,
-        payload_bytes=len(create.payload.encode()),
-        handling=create.handling,
+    return _new_task(
+        relay.create,
+        None,
+        LifetimeRules(),
+        now_ms=relay.created_ms,
+        next_seq=lambda: SEQ_MAX,  # Its place is given when it arrives.
         more=relay.more,
     )

@@ -19,8 +19,8 @@ from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import More
 
-# For so long a relay is kept after the other shard has it. A backup copies one shard after the
-# other: what a copy lacks, a restore sends again from the other copy. A key's row stays for longer.
+# How long a relay is kept after the other shard has it. A backup copies one shard after the other:
+# if one copy lacks what a relay has done, a restore sends it again from the other copy.
 KEPT_MS = 600_000
 
 _RELAY_ID = re.compile(rf"{TASK_ID.pattern}\.[0-9]{{1,15}}\.[0-9]{{1,3}}")

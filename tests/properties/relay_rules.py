@@ -54,17 +54,7 @@ class FollowUps(Work):
         self, caller: Caller, done: bool, following: list[Create], other: list[Create]
     ) -> None:
         """End a task with follow-ups, then say the same again, and then something else."""
-        task, worker, token = self.meet(caller)
-        submit = Submit(
-            id=task.id,
-            tenant=task.tenant,
-            worker=worker,
-            token=token,
-            request=self.request(),
-            status="COMPLETED" if done else "FAILED",
-            body="{}" if done else "",
-            error="" if done else "broken",
-        )
+        submit = self.result(caller, done=done)
         self._finish(submit, following)
         self._finish(replace(submit, request=self.request()), following)
         if other != following:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+from msgspec.structs import replace
 
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.new_task import Create
@@ -243,19 +244,20 @@ class Work(Machine):
     @rule(caller=callers, done=st.booleans(), uploads=st.sets(uploads, max_size=2))
     def submit(self, caller: Caller, done: bool, uploads: set[str]) -> None:
         """End a task, with staged artifacts or with some that may never have been staged."""
+        self.ask(replace(self.result(caller, done=done), uploads=tuple(sorted(uploads))))
+
+    def result(self, caller: Caller, *, done: bool) -> Submit:
+        """Return a caller's result of a task, under a request of its own."""
         task, worker, token = self.meet(caller)
-        self.ask(
-            Submit(
-                id=task.id,
-                tenant=task.tenant,
-                worker=worker,
-                token=token,
-                request=self.request(),
-                status="COMPLETED" if done else "FAILED",
-                body="{}" if done else "",
-                error="" if done else "broken",
-                uploads=tuple(sorted(uploads)),
-            )
+        return Submit(
+            id=task.id,
+            tenant=task.tenant,
+            worker=worker,
+            token=token,
+            request=self.request(),
+            status="COMPLETED" if done else "FAILED",
+            body="{}" if done else "",
+            error="" if done else "broken",
         )
 
     @precondition(lambda self: self.view.tasks)

@@ -14,6 +14,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
 from codeq_cluster.api.routes.tasks import CREATING, TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.workers import allowed_commands
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.codec.levels import FOLLOW_UPS_FROM
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX
@@ -77,9 +78,8 @@ async def read_next(
     bodies = [TASK_SCHEMA.decode(item) for item in items]
     refused = await refused_webhooks(call, bodies)
     tasks = tuple(_keyed(new_task(call, body, refused=refused)) for body in bodies)
-    allowed = call.identity.event_types
-    if "*" not in allowed and not {task.command for task in tasks} <= set(allowed):
-        raise NOT_ALLOWED
+    commands = [task.command for task in tasks]
+    allowed_commands(call, commands, field="next", count_max=FOLLOW_UPS_MAX)
     keys = [task.idempotency_key for task in tasks if task.idempotency_key]
     if len(set(keys)) < len(keys):
         raise KEY_TWICE
