@@ -30,7 +30,7 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.relays import Relay, RelayLink
-from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind, Place
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
@@ -322,16 +322,15 @@ class _Filling:
         for key, value in shard.stored(keyspace.item_prefix(ItemKind.RELAY)):
             relay = records.decode_item(value)
             assert isinstance(relay, Relay)
-            create = relay.create
             if self._has_acted(relay):
                 shard.put(key, None)
                 continue
-            to = shard_of_key(create.tenant, create.idempotency_key, self._count)
+            effect = relay.effect.among(self._count)
+            to = effect.home(self._count)
             shard.relays[to] += 1
-            task_id = with_shard(create.id, shards=self._count, wanted=to)
             again = replace(
                 relay,
-                create=replace(create, id=task_id),
+                effect=effect,
                 to=to,
                 number=shard.relays[to],
                 taken_ms=0,
@@ -345,7 +344,7 @@ class _Filling:
             origin = shard_of(relay.task_id, self._old_count)
             return self._acted.get((relay.to, origin), 0) >= relay.number
         # One tenant's rows do not tell; a task that was deleted meanwhile comes again.
-        create = relay.create
+        create = relay.effect.create
         row = keyspace.idempotency(create.tenant, create.idempotency_key)
         to = shard_of_key(create.tenant, create.idempotency_key, self._count)
         return self._shards[to].has(row)

@@ -106,14 +106,14 @@ class TenantReader:
                 if key.startswith(prefix):
                     relay = records.decode_item(value)
                     assert isinstance(relay, Relay)
-                    relays[relay.create.idempotency_key] = relay
+                    relays[relay.effect.create.idempotency_key] = relay
         for part in self.manifest.parts if relays else ():
             for key, _ in self._rows(part, Family.IDEMPOTENCY):
                 owner, name = tenant_key(key)
                 if owner == self.tenant:
                     relays.pop(name, None)
         for relay in relays.values():
-            yield Arrival(task=task_on_its_way(relay), payload=relay.create.payload)
+            yield Arrival(task=task_on_its_way(relay), payload=relay.effect.create.payload)
 
     def _newest(self, deliveries: Deliveries) -> Deliveries:
         """Return as many callbacks of a task as an import takes; count the others."""

@@ -164,11 +164,12 @@ def _new_task(
 
 def task_on_its_way(relay: Relay) -> Task:
     """Return the task of a relay that no shard had when it was copied, as it would have begun."""
+    effect = relay.effect
     return _new_task(
-        relay.create,
+        effect.create,
         None,
         LifetimeRules(),
         now_ms=relay.created_ms,
         next_seq=lambda: SEQ_MAX,  # Its place is given when it arrives.
-        more=relay.more,
+        more=effect.more,
     )

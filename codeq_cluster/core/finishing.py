@@ -17,6 +17,7 @@ from codeq_cluster.core.holding import found, refusal_of
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Submit
 from codeq_cluster.core.outcomes import Rejected, Rejection, Submitted
+from codeq_cluster.core.relays import RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.core.task import FollowUp, More, Result, Task
@@ -82,7 +83,7 @@ def finish(view: View, operation: Finish, rules: LifetimeRules) -> Decision:
         create = _of_parent(asked, parent, task_id)
         names.append(FollowUp(key=key) if key else FollowUp(task_id))
         if shard != home:
-            elsewhere.append(relaying.Cause(cause, parent.id, shard, create, more))
+            elsewhere.append(relaying.Cause(cause, parent.id, shard, RelayedTask(create, more)))
         elif new := made(view, create, rules, more=more):
             here.append(new)
     result = replace(result, next=tuple(names), next_digest=operation.digest)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange
 from codeq_cluster.core.creating import made
-from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Changed, Taken
 from codeq_cluster.core.relays import (
     KEPT_MS,
+    Effect,
     Relay,
     RelayLink,
     RelaysMissed,
@@ -21,7 +21,6 @@ from codeq_cluster.core.relays import (
 )
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import More
 from codeq_cluster.core.view import View
 
 # What one entry takes of another shard: each relay is about as much work as a create.
@@ -30,24 +29,22 @@ RELAYS_BYTES_MAX = 2**20
 
 
 class Cause(NamedTuple):
-    """A new task for another shard, with what causes it; see `Relay`."""
+    """An effect on another shard, with what causes it; see `Relay`."""
 
     id: str
     task_id: str
     shard: int
-    create: Create
-    more: More
+    effect: Effect
 
 
 def sent(view: View, causes: Iterable[Cause]) -> list[ItemChange]:
     """Return the relays of a decision, each at the end of its line."""
     relays = [
         Relay(
-            tenant=cause.create.tenant,
+            tenant=cause.effect.tenant,
             id=cause.id,
             task_id=cause.task_id,
-            create=cause.create,
-            more=cause.more,
+            effect=cause.effect,
             to=cause.shard,
             number=view.next_seq(),
             created_ms=view.now_ms,
@@ -76,13 +73,13 @@ def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
     changes: list[Change] = []
     keys: set[tuple[str, str]] = set()
     for relayed in new:
-        create = relayed.create
+        create = relayed.effect.create
         key = create.tenant, create.idempotency_key
         if key in keys:
             continue
         if create.idempotency_key:
             keys.add(key)
-        change = made(view, create, rules, more=relayed.more)
+        change = made(view, create, rules, more=relayed.effect.more)
         if change is not None:
             changes.append(change)
     after = replace(last, number=new[-1].number)

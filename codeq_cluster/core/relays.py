@@ -12,10 +12,11 @@ import re
 from typing import Annotated, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import SEQ_MAX, TASK_ID, Id, Instant, Owner, Seq, sound, that, whole
 from codeq_cluster.core.new_task import Create, sound_create
-from codeq_cluster.core.sharding import SHARDS_MAX
+from codeq_cluster.core.sharding import SHARDS_MAX, shard_of, shard_of_key, with_shard
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import More
 
@@ -28,14 +29,54 @@ _LINK_ID = re.compile(r"(to|from)\.[0-9]{1,3}")
 _Shard: TypeAlias = Annotated[int, whole(0, SHARDS_MAX - 1)]
 
 
+class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
+    """A new task, and what it has of its cause."""
+
+    create: Create
+    more: More
+
+    @property
+    def tenant(self) -> str:
+        """Return whose it is."""
+        return self.create.tenant
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        return len(self.create.payload)
+
+    @property
+    def fault(self) -> str:
+        """Return which rule a field breaks, or ""."""
+        return sound_create(self.create) or sound(self.more)
+
+    def home(self, shards: int) -> int:
+        """Return the shard it belongs on, of so many."""
+        key = self.create.idempotency_key
+        tenant = self.create.tenant
+        return shard_of_key(tenant, key, shards) if key else shard_of(self.create.id, shards)
+
+    def among(self, shards: int) -> RelayedTask:
+        """Return it for another number of shards, which its id must suit."""
+        task_id = with_shard(self.create.id, shards=shards, wanted=self.home(shards))
+        return replace(self, create=replace(self.create, id=task_id))
+
+
+Effect: TypeAlias = RelayedTask
+
+
+def _sound_effect(value: object) -> str:
+    assert isinstance(value, Effect)
+    return value.fault
+
+
 class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True):
-    """A new task on its way to another shard.
+    """An effect on its way to another shard.
 
     Attributes:
         id: Its cause: the ended task's id, the number of the ending, and the place in `next`.
         task_id: The ended task.
-        create: The new task; its id is of the other shard.
-        more: Of the new task.
+        effect: What the other shard does.
         to: The other shard, in this cluster.
         number: Its place in the line to that shard; drawn like a place in the ready order, so it
             grows with time even over a loss of the log's end.
@@ -48,8 +89,7 @@ class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True)
     tenant: Owner
     id: Annotated[str, that(_RELAY_ID.fullmatch, "a task's id, a number and a number")]
     task_id: Id
-    create: Annotated[Create, sound_create]
-    more: Annotated[More, sound]
+    effect: Annotated[Effect, _sound_effect]
     to: _Shard
     number: Annotated[int, whole(1, SEQ_MAX)]
     created_ms: Instant
@@ -68,7 +108,7 @@ class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True)
             return "id: must begin with its task's"
         if bool(self.taken_ms) != bool(self.expires_ms):
             return "expires_ms: must be set if it is taken, and only then"
-        return "create: must be of its tenant" if self.create.tenant != self.tenant else ""
+        return "effect: must be of its tenant" if self.effect.tenant != self.tenant else ""
 
 
 class RelayLink(StoredItem, frozen=True, array_like=True, tag="link", kw_only=True):
@@ -90,11 +130,20 @@ class RelayLink(StoredItem, frozen=True, array_like=True, tag="link", kw_only=Tr
 
 
 class Relayed(Struct, frozen=True, array_like=True):
-    """One relay, as it is sent; see `Relay`."""
+    """One relay, as it is sent; see `Relay`.
+
+    Attributes:
+        at_ms: When it was caused, by the other shard's clock.
+    """
 
     number: int
-    create: Create
-    more: More
+    effect: Effect
+    at_ms: int = 0
+
+
+def relayed(relay: Relay) -> Relayed:
+    """Return a relay as it is sent."""
+    return Relayed(relay.number, relay.effect, relay.created_ms)
 
 
 class TakeRelays(Struct, frozen=True, array_like=True, tag="take_relays", kw_only=True):

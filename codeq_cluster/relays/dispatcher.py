@@ -31,6 +31,7 @@ from codeq_cluster.core.relays import (
     RelaysMissed,
     RelaysTaken,
     TakeRelays,
+    relayed,
 )
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
@@ -157,14 +158,12 @@ class RelayDispatcher:
         size = 0
         for key in keys:
             relay = self._relay(key)
-            size += len(relay.create.payload)
+            size += relay.effect.size
             if batch and size > RELAYS_BYTES_MAX:
                 break
             batch.append(relay)
         last = batch[-1].number
-        taken = await self._take(
-            shard, tuple(Relayed(each.number, each.create, each.more) for each in batch)
-        )
+        taken = await self._take(shard, tuple(map(relayed, batch)))
         if taken < last:
             # It has lost what it had.
             log.warning("relays are recalled", extra={"to": shard, "from": taken})

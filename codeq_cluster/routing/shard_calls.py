@@ -114,7 +114,7 @@ class ShardCalls:
             if isinstance(operation, Create):
                 homes = {_home(operation, shards)}
             elif isinstance(operation, TakeRelays):
-                homes = {_home(each.create, shards) for each in operation.relays}
+                homes = {each.effect.home(shards) for each in operation.relays}
             elif isinstance(operation, Import):
                 homes = {shard_of(arrival.task.id, shards) for arrival in operation.tasks}
             else:

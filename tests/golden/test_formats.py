@@ -33,7 +33,7 @@ from codeq_cluster.core.items import (
     WebhookKey,
 )
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.relays import Relay, RelayLink
+from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import (
     Artifact,
@@ -208,15 +208,17 @@ ITEMS: dict[str, Item] = {
         tenant="acme",
         id="22222222.1.0",
         task_id="22222222",
-        create=Create(
-            id="55555555",
-            tenant="acme",
-            command="Render",
-            payload='{"n":1}',
-            idempotency_key="k",
-            fingerprint="f",
+        effect=RelayedTask(
+            Create(
+                id="55555555",
+                tenant="acme",
+                command="Render",
+                payload='{"n":1}',
+                idempotency_key="k",
+                fingerprint="f",
+            ),
+            More(parent_id="22222222", root_id="11111111"),
         ),
-        more=More(parent_id="22222222", root_id="11111111"),
         to=2,
         number=SEQ + 1,
         created_ms=NOW_MS,

@@ -26,7 +26,7 @@ from codeq_cluster.core.operations import (
     Submit,
     UndoRequeue,
 )
-from codeq_cluster.core.relays import TakeRelays
+from codeq_cluster.core.relays import RelayedTask, TakeRelays
 from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.core.task import FollowUp, More
 
@@ -341,9 +341,9 @@ class Model:
             if to == home:
                 self._make_unless_there(create, origin)
             else:
-                relay = {"tenant": item.tenant, "id": name, "task_id": item.id, "create": create}
                 more = More(parent_id=origin[0], root_id=origin[1])
-                self.beside.send({**relay, "more": more, "to": to})
+                relay = {"tenant": item.tenant, "id": name, "task_id": item.id, "to": to}
+                self.beside.send({**relay, "effect": RelayedTask(create, more)})
         item.followers = tuple(names)
         body = self.beside.bodies.get((item.tenant, f"{item.id}.{item.endings}"), {})
         body |= {"next": made, "next_digest": asked.digest} if body else {}
@@ -355,7 +355,8 @@ class Model:
         if asked.after > last or not new:
             return "taken", last
         for each in new:
-            self._make_unless_there(each.create, (each.more.parent_id, each.more.root_id))
+            create, more = each.effect.create, each.effect.more
+            self._make_unless_there(create, (more.parent_id, more.root_id))
         self.beside.link(name)["number"] = new[-1].number
         return "taken", new[-1].number
 

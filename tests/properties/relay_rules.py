@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Submit
-from codeq_cluster.core.relays import KEPT_MS, Relay, Relayed, RelaysTaken, TakeRelays
+from codeq_cluster.core.relays import KEPT_MS, Relay, Relayed, RelayedTask, RelaysTaken, TakeRelays
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More
 
@@ -116,8 +116,10 @@ class Relays(Machine):
         new = [
             Relayed(
                 last + lacking + step + position,
-                replace(each, id=f"relayed-{next(self.names)}", tenant=tenant),
-                More(parent_id="elsewhere", root_id="first"),
+                RelayedTask(
+                    replace(each, id=f"relayed-{next(self.names)}", tenant=tenant),
+                    More(parent_id="elsewhere", root_id="first"),
+                ),
             )
             for position, each in enumerate(creates)
         ]

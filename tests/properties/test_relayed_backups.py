@@ -19,7 +19,7 @@ from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import fault
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Import, Submit
-from codeq_cluster.core.relays import Relay, Relayed, RelayLink, RelaysTaken, TakeRelays
+from codeq_cluster.core.relays import Relay, RelayLink, RelaysTaken, TakeRelays, relayed
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from tests.fakes.dict_view import DictView
@@ -90,7 +90,7 @@ class RelayingWorld(World):
                 batch = list(line)[: relaying.RELAYS_MAX]
                 link = view.item(ItemKind.RELAY_LINK, "", f"to.{to}")
                 after = link.number if isinstance(link, RelayLink) else 0
-                sent = tuple(Relayed(each.number, each.create, each.more) for each in batch)
+                sent = tuple(map(relayed, batch))
                 self._ask(to, TakeRelays(origin=origin, after=after, relays=sent))
                 if self.random.random() < 0.7:
                     names = tuple((each.tenant, each.id, each.number) for each in batch)
@@ -122,7 +122,7 @@ def test_every_relay_of_a_copy_has_acted_or_is_sent_again(tmp_path: Path) -> Non
                 if isinstance(item, Relay)
             }
             for relay in copied:
-                key = relay.create.idempotency_key
+                key = relay.effect.create.idempotency_key
                 to = shard_of_key(relay.tenant, key, after)
                 made = keyspace.idempotency(relay.tenant, key) in found[to]
                 assert made != (relay.id in left), relay
@@ -132,8 +132,8 @@ def test_every_relay_of_a_copy_has_acted_or_is_sent_again(tmp_path: Path) -> Non
                 assert shard == shard_of(relay.task_id, after)
                 assert (
                     relay.to
-                    == shard_of_key(relay.tenant, relay.create.idempotency_key, after)
-                    == shard_of(relay.create.id, after)
+                    == shard_of_key(relay.tenant, relay.effect.create.idempotency_key, after)
+                    == shard_of(relay.effect.create.id, after)
                 )
                 assert all(key in found[shard] for key in keyspace.item_index_keys(relay))
             for shard, rows in enumerate(found):
@@ -167,7 +167,7 @@ def test_an_import_brings_what_no_shard_had_yet(tmp_path: Path) -> None:
         for rows in copies
         for item in _items(rows)
         if isinstance(item, Relay)
-        and keyspace.idempotency(item.tenant, item.create.idempotency_key) not in made
+        and keyspace.idempotency(item.tenant, item.effect.create.idempotency_key) not in made
     ]
     arrivals = {
         arrival.task.id: arrival
@@ -176,11 +176,11 @@ def test_an_import_brings_what_no_shard_had_yet(tmp_path: Path) -> None:
     }
 
     assert waiting
-    assert {each.create.id for each in waiting} == set(arrivals)
+    assert {each.effect.create.id for each in waiting} == set(arrivals)
     for relay in waiting:
-        arrival = arrivals[relay.create.id]
+        arrival = arrivals[relay.effect.create.id]
         assert "" == fault(arrival)
-        assert (relay.tenant, relay.create.idempotency_key, relay.more) == (
+        assert (relay.tenant, relay.effect.create.idempotency_key, relay.effect.more) == (
             arrival.task.tenant,
             arrival.task.idempotency_key,
             arrival.task.more,
@@ -193,8 +193,8 @@ def test_an_import_brings_what_no_shard_had_yet(tmp_path: Path) -> None:
         by="op",
         source="backup",
         shards=1,
-        tasks=(arrivals[first.create.id],),
+        tasks=(arrivals[first.effect.create.id],),
     )
     view.advance(decide(view, operation, RULES).changes)
-    assert view.tasks[first.create.id].seq
-    assert 0 < view.tasks[first.create.id].seq < SEQ_MAX
+    assert view.tasks[first.effect.create.id].seq
+    assert 0 < view.tasks[first.effect.create.id].seq < SEQ_MAX

@@ -191,12 +191,12 @@ def test_a_key_of_another_shard_is_relayed(shard: Shard) -> None:
     assert ("t.1.1", AWAY, 0) == (relay.id, relay.to, relay.taken_ms)
     assert relay.number > 0
     assert ("acme", key, "g") == (
-        relay.create.tenant,
-        relay.create.idempotency_key,
-        relay.create.fingerprint,
+        relay.effect.create.tenant,
+        relay.effect.create.idempotency_key,
+        relay.effect.create.fingerprint,
     )
-    assert derived("acme", "t.1.1")[:-4] == relay.create.id[:-4]
-    assert AWAY == shard_of(relay.create.id, SHARDS)
-    assert More(parent_id="t", root_id="t") == relay.more
+    assert derived("acme", "t.1.1")[:-4] == relay.effect.create.id[:-4]
+    assert AWAY == shard_of(relay.effect.create.id, SHARDS)
+    assert More(parent_id="t", root_id="t") == relay.effect.more
     assert [] == shard.items(ItemKind.RELAY_LINK)
     assert {"t", names[0].id, names[2].id} == set(shard.view.tasks)

@@ -25,7 +25,7 @@ from codeq_cluster.core.operations import (
     Submit,
     UndoRequeue,
 )
-from codeq_cluster.core.relays import Relayed, TakeRelays
+from codeq_cluster.core.relays import Relayed, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import More
 from tests.fakes.dict_view import DictView
@@ -73,7 +73,7 @@ def relayed(number: int, *, delay_ms: int) -> Relayed:
     create = Create(
         id=f"r{number}", tenant="acme", command="render", payload="{}", delay_ms=delay_ms
     )
-    return Relayed(number, create, More(parent_id="p", root_id="p"))
+    return Relayed(number, RelayedTask(create, More(parent_id="p", root_id="p")))
 
 
 TAKE_RELAYS = TakeRelays(

@@ -14,6 +14,7 @@ from codeq_cluster.core.relays import (
     KEPT_MS,
     Relay,
     Relayed,
+    RelayedTask,
     RelayLink,
     RelaysMissed,
     RelaysTaken,
@@ -41,7 +42,7 @@ def relayed(number: int, *, key: str = "", task_id: str = "") -> Relayed:
         idempotency_key=key,
         fingerprint="f" if key else "",
     )
-    return Relayed(number, create, More(parent_id="p", root_id="p"))
+    return Relayed(number, RelayedTask(create, More(parent_id="p", root_id="p")))
 
 
 def take(*relays: Relayed, after: int = 0) -> TakeRelays:

@@ -251,7 +251,7 @@ async def test_a_relay_that_the_broker_fails_at_is_set_aside(trio: Trio) -> None
     poisoned = [KEYS[1]]
 
     def fails(_: int, operation: TakeRelays) -> None:
-        if any(each.create.idempotency_key in poisoned for each in operation.relays):
+        if any(each.effect.create.idempotency_key in poisoned for each in operation.relays):
             raise AssertionError("a bug of ours")
 
     trio.router.fails = fails
@@ -274,7 +274,7 @@ async def test_a_relay_that_the_broker_fails_at_is_set_aside(trio: Trio) -> None
     assert lacking is None
     assert Changed(1) == outcome
     assert trio.keyed(KEYS[1])
-    by_key = {each.create.idempotency_key: each.number for each in trio.relays()}
+    by_key = {each.effect.create.idempotency_key: each.number for each in trio.relays()}
     assert by_key[KEYS[1]] == max(by_key.values())
     assert [] == await _asides(trio)
 
