@@ -11,7 +11,16 @@ from codeq_cluster.core.bounds import TENANT
 
 _OF_WORKERS = tuple(
     f"codeq:{verb}"
-    for verb in ("claim", "heartbeat", "abandon", "nack", "result", "enqueue", "subscribe")
+    for verb in (
+        "claim",
+        "heartbeat",
+        "abandon",
+        "nack",
+        "result",
+        "enqueue",
+        "schedule",
+        "subscribe",
+    )
 )
 WORKER_SCOPES = frozenset(_OF_WORKERS)
 

@@ -30,6 +30,7 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.relays import Relay, RelayLink
+from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind, Place
 from codeq_cluster.errors import BackupFailed
@@ -344,6 +345,8 @@ class _Filling:
             origin = shard_of(relay.task_id, self._old_count)
             return self._acted.get((relay.to, origin), 0) >= relay.number
         # One tenant's rows do not tell; a task that was deleted meanwhile comes again.
+        if isinstance(relay.effect, RunEnded):
+            return False  # Noted twice, it acts once.
         create = relay.effect.create
         row = keyspace.idempotency(create.tenant, create.idempotency_key)
         to = shard_of_key(create.tenant, create.idempotency_key, self._count)

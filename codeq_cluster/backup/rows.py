@@ -31,7 +31,7 @@ DERIVED = frozenset(
     {
         *(Family.PENDING, Family.DELAYED, Family.INPROG, Family.DONE, Family.FAILED, Family.DLQ),
         *(Family.LEASE, Family.TTL, Family.CLAIM, Family.STATS),
-        *(Family.DEAD, Family.OUTBOX, Family.EXPIRY, Family.FORWARD),
+        *(Family.DEAD, Family.OUTBOX, Family.EXPIRY, Family.FIRE, Family.FORWARD),
     }
 )
 

@@ -22,7 +22,7 @@ from codeq_cluster.core import task_ids
 from codeq_cluster.core.creating import task_on_its_way
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
 from codeq_cluster.core.operations import Arrival
-from codeq_cluster.core.relays import Relay
+from codeq_cluster.core.relays import Relay, RelayedTask
 from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result, Task
@@ -100,20 +100,22 @@ class TenantReader:
         has ended, or taken although the task is missing.
         """
         prefix = keyspace.item_prefix(ItemKind.RELAY, self.tenant)
-        relays: dict[str, Relay] = {}
+        relays: dict[str, tuple[Relay, RelayedTask]] = {}
         for part in self.manifest.parts:
             for key, value in self._rows(part, Family.ITEM):
                 if key.startswith(prefix):
                     relay = records.decode_item(value)
                     assert isinstance(relay, Relay)
-                    relays[relay.effect.create.idempotency_key] = relay
+                    if isinstance(relay.effect, RelayedTask):
+                        relays[relay.effect.create.idempotency_key] = relay, relay.effect
         for part in self.manifest.parts if relays else ():
             for key, _ in self._rows(part, Family.IDEMPOTENCY):
                 owner, name = tenant_key(key)
                 if owner == self.tenant:
                     relays.pop(name, None)
-        for relay in relays.values():
-            yield Arrival(task=task_on_its_way(relay), payload=relay.effect.create.payload)
+        for relay, effect in relays.values():
+            task = task_on_its_way(effect, now_ms=relay.created_ms)
+            yield Arrival(task=task, payload=effect.create.payload)
 
     def _newest(self, deliveries: Deliveries) -> Deliveries:
         """Return as many callbacks of a task as an import takes; count the others."""

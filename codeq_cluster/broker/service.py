@@ -14,6 +14,7 @@ from codeq_cluster.broker.requests.importer import Importer
 from codeq_cluster.broker.requests.operators import Operators
 from codeq_cluster.broker.requests.producer import Producer
 from codeq_cluster.broker.requests.queue_policies import QueuePolicies
+from codeq_cluster.broker.requests.schedules import Schedules
 from codeq_cluster.broker.requests.triage import Triage
 from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.values import ShardStatus
@@ -54,6 +55,7 @@ class Broker:
         queries = Queries(shards, waiters)
         self.operators = Operators(shards)
         self.queue_policies = QueuePolicies(shards)
+        self.schedules = Schedules(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)
         self.triage = Triage(shards)

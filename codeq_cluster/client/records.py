@@ -69,6 +69,9 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         backoff_policy: The task's own; empty for its queue's, as 0 in the two below.
         parent_id: The task whose result made it; empty if none did.
         root_id: The first task of that chain.
+        schedule_id: The schedule that made it; empty if none did.
+        scheduled_for: The instant of that schedule that it is for.
+        late: It could not fire in time.
     """
 
     id: str
@@ -102,6 +105,9 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     worker_name: str = ""
     parent_id: str = ""
     root_id: str = ""
+    schedule_id: str = ""
+    scheduled_for: str = ""
+    late: bool = False
 
     @property
     def state(self) -> State:

@@ -19,6 +19,7 @@
     codeq/dead/<tenant>/<~died be8>/<id>                         dead deliveries, the newest first
     codeq/outbox/<due be8>/<kind>/<tenant>/<id>                  outbox jobs, by due time
     codeq/expiry/<end be8>/<kind>/<tenant>/<id>                  items that end by themselves
+    codeq/sched/<tenant>/<due be8>/<kind>/<tenant>/<id>          schedules, by their next firing
     codeq/forward/<shard be2>/<number be8>/<kind>/<tenant>/<id>  relays to another shard, in order
     codeq/meta/<name>                                            applied index, digest, clock, ...
 
@@ -40,6 +41,22 @@ from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import assert_never
 
+from codeq_cluster.codec.key_parts import (
+    NUMBER_BYTES,
+    NUMBER_MAX,
+    PARTS_CACHED,
+    be8,
+    part,
+    tenant_name,
+    tenant_part,
+)
+from codeq_cluster.codec.line_keys import (
+    FIRE_PREFIX,
+    FORWARD_PREFIX,
+    fire_from,
+    fire_parts,
+    forward_from,
+)
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
@@ -58,14 +75,9 @@ BODY_PREFIX = b"codeq/body/"
 DEAD_PREFIX = b"codeq/dead/"
 OUTBOX_PREFIX = b"codeq/outbox/"
 EXPIRY_PREFIX = b"codeq/expiry/"
-FORWARD_PREFIX = b"codeq/forward/"
 META_PREFIX = b"codeq/meta/"
 
-_DEFAULT_TENANT = "_"
-_NUMBER_BYTES = 8
-_NUMBER_MAX = 2**64 - 1
 _QUEUES_CACHED = 4096  # x about 200 bytes; every decision uses its queue's keys several times.
-_SEGMENTS_CACHED = 4096  # The same; every decision uses its task's id up to eight times.
 
 
 class QueuePlace(StrEnum):
@@ -101,6 +113,7 @@ class Family(Enum):
     DEAD = auto()
     OUTBOX = auto()
     EXPIRY = auto()
+    FIRE = auto()
     FORWARD = auto()
     META = auto()
     OTHER = auto()
@@ -124,11 +137,12 @@ _FAMILIES = {
     b"de": (DEAD_PREFIX, Family.DEAD),
     b"ou": (OUTBOX_PREFIX, Family.OUTBOX),
     b"ex": (EXPIRY_PREFIX, Family.EXPIRY),
+    b"sc": (FIRE_PREFIX, Family.FIRE),
     b"fo": (FORWARD_PREFIX, Family.FORWARD),
     b"me": (META_PREFIX, Family.META),
 }
-# Results, counters, items, outbox jobs and relays: nobody follows the other rows of a task.
-_FOLLOWED = {code: _FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"fo")}
+# Nobody follows the other rows of a task than its result and its counters.
+_FOLLOWED = {code: _FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"sc", b"fo")}
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
 _TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
@@ -149,80 +163,80 @@ def queue_name(command: str) -> str:
     return command.lower()
 
 
-@lru_cache(_SEGMENTS_CACHED)
+@lru_cache(PARTS_CACHED)
 def task(task_id: str) -> bytes:
     """Return the key of the task's record."""
-    return TASK_PREFIX + _segment(task_id)
+    return TASK_PREFIX + part(task_id)
 
 
 def payload(task_id: str) -> bytes:
     """Return the key of the payload, written once."""
-    return PAYLOAD_PREFIX + _segment(task_id)
+    return PAYLOAD_PREFIX + part(task_id)
 
 
 def result(task_id: str) -> bytes:
     """Return the key of the task's result."""
-    return RESULT_PREFIX + _segment(task_id)
+    return RESULT_PREFIX + part(task_id)
 
 
 def pending(queue: str, tenant: str, *, priority: int, seq: int, task_id: str) -> bytes:
     """Return the key of a READY task: its place in the claim order."""
-    number = seq.to_bytes(_NUMBER_BYTES)
-    place = _queue(queue, tenant), 0xFF - priority, number, _segment(task_id)
+    number = seq.to_bytes(NUMBER_BYTES)
+    place = _queue(queue, tenant), 0xFF - priority, number, part(task_id)
     return b"%bpending/%c/%b/%b" % place
 
 
 def delayed(queue: str, tenant: str, *, due_ms: int, task_id: str) -> bytes:
     """Return the key of a DELAYED task."""
-    return b"%bdelayed/%b/%b" % (_queue(queue, tenant), _number(due_ms), _segment(task_id))
+    return b"%bdelayed/%b/%b" % (_queue(queue, tenant), be8(due_ms), part(task_id))
 
 
 def inprog(queue: str, tenant: str, *, task_id: str) -> bytes:
     """Return the key of a LEASED task."""
-    return b"%binprog/%b" % (_queue(queue, tenant), _segment(task_id))
+    return b"%binprog/%b" % (_queue(queue, tenant), part(task_id))
 
 
 def ended(place: QueuePlace, queue: str, tenant: str, *, ended_ms: int, task_id: str) -> bytes:
     """Return the key of a DONE, FAILED or DEAD task; the newest sorts first."""
-    number = (_NUMBER_MAX - ended_ms).to_bytes(_NUMBER_BYTES)
-    return b"%b%b/%b" % (place_prefix(place, queue, tenant), number, _segment(task_id))
+    number = (NUMBER_MAX - ended_ms).to_bytes(NUMBER_BYTES)
+    return b"%b%b/%b" % (place_prefix(place, queue, tenant), number, part(task_id))
 
 
 def ended_before(place: QueuePlace, queue: str, tenant: str, ended_ms: int) -> bytes:
     """Return the first key, in a place of ended tasks, of those that ended before an instant."""
-    return place_prefix(place, queue, tenant) + _number(_NUMBER_MAX - ended_ms + 1)
+    return place_prefix(place, queue, tenant) + be8(NUMBER_MAX - ended_ms + 1)
 
 
 def lease(until_ms: int, task_id: str) -> bytes:
     """Return the key of a lease in the order of time."""
-    return b"%b%b/%b" % (LEASE_PREFIX, until_ms.to_bytes(_NUMBER_BYTES), _segment(task_id))
+    return b"%b%b/%b" % (LEASE_PREFIX, until_ms.to_bytes(NUMBER_BYTES), part(task_id))
 
 
 def ttl(due_ms: int, task_id: str) -> bytes:
     """Return the key of any other timer in the order of time."""
-    return b"%b%b/%b" % (TTL_PREFIX, due_ms.to_bytes(_NUMBER_BYTES), _segment(task_id))
+    return b"%b%b/%b" % (TTL_PREFIX, due_ms.to_bytes(NUMBER_BYTES), part(task_id))
 
 
 def claim(request: str, task_id: str) -> bytes:
     """Return the key under which a retried claim finds a task it leased."""
-    return b"%b%b/%b" % (CLAIM_PREFIX, _segment(request), _segment(task_id))
+    return b"%b%b/%b" % (CLAIM_PREFIX, part(request), part(task_id))
 
 
 def idempotency(tenant: str, key: str) -> bytes:
     """Return the key of an idempotency key's row; `key` is any text but the empty one."""
     assert key
-    return b"%b%b/%b" % (IDEMPOTENCY_PREFIX, _tenant(tenant), key.encode())
+    return b"%b%b/%b" % (IDEMPOTENCY_PREFIX, tenant_part(tenant), key.encode())
 
 
 @lru_cache(_QUEUES_CACHED)
 def stats(queue: str, tenant: str) -> bytes:
     """Return the key of the queue's counters."""
-    return b"%b%b/%b" % (STATS_PREFIX, _segment(queue), _tenant(tenant))
+    return b"%b%b/%b" % (STATS_PREFIX, part(queue), tenant_part(tenant))
 
 
 def meta(name: str) -> bytes:
     """Return the key of a row that the shard keeps about itself."""
-    return META_PREFIX + _segment(name)
+    return META_PREFIX + part(name)
 
 
 def pending_prefix(queue: str, tenant: str, priority: int | None = None) -> bytes:
@@ -239,44 +253,28 @@ def place_prefix(place: QueuePlace, queue: str, tenant: str) -> bytes:
 
 def item(kind: ItemKind, tenant: str, item_id: str) -> bytes:
     """Return the key of an item."""
-    return b"%b%b" % (item_prefix(kind, tenant), _segment(item_id))
+    return b"%b%b" % (item_prefix(kind, tenant), part(item_id))
 
 
 def item_prefix(kind: ItemKind, tenant: str | None = None) -> bytes:
     """Return the prefix of the keys of a kind's items, of one tenant or of all."""
     prefix = b"%b%b/" % (ITEM_PREFIX, kind.value.encode())
-    return prefix if tenant is None else b"%b%b/" % (prefix, _tenant(tenant))
+    return prefix if tenant is None else b"%b%b/" % (prefix, tenant_part(tenant))
 
 
 def body(tenant: str, delivery_id: str) -> bytes:
     """Return the key of a delivery's body."""
-    return b"%b%b/%b" % (BODY_PREFIX, _tenant(tenant), _segment(delivery_id))
-
-
-def forward_prefix(shard: int) -> bytes:
-    """Return the prefix of the keys of the relays to a shard."""
-    return b"%b%b/" % (FORWARD_PREFIX, shard.to_bytes(2))
-
-
-def forward_from(shard: int, number: int) -> bytes:
-    """Return the first key of the relays to a shard from a number on."""
-    return forward_prefix(shard) + _number(number)
-
-
-def forward_parts(key: bytes) -> tuple[int, int]:
-    """Return (shard, number) from the key of a relay's place in its line."""
-    start = len(FORWARD_PREFIX)
-    return int.from_bytes(key[start : start + 2]), int.from_bytes(key[start + 3 : start + 11])
+    return b"%b%b/%b" % (BODY_PREFIX, tenant_part(tenant), part(delivery_id))
 
 
 def dead_prefix(tenant: str) -> bytes:
     """Return the prefix of the keys of a tenant's dead deliveries."""
-    return b"%b%b/" % (DEAD_PREFIX, _tenant(tenant))
+    return b"%b%b/" % (DEAD_PREFIX, tenant_part(tenant))
 
 
 def claim_prefix(request: str) -> bytes:
     """Return the prefix of the keys of the tasks leased under a claim."""
-    return b"%b%b/" % (CLAIM_PREFIX, _segment(request))
+    return b"%b%b/" % (CLAIM_PREFIX, part(request))
 
 
 def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
@@ -347,33 +345,33 @@ def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[s
 def _queue_at(prefix: bytes) -> tuple[str, str] | None:
     """Return (queue, tenant) from the common prefix of a queue's keys, or None."""
     parts = prefix.split(b"/")
-    return (parts[2].decode(), _tenant_name(parts[3])) if len(parts) == 4 else None
+    return (parts[2].decode(), tenant_name(parts[3])) if len(parts) == 4 else None
 
 
 def _queue_of_pending(key: bytes) -> tuple[str, str] | None:
     """Return (queue, tenant) from a READY task's key, or None; either may be named like a place."""
     parts = key.split(b"/", 5)
     is_pending = len(parts) == 6 and parts[4] == b"pending"
-    return (parts[2].decode(), _tenant_name(parts[3])) if is_pending else None
+    return (parts[2].decode(), tenant_name(parts[3])) if is_pending else None
 
 
 def queue_of(key: bytes) -> tuple[str, str]:
     """Return (queue, tenant) from the key of a task's place in its queue."""
     _, _, queue, tenant, _ = key.split(b"/", 4)
-    return queue.decode(), _tenant_name(tenant)
+    return queue.decode(), tenant_name(tenant)
 
 
 def pending_parts(key: bytes) -> tuple[int, int, str]:
     """Return (priority, seq, task id) from a READY task's key."""
     slash = key.rindex(b"/")
-    seq = int.from_bytes(key[slash - _NUMBER_BYTES : slash])
-    return 0xFF - key[slash - _NUMBER_BYTES - 2], seq, key[slash + 1 :].decode()
+    seq = int.from_bytes(key[slash - NUMBER_BYTES : slash])
+    return 0xFF - key[slash - NUMBER_BYTES - 2], seq, key[slash + 1 :].decode()
 
 
 def timed_parts(key: bytes) -> tuple[int, str]:
     """Return (Unix milliseconds, task id) from the key of a lease, a timer or a DELAYED task."""
     slash = key.rindex(b"/")
-    return int.from_bytes(key[slash - _NUMBER_BYTES : slash]), key[slash + 1 :].decode()
+    return int.from_bytes(key[slash - NUMBER_BYTES : slash]), key[slash + 1 :].decode()
 
 
 def item_parts(key: bytes) -> tuple[ItemKind, str, str]:
@@ -383,7 +381,7 @@ def item_parts(key: bytes) -> tuple[ItemKind, str, str]:
         ValueError: This version does not know the kind.
     """
     _, kind, tenant, item_id = key.rsplit(b"/", 3)
-    return ItemKind(kind.decode()), _tenant_name(tenant), item_id.decode()
+    return ItemKind(kind.decode()), tenant_name(tenant), item_id.decode()
 
 
 def knows_kind(key: bytes) -> bool:
@@ -397,23 +395,25 @@ def knows_kind(key: bytes) -> bool:
 def item_timer_ms(key: bytes) -> int:
     """Return the instant, Unix milliseconds, from the key of an outbox job or of an expiry."""
     prefix = OUTBOX_PREFIX if key.startswith(OUTBOX_PREFIX) else EXPIRY_PREFIX
-    return int.from_bytes(key[len(prefix) : len(prefix) + _NUMBER_BYTES])
+    return int.from_bytes(key[len(prefix) : len(prefix) + NUMBER_BYTES])
 
 
 def due_ms(key: bytes) -> int:
     """Return the instant, Unix milliseconds, from the key of any timer; 0 for any other key."""
     known = _FAMILIES.get(key[_CODE])
+    if known is not None and known[1] is Family.FIRE:
+        return fire_parts(key)[1]
     if known is None or known[1] not in _TIMED:
         return 0
     start = len(known[0])
-    return int.from_bytes(key[start : start + _NUMBER_BYTES])
+    return int.from_bytes(key[start : start + NUMBER_BYTES])
 
 
 @lru_cache(_QUEUES_CACHED)
 def stats_parts(key: bytes) -> tuple[str, str]:
     """Return (queue, tenant) from a key of counters; the default tenant is empty."""
     queue, tenant = key.removeprefix(STATS_PREFIX).split(b"/")
-    return queue.decode(), _tenant_name(tenant)
+    return queue.decode(), tenant_name(tenant)
 
 
 def index_keys(of: Task) -> tuple[bytes, ...]:
@@ -450,18 +450,19 @@ def index_keys(of: Task) -> tuple[bytes, ...]:
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
     """Return the key of every index row of an item: outbox job, place if dead, expiry, line."""
-    name = b"%b/%b/%b" % (KIND_OF[type(of)].encode(), _tenant(of.tenant), _segment(of.id))
+    name = b"%b/%b/%b" % (KIND_OF[type(of)].encode(), tenant_part(of.tenant), part(of.id))
     keys: list[bytes] = []
     if of.job_ms:
-        keys.append(b"%b%b/%b" % (OUTBOX_PREFIX, _number(of.job_ms), name))
+        keys.append(b"%b%b/%b" % (OUTBOX_PREFIX, be8(of.job_ms), name))
     if of.dead_ms:
-        died = _number(_NUMBER_MAX - of.dead_ms)
-        keys.append(b"%b%b/%b" % (dead_prefix(of.tenant), died, _segment(of.id)))
+        died = be8(NUMBER_MAX - of.dead_ms)
+        keys.append(b"%b%b/%b" % (dead_prefix(of.tenant), died, part(of.id)))
+    if of.fires_ms:
+        keys.append(b"%b/%b" % (fire_from(of.tenant, of.fires_ms), name))
     if of.end_ms:
-        keys.append(b"%b%b/%b" % (EXPIRY_PREFIX, _number(of.end_ms), name))
+        keys.append(b"%b%b/%b" % (EXPIRY_PREFIX, be8(of.end_ms), name))
     if of.sent_as is not None:
-        shard, number = of.sent_as
-        keys.append(b"%b%b/%b" % (forward_prefix(shard), _number(number), name))
+        keys.append(b"%b/%b" % (forward_from(*of.sent_as), name))
     return tuple(keys)
 
 
@@ -470,28 +471,7 @@ _ENDED = {State.DONE: QueuePlace.DONE, State.FAILED: QueuePlace.FAILED, State.DE
 
 @lru_cache(_QUEUES_CACHED)
 def _queue(queue: str, tenant: str) -> bytes:
-    return b"%b%b/%b/" % (QUEUE_PREFIX, _segment(queue), _tenant(tenant))
-
-
-def _tenant(tenant: str) -> bytes:
-    assert tenant != _DEFAULT_TENANT
-    return _segment(tenant or _DEFAULT_TENANT)
-
-
-def _tenant_name(segment: bytes) -> str:
-    name = segment.decode()
-    return "" if name == _DEFAULT_TENANT else name
-
-
-@lru_cache(_SEGMENTS_CACHED)
-def _segment(name: str) -> bytes:
-    assert name
-    assert "/" not in name
-    return name.encode()
-
-
-def _number(value: int) -> bytes:
-    return value.to_bytes(_NUMBER_BYTES)
+    return b"%b%b/%b/" % (QUEUE_PREFIX, part(queue), tenant_part(tenant))
 
 
 def last_id(key: bytes) -> str:

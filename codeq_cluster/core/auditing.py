@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from codeq_cluster.core import administering, delivering, import_record, setting_aside, triage
+from codeq_cluster.core import (
+    administering,
+    delivering,
+    import_record,
+    scheduling,
+    setting_aside,
+    triage,
+)
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.importing import take_over
 from codeq_cluster.core.items import WEBHOOK_KEY_ID, Audit, audit_id
@@ -28,8 +35,16 @@ from codeq_cluster.core.operations import (
     RotateWebhookKey,
     UndoRequeue,
 )
-from codeq_cluster.core.outcomes import Changed, Imported, TopicStands
+from codeq_cluster.core.outcomes import Changed, Imported, ScheduleStands, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import (
+    BackfillSchedule,
+    DeleteSchedule,
+    PauseSchedule,
+    PutSchedule,
+    ResumeSchedule,
+    TriggerSchedule,
+)
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
@@ -81,6 +96,16 @@ def _purged(operation: Purge, decision: Decision) -> _Said:
     return "queue.purge", operation.queue, tasks
 
 
+def _scheduled(_: PutSchedule, decision: Decision) -> _Said:
+    assert isinstance(decision.outcome, ScheduleStands)
+    schedule = decision.outcome.schedule
+    return "schedule.put", schedule.id, f"version {schedule.version}"
+
+
+def _of_schedule(action: str) -> Callable[[Any, Decision], _Said]:
+    return lambda operation, _: (f"schedule.{action}", operation.id, "")
+
+
 def _several(action: str) -> Callable[[Any, Decision], _Said]:
     """Return what is said of an action on the targets `ids`: the first, and how many they are."""
 
@@ -114,6 +139,12 @@ _ACTIONS: dict[type, tuple[_Rule, Callable[[Any, Decision], _Said]]] = {
     UndoRequeue: (triage.undo_requeue, _several("dlq.undo")),
     Replay: (delivering.replay, _several("delivery.replay")),
     Retry: (setting_aside.retry, _several("aside.retry")),
+    PutSchedule: (scheduling.put, _scheduled),
+    DeleteSchedule: (scheduling.delete, _of_schedule("delete")),
+    PauseSchedule: (scheduling.pause, _of_schedule("pause")),
+    ResumeSchedule: (scheduling.resume, _of_schedule("resume")),
+    TriggerSchedule: (scheduling.trigger, _of_schedule("trigger")),
+    BackfillSchedule: (scheduling.backfill, _of_schedule("backfill")),
 }
 
 

@@ -11,7 +11,7 @@ from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
-from codeq_cluster.core.relays import Relay
+from codeq_cluster.core.relays import RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More, State, Task
 from codeq_cluster.core.view import View
@@ -34,20 +34,42 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
             keyed = view.task(row.task_id)
             assert keyed is not None  # A key's row is deleted with its task.
             return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
-    queue, budget = operation.command.lower(), rules.budget_of(operation.tenant)
+    queue = operation.command.lower()
     topic = view.policy(operation.tenant, queue).topic
-    refusal = (
-        (topic is not None and outside_tiers(topic, operation))
-        or (budget != NO_BUDGET and _over_budget(view, operation, budget))
-        or (
-            not view.has_queue(operation.tenant, queue)
-            and too_many_queues(view, operation.tenant, rules)
-        )
-    )
-    if refusal:
+    refusal = _refusal(view, operation, topic, rules)
+    if refusal is not None:
         return Decision(refusal)
     task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq)
     return Decision(Created(task), (_change(task, operation),))
+
+
+def refusal_of_new(
+    view: View, operation: Create, rules: LifetimeRules, *, begun: int
+) -> Rejected | None:
+    """Return why a task is not made now, or None.
+
+    Args:
+        view: The shard's state.
+        operation: The task.
+        rules: For the tenant's budget.
+        begun: How many tasks the decision has made before this one.
+    """
+    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    return _refusal(view, operation, topic, rules, begun=begun)
+
+
+def _refusal(
+    view: View, operation: Create, topic: Topic | None, rules: LifetimeRules, *, begun: int = 0
+) -> Rejected | None:
+    queue, budget = operation.command.lower(), rules.budget_of(operation.tenant)
+    refusal = None
+    if topic is not None:
+        refusal = outside_tiers(topic, operation)
+    if refusal is None and budget != NO_BUDGET:
+        refusal = _over_budget(view, operation, budget, begun=begun)
+    if refusal is None and not view.has_queue(operation.tenant, queue):
+        refusal = too_many_queues(view, operation.tenant, rules)
+    return refusal
 
 
 def _created_before(existing: Task, operation: Create) -> Created | Rejected:
@@ -74,14 +96,15 @@ def outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
     return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
 
 
-def _over_budget(view: View, operation: Create, budget: Budget) -> Rejected | None:
+def _over_budget(view: View, operation: Create, budget: Budget, *, begun: int) -> Rejected | None:
     """Return the refusal that names the tenant's budget a new task would exceed, or None."""
     if not budget.binds_creates:
         return None
     usage = view.usage(operation.tenant)
-    if budget.waiting_max and usage.waiting >= budget.waiting_max:
+    if budget.waiting_max and usage.waiting + begun >= budget.waiting_max:
         return Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks")
-    stored_bytes = usage.stored_bytes + len(operation.payload.encode())
+    # Those begun are about as large.
+    stored_bytes = usage.stored_bytes + (begun + 1) * len(operation.payload.encode())
     if budget.bytes_max and stored_bytes > budget.bytes_max:
         return Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
     return None
@@ -162,14 +185,13 @@ def _new_task(
     )
 
 
-def task_on_its_way(relay: Relay) -> Task:
+def task_on_its_way(effect: RelayedTask, *, now_ms: int) -> Task:
     """Return the task of a relay that no shard had when it was copied, as it would have begun."""
-    effect = relay.effect
     return _new_task(
         effect.create,
         None,
         LifetimeRules(),
-        now_ms=relay.created_ms,
+        now_ms=now_ms,
         next_seq=lambda: SEQ_MAX,  # Its place is given when it arrives.
         more=effect.more,
     )

@@ -32,7 +32,15 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import auditing, delivering, finishing, relaying, setting_aside, subscribing
+from codeq_cluster.core import (
+    auditing,
+    delivering,
+    finishing,
+    firing,
+    relaying,
+    setting_aside,
+    subscribing,
+)
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.claiming import claim
@@ -61,6 +69,7 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import Cancelled, Changed, Extended, Rejected, Rejection, Returned
 from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import FillBack, Fire, TriggerSchedule
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import (
@@ -89,6 +98,10 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
         decision = Decision(decision.outcome, (*decision.changes, *ended))
     if not decision.changes or of in _END_NOTHING:
         return decision
+    if of not in _FIRE:
+        following = tuple(firing.ends(view, decision.changes, rules))
+        if following:
+            decision = Decision(decision.outcome, (*decision.changes, *following))
     more = tuple(delivering.consequences(view, decision, rules))
     return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
 
@@ -267,6 +280,8 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     TakeRelays: relaying.take,
     RelaysTaken: relaying.taken,
     RelaysMissed: relaying.missed,
+    Fire: firing.fire,
+    FillBack: firing.fill_back,
     SetAside: setting_aside.set_aside,
     **subscribing.RULES,
     **auditing.RULES,
@@ -274,3 +289,5 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 # None of these ends or deletes a task, and three of them are frequent.
 _END_NOTHING = frozenset({Claim, Create, Heartbeat, Import, TakeRelays})
+# These note the ends that they cause themselves.
+_FIRE = frozenset({Fire, FillBack, TriggerSchedule})

@@ -52,6 +52,7 @@ from codeq_cluster.core.bounds import (
 )
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.relays import Relay, RelayLink
+from codeq_cluster.core.schedules import Schedule, ScheduleTally
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
 
 # codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
@@ -341,7 +342,18 @@ class Aside(StoredItem, frozen=True, array_like=True, tag="aside", kw_only=True)
 
 
 Item = (
-    Topic | Pause | Subscription | Delivery | Sweep | Audit | Aside | WebhookKey | Relay | RelayLink
+    Topic
+    | Pause
+    | Subscription
+    | Delivery
+    | Sweep
+    | Audit
+    | Aside
+    | WebhookKey
+    | Relay
+    | RelayLink
+    | Schedule
+    | ScheduleTally
 )
 
 # What an export carries beside tasks, and an import takes over.
@@ -352,11 +364,11 @@ KIND_OF: dict[type[StoredItem], ItemKind] = {
 }
 
 
-# The kinds whose items may have a row in the index of time or of outbox jobs.
+# The kinds whose items may have a row in the index of time, of outbox jobs or of firings.
 TIMED_KINDS = tuple(
     kind
     for each, kind in KIND_OF.items()
-    if {"due_ms", "expires_ms"}.intersection(each.__struct_fields__)
+    if {"due_ms", "expires_ms"}.intersection(each.__struct_fields__) or each is Schedule
 )
 
 _AUDIT_ID = re.compile(r"\d{15}-[0-9a-f]{24}")

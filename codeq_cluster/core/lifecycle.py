@@ -29,6 +29,7 @@ from codeq_cluster.core.operations import (
     UndoRequeue,
 )
 from codeq_cluster.core.relays import TakeRelays
+from codeq_cluster.core.schedules import FillBack, Fire, TriggerSchedule
 from codeq_cluster.core.task import State
 
 
@@ -73,6 +74,18 @@ ARROWS = (
     Arrow(operation=Finish, before=None, after=State.DELAYED, cause="next of a result, delayed"),
     Arrow(operation=TakeRelays, before=None, after=State.READY, cause="relayed"),
     Arrow(operation=TakeRelays, before=None, after=State.DELAYED, cause="relayed, delayed"),
+    Arrow(operation=Fire, before=None, after=State.READY, cause="instant of a schedule"),
+    Arrow(operation=FillBack, before=None, after=State.READY, cause="backfill of a schedule"),
+    Arrow(operation=TriggerSchedule, before=None, after=State.READY, cause="schedule triggered"),
+    *(
+        Arrow(operation=each, before=None, after=State.READY, cause="queued run of a schedule")
+        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance)
+    ),
+    *(
+        Arrow(operation=each, before=before, after=State.FAILED, cause="overlap: cancel")
+        for each in (Fire, TriggerSchedule)
+        for before in (State.READY, State.DELAYED, State.LEASED)
+    ),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.LEASED, after=State.FAILED, cause="cancel"),

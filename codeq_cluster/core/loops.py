@@ -11,6 +11,7 @@ class Loop(StrEnum):
     TIMERS = "timers"
     OUTBOX = "outbox"
     RELAYS = "relays"
+    SCHEDULES = "schedules"
     CATALOGUE = "catalogue"
     LISTENERS = "listeners"
     CLAIMS = "claims"

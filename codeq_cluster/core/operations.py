@@ -14,6 +14,16 @@ from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
+from codeq_cluster.core.schedules import (
+    BackfillSchedule,
+    DeleteSchedule,
+    FillBack,
+    Fire,
+    PauseSchedule,
+    PutSchedule,
+    ResumeSchedule,
+    TriggerSchedule,
+)
 from codeq_cluster.core.task import Artifact, Result, Task
 
 
@@ -472,6 +482,14 @@ Operation = (
     | TakeRelays
     | RelaysTaken
     | RelaysMissed
+    | PutSchedule
+    | DeleteSchedule
+    | PauseSchedule
+    | ResumeSchedule
+    | TriggerSchedule
+    | BackfillSchedule
+    | Fire
+    | FillBack
     | SetAside
     | Retry
     | Record

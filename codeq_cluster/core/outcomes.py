@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from codeq_cluster.core.items import Subscription, Topic
+from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.task import Result, Task
 
 
@@ -22,6 +23,9 @@ class Rejection(StrEnum):
     BUDGET_EXCEEDED = "budget-exceeded"
     TOO_MANY = "too-many"
     INVALID_PRIORITY = "invalid-priority"
+    STALE_REVISION = "stale-revision"
+    OTHER_OWNER = "other-owner"
+    BACKFILL_RUNNING = "backfill-running"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -110,6 +114,29 @@ class TopicStands(Struct, frozen=True, array_like=True, tag="topic_stands"):
     made: bool = False
 
 
+class ScheduleStands(Struct, frozen=True, array_like=True, tag="schedule_stands"):
+    """The schedule as it is now; `made` says that this request created it."""
+
+    schedule: Schedule
+    made: bool = False
+
+
+class How(StrEnum):
+    """What becomes of a run that is to begin."""
+
+    CREATED = "created"
+    QUEUED = "queued"
+    SKIPPED = "skipped"
+    LATER = "later"  # More runs must be cancelled first than one entry can.
+
+
+class Triggered(Struct, frozen=True, array_like=True, tag="triggered"):
+    """What became of a run that was asked for; `task_id` is empty until it begins."""
+
+    how: How
+    task_id: str = ""
+
+
 class Subscribed(Struct, frozen=True, array_like=True, tag="subscribed"):
     """The subscription exists."""
 
@@ -160,6 +187,8 @@ Outcome = (
     | Advanced
     | Changed
     | TopicStands
+    | ScheduleStands
+    | Triggered
     | Subscribed
     | Imported
 )

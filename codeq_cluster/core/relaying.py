@@ -8,6 +8,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange
+from codeq_cluster.core.courses import Courses
 from codeq_cluster.core.creating import made
 from codeq_cluster.core.outcomes import Changed, Taken
 from codeq_cluster.core.relays import (
@@ -20,6 +21,7 @@ from codeq_cluster.core.relays import (
     TakeRelays,
 )
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
@@ -72,16 +74,22 @@ def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
         return Decision(Taken(last.number))
     changes: list[Change] = []
     keys: set[tuple[str, str]] = set()
+    courses = Courses(view, rules)
     for relayed in new:
-        create = relayed.effect.create
+        effect = relayed.effect
+        if isinstance(effect, RunEnded):
+            courses.ended(effect)
+            continue
+        create = effect.create
         key = create.tenant, create.idempotency_key
         if key in keys:
             continue
         if create.idempotency_key:
             keys.add(key)
-        change = made(view, create, rules, more=relayed.effect.more)
+        change = made(view, create, rules, more=effect.more)
         if change is not None:
             changes.append(change)
+    changes += courses.changes
     after = replace(last, number=new[-1].number)
     return Decision(Taken(after.number), (*changes, ItemChange(before=link, after=after)))
 

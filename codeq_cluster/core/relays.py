@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import SEQ_MAX, TASK_ID, Id, Instant, Owner, Seq, sound, that, whole
 from codeq_cluster.core.new_task import Create, sound_create
+from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.sharding import SHARDS_MAX, shard_of, shard_of_key, with_shard
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import More
@@ -62,7 +63,7 @@ class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
         return replace(self, create=replace(self.create, id=task_id))
 
 
-Effect: TypeAlias = RelayedTask
+Effect: TypeAlias = RelayedTask | RunEnded
 
 
 def _sound_effect(value: object) -> str:

@@ -38,6 +38,7 @@ class LifetimeRules:
         unbudgeted_upload_bytes_max: The stored bytes beyond which a tenant without a budget of them
             uploads nothing; 0 for no bound.
         queues_max: A tenant with so many queues on any shard begins no more; 0 for no bound.
+        shards: Of the cluster.
     """
 
     backoff_policy: str = "exp_full_jitter"
@@ -59,6 +60,7 @@ class LifetimeRules:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     unbudgeted_upload_bytes_max: int = 0
     queues_max: int = 0
+    shards: int = 1
 
     def budget_of(self, tenant: str) -> Budget:
         """Return the tenant's budget."""

@@ -21,6 +21,8 @@ class ItemKind(StrEnum):
     WEBHOOK_KEY = "hookkey"
     RELAY = "relay"
     RELAY_LINK = "link"
+    SCHEDULE = "sched"
+    SCHEDULE_TALLY = "tally"
 
 
 class Place(Enum):
@@ -28,6 +30,7 @@ class Place(Enum):
 
     TENANT = auto()  # The tenant's home shard.
     TASK = auto()  # That of the task whose id stands in the item's before a dot.
+    SCHEDULE = auto()  # That of the schedule of this id.
     ORIGIN = auto()  # The one whose entry wrote it; a restore keeps it as far as it can.
 
 
@@ -62,6 +65,11 @@ class StoredItem(Struct, frozen=True, array_like=True):
         """Return when time acts on it inside the log, by an `Advance`; 0 for never."""
         expires_ms: int = getattr(self, "expires_ms", 0)
         return expires_ms
+
+    @property
+    def fires_ms(self) -> int:
+        """Return when the leader decides what its calendar says; 0 for never."""
+        return 0
 
     @property
     def dead_ms(self) -> int:

@@ -8,8 +8,9 @@ outside; see `faults`.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum, StrEnum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -43,6 +44,7 @@ from codeq_cluster.core.bounds import (
     sound,
     sound_or_none,
     text,
+    that,
     whole,
 )
 from codeq_cluster.core.handling import HandlingOrNone
@@ -110,16 +112,39 @@ class Attempt(Struct, frozen=True, array_like=True, kw_only=True):
     worker_name: WorkerName = ""
 
 
+RunName: TypeAlias = Annotated[str, that(re.compile(r"[A-Za-z0-9._:-]{1,64}").fullmatch, "a run")]
+
+
+class Run(Struct, frozen=True, array_like=True, kw_only=True):
+    """The run of a schedule that a task is.
+
+    Attributes:
+        schedule: Its id.
+        generation: Of the schedule; one of the same id may have replaced it.
+        name: Among the schedule's runs: its instant, or what the request says that asked for it.
+        at_ms: The instant it stands for.
+        late: It could not start in time.
+    """
+
+    schedule: Name
+    generation: Seq
+    name: RunName
+    at_ms: Instant
+    late: bool = False
+
+
 class More(Struct, frozen=True, array_like=True, kw_only=True):
     """What a task has that most tasks lack.
 
     Attributes:
         parent_id: The task whose result made it; that one may be deleted already.
         root_id: The first task of the chain, which nothing made.
+        run: None unless a schedule made it.
     """
 
     parent_id: IdOrNone = ""
     root_id: IdOrNone = ""
+    run: Annotated[Run | None, sound_or_none] = None
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):

@@ -23,6 +23,7 @@ from codeq_cluster.node.node_certificates import read_certificates
 from codeq_cluster.node.open_storage import remedy
 from codeq_cluster.node.parts import NodeParts, put_together
 from codeq_cluster.node.relay_wiring import start_relays
+from codeq_cluster.node.schedule_wiring import start_schedules
 from codeq_cluster.node.webhook_wiring import WebhookWiring
 from codeq_cluster.settings import NodeSettings
 from codeq_cluster.telemetry import Metrics
@@ -155,10 +156,11 @@ class Node:
         stack.push_async_callback(parts.mesh.stop)
         background.spawn(parts.members.take_part())
 
-        # Outgoing calls: the leaders' outbox jobs and relays, and notices.
+        # The leaders' work outside the log: outbox jobs, relays and schedules; and notices.
         files = open_artifacts(base)
         outgoing = await WebhookWiring(base, parts).start(files)
         start_relays(base, parts)
+        start_schedules(base, parts)
 
         # Callers last: every request needs the parts above.
         front_end = FrontEnd(

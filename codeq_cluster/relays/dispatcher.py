@@ -21,7 +21,7 @@ from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.faults import is_fault, setting_aside
 from codeq_cluster.broker.ports import Shards, StateStore
 from codeq_cluster.broker.scanning import every_row
-from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec import keyspace, line_keys, records
 from codeq_cluster.core.outcomes import Taken
 from codeq_cluster.core.relaying import RELAYS_BYTES_MAX, RELAYS_MAX
 from codeq_cluster.core.relays import (
@@ -86,11 +86,11 @@ class RelayDispatcher:
     def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Follow an applied entry's rows."""
         for key, value in rows.items():
-            if not key.startswith(keyspace.FORWARD_PREFIX):
+            if not key.startswith(line_keys.FORWARD_PREFIX):
                 continue
             self.waiting += -1 if value is None else 1
             if value is not None:
-                self._begin(keyspace.forward_parts(key)[0])
+                self._begin(line_keys.forward_parts(key)[0])
 
     def look(self) -> None:
         """Send what is stored, once this node leads."""
@@ -215,7 +215,7 @@ class RelayDispatcher:
 
         if not isinstance(error, OutcomeUnknown) or await self._tried(shard, ask()) is not None:
             return False
-        return taken[0] < keyspace.forward_parts(key)[1]
+        return taken[0] < line_keys.forward_parts(key)[1]
 
     async def _set_aside(self, key: bytes, error: BaseException) -> None:
         _, tenant, relay_id = keyspace.item_parts(key)
@@ -227,13 +227,13 @@ class RelayDispatcher:
             log.info("not set aside yet", extra={"item": relay_id, "error": str(why)})
 
     def _stored(self) -> int:
-        start, end = keyspace.prefix_range(keyspace.FORWARD_PREFIX)
+        start, end = keyspace.prefix_range(line_keys.FORWARD_PREFIX)
         return sum(1 for _ in every_row(self._store, start, end))
 
     def _line(self, shard: int, most: int) -> list[bytes]:
         # Those before are gone, and reading over their remains takes long after an outage.
-        start = keyspace.forward_from(shard, self._link(shard).number + 1)
-        _, end = keyspace.prefix_range(keyspace.forward_prefix(shard))
+        start = line_keys.forward_from(shard, self._link(shard).number + 1)
+        _, end = keyspace.prefix_range(line_keys.forward_prefix(shard))
         return [key for key, _ in self._store.scan(start, end, most)]
 
     def _relay(self, key: bytes) -> Relay:

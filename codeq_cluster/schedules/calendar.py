@@ -150,9 +150,16 @@ class IntervalCalendar:
     def after(self, ms: int) -> Instant | None:
         """Return the first instant strictly after another, like `CronCalendar.after`."""
         assert ms >= 0
-        passed = (ms // 1000 - self.offset_s) // self.every_s
-        next_s = (passed + 1) * self.every_s + self.offset_s
+        next_s = (self._passed(ms) + 1) * self.every_s + self.offset_s
         return None if next_s > _END_S else _shown(next_s, self.zone)
+
+    def count(self, after_ms: int, until_ms: int) -> int:
+        """Return how many instants are after one and not after another."""
+        return max(0, self._passed(until_ms) - self._passed(after_ms))
+
+    def _passed(self, ms: int) -> int:
+        """Return how many instants there were since the epoch."""
+        return (ms // 1000 - self.offset_s) // self.every_s
 
 
 Calendar: TypeAlias = CronCalendar | IntervalCalendar

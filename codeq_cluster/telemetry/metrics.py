@@ -70,16 +70,19 @@ class Metrics:
         http: Answered requests by route, method and status; a route is its pattern, never a path.
 
     Args:
-        commands_max: Distinct `command` labels; the rest is counted under `other`.
+        commands_max: Distinct labels of commands, and of schedules; the rest is `other`.
     """
 
     def __init__(self, *, commands_max: int = 200) -> None:
         self.registry = CollectorRegistry()
         self.scrapes = Scrapes(self.scrape)
         self._commands_max = commands_max
-        self._commands: set[str] = set()
-        # A command keeps its label for ever.
-        self.command_label = lru_cache(_LABELS_CACHED)(self._label)
+        # A command keeps its label for ever; queues ignore case, and so do labels.
+        commands: set[str] = set()
+        self.command_label = lru_cache(_LABELS_CACHED)(
+            lambda command: self._capped(commands, command.lower())
+        )
+        self._schedules: set[str] = set()
 
         self._created = self._counter("codeq_task_created", "Tasks created.", "command")
         self._imported = self._counter(
@@ -115,6 +118,16 @@ class Metrics:
         )
         for loop in Loop:
             self.item_failures.inc(loop, by=0)
+        self._fired = self._counter("codeq_schedule_fired", "Instants of schedules that fired.")
+        self._missed = self._counter(
+            "codeq_schedule_missed", "Instants of schedules that did not fire.", "schedule"
+        )
+        self._lag = self._histogram(
+            "codeq_schedule_lag_seconds",
+            "Seconds from an instant of a schedule until its run was committed.",
+            (),
+            _SHORT_BUCKETS,
+        )
         self.rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )
@@ -175,6 +188,15 @@ class Metrics:
         """Count a delivery attempt."""
         self._webhooks.inc(kind, self.command_label(command), outcome)
 
+    def schedule_fired(self, runs: int, lag_s: float) -> None:
+        """Count the runs that instants of a schedule have made, the last `lag_s` after its own."""
+        self._fired.inc(by=runs)
+        self._lag.observe(lag_s)
+
+    def schedule_missed(self, schedule: str, count: int) -> None:
+        """Count instants of a schedule that will not fire."""
+        self._missed.inc(self._capped(self._schedules, schedule), by=count)
+
     def forwarded(self, op: str, seconds: float) -> None:
         """Record an operation that another node carried out."""
         self._forward.observe(seconds, op)
@@ -219,14 +241,10 @@ class Metrics:
         """Return everything as Prometheus text."""
         return generate_latest(self.registry)
 
-    def _label(self, command: str) -> str:
-        # Queues ignore case, and so does their label.
-        label = command.lower()
-        if label in self._commands:
-            return label
-        if len(self._commands) >= self._commands_max:
+    def _capped(self, known: set[str], label: str) -> str:
+        if label not in known and len(known) >= self._commands_max:
             return _OTHER
-        self._commands.add(label)
+        known.add(label)
         return label
 
     def _counter(self, name: str, text: str, *labels: str) -> LoopCounter:

@@ -27,6 +27,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.earliest_timer import EarliestTimer
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.faults import is_fault, setting_aside
 from codeq_cluster.broker.engine.window import Window
@@ -39,7 +40,6 @@ from codeq_cluster.core.operations import Operation, Swept, Undelivered
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import OutcomeUnknown
 from codeq_cluster.fair_shares import FairShares
-from codeq_cluster.webhooks.earliest_timer import EarliestTimer
 
 log = logging.getLogger(__name__)
 

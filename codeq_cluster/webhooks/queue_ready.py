@@ -21,6 +21,7 @@ from functools import partial
 import msgspec
 from msgspec import Struct
 
+from codeq_cluster.broker.earliest_timer import EarliestTimer
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.faults import alone
@@ -31,7 +32,6 @@ from codeq_cluster.core.items import Subscription
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.fair_shares import FairShares
-from codeq_cluster.webhooks.earliest_timer import EarliestTimer
 from codeq_cluster.webhooks.notification_queue import Notification, NotificationQueue
 from codeq_cluster.webhooks.subscriber_selection import (
     SubscriberGroup,

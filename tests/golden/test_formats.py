@@ -34,6 +34,17 @@ from codeq_cluster.core.items import (
 )
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
+from codeq_cluster.core.schedules import (
+    Backfill,
+    Missed,
+    Overlap,
+    Plan,
+    RunEnded,
+    RunRow,
+    Schedule,
+    ScheduleTally,
+    Timing,
+)
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import (
     Artifact,
@@ -43,6 +54,7 @@ from codeq_cluster.core.task import (
     FollowUp,
     More,
     Result,
+    Run,
     State,
     Task,
 )
@@ -115,7 +127,11 @@ FULL = Task(
     handling=HANDLING,
     worker_name="host-1:7",
     upload_bytes=(56, 78),
-    more=More(parent_id="11111111", root_id="33333333"),
+    more=More(
+        parent_id="11111111",
+        root_id="33333333",
+        run=Run(schedule="nightly", generation=SEQ, name="1", at_ms=NOW_MS, late=True),
+    ),
 )
 RESULT = Result(
     task_id="22222222",
@@ -224,6 +240,67 @@ ITEMS: dict[str, Item] = {
         created_ms=NOW_MS,
     ),
     "relay link": RelayLink(id="to.2", number=SEQ, recalled_ms=NOW_MS),
+    "relayed end of a run": Relay(
+        tenant="acme",
+        id="22222222.1.100",
+        task_id="22222222",
+        effect=RunEnded(
+            tenant="acme",
+            run=Run(schedule="nightly", generation=SEQ, name="1", at_ms=NOW_MS),
+            status="COMPLETED",
+            ended_ms=NOW_MS,
+        ),
+        to=2,
+        number=SEQ + 2,
+        created_ms=NOW_MS,
+    ),
+    "schedule": Schedule(
+        tenant="acme",
+        id="nightly",
+        plan=Plan(
+            timing=Timing(
+                cron="30 2 * * *", zone="Europe/Berlin", start_ms=1, end_ms=NOW_MS + 10**9
+            ),
+            task=Create(command="Report", payload='{"n":1}', priority=5),
+            overlap=Overlap.QUEUE,
+            missed=Missed.ALL,
+            window_s=3600,
+            jitter_s=60,
+            max_runs=1000,
+            pause_after=3,
+            owner="app",
+            note="every night",
+        ),
+        generation=SEQ,
+        version=2,
+        done_ms=NOW_MS,
+        next_ms=NOW_MS + 7,
+        last_ms=NOW_MS,
+        last_local="2026-10-25T02:30:00",
+        last_fold=1,
+        made=2,
+        caught_up=1,
+        open=(RunRow(name="2", at_ms=2, task_id="11111111", late=True),),
+        queued=(RunRow(name="3", at_ms=3),),
+        recent=(RunRow(name="1", at_ms=1, task_id="22222222", status="DEAD", ended_ms=NOW_MS),),
+        missed=4,
+        skipped=5,
+        failures=1,
+        zone_rules="2026b",
+        revision=6,
+        backfill=Backfill(name="b", done_ms=1, to_ms=2, overlap=Overlap.ALLOW, force=True, made=1),
+        created_ms=NOW_MS,
+        updated_ms=NOW_MS,
+        request="request-9",
+    ),
+    "small schedule": Schedule(
+        tenant="",
+        id="tick",
+        plan=Plan(timing=Timing(every="1s"), task=Create(command="a", payload="1")),
+        generation=1,
+        next_ms=NOW_MS,
+    ),
+    "schedule tally": ScheduleTally(tenant="acme", count=2),
     "audit": Audit(
         tenant="acme",
         id="998300000000000-request-8",

@@ -39,7 +39,7 @@ FREEZE_WITHIN_S = 1.0
 STATUS_TIMEOUT_S = 2.0
 
 # Release 0.1.0 refuses a configuration with a scope that it does not know.
-FIRST_SCOPES = sorted(WORKER_SCOPES - {"codeq:enqueue"})
+FIRST_SCOPES = sorted(WORKER_SCOPES - {"codeq:enqueue", "codeq:schedule"})
 
 
 def providers(worker_scopes: Iterable[str] = WORKER_SCOPES) -> dict[str, object]:

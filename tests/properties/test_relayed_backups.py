@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.backup.tenant_reader import TenantReader
-from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec import keyspace, line_keys, records
 from codeq_cluster.core import relaying
 from codeq_cluster.core.bounds import SEQ_MAX
 from codeq_cluster.core.decide import decide
@@ -143,7 +143,7 @@ def test_every_relay_of_a_copy_has_acted_or_is_sent_again(tmp_path: Path) -> Non
                     if at == shard:
                         numbers.setdefault(each.to, set()).add(each.number)
                 assert all(given == set(range(1, len(given) + 1)) for given in numbers.values())
-                lines = sum(key.startswith(keyspace.FORWARD_PREFIX) for key in rows)
+                lines = sum(key.startswith(line_keys.FORWARD_PREFIX) for key in rows)
                 assert sum(at == shard for at, _ in left.values()) == lines
 
     check()

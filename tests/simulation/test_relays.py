@@ -10,7 +10,7 @@ import pytest
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import NewResult
-from codeq_cluster.codec import entries, keyspace, records
+from codeq_cluster.codec import entries, keyspace, line_keys, records
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Delete
@@ -246,9 +246,9 @@ def test_w11_a_line_without_its_relay(brokers: SimBrokers, lost: bool) -> None:
     finish_at_once(brokers, parent, child)
     home = shard_of(parent.id, SHARDS)
     [key] = brokers.relays.lines(home)
-    number = keyspace.forward_parts(key)[1]
-    start = keyspace.forward_from(1 - home, number)
-    row = key if lost else keyspace.forward_from(1 - home, number + 1) + key[len(start) :]
+    number = line_keys.forward_parts(key)[1]
+    start = line_keys.forward_from(1 - home, number)
+    row = key if lost else line_keys.forward_from(1 - home, number + 1) + key[len(start) :]
     rows: dict[bytes, bytes | None] = {row: None if lost else b""}
 
     with pytest.raises(InvariantBroken, match=r"^W11 "):

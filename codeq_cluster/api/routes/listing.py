@@ -24,6 +24,7 @@ from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.items import KIND_OF, Aside, Audit, Delivery, Subscription, Topic
+from codeq_cluster.core.schedules import Schedule
 
 INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")
 COUNT_DEFAULT = 50
@@ -47,7 +48,7 @@ KIND = query(
 _DIGEST_BYTES = 6
 _CHARS_MAX = 1024  # A position is at most a queue's name, two numbers and an id.
 
-T = TypeVar("T", Aside, Audit, Delivery, Subscription, Topic)
+T = TypeVar("T", Aside, Audit, Delivery, Schedule, Subscription, Topic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,52 +3,91 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms
+from codeq_cluster.api.declared.bodies import REF, Body, Schema, field, instant_ms
 from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import bad_request
-from codeq_cluster.auth import Access
-from codeq_cluster.core.instants import rfc3339
-from codeq_cluster.errors import InvalidSchedule, InvalidZone
-from codeq_cluster.schedules.calendar import NAMED, Instant, instants, parse
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.http.refusals import NOT_ALLOWED, NOT_FOUND, lacks_scope, too_many
+from codeq_cluster.api.routes.listing import PAGE, caller, listed
+from codeq_cluster.api.routes.schedule_views import (
+    EXAMPLE,
+    INVALID_SCHEDULE,
+    INVALID_ZONE,
+    SCHEDULE,
+    CalendarBody,
+    InstantView,
+    ScheduleBody,
+    SchedulePage,
+    ScheduleView,
+    instant_view,
+    plan_of,
+    refused,
+    schedule_view,
+    timing_of,
+)
+from codeq_cluster.api.routes.task_views import TASK_ID
+from codeq_cluster.api.routes.workers import allowed_commands
+from codeq_cluster.auth import Access, Role
+from codeq_cluster.broker.requests.producer import over_budget
+from codeq_cluster.broker.requests.schedules import Timed
+from codeq_cluster.broker.values import new_request
+from codeq_cluster.codec.levels import SCHEDULES_FROM
+from codeq_cluster.core.bounds import COMMAND
+from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.core.schedules import (
+    SCHEDULE_ID,
+    SCHEDULE_ID_WORDS,
+    SCHEDULES_MAX,
+    Backfill,
+    Overlap,
+    Plan,
+    Schedule,
+    Timing,
+)
+from codeq_cluster.errors import InvalidSchedule, InvalidZone, TooMany, UpgradeUnderWay
+from codeq_cluster.schedules.calendar import Instant, instants
+from codeq_cluster.schedules.due import BACKFILL_MAX, calendar_of, instants_between, next_after
 from codeq_cluster.schedules.zones import zone_rules
 
 COUNT_DEFAULT = 10
 COUNT_MAX = 100
-UTC = "UTC"
+SET_MAX = 1000  # Schedules of one owner that are put together.
+SCOPE = "codeq:schedule"
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
-INVALID_SCHEDULE = bad_request("invalid schedule", "invalid-schedule")
-INVALID_ZONE = bad_request("invalid zone", "invalid-zone")
+BAD_ID = bad_request("invalid schedule id", "invalid-schedule-id").because(
+    f"use {SCHEDULE_ID_WORDS}"
+)
 INVALID_FROM = bad_request("invalid 'from' (use RFC3339, from 1970 on)", "invalid-from")
+INVALID_TO = bad_request("invalid 'to' (use RFC3339, after 'from')", "invalid-to")
+TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"schedules need formats of level {SCHEDULES_FROM} on every shard")
+)
+OWNER_REQUIRED = bad_request("invalid 'owner' (use 1 to 128 of A-Za-z0-9._:-)", "invalid-owner")
+ID_TWICE = bad_request("two schedules of the set have one id", "duplicate-id")
+_TOO_MANY = from_failure(TooMany("schedules", SCHEDULES_MAX))
+_STALE = ApiError(409, "a later revision of the set stands", "stale-revision")
+_OTHER_OWNER = ApiError(409, "the schedule belongs to another owner", "other-owner")
+_BACKFILL_RUNS = ApiError(409, "a backfill is under way", "backfill-running")
+_OVER_BUDGET = from_failure(
+    over_budget(Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks"), "trigger_schedule")
+)
+
+T = TypeVar("T")
 
 
-class PreviewBody(Body):
+class PreviewBody(CalendarBody):
     """A schedule that need not exist, and the part of its instants to show."""
 
-    cron: str | None = field(
-        "Five fields: minute, hour, day of the month, month, day of the week. Six have seconds "
-        "first. Or one of " + ", ".join(f"`{name}`" for name in NAMED) + ".",
-        refused=(INVALID_SCHEDULE,),
-    )
-    zone: str | None = field(
-        "The time zone of `cron`, by its IANA name; UTC when absent.", refused=(INVALID_ZONE,)
-    )
-    every: str | None = field(
-        "Instead of `cron`: an interval of 1 second to 366 days, such as `1h30m`, aligned to the "
-        "Unix epoch.",
-        refused=(INVALID_SCHEDULE,),
-    )
-    offset: str | None = field(
-        "How far each instant is behind a multiple of `every`; shorter than it.",
-        refused=(INVALID_SCHEDULE,),
-    )
     from_: str | None = field(
         "Only instants after this one; now when absent. RFC 3339.",
         refused=(INVALID_FROM,),
@@ -57,19 +96,67 @@ class PreviewBody(Body):
     count: int | None = field("How many instants.", ge=1, le=COUNT_MAX, default=COUNT_DEFAULT)
 
 
+class ResumeBody(Body):
+    """How a schedule goes on."""
+
+    catch_up: bool | None = field(
+        "The instants of the pause count as late ones; otherwise they do not count.", default=False
+    )
+
+
+class TriggerBody(Body):
+    """A run that is asked for."""
+
+    idempotency_key: str | None = field(
+        "A repeated request with the same key makes no second run while the first is remembered.",
+    )
+    overlap: Overlap | None = field("Instead of the schedule's own.")
+
+
+class BackfillBody(Body):
+    """Past instants that are to fire."""
+
+    from_: str | None = field(
+        "The first instant. RFC 3339.", required=True, refused=(INVALID_FROM,), format="date-time"
+    )
+    to: str | None = field(
+        "The last instant. RFC 3339.", required=True, refused=(INVALID_TO,), format="date-time"
+    )
+    overlap: Overlap | None = field(
+        "What happens to an instant while another run has not ended.", default=Overlap.QUEUE
+    )
+    force: bool | None = field("Fire instants again whose task is still kept.", default=False)
+    dry_run: bool | None = field("Only say which instants they are.", default=False)
+    idempotency_key: str | None = field("A repeated request with the same key is the same.")
+
+
+class SetBody(Body):
+    """All schedules of an owner; each has an `id` beside the fields of a schedule."""
+
+    schedules: list[Raw] | None = field(
+        "The schedules.",
+        required=True,
+        max_length=SET_MAX,
+        items={"$ref": REF.format(name=ScheduleBody.__name__)},
+    )
+    revision: int | None = field(
+        "Of the set; a lower one than that which stands is refused.", ge=0, default=0
+    )
+    dry_run: bool | None = field("Change nothing, and say what would change.", default=False)
+
+
+class ItemBody(ScheduleBody):
+    """A schedule of a set."""
+
+    id: str | None = field("Its name.", required=True, refused=(BAD_ID,))
+
+
 _PREVIEW = Schema(PreviewBody)
-
-
-class InstantView(Struct):
-    """An instant of a schedule.
-
-    `local` is its nominal time: what the zone's clock shows then or, if a change of the clock skips
-    the time, was to show. `fold` is 1 if the clock shows it for the second time.
-    """
-
-    at: str
-    local: str
-    fold: int
+_RESUME = Schema(ResumeBody)
+_TRIGGER = Schema(TriggerBody)
+_BACKFILL = Schema(BackfillBody)
+_SET = Schema(SetBody)
+_ITEM = Schema(ItemBody, refusal=INVALID_SCHEDULE.text, unknown=SCHEDULE.unknown)
 
 
 class PreviewView(Struct, rename="camel"):
@@ -79,19 +166,48 @@ class PreviewView(Struct, rename="camel"):
     zone_rules: str
 
 
-_SHOWN = PreviewView(
-    [
-        InstantView("2026-03-27T01:30:00.000Z", "2026-03-27T02:30:00", 0),
-        InstantView("2026-03-30T00:30:00.000Z", "2026-03-30T02:30:00", 0),
-    ],
-    "2026f",
-)
+class TriggeredView(Struct, rename="camel", omit_defaults=True):
+    """What became of the run: `created`, `queued` or `skipped`."""
+
+    outcome: str
+    task_id: str = ""
+
+
+class BackfillStarted(Struct, rename="camel"):
+    """How many instants are to fire, and the first of them."""
+
+    count: int
+    instants: Sequence[InstantView]
+    dry_run: bool
+
+
+class SetView(Struct, rename="camel"):
+    """The ids of the schedules that were created, changed, left as they were, and removed."""
+
+    created: list[str]
+    changed: list[str]
+    unchanged: list[str]
+    removed: list[str]
+    dry_run: bool
+
+
+_INSTANTS = [
+    InstantView("2026-03-27T01:30:00.000Z", "2026-03-27T02:30:00", 0),
+    InstantView("2026-03-30T00:30:00.000Z", "2026-03-30T02:30:00", 0),
+]
+_ASKED = {
+    "cron": "30 2 * * MON-FRI",
+    "zone": "Europe/Berlin",
+    "task": {"command": "report", "payload": {"region": "eu"}, "priority": 5},
+}
+_NAMED = (BAD_ID, NOT_FOUND)
+_STANDS = Answer("The schedule.", EXAMPLE)
 
 
 @ROUTES(
     "POST",
     "/admin/schedules/preview",
-    Answer("The instants, in order.", _SHOWN),
+    Answer("The instants, in order.", PreviewView(_INSTANTS, EXAMPLE.zone_rules)),
     body=_PREVIEW,
     example={"cron": "30 2 * * MON-FRI", "zone": "Europe/Berlin", "count": 2},
     replicated=False,
@@ -111,25 +227,332 @@ async def preview(call: Call) -> HttpAnswer[PreviewView]:
         after_ms = instant_ms(body.from_, error=INVALID_FROM)
     if after_ms < 0:
         raise INVALID_FROM
-    # Some take many milliseconds, which the loop must not wait for.
-    with call.services.shares.previews.one(call.identity.tenant):
-        found = await asyncio.to_thread(_instants, body, after_ms)
-    views = [InstantView(rfc3339(each.ms), each.local, each.fold) for each in found]
-    return reply(PreviewView(views, zone_rules()))
+    count = COUNT_DEFAULT if body.count is None else body.count
+    timing = timing_of(body)
+    found = await _computed(call, lambda: instants(calendar_of(timing), after_ms, count))
+    return reply(PreviewView(list(map(instant_view, found)), zone_rules()))
 
 
-def _instants(body: PreviewBody, after_ms: int) -> list[Instant]:
-    """Return the instants that a body asks for, at least one.
+@ROUTES(
+    "GET",
+    "/admin/schedules",
+    Answer("A page.", SchedulePage([EXAMPLE])),
+    parameters=(*PAGE, query("owner", "Only those of this set.")),
+)
+async def schedules(call: Call) -> HttpAnswer[SchedulePage]:
+    """Return the tenant's schedules by id, each with its next instant; a page may be short."""
+    owner = call.query_text("owner")
+    found, cursor = await listed(call, Schedule)
+    views = [schedule_view(each) for each in found if not owner or each.plan.owner == owner]
+    return reply(SchedulePage(views, cursor))
 
-    Raises:
-        ApiError: 400; there are none, or the calendar cannot be read.
+
+@ROUTES(
+    "PUT",
+    "/admin/schedules",
+    Answer("What was changed.", SetView(["nightly-report"], [], ["hourly"], ["old"], False)),
+    access=Access.TENANT,
+    body=_SET,
+    example={"schedules": [{"id": "nightly-report", **_ASKED}], "revision": 7},
+    parameters=(query("owner", "The set's name.", OWNER_REQUIRED, required=True),),
+    errors=(
+        ID_TWICE,
+        BAD_ID,
+        INVALID_SCHEDULE,
+        INVALID_ZONE,
+        lacks_scope(SCOPE),
+        NOT_ALLOWED,
+        _STALE,
+        _OTHER_OWNER,
+        _TOO_MANY,
+        TOO_EARLY,
+    ),
+)
+async def put_set(call: Call) -> HttpAnswer[SetView]:
+    """Make an owner's schedules those of the body: create, change and remove.
+
+    Needs an admin, or the scope `codeq:schedule`. Nothing is changed if one of them is refused.
+    Repeating the request changes nothing; one that ends half way may be repeated.
     """
-    try:
-        calendar = parse(
-            cron=body.cron, every=body.every, offset=body.offset, zone=body.zone or UTC
+    identity = call.identity
+    if Role.ADMIN not in identity.roles and SCOPE not in identity.scopes:
+        raise lacks_scope(SCOPE)
+    owner = call.query_text("owner")
+    if not COMMAND.fullmatch(owner):
+        raise OWNER_REQUIRED
+    _check_level(call)
+    body = _SET.decode(call.text)
+    revision = body.revision or 0
+    asking = caller(call)
+    wanted = await _wanted(call, body.schedules or [], owner)
+    if Role.ADMIN not in identity.roles:
+        commands = [plan.task.command for plan, _ in wanted.values()]
+        allowed_commands(call, commands, field="schedules", count_max=SET_MAX)
+    known = {each.id: each for each in await call.services.broker.schedules.all_of(asking, owner)}
+    if revision and any(each.revision > revision for each in known.values()):
+        raise _STALE
+    made = SetView([], [], [], [], body.dry_run or False)
+    removed = sorted(known.keys() - wanted.keys())
+    for schedule_id, (plan, timed) in wanted.items():
+        before = known.get(schedule_id)
+        same = before is not None and before.plan == plan
+        list_ = made.unchanged if same else made.changed if before else made.created
+        list_.append(schedule_id)
+        if not made.dry_run and not (same and before and before.revision == revision):
+            stands = await call.services.broker.schedules.put(
+                asking, schedule_id, plan, timed, revision=revision, own=True
+            )
+            _accepted(stands)
+    for schedule_id in removed:
+        if not made.dry_run:
+            gone = await call.services.broker.schedules.delete(
+                asking, schedule_id, revision=revision
+            )
+            _accepted(gone)
+        made.removed.append(schedule_id)
+    return reply(made)
+
+
+@ROUTES("GET", "/admin/schedules/{id}", _STANDS, errors=_NAMED)
+async def schedule(call: Call) -> HttpAnswer[ScheduleView]:
+    """Return a schedule, with its next ten instants and its last ten runs."""
+    return await _shown(call, await _known(call))
+
+
+@ROUTES(
+    "PUT",
+    "/admin/schedules/{id}",
+    Answer("The schedule, changed or already the same.", EXAMPLE),
+    Answer("The schedule is new.", EXAMPLE, status=201),
+    body=SCHEDULE,
+    example=_ASKED,
+    errors=(BAD_ID, _TOO_MANY, TOO_EARLY),
+)
+async def put(call: Call) -> HttpAnswer[ScheduleView]:
+    """Create or change a schedule; repeating the request changes nothing.
+
+    What has fired never fires again, whatever changes. A new calendar begins at once: instants of
+    the old one that have not fired yet do not.
+    """
+    _check_level(call)
+    schedule_id = _id(call)
+    plan = await plan_of(call, SCHEDULE.decode(call.text))
+    timed = await _timed(call, plan.timing)
+    stands = _accepted(
+        await call.services.broker.schedules.put(caller(call), schedule_id, plan, timed)
+    )
+    return await _shown(call, stands.schedule, status=201 if stands.made else 200)
+
+
+@ROUTES(
+    "DELETE",
+    "/admin/schedules/{id}",
+    Answer("The schedule is deleted.", status=204),
+    errors=(BAD_ID,),
+)
+async def delete(call: Call) -> HttpAnswer[None]:
+    """Delete a schedule; its runs go on. A missing one counts as deleted."""
+    _accepted(await call.services.broker.schedules.delete(caller(call), _id(call)))
+    return HttpAnswer(status=204)
+
+
+@ROUTES("POST", "/admin/schedules/{id}/pause", _STANDS, errors=_NAMED)
+async def pause(call: Call) -> HttpAnswer[ScheduleView]:
+    """Let a schedule fire no more; its runs go on."""
+    stands = await call.services.broker.schedules.pause(caller(call), _id(call))
+    return await _shown(call, _accepted(stands).schedule)
+
+
+@ROUTES(
+    "POST",
+    "/admin/schedules/{id}/resume",
+    _STANDS,
+    body=_RESUME,
+    may_miss=True,
+    example={"catchUp": True},
+    errors=_NAMED,
+)
+async def resume(call: Call) -> HttpAnswer[ScheduleView]:
+    """Let a paused schedule fire again."""
+    body = _RESUME.decode_any(call.text)
+    timed = await _timed(call, (await _known(call)).plan.timing)
+    stands = await call.services.broker.schedules.resume(
+        caller(call), _id(call), timed, catch_up=body.catch_up or False
+    )
+    return await _shown(call, _accepted(stands).schedule)
+
+
+@ROUTES(
+    "POST",
+    "/admin/schedules/{id}/trigger",
+    Answer("What became of the run.", TriggeredView("created", TASK_ID)),
+    body=_TRIGGER,
+    may_miss=True,
+    example={"idempotencyKey": "once", "overlap": "allow"},
+    errors=(*_NAMED, _OVER_BUDGET),
+)
+async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
+    """Make a run now, whatever the calendar says, even if the schedule is paused."""
+    body = _TRIGGER.decode_any(call.text)
+    outcome = await call.services.broker.schedules.trigger(
+        caller(call),
+        _id(call),
+        name=f"t.{_name(body.idempotency_key)}",
+        at_ms=call.services.now_ms(),
+        overlap=body.overlap,
+    )
+    if isinstance(outcome, Rejected):
+        raise _refusal(outcome)
+    return reply(TriggeredView(outcome.how.value, outcome.task_id))
+
+
+@ROUTES(
+    "POST",
+    "/admin/schedules/{id}/backfill",
+    Answer(
+        "The instants, of which at most ten are shown.",
+        BackfillStarted(2, _INSTANTS, False),
+        status=202,
+    ),
+    body=_BACKFILL,
+    example={"from": "2026-03-27T00:00:00Z", "to": "2026-03-31T00:00:00Z"},
+    errors=(
+        *_NAMED,
+        _BACKFILL_RUNS,
+        too_many("instants", BACKFILL_MAX),
+    ),
+)
+async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
+    """Fire the instants of a time that has passed; the runs are made one after the other.
+
+    An instant whose task is still kept does not fire again, unless the body says `force`.
+    """
+    body = _BACKFILL.decode(call.text)
+    from_ms = instant_ms(body.from_ or "", error=INVALID_FROM)
+    to_ms = instant_ms(body.to or "", error=INVALID_TO)
+    if from_ms < 1:
+        raise INVALID_FROM
+    if not from_ms <= to_ms <= call.services.now_ms():
+        raise INVALID_TO.because("'to' must be after 'from', and not after now")
+    known = await _known(call)
+    timing = known.plan.timing
+    found = await _computed(
+        call, lambda: instants_between(timing, from_ms - 1, to_ms, BACKFILL_MAX + 1)
+    )
+    if len(found) > BACKFILL_MAX:
+        raise too_many("instants", BACKFILL_MAX)
+    dry_run = body.dry_run or False
+    if found and not dry_run:
+        walk = Backfill(
+            name=_name(body.idempotency_key),
+            done_ms=from_ms - 1,
+            to_ms=to_ms,
+            overlap=body.overlap or Overlap.QUEUE,
+            force=body.force or False,
         )
-        return instants(calendar, after_ms, COUNT_DEFAULT if body.count is None else body.count)
-    except InvalidSchedule as refused:
-        raise INVALID_SCHEDULE.about(refused.field).because(str(refused)) from refused
-    except InvalidZone as refused:
-        raise INVALID_ZONE.about("zone").because(str(refused)) from refused
+        _accepted(await call.services.broker.schedules.backfill(caller(call), known.id, walk))
+    shown = [instant_view(each) for each in found[:COUNT_DEFAULT]]
+    return reply(BackfillStarted(len(found), shown, dry_run), status=202)
+
+
+async def _wanted(call: Call, items: Sequence[Raw], owner: str) -> dict[str, tuple[Plan, Timed]]:
+    """Return the plans of a set by their ids; raises ApiError if one is refused."""
+    found: dict[str, tuple[Plan, Timed]] = {}
+    for item in items:
+        body = _ITEM.decode(item)
+        schedule_id = body.id or ""
+        if not SCHEDULE_ID.fullmatch(schedule_id):
+            raise BAD_ID
+        if schedule_id in found:
+            raise ID_TWICE
+        if body.owner not in (None, owner):
+            raise INVALID_SCHEDULE.about("owner").because("owner: another one than the set's")
+        body.owner = owner
+        plan = await plan_of(call, body)
+        found[schedule_id] = plan, await _timed(call, plan.timing)
+    return found
+
+
+async def _timed(call: Call, timing: Timing) -> Timed:
+    """Return where a calendar begins now; raises ApiError if it is refused."""
+    at_ms = call.services.now_ms()
+
+    def first() -> int:
+        # Without an instant it is refused, but not because its end has passed.
+        begins_ms = max(at_ms, timing.start_ms - 1)
+        [coming] = instants(calendar_of(timing), begins_ms, 1)
+        return 0 if timing.end_ms and coming.ms >= timing.end_ms else coming.ms
+
+    return Timed(at_ms=at_ms, next_ms=await _computed(call, first), zone_rules=zone_rules())
+
+
+async def _computed(call: Call, compute: Callable[[], T]) -> T:
+    """Ask a calendar, apart from the loop: some questions take many milliseconds."""
+    try:
+        with call.services.shares.previews.one(call.identity.tenant):
+            return await asyncio.to_thread(compute)
+    except (InvalidSchedule, InvalidZone) as error:
+        raise refused(error) from error
+
+
+async def _shown(call: Call, found: Schedule, *, status: int = 200) -> HttpAnswer[ScheduleView]:
+    timing = found.plan.timing
+
+    def coming() -> list[Instant]:
+        after_ms = found.done_ms
+        instants_: list[Instant] = []
+        while len(instants_) < COUNT_DEFAULT and (at := next_after(timing, after_ms)) is not None:
+            instants_.append(at)
+            after_ms = at.ms
+        return instants_
+
+    shown = [] if found.is_over else await _computed(call, coming)
+    return reply(schedule_view(found, shown), status=status)
+
+
+async def _known(call: Call) -> Schedule:
+    found = await call.services.broker.schedules.get(caller(call), _id(call))
+    if found is None:
+        raise NOT_FOUND
+    return found
+
+
+def _accepted(outcome: T | Rejected) -> T:
+    """Return the outcome; raise the answer to a refusal."""
+    if isinstance(outcome, Rejected):
+        raise _refusal(outcome)
+    return outcome
+
+
+def _refusal(rejected: Rejected) -> ApiError:
+    match rejected.rejection:
+        case Rejection.STALE_REVISION:
+            return _STALE.because(f"revision {rejected.limit} stands")
+        case Rejection.OTHER_OWNER:
+            return _OTHER_OWNER.because(f"its owner is {rejected.limit or 'nobody'}")
+        case Rejection.BACKFILL_RUNNING:
+            return _BACKFILL_RUNS
+        case Rejection.TOO_MANY:
+            return _TOO_MANY
+        case Rejection.BUDGET_EXCEEDED:
+            return from_failure(over_budget(rejected, "trigger_schedule"))
+        case _:
+            return from_rejection(rejected)
+
+
+def _check_level(call: Call) -> None:
+    """Refuse what a node of an earlier release, elected next, would not know."""
+    if call.services.broker.level() < SCHEDULES_FROM:
+        raise TOO_EARLY
+
+
+def _id(call: Call) -> str:
+    schedule_id = call.request.match_info["id"].removeprefix("~")
+    if not SCHEDULE_ID.fullmatch(schedule_id):
+        raise BAD_ID
+    return schedule_id
+
+
+def _name(key: str | None) -> str:
+    """Return the name of what a request asks for: the same for the same key."""
+    return blake2b((key or new_request()).encode(), digest_size=12).hexdigest()

@@ -15,7 +15,16 @@ from codeq_cluster.api.http.refusals import batch_too_large
 from codeq_cluster.core.handling import Handling, or_none
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, FollowUp, Result, State, Task
+from codeq_cluster.core.task import (
+    Artifact,
+    Attempt,
+    AttemptOutcome,
+    FollowUp,
+    More,
+    Result,
+    State,
+    Task,
+)
 from codeq_cluster.errors import OperationTooLarge
 
 ANY_JSON = "Any JSON but null: an object, an array, a text, a number, true or false."
@@ -66,7 +75,8 @@ class AttemptView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """A task; fields without a default are always present.
 
-    `readyAt` is when a delayed task can be claimed, `expiresAt` when a waiting one dies.
+    `readyAt` is when a delayed task can be claimed, `expiresAt` when a waiting one dies. A run of a
+    schedule has its instant in `scheduledFor`, and is `late` if it could not fire in time.
     """
 
     id: str
@@ -100,6 +110,9 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     worker_name: str = ""
     parent_id: str = ""
     root_id: str = ""
+    schedule_id: str = ""
+    scheduled_for: str = ""
+    late: bool = False
 
 
 class ArtifactView(Struct):
@@ -171,8 +184,17 @@ def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -
     if task.handling is not None:
         show_handling(view, task.handling)
     if task.more is not None:
-        view.parent_id, view.root_id = task.more.parent_id, task.more.root_id
+        show_more(view, task.more)
     return view
+
+
+def show_more(view: TaskView, more: More) -> None:
+    """Write what most tasks lack into a view."""
+    view.parent_id, view.root_id = more.parent_id, more.root_id
+    if more.run is not None:
+        view.schedule_id = more.run.schedule
+        view.scheduled_for = rfc3339(more.run.at_ms)
+        view.late = more.run.late
 
 
 def result_view(result: Result) -> ResultView:

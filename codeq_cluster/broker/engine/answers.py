@@ -37,6 +37,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, State, Task
 
 # Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
+ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the link.
 LOOKED_AT_MAX = 1000
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
@@ -210,7 +211,11 @@ def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> I
     page = store.scan(start, end, count)
     rows: list[tuple[bytes, Item]] = []
     position = b""
+    size = 0
     for key, value in page:
+        size += len(value)
+        if rows and size > ITEMS_BYTES_MAX:
+            return ItemPage(tuple(rows), position)
         position = key[len(prefix) :]
         with alone(unreadable, kind=asked.kind.value, item=keyspace.last_id(key)):
             record = value

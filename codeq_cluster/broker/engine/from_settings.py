@@ -30,6 +30,7 @@ def rules_of(settings: NodeSettings) -> LifetimeRules:
         budgets={each.tenant: _budget(each) for each in settings.budgets.tenants},
         unbudgeted_upload_bytes_max=settings.artifacts.tenant_bytes_max,
         queues_max=settings.limits.queues_max,
+        shards=settings.shards,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
@@ -27,6 +29,20 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.relays import Relayed, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import (
+    Backfill,
+    BackfillSchedule,
+    Due,
+    FillBack,
+    Fire,
+    Overlap,
+    Plan,
+    PutSchedule,
+    Schedule,
+    Timing,
+    TriggerSchedule,
+)
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More
 from tests.fakes.dict_view import DictView
 
@@ -80,8 +96,98 @@ TAKE_RELAYS = TakeRelays(
     origin=1, after=0, relays=(relayed(1, delay_ms=0), relayed(2, delay_ms=MINUTE_MS))
 )
 
-# The operations on one task, in order; a number is passing time in milliseconds.
-STORIES: tuple[tuple[Operation | int, ...], ...] = (
+PLAN = Plan(timing=Timing(every="1m"), task=Create(command="render", payload="{}"))
+
+
+def put(overlap: Overlap) -> PutSchedule:
+    """Return a schedule that fires at 1, 2, 3, and so on."""
+    return PutSchedule(
+        request="put",
+        tenant="acme",
+        id="nightly",
+        by="ops",
+        plan=replace(PLAN, overlap=overlap),
+        at_ms=0,
+        next_ms=1,
+        zone_rules="",
+    )
+
+
+def fire(view: DictView) -> Fire:
+    """Fire the schedule's next instant."""
+    schedule = view.items[ItemKind.SCHEDULE, "acme", "nightly"]
+    assert isinstance(schedule, Schedule)
+    return Fire(
+        tenant="acme",
+        id="nightly",
+        generation=schedule.generation,
+        version=schedule.version,
+        from_ms=schedule.done_ms,
+        runs=(Due(schedule.next_ms),),
+        missed=0,
+        done_ms=schedule.next_ms,
+        next_ms=schedule.next_ms + 1,
+        zone_rules="",
+    )
+
+
+def fill_back(view: DictView) -> FillBack:
+    """Fire an instant of the backfill."""
+    schedule = view.items[ItemKind.SCHEDULE, "acme", "nightly"]
+    assert isinstance(schedule, Schedule)
+    return FillBack(
+        tenant="acme",
+        id="nightly",
+        generation=schedule.generation,
+        from_ms=10,
+        runs=(Due(11),),
+        done_ms=20,
+    )
+
+
+def on_run(operation: Operation) -> Callable[[DictView], Operation]:
+    """Return an operation on the run that is open."""
+
+    def named(view: DictView) -> Operation:
+        [run] = (task.id for task in view.tasks.values() if not task.state.terminal)
+        if isinstance(operation, Purge):
+            return replace(operation, ids=(run,))
+        return replace(operation, id=run)
+
+    return named
+
+
+ONE_TRY = replace(PLAN, task=replace(PLAN.task, max_attempts=1))
+TRIGGER = TriggerSchedule(
+    request="t", tenant="acme", id="nightly", by="ops", name="t", at_ms=5, overlap=Overlap.CANCEL
+)
+BACKFILL = BackfillSchedule(
+    request="b",
+    tenant="acme",
+    id="nightly",
+    by="ops",
+    backfill=Backfill(name="b", done_ms=10, to_ms=20, overlap=Overlap.QUEUE),
+)
+QUEUED = (put(Overlap.QUEUE), fire, fire, CLAIM)
+QUEUED_ONCE = (
+    replace(put(Overlap.QUEUE), plan=replace(ONE_TRY, overlap=Overlap.QUEUE)),
+    fire,
+    fire,
+)
+DELAYING = replace(NACK, delay_ms=MINUTE_MS)
+
+# A step is an operation, or makes one of the state; a number is passing time in milliseconds.
+STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ...] = (
+    (*QUEUED, on_run(DONE)),
+    (*QUEUED, on_run(CANCEL)),
+    (*QUEUED[:-1], on_run(PURGE)),
+    (*QUEUED_ONCE, CLAIM, on_run(ABANDON)),
+    (*QUEUED_ONCE, CLAIM, on_run(NACK)),
+    (*QUEUED_ONCE, CLAIM, MINUTE_MS),
+    (put(Overlap.CANCEL), fire, fire, CLAIM, fire, CLAIM, on_run(DELAYING), fire),
+    (put(Overlap.SKIP), TRIGGER, replace(TRIGGER, name="u"), CLAIM, replace(TRIGGER, name="v")),
+    (put(Overlap.SKIP), TRIGGER, CLAIM, on_run(DELAYING), replace(TRIGGER, name="u")),
+    (put(Overlap.SKIP), BACKFILL, fill_back),
     (created(), CLAIM, HEARTBEAT, UPLOAD, DONE, FOR_GOOD_MS),
     (created(delay_ms=MINUTE_MS), MINUTE_MS, CLAIM, FAILED, FOR_GOOD_MS),
     (created(), CLAIM, ABANDON, CLAIM, NACK, CANCEL, DELETE),
@@ -102,7 +208,9 @@ STORIES: tuple[tuple[Operation | int, ...], ...] = (
 )
 
 
-def drawn(story: Iterable[Operation | int], rules: LifetimeRules) -> set[Arrow | None]:
+def drawn(
+    story: Iterable[Operation | int | Callable[[DictView], Operation]], rules: LifetimeRules
+) -> set[Arrow | None]:
     """Return the arrows that a story draws."""
     view = DictView(now_ms=1_000_000)
     found: set[Arrow | None] = set()
@@ -111,6 +219,8 @@ def drawn(story: Iterable[Operation | int], rules: LifetimeRules) -> set[Arrow |
         if isinstance(operation, int):
             view.now_ms += operation
             operation = Advance(count=10)
+        elif callable(step):
+            operation = step(view)
         decision = decide(view, operation, rules)
         view.advance(decision.changes)
         found |= {

@@ -1,0 +1,185 @@
+"""Schedules: requests for schedules, each of which goes to the schedule's shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.queries.browsing import Browser
+from codeq_cluster.broker.questions import END, ListItems
+from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.outcomes import Changed, How, Outcome, Rejected, ScheduleStands, Triggered
+from codeq_cluster.core.schedules import (
+    Backfill,
+    BackfillSchedule,
+    DeleteSchedule,
+    Overlap,
+    PauseSchedule,
+    Plan,
+    PutSchedule,
+    ResumeSchedule,
+    Schedule,
+    TriggerSchedule,
+    schedule_shard,
+)
+from codeq_cluster.core.stored_item import ItemKind
+
+_PAGE = 500
+
+_O = TypeVar("_O")
+
+
+class Timed(Struct, frozen=True, kw_only=True):
+    """Where a calendar begins: its first instant after one, by the rules of a release.
+
+    Attributes:
+        at_ms: Unix milliseconds.
+        next_ms: The first instant after that; 0 for none.
+    """
+
+    at_ms: int
+    next_ms: int
+    zone_rules: str
+
+
+class Schedules:
+    """Changes and reads schedules."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._browser = Browser(shards)
+
+    async def get(self, caller: Caller, schedule_id: str) -> Schedule | None:
+        """Return a schedule, or None."""
+        keys = (keyspace.item(ItemKind.SCHEDULE, caller.tenant, schedule_id),)
+        shard = self._shard(caller, schedule_id)
+        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
+        found = None if record is None else records.decode_item(record)
+        return found if isinstance(found, Schedule) else None
+
+    async def all_of(self, caller: Caller, owner: str) -> list[Schedule]:
+        """Return every schedule of an owner; reads all schedules of the tenant."""
+        found: list[Schedule] = []
+        after = b""
+        while after != END:
+            asked = ListItems(
+                tenant=caller.tenant, kind=ItemKind.SCHEDULE, after=after, count=_PAGE
+            )
+            rows, after = await self._browser.items(asked, deadline=caller.deadline)
+            found += [
+                item for _, item in rows if isinstance(item, Schedule) and item.plan.owner == owner
+            ]
+        return found
+
+    async def put(
+        self,
+        caller: Caller,
+        schedule_id: str,
+        plan: Plan,
+        timed: Timed,
+        *,
+        revision: int = 0,
+        own: bool = False,
+    ) -> ScheduleStands | Rejected:
+        """Create or change a schedule; see `PutSchedule`."""
+        operation = PutSchedule(
+            request=new_request(),
+            tenant=caller.tenant,
+            id=schedule_id,
+            by=caller.by,
+            plan=plan,
+            at_ms=timed.at_ms,
+            next_ms=timed.next_ms,
+            zone_rules=timed.zone_rules,
+            revision=revision,
+            own=own,
+        )
+        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+
+    async def delete(
+        self, caller: Caller, schedule_id: str, *, revision: int = 0
+    ) -> Changed | Rejected:
+        """Delete a schedule; one that does not exist counts as deleted."""
+        operation = DeleteSchedule(
+            request=new_request(),
+            tenant=caller.tenant,
+            id=schedule_id,
+            by=caller.by,
+            revision=revision,
+        )
+        return _either(await self._operate(caller, schedule_id, operation), Changed)
+
+    async def pause(self, caller: Caller, schedule_id: str) -> ScheduleStands | Rejected:
+        """Let it fire no more."""
+        operation = PauseSchedule(
+            request=new_request(), tenant=caller.tenant, id=schedule_id, by=caller.by
+        )
+        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+
+    async def resume(
+        self, caller: Caller, schedule_id: str, timed: Timed, *, catch_up: bool
+    ) -> ScheduleStands | Rejected:
+        """Let it fire again; see `ResumeSchedule`."""
+        operation = ResumeSchedule(
+            request=new_request(),
+            tenant=caller.tenant,
+            id=schedule_id,
+            by=caller.by,
+            catch_up=catch_up,
+            at_ms=timed.at_ms,
+            next_ms=timed.next_ms,
+            zone_rules=timed.zone_rules,
+        )
+        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+
+    async def trigger(
+        self, caller: Caller, schedule_id: str, *, name: str, at_ms: int, overlap: Overlap | None
+    ) -> Triggered | Rejected:
+        """Make a run now; see `TriggerSchedule`."""
+        operation = TriggerSchedule(
+            request=new_request(),
+            tenant=caller.tenant,
+            id=schedule_id,
+            by=caller.by,
+            name=name,
+            at_ms=at_ms,
+            overlap=overlap,
+        )
+        while True:
+            outcome = await self._operate(caller, schedule_id, operation)
+            # Each time it has cancelled some of the open runs, of which there is a bound.
+            if not (isinstance(outcome, Triggered) and outcome.how is How.LATER):
+                return _either(outcome, Triggered)
+
+    async def backfill(
+        self, caller: Caller, schedule_id: str, backfill: Backfill
+    ) -> ScheduleStands | Rejected:
+        """Begin a walk over past instants."""
+        operation = BackfillSchedule(
+            request=new_request(),
+            tenant=caller.tenant,
+            id=schedule_id,
+            by=caller.by,
+            backfill=backfill,
+        )
+        return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
+
+    async def _operate(self, caller: Caller, schedule_id: str, operation: Operation) -> Outcome:
+        operations: Sequence[Operation] = [operation]
+        [outcome] = await self._shards.operate(
+            self._shard(caller, schedule_id), operations, deadline=caller.deadline
+        )
+        return outcome
+
+    def _shard(self, caller: Caller, schedule_id: str) -> int:
+        return schedule_shard(caller.tenant, schedule_id, self._shards.count)
+
+
+def _either(outcome: Outcome, of: type[_O]) -> _O | Rejected:
+    assert isinstance(outcome, of | Rejected)
+    return outcome

@@ -1,0 +1,166 @@
+"""Courses: schedules on their way through one decision.
+
+A decision may change a schedule several times: each instant that fires, each end of a run. Its
+course gathers them, so that the schedule's row is written once.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from codeq_cluster.core import task_ids
+from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.creating import made, refusal_of_new
+from codeq_cluster.core.outcomes import How, Rejected
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import (
+    FIRED_MAX,
+    OPEN_MAX,
+    PAUSED_BY_FAILURES,
+    QUEUED_MAX,
+    RECENT_MAX,
+    Overlap,
+    RunEnded,
+    RunRow,
+    Schedule,
+    schedule_shard,
+)
+from codeq_cluster.core.sharding import with_shard
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import COMPLETED, More, Run
+from codeq_cluster.core.transitions import CANCELLED, cancelled
+from codeq_cluster.core.view import View
+
+
+class Course:
+    """The course of one schedule through one decision.
+
+    Attributes:
+        at: The schedule as it is so far.
+    """
+
+    def __init__(self, view: View, found: Schedule, rules: LifetimeRules) -> None:
+        self._view = view
+        self._rules = rules
+        self._before = found
+        self._tasks: list[TaskChange] = []
+        self.at = found
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Return everything that the decision changes for it."""
+        if self.at == self._before:
+            return tuple(self._tasks)
+        return *self._tasks, ItemChange(before=self._before, after=self.at)
+
+    def admit(self, row: RunRow, overlap: Overlap) -> How | Rejected:
+        """Begin a run, or do with it what is to be done while others are open."""
+        at = self.at
+        if overlap is Overlap.CANCEL and at.open and not self._cancel_open():
+            return How.LATER
+        if not self.at.open or (overlap is Overlap.ALLOW and len(at.open) < OPEN_MAX):
+            return self._begin(row)
+        room = {Overlap.QUEUE: QUEUED_MAX, Overlap.QUEUE_ONE: 1}.get(overlap, 0)
+        if len(at.queued) < room:
+            self.at = replace(at, queued=(*at.queued, row))
+            return How.QUEUED
+        self.at = replace(at, skipped=at.skipped + 1)
+        return How.SKIPPED
+
+    def ended(self, end: RunEnded) -> None:
+        """Note the end of a run's task; the first run that waits begins if no other is open."""
+        run, status = end.run, end.status
+        row = next((each for each in self.at.open if each.name == run.name), None)
+        if run.generation != self.at.generation or row is None:
+            return
+        self._close((row,), status, ended_ms=end.ended_ms)
+        at = self.at
+        failures = 0 if status == COMPLETED else at.failures + (status != CANCELLED)
+        at = replace(at, failures=failures)
+        if 0 < at.plan.pause_after <= failures and not at.paused_ms:
+            at = replace(at, paused_ms=self._view.now_ms, paused_by=PAUSED_BY_FAILURES)
+        self.at = at
+        if at.queued and not at.open:
+            self.at = replace(at, queued=at.queued[1:])
+            self._make(at.queued[0])
+
+    def _begin(self, row: RunRow) -> How | Rejected:
+        task_id = self._task_id(row.name)
+        if self._view.task(task_id) is not None:
+            return How.CREATED
+        create = replace(self.at.plan.task, id=task_id, tenant=self.at.tenant)
+        refused = refusal_of_new(self._view, create, self._rules, begun=len(self._tasks))
+        if refused is not None:
+            return refused
+        self._make(row)
+        return How.CREATED
+
+    def _make(self, row: RunRow) -> None:
+        at, task_id = self.at, self._task_id(row.name)
+        create = replace(at.plan.task, id=task_id, tenant=at.tenant)
+        run = Run(
+            schedule=at.id,
+            generation=at.generation,
+            name=row.name,
+            at_ms=row.at_ms,
+            late=row.late,
+        )
+        change = made(self._view, create, self._rules, more=More(run=run))
+        if change is not None:
+            self._tasks.append(change)
+            self.at = replace(at, open=(*at.open, replace(row, task_id=task_id)))
+
+    def _task_id(self, name: str) -> str:
+        at, shards = self.at, self._rules.shards
+        drawn = task_ids.derived(at.tenant, f"{at.id}.{at.generation}.{name}")
+        return with_shard(drawn, shards=shards, wanted=schedule_shard(at.tenant, at.id, shards))
+
+    def _cancel_open(self) -> bool:
+        """Cancel open runs; return whether none is left. Those on other shards go on."""
+        some = self.at.open[:FIRED_MAX]
+        for row in some:
+            task = self._view.task(row.task_id)
+            if task is not None and not task.state.terminal:
+                policy = self._view.policy(task.tenant, task.command.lower())
+                name = f"{self.at.id}.{self.at.generation}.{self.at.made}"
+                self._tasks.append(
+                    cancelled(task, self._rules, policy, request=name, now_ms=self._view.now_ms)
+                )
+        self._close(some, CANCELLED, ended_ms=self._view.now_ms)
+        return not self.at.open
+
+    def _close(self, rows: tuple[RunRow, ...], status: str, *, ended_ms: int) -> None:
+        closed = tuple(replace(row, status=status, ended_ms=ended_ms) for row in rows)
+        at = self.at
+        self.at = replace(
+            at,
+            open=tuple(row for row in at.open if row not in rows),
+            recent=(*at.recent, *closed)[-RECENT_MAX:],
+        )
+
+
+class Courses:
+    """The courses of all schedules that a decision changes."""
+
+    def __init__(self, view: View, rules: LifetimeRules) -> None:
+        self._view = view
+        self._rules = rules
+        self._known: dict[tuple[str, str], Course | None] = {}
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Return everything that the decision changes for them."""
+        courses = (course for course in self._known.values() if course is not None)
+        return tuple(change for course in courses for change in course.changes)
+
+    def ended(self, end: RunEnded) -> None:
+        """Note the end of a run's task; its schedule may be gone."""
+        name = end.tenant, end.run.schedule
+        if name not in self._known:
+            found = self._view.item(ItemKind.SCHEDULE, *name)
+            self._known[name] = (
+                Course(self._view, found, self._rules) if isinstance(found, Schedule) else None
+            )
+        course = self._known[name]
+        if course is not None:
+            course.ended(end)

@@ -1,0 +1,147 @@
+"""Firing: what becomes of the instants of a schedule, and of the ends of its runs.
+
+A firing and its tasks are one decision, and so are the end of a run and the run that waited for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from codeq_cluster.core import relaying
+from codeq_cluster.core.changes import Change, Decision, TaskChange
+from codeq_cluster.core.courses import Course, Courses
+from codeq_cluster.core.outcomes import Changed, How, Rejected, Rejection
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import FIRED_MAX, Due, FillBack, Fire, RunEnded, RunRow, Schedule
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import COMPLETED, FOLLOW_UPS_MAX, State, Task
+from codeq_cluster.core.transitions import CANCELLED
+from codeq_cluster.core.view import View
+
+# Behind the places of a result's follow-ups, in the names of what an end sends to other shards.
+_PLACE = FOLLOW_UPS_MAX
+
+
+def fire(view: View, operation: Fire, rules: LifetimeRules) -> Decision:
+    """Decide the next instants of a schedule, unless they are decided or it has changed.
+
+    With the tenant's budget used up, the instants from there on stay due.
+    """
+    assert len(operation.runs) <= FIRED_MAX
+    found = view.item(ItemKind.SCHEDULE, operation.tenant, operation.id)
+    if (
+        not isinstance(found, Schedule)
+        or (found.generation, found.version) != (operation.generation, operation.version)
+        or found.done_ms != operation.from_ms
+        or found.paused_ms
+    ):
+        return Decision(Changed(0))
+    course = Course(view, found, rules)
+    for due in operation.runs:
+        if course.at.is_over:
+            break
+        row = RunRow(name=str(due.at_ms), at_ms=due.at_ms, late=due.late)
+        how = course.admit(row, found.plan.overlap)
+        over_budget = _over_budget(how)
+        if how is How.LATER or over_budget:
+            # Decided up to the one before.
+            if over_budget and course.at.done_ms == found.done_ms:
+                return Decision(over_budget)
+            course.at = replace(course.at, next_ms=due.at_ms)
+            return Decision(Changed(1), course.changes)
+        course.at = _fired(course.at, due, is_refused=isinstance(how, Rejected))
+    course.at = replace(
+        course.at,
+        done_ms=operation.done_ms,
+        next_ms=operation.next_ms,
+        missed=course.at.missed + operation.missed,
+        zone_rules=operation.zone_rules,
+    )
+    return Decision(Changed(1), course.changes)
+
+
+def fill_back(view: View, operation: FillBack, rules: LifetimeRules) -> Decision:
+    """Take a step of a backfill, unless it is taken."""
+    assert len(operation.runs) <= FIRED_MAX
+    found = view.item(ItemKind.SCHEDULE, operation.tenant, operation.id)
+    if not isinstance(found, Schedule) or found.generation != operation.generation:
+        return Decision(Changed(0))
+    walk = found.backfill
+    if walk is None or walk.done_ms != operation.from_ms:
+        return Decision(Changed(0))
+    course = Course(view, found, rules)
+    for due in operation.runs:
+        name = f"{due.at_ms}.{walk.name}" if walk.force else str(due.at_ms)
+        how = course.admit(RunRow(name=name, at_ms=due.at_ms, late=True), walk.overlap)
+        over_budget = _over_budget(how)
+        if over_budget and not course.changes:
+            return Decision(over_budget)
+        if over_budget:
+            break
+        is_made = how in (How.CREATED, How.QUEUED)
+        walk = replace(walk, done_ms=due.at_ms, made=walk.made + is_made)
+        course.at = replace(course.at, backfill=walk)
+    else:
+        walk = replace(walk, done_ms=operation.done_ms)
+        is_over = walk.done_ms >= walk.to_ms
+        course.at = replace(course.at, backfill=None if is_over else walk)
+    return Decision(Changed(1), course.changes)
+
+
+def ends(view: View, changes: tuple[Change, ...], rules: LifetimeRules) -> Iterator[Change]:
+    """Yield what the ends of runs cause: on their schedules, here or on another shard."""
+    courses = Courses(view, rules)
+    elsewhere: list[relaying.Cause] = []
+    for change in changes:
+        task = change.after
+        if not isinstance(task, Task) or task.more is None or task.more.run is None:
+            continue
+        assert isinstance(change, TaskChange)
+        # A run that an operator has revived ends once more; for the schedule it has ended before.
+        if change.result is None or change.restored or task.endings > 1:
+            continue
+        end = RunEnded(
+            tenant=task.tenant,
+            run=task.more.run,
+            status=_status(task),
+            ended_ms=task.updated_ms,
+        )
+        shard = end.home(rules.shards)
+        if shard == shard_of(task.id, rules.shards):
+            courses.ended(end)
+        else:
+            name = f"{task.id}.{task.endings}.{_PLACE}"
+            elsewhere.append(relaying.Cause(name, task.id, shard, end))
+    yield from courses.changes
+    yield from relaying.sent(view, elsewhere)
+
+
+def _status(task: Task) -> str:
+    if task.state is State.DEAD:
+        return State.DEAD.name
+    if task.state is State.DONE:
+        return COMPLETED
+    return CANCELLED if task.error == CANCELLED else State.FAILED.name
+
+
+def _over_budget(how: How | Rejected) -> Rejected | None:
+    if isinstance(how, Rejected) and how.rejection is Rejection.BUDGET_EXCEEDED:
+        return how
+    return None
+
+
+def _fired(at: Schedule, due: Due, *, is_refused: bool) -> Schedule:
+    """Return the schedule after an instant that it had to decide."""
+    return replace(
+        at,
+        done_ms=due.at_ms,
+        last_ms=due.at_ms,
+        last_local=due.local,
+        last_fold=due.fold,
+        made=at.made + (not is_refused),
+        caught_up=at.caught_up + 1 if due.late else 0,
+        missed=at.missed + due.missed + is_refused,
+    )

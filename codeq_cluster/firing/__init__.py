@@ -1,0 +1,1 @@
+"""Firing: letting schedules fire at their instants."""

@@ -1,0 +1,340 @@
+"""Firer: lets the schedules of a shard fire that this node leads.
+
+At the instant of a schedule the leader asks its calendar what is due and has the answer decided
+like any other operation. If the leader dies in between, the schedule is unchanged and the next
+leader asks again; the decision refuses what is decided already. Only committed schedules are read.
+
+Tenants take turns, some schedules each, so that one with many of them at one instant delays no
+other by more than a turn. With its budget used up, a tenant is left alone for a while.
+
+A schedule that the broker itself fails at is set aside, so that the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import Context
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.earliest_timer import EarliestTimer
+from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.engine.faults import is_fault, setting_aside
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.codec import keyspace, line_keys, records
+from codeq_cluster.core.outcomes import Changed, Outcome, Rejected
+from codeq_cluster.core.schedules import FillBack, Fire, Schedule
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.schedules.due import filling, firing, next_after
+from codeq_cluster.schedules.zones import zone_rules
+
+log = logging.getLogger(__name__)
+
+FIRED_AT_ONCE = 64  # Schedules in one pass, and at most so many of one tenant:
+FIRED_OF_TENANT = 16
+OVER_BUDGET_MS = 5_000  # Until a tenant whose budget is used up is tried again.
+PAUSE_S = 1.0  # Before the next pass after a failure of our own.
+LOOK_AGAIN_S = 5.0  # A wall clock may jump, which no timer notices.
+_PAGE = 256
+
+
+class _Found(NamedTuple):
+    """A schedule whose time has come, with the row that says so; or why it cannot be read."""
+
+    key: bytes
+    tenant: str
+    schedule: Schedule | Exception
+
+
+class _Due(NamedTuple):
+    """What is to be decided about such a schedule; or why that cannot be known."""
+
+    key: bytes
+    tenant: str
+    operations: Sequence[Fire | FillBack]
+    error: Exception | None = None
+
+
+class ScheduleFirer:
+    """One shard's schedules on one node; idle unless the node leads the shard.
+
+    Args:
+        engine: Of the shard.
+        store: The shard's state.
+        wall_ms: Returns Unix milliseconds.
+        background: Owns the passes.
+        fired: Called for each schedule that fires, with the operation that did it.
+        failed: Called for each schedule that is set aside.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: StateStore,
+        *,
+        wall_ms: Callable[[], int],
+        background: Background,
+        fired: Callable[[Fire], None],
+        failed: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._wall_ms = wall_ms
+        self._background = background
+        self._fired = fired
+        self._failed = failed
+        # No schedule of a tenant fires before; what the heap says of it may be too early.
+        self._from_ms: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._line: deque[str] = deque()  # Tenants whose schedules may be due.
+        self._timer = EarliestTimer(self._look)
+        self._held_ms: dict[str, int] = {}  # Until when a tenant is left alone.
+        self._passing = False
+        self._stopped = False
+
+    def rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Follow an applied entry's rows."""
+        for key, value in rows.items():
+            if value is not None and key.startswith(line_keys.FIRE_PREFIX):
+                self._add(*line_keys.fire_parts(key))
+        self._look()
+
+    def look(self) -> None:
+        """Begin with what is stored, once this node leads."""
+        self._from_ms.clear()
+        self._heap.clear()
+        self._line.clear()
+        self._held_ms.clear()
+        if self._engine.leads and not self._stopped:
+            for tenant, due_ms in self._tenants():
+                self._add(tenant, due_ms)
+            self._spawn(self._by_new_rules())
+            self._look()
+
+    def stop(self) -> None:
+        """Begin no more passes."""
+        self._stopped = True
+        self._timer.stop()
+
+    def _add(self, tenant: str, due_ms: int) -> None:
+        if due_ms < self._from_ms.get(tenant, due_ms + 1):
+            self._from_ms[tenant] = due_ms
+            heappush(self._heap, (due_ms, tenant))
+
+    def _tenants(self) -> Iterator[tuple[str, int]]:
+        """Yield each tenant that has schedules to fire, with the first instant of them all."""
+        start, end = keyspace.prefix_range(line_keys.FIRE_PREFIX)
+        while page := self._store.scan(start, end, 1):
+            tenant, due_ms = line_keys.fire_parts(page[0][0])
+            yield tenant, due_ms
+            _, start = keyspace.prefix_range(line_keys.fire_prefix(tenant))
+
+    def _look(self) -> None:
+        if self._passing or self._stopped or not self._engine.leads:
+            return
+        now_ms = self._wall_ms()
+        while self._heap and self._heap[0][0] <= now_ms:
+            _, tenant = heappop(self._heap)
+            held_ms = self._held_ms.pop(tenant, 0)
+            if held_ms > now_ms:
+                self._held_ms[tenant] = held_ms
+                heappush(self._heap, (held_ms, tenant))
+            elif tenant in self._from_ms and tenant not in self._line:
+                self._line.append(tenant)
+        if self._line:
+            self._passing = True
+            self._spawn(self._pass())
+        elif self._heap:
+            wait_s = min((self._heap[0][0] - now_ms) / 1000, LOOK_AGAIN_S)
+            # Add a millisecond: a timer that fires early would find nothing due.
+            self._timer.at(asyncio.get_running_loop().time() + wait_s + 0.001)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        # In a fresh context: the caller may be in the tracing context of some request.
+        Context().run(self._background.spawn, work)
+
+    async def _pass(self) -> None:
+        """Let schedules fire until none is due."""
+        try:
+            while self._line and self._engine.leads and not self._stopped:
+                found = [self._found(key) for key in self._due_keys()]
+                if found:
+                    # A calendar may take a millisecond, which the loop must not wait for.
+                    due = await asyncio.to_thread(_decided, found, self._wall_ms())
+                    if not await self._carry_out(due):
+                        await asyncio.sleep(PAUSE_S)
+        finally:
+            self._passing = False
+            self._look()
+
+    def _due_keys(self) -> list[bytes]:
+        """Return the rows of some schedules that are due; tenants take turns."""
+        now_ms = self._wall_ms()
+        found: list[bytes] = []
+        for _ in range(len(self._line)):
+            if len(found) >= FIRED_AT_ONCE:
+                break
+            tenant = self._line.popleft()
+            start = line_keys.fire_from(tenant, self._from_ms.pop(tenant, 0))
+            _, end = keyspace.prefix_range(line_keys.fire_prefix(tenant))
+            keys = [key for key, _ in self._store.scan(start, end, FIRED_OF_TENANT + 1)]
+            dues_ms = [line_keys.fire_parts(key)[1] for key in keys]
+            if not keys:
+                continue
+            self._from_ms[tenant] = dues_ms[0]
+            if dues_ms[-1] <= now_ms and len(keys) > FIRED_OF_TENANT:
+                self._line.append(tenant)
+            else:
+                # Those that are due will have moved by the next look.
+                heappush(self._heap, (dues_ms[0], tenant))
+            ripe = sum(due_ms <= now_ms for due_ms in dues_ms)
+            found += keys[: min(ripe, FIRED_OF_TENANT)]
+        return found
+
+    def _found(self, key: bytes) -> _Found:
+        """Return the schedule that a row names, as it is stored, or why it cannot be read."""
+        _, tenant, schedule_id = keyspace.item_parts(key)
+        try:
+            record = self._store.get(keyspace.item(ItemKind.SCHEDULE, tenant, schedule_id))
+            assert record is not None, "the schedule of a firing is missing"
+            schedule = records.decode_item(record)
+            assert isinstance(schedule, Schedule), "the row of a firing names something else"
+            assert key in keyspace.item_index_keys(schedule), "a firing is not its schedule's"
+        except Exception as error:
+            log.exception("schedule cannot be read", extra={"item": schedule_id})
+            return _Found(key, tenant, error)
+        return _Found(key, tenant, schedule)
+
+    async def _carry_out(self, all_: Sequence[_Due]) -> bool:
+        """Have it decided; return whether anything has moved, so that the next pass finds less."""
+        moved = False
+        for due in all_:
+            if due.error is not None:
+                moved |= await self._set_aside(due.key, due.error)
+        due_now = [due for due in all_ if due.operations]
+        if not due_now:
+            return moved
+        error = await self._tried(due_now)
+        if error is None:
+            return True
+        if not is_fault(error):
+            return False
+        for due in due_now:
+            # By itself, the one at fault leaves the others as they are.
+            alone = error if len(due_now) == 1 else await self._tried([due])
+            if alone is None or (is_fault(alone) and await self._set_aside(due.key, alone)):
+                moved = True
+        return moved
+
+    async def _tried(self, all_: Sequence[_Due]) -> Exception | None:
+        operations = [each for due in all_ for each in due.operations]
+        try:
+            outcomes = iter(await self._engine.operate(operations))
+        except CodeqError as error:
+            log.info("schedules not fired", extra={"error": str(error)})
+            return error
+        except Exception as error:
+            log.exception("schedules cannot fire")
+            return error
+        for due in all_:
+            for operation in due.operations:
+                self._note(due.tenant, operation, next(outcomes))
+        return None
+
+    def _note(self, tenant: str, operation: Fire | FillBack, outcome: Outcome) -> None:
+        if isinstance(outcome, Rejected):
+            log.info(
+                "schedules wait for the budget", extra={"tenant": tenant, "limit": outcome.limit}
+            )
+            self._held_ms[tenant] = self._wall_ms() + OVER_BUDGET_MS
+            if tenant in self._line:
+                self._line.remove(tenant)
+        elif isinstance(operation, Fire) and outcome == Changed(1):
+            self._fired(operation)
+
+    async def _set_aside(self, key: bytes, error: Exception) -> bool:
+        """Take a schedule out of the line; return whether that was possible."""
+        _, tenant, schedule_id = keyspace.item_parts(key)
+        extra = {"tenant": tenant, "item": schedule_id, "error": str(error)}
+        log.error("set aside", extra=extra)
+        self._failed()
+        try:
+            await self._engine.operate([setting_aside(key, error, tenant=tenant)])
+        except CodeqError as why:
+            log.info("not set aside yet", extra={**extra, "error": str(why)})
+            return False
+        return True
+
+    async def _by_new_rules(self) -> None:
+        """Find the next instants again of schedules timed by older rules of time zones."""
+        start, end = keyspace.prefix_range(keyspace.item_prefix(ItemKind.SCHEDULE))
+        while self._engine.leads and (page := self._store.scan(start, end, _PAGE)):
+            start = page[-1][0] + b"\0"
+            schedules = list(_of_older_rules(page))
+            if schedules:
+                operations = await asyncio.to_thread(_found_anew, schedules)
+                try:
+                    await self._engine.operate(operations)
+                except CodeqError as error:
+                    log.info("schedules keep older rules", extra={"error": str(error)})
+                    return
+            await asyncio.sleep(0)  # There may be hundreds of thousands.
+
+
+def _decided(all_: Sequence[_Found], now_ms: int) -> list[_Due]:
+    return [_of_one(found, now_ms) for found in all_]
+
+
+def _of_one(found: _Found, now_ms: int) -> _Due:
+    """Return what is to be decided about a schedule, or why that cannot be known."""
+    key, tenant, schedule = found
+    if isinstance(schedule, Exception):
+        return _Due(key, tenant, (), schedule)
+    try:
+        operations = (filling(schedule), firing(schedule, now_ms))
+    except Exception as error:
+        log.exception("calendar cannot be asked", extra={"item": schedule.id})
+        return _Due(key, tenant, (), error)
+    return _Due(key, tenant, tuple(each for each in operations if each is not None))
+
+
+def _of_older_rules(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[Schedule]:
+    """Yield the schedules that an older release of the rules has timed; an unreadable one stays."""
+    for _, value in rows:
+        try:
+            schedule = records.decode_item(value)
+        except records.RecordInvalid:
+            continue
+        if isinstance(schedule, Schedule) and schedule.zone_rules < zone_rules():
+            yield schedule
+
+
+def _found_anew(schedules: Sequence[Schedule]) -> list[Fire]:
+    """Return the operations that give schedules their next instants by the rules in force."""
+    found: list[Fire] = []
+    for schedule in schedules:
+        try:
+            coming = next_after(schedule.plan.timing, schedule.done_ms)
+        except CodeqError as error:
+            log.warning("no instant", extra={"item": schedule.id, "error": str(error)})
+            continue
+        found.append(
+            Fire(
+                tenant=schedule.tenant,
+                id=schedule.id,
+                generation=schedule.generation,
+                version=schedule.version,
+                from_ms=schedule.done_ms,
+                runs=(),
+                missed=0,
+                done_ms=schedule.done_ms,
+                next_ms=0 if coming is None else coming.ms,
+                zone_rules=zone_rules(),
+            )
+        )
+    return found
