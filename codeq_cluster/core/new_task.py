@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import (
     ATTEMPTS_MAX,
@@ -51,6 +52,11 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     trace_parent: str = ""
     trace_state: str = ""
     handling: Handling | None = None
+
+
+def template_of(task: Create) -> Create:
+    """Return what each of the tasks has that are made from a template; each has its own rest."""
+    return replace(task, id="", tenant="", idempotency_key="", run_at_ms=0, delay_ms=0)
 
 
 def sound_create(value: object) -> str:

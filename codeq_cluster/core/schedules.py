@@ -35,7 +35,7 @@ from codeq_cluster.core.bounds import (
     that,
     whole,
 )
-from codeq_cluster.core.new_task import Create, sound_create
+from codeq_cluster.core.new_task import Create, sound_create, template_of
 from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import Run, RunName
@@ -85,7 +85,7 @@ class Missed(StrEnum):
 
 def _sound_template(value: object) -> str:
     assert isinstance(value, Create)
-    if value != replace(value, id="", tenant="", idempotency_key="", run_at_ms=0, delay_ms=0):
+    if value != template_of(value):
         return "must have no id, tenant, key or start of its own"
     if len(value.payload.encode()) > TEMPLATE_BYTES_MAX:
         return f"must have a payload of at most {TEMPLATE_BYTES_MAX} bytes"

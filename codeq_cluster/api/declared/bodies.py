@@ -48,6 +48,7 @@ class Field:
             None: they follow from the bounds.
         required: Bodies without the field are refused, though its type has a default.
         each: The schema of a list's items, which the handler decodes one by one.
+        inner: The schema of an object, which the handler decodes as well.
         schema: Further facts in JSON Schema, which the handler checks. A callable makes a fact of
             the node's settings.
     """
@@ -63,6 +64,7 @@ class Field:
     refused: tuple[Refusal, ...] | None = None
     required: bool = False
     each: Schema[Any] | None = None
+    inner: Schema[Any] | None = None
     schema: Mapping[str, object]
 
     @property
@@ -85,6 +87,9 @@ class Field:
         facts |= {name: bound for name, bound in bounds.items() if bound is not None}
         for name, fact in self.schema.items():
             facts[name] = fact(settings) if callable(fact) else fact
+        if self.inner is not None:
+            ref = {"$ref": REF.format(name=self.inner.body.__name__)}
+            facts["anyOf"] = [ref, {"type": "null"}]
         if self.each is not None:
             ref = {"$ref": REF.format(name=self.each.body.__name__)}
             facts["items"] = ref | facts.get("items", {})

@@ -193,6 +193,9 @@ _STATUS_OF_REJECTION = {
     Rejection.BUDGET_EXCEEDED: 429,
     Rejection.TOO_MANY: 409,
     Rejection.INVALID_PRIORITY: 400,
+    Rejection.STALE_REVISION: 409,
+    Rejection.OTHER_OWNER: 409,
+    Rejection.BACKFILL_RUNNING: 409,
 }
 
 

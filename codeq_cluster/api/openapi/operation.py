@@ -285,11 +285,12 @@ def _returned(handler: Handler) -> Any:
 
 
 def with_items(schema: Schema[Any]) -> Iterator[Schema[Any]]:
-    """Yield a body, and the bodies that are items of its fields."""
+    """Yield a body, and the bodies that are in its fields."""
     yield schema
     for field in schema.fields:
-        if field.said.each is not None:
-            yield from with_items(field.said.each)
+        for part in (field.said.each, field.said.inner):
+            if part is not None:
+                yield from with_items(part)
 
 
 def _complete(component: Json, schema: Schema[Any], settings: NodeSettings) -> None:

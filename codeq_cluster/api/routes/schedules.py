@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from msgspec import Raw, Struct
 
-from codeq_cluster.api.declared.bodies import REF, Body, Schema, field, instant_ms
+from codeq_cluster.api.declared.bodies import instant_ms
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
@@ -17,21 +17,33 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.api.http.refusals import NOT_ALLOWED, NOT_FOUND, lacks_scope, too_many
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
+from codeq_cluster.api.routes.schedule_bodies import (
+    BACKFILL,
+    BAD_ID,
+    COUNT_DEFAULT,
+    INVALID_FROM,
+    INVALID_SCHEDULE,
+    INVALID_TO,
+    INVALID_ZONE,
+    ITEM,
+    PREVIEW,
+    RESUME,
+    SCHEDULE,
+    SET,
+    SET_MAX,
+    TRIGGER,
+    chosen,
+    plan_of,
+    refused,
+    timing_of,
+)
 from codeq_cluster.api.routes.schedule_views import (
     EXAMPLE,
-    INVALID_SCHEDULE,
-    INVALID_ZONE,
-    SCHEDULE,
-    CalendarBody,
     InstantView,
-    ScheduleBody,
     SchedulePage,
     ScheduleView,
     instant_view,
-    plan_of,
-    refused,
     schedule_view,
-    timing_of,
 )
 from codeq_cluster.api.routes.task_views import TASK_ID
 from codeq_cluster.api.routes.workers import allowed_commands
@@ -44,7 +56,6 @@ from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.schedules import (
     SCHEDULE_ID,
-    SCHEDULE_ID_WORDS,
     SCHEDULES_MAX,
     Backfill,
     Overlap,
@@ -57,18 +68,10 @@ from codeq_cluster.schedules.calendar import Instant, instants
 from codeq_cluster.schedules.due import BACKFILL_MAX, calendar_of, instants_between, next_after
 from codeq_cluster.schedules.zones import zone_rules
 
-COUNT_DEFAULT = 10
-COUNT_MAX = 100
-SET_MAX = 1000  # Schedules of one owner that are put together.
 SCOPE = "codeq:schedule"
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
-BAD_ID = bad_request("invalid schedule id", "invalid-schedule-id").because(
-    f"use {SCHEDULE_ID_WORDS}"
-)
-INVALID_FROM = bad_request("invalid 'from' (use RFC3339, from 1970 on)", "invalid-from")
-INVALID_TO = bad_request("invalid 'to' (use RFC3339, after 'from')", "invalid-to")
 TOO_EARLY = from_failure(
     UpgradeUnderWay(f"schedules need formats of level {SCHEDULES_FROM} on every shard")
 )
@@ -83,80 +86,6 @@ _OVER_BUDGET = from_failure(
 )
 
 T = TypeVar("T")
-
-
-class PreviewBody(CalendarBody):
-    """A schedule that need not exist, and the part of its instants to show."""
-
-    from_: str | None = field(
-        "Only instants after this one; now when absent. RFC 3339.",
-        refused=(INVALID_FROM,),
-        format="date-time",
-    )
-    count: int | None = field("How many instants.", ge=1, le=COUNT_MAX, default=COUNT_DEFAULT)
-
-
-class ResumeBody(Body):
-    """How a schedule goes on."""
-
-    catch_up: bool | None = field(
-        "The instants of the pause count as late ones; otherwise they do not count.", default=False
-    )
-
-
-class TriggerBody(Body):
-    """A run that is asked for."""
-
-    idempotency_key: str | None = field(
-        "A repeated request with the same key makes no second run while the first is remembered.",
-    )
-    overlap: Overlap | None = field("Instead of the schedule's own.")
-
-
-class BackfillBody(Body):
-    """Past instants that are to fire."""
-
-    from_: str | None = field(
-        "The first instant. RFC 3339.", required=True, refused=(INVALID_FROM,), format="date-time"
-    )
-    to: str | None = field(
-        "The last instant. RFC 3339.", required=True, refused=(INVALID_TO,), format="date-time"
-    )
-    overlap: Overlap | None = field(
-        "What happens to an instant while another run has not ended.", default=Overlap.QUEUE
-    )
-    force: bool | None = field("Fire instants again whose task is still kept.", default=False)
-    dry_run: bool | None = field("Only say which instants they are.", default=False)
-    idempotency_key: str | None = field("A repeated request with the same key is the same.")
-
-
-class SetBody(Body):
-    """All schedules of an owner; each has an `id` beside the fields of a schedule."""
-
-    schedules: list[Raw] | None = field(
-        "The schedules.",
-        required=True,
-        max_length=SET_MAX,
-        items={"$ref": REF.format(name=ScheduleBody.__name__)},
-    )
-    revision: int | None = field(
-        "Of the set; a lower one than that which stands is refused.", ge=0, default=0
-    )
-    dry_run: bool | None = field("Change nothing, and say what would change.", default=False)
-
-
-class ItemBody(ScheduleBody):
-    """A schedule of a set."""
-
-    id: str | None = field("Its name.", required=True, refused=(BAD_ID,))
-
-
-_PREVIEW = Schema(PreviewBody)
-_RESUME = Schema(ResumeBody)
-_TRIGGER = Schema(TriggerBody)
-_BACKFILL = Schema(BackfillBody)
-_SET = Schema(SetBody)
-_ITEM = Schema(ItemBody, refusal=INVALID_SCHEDULE.text, unknown=SCHEDULE.unknown)
 
 
 class PreviewView(Struct, rename="camel"):
@@ -208,7 +137,7 @@ _STANDS = Answer("The schedule.", EXAMPLE)
     "POST",
     "/admin/schedules/preview",
     Answer("The instants, in order.", PreviewView(_INSTANTS, EXAMPLE.zone_rules)),
-    body=_PREVIEW,
+    body=PREVIEW,
     example={"cron": "30 2 * * MON-FRI", "zone": "Europe/Berlin", "count": 2},
     replicated=False,
 )
@@ -221,7 +150,7 @@ async def preview(call: Call) -> HttpAnswer[PreviewView]:
     schedule without an instant within ten years is refused; `detail` has the field, and the
     character where the wrong part begins.
     """
-    body = _PREVIEW.decode(call.text)
+    body = PREVIEW.decode(call.text)
     after_ms = call.services.now_ms()
     if body.from_ is not None:
         after_ms = instant_ms(body.from_, error=INVALID_FROM)
@@ -252,7 +181,7 @@ async def schedules(call: Call) -> HttpAnswer[SchedulePage]:
     "/admin/schedules",
     Answer("What was changed.", SetView(["nightly-report"], [], ["hourly"], ["old"], False)),
     access=Access.TENANT,
-    body=_SET,
+    body=SET,
     example={"schedules": [{"id": "nightly-report", **_ASKED}], "revision": 7},
     parameters=(query("owner", "The set's name.", OWNER_REQUIRED, required=True),),
     errors=(
@@ -281,7 +210,7 @@ async def put_set(call: Call) -> HttpAnswer[SetView]:
     if not COMMAND.fullmatch(owner):
         raise OWNER_REQUIRED
     _check_level(call)
-    body = _SET.decode(call.text)
+    body = SET.decode(call.text)
     revision = body.revision or 0
     asking = caller(call)
     wanted = await _wanted(call, body.schedules or [], owner)
@@ -367,14 +296,14 @@ async def pause(call: Call) -> HttpAnswer[ScheduleView]:
     "POST",
     "/admin/schedules/{id}/resume",
     _STANDS,
-    body=_RESUME,
+    body=RESUME,
     may_miss=True,
     example={"catchUp": True},
     errors=_NAMED,
 )
 async def resume(call: Call) -> HttpAnswer[ScheduleView]:
     """Let a paused schedule fire again."""
-    body = _RESUME.decode_any(call.text)
+    body = RESUME.decode_any(call.text)
     timed = await _timed(call, (await _known(call)).plan.timing)
     stands = await call.services.broker.schedules.resume(
         caller(call), _id(call), timed, catch_up=body.catch_up or False
@@ -386,20 +315,20 @@ async def resume(call: Call) -> HttpAnswer[ScheduleView]:
     "POST",
     "/admin/schedules/{id}/trigger",
     Answer("What became of the run.", TriggeredView("created", TASK_ID)),
-    body=_TRIGGER,
+    body=TRIGGER,
     may_miss=True,
     example={"idempotencyKey": "once", "overlap": "allow"},
     errors=(*_NAMED, _OVER_BUDGET),
 )
 async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
     """Make a run now, whatever the calendar says, even if the schedule is paused."""
-    body = _TRIGGER.decode_any(call.text)
+    body = TRIGGER.decode_any(call.text)
     outcome = await call.services.broker.schedules.trigger(
         caller(call),
         _id(call),
         name=f"t.{_name(body.idempotency_key)}",
         at_ms=call.services.now_ms(),
-        overlap=body.overlap,
+        overlap=chosen(Overlap, "overlap", body.overlap),
     )
     if isinstance(outcome, Rejected):
         raise _refusal(outcome)
@@ -414,7 +343,7 @@ async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
         BackfillStarted(2, _INSTANTS, False),
         status=202,
     ),
-    body=_BACKFILL,
+    body=BACKFILL,
     example={"from": "2026-03-27T00:00:00Z", "to": "2026-03-31T00:00:00Z"},
     errors=(
         *_NAMED,
@@ -427,7 +356,7 @@ async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
 
     An instant whose task is still kept does not fire again, unless the body says `force`.
     """
-    body = _BACKFILL.decode(call.text)
+    body = BACKFILL.decode(call.text)
     from_ms = instant_ms(body.from_ or "", error=INVALID_FROM)
     to_ms = instant_ms(body.to or "", error=INVALID_TO)
     if from_ms < 1:
@@ -447,7 +376,7 @@ async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
             name=_name(body.idempotency_key),
             done_ms=from_ms - 1,
             to_ms=to_ms,
-            overlap=body.overlap or Overlap.QUEUE,
+            overlap=chosen(Overlap, "overlap", body.overlap) or Overlap.QUEUE,
             force=body.force or False,
         )
         _accepted(await call.services.broker.schedules.backfill(caller(call), known.id, walk))
@@ -459,7 +388,7 @@ async def _wanted(call: Call, items: Sequence[Raw], owner: str) -> dict[str, tup
     """Return the plans of a set by their ids; raises ApiError if one is refused."""
     found: dict[str, tuple[Plan, Timed]] = {}
     for item in items:
-        body = _ITEM.decode(item)
+        body = ITEM.decode(item)
         schedule_id = body.id or ""
         if not SCHEDULE_ID.fullmatch(schedule_id):
             raise BAD_ID

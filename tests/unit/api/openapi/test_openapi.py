@@ -36,6 +36,7 @@ from codeq_cluster.api.routes import (
     reads,
     results,
     revising,
+    schedule_bodies,
     schedules,
     subscriptions,
     task_lists,
@@ -73,6 +74,7 @@ HANDLERS = (
     *(audit, backups, cluster, imports, membership),
     *(
         dead_letters,
+        schedule_bodies,
         schedules,
         subscriptions,
         task_lists,
@@ -176,15 +178,16 @@ def test_every_field_of_a_body_is_described_under_the_decoders_name() -> None:
 
 
 def test_every_type_of_body_is_shown() -> None:
-    """The document leaves out no body."""
+    """The document leaves out no body, but for what several have in common."""
     declared = {
-        name
+        name: value
         for module in HANDLERS
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Body) and value is not Body
     }
 
-    assert set(SCHEMAS) == declared
+    common = {name for name, value in declared.items() if value.__subclasses__()}
+    assert declared.keys() - common <= set(SCHEMAS) <= declared.keys()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +276,14 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         if "additionalProperties" in DOCUMENT["components"]["schemas"][name]
     }
 
-    assert {"SelectionBody", "RequeueBody", "PurgeBody", "TopicBody"} == closed
+    assert {
+        "SelectionBody",
+        "RequeueBody",
+        "PurgeBody",
+        "TopicBody",
+        "ScheduleBody",
+        "ItemBody",
+    } == closed
 
 
 def test_every_example_of_an_answer_looks_as_its_schema_says() -> None:
