@@ -30,7 +30,13 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.relays import Relay, RelayLink
-from codeq_cluster.core.schedules import RunEnded
+from codeq_cluster.core.schedules import (
+    PAUSED_BY_RESTORE,
+    RunEnded,
+    Schedule,
+    ScheduleTally,
+    held_back,
+)
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind, Place
 from codeq_cluster.errors import BackupFailed
@@ -66,12 +72,15 @@ class Wanted:
         tenant: Only this one, as shown to users; None for all.
         forget_keys: Leave out idempotency keys whose task belongs on another shard; without it they
             are refused.
+        run_schedules: Schedules go on; without it they are paused, since the cluster of the backup
+            may still run.
     """
 
     cluster_id: str
     shards: int
     tenant: str | None = None
     forget_keys: bool = False
+    run_schedules: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +188,7 @@ class _Shard:
         self.store = store
         self.recount = Recount()
         self.relays: Counter[int] = Counter()  # By the shard they go to.
+        self.schedules: Counter[str] = Counter()  # By tenant.
         self._rows: dict[bytes, bytes | None] = {}
         self._size = 0
 
@@ -262,6 +272,8 @@ class _Filling:
         for shard in self._shards:
             self._send_relays_again(shard)
         for shard in self._shards:
+            for tenant, count in shard.schedules.items():
+                self._put_item(shard, ScheduleTally(tenant=tenant, count=count))
             for key, value in shard.recount.rows().items():
                 self._put(shard, key, value)
             for key, number in ((CLOCK, clock_ms), (SEQ, seq)):
@@ -312,6 +324,11 @@ class _Filling:
                 self._acted[source, int(other)] = item.number
         elif isinstance(item, Relay):
             self._put(shard, key, row[1])  # All tasks must be there before its other rows.
+        elif isinstance(item, Schedule):
+            shard.schedules[item.tenant] += 1
+            if not self._wanted.run_schedules:
+                item = held_back(item, by=PAUSED_BY_RESTORE, now_ms=item.updated_ms)
+            self._put_item(shard, item)
         else:
             self._put_item(shard, item)
 

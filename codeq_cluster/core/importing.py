@@ -15,6 +15,8 @@ from codeq_cluster.core.items import KIND_OF, Governing, Item, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import Schedule
+from codeq_cluster.core.scheduling import is_full, tallied
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
@@ -36,7 +38,7 @@ def take_over(view: View, operation: Import, rules: LifetimeRules) -> Decision:
             taking.left = len(operation.tasks) - position
             break
         taking.arrival(arrival)
-    return Decision(taking.outcome(), () if operation.dry_run else tuple(taking.changes))
+    return Decision(taking.outcome(), () if operation.dry_run else taking.changes())
 
 
 class _Taking:
@@ -55,7 +57,7 @@ class _Taking:
         self._ids: set[str] = set()
         self._keys: set[str] = set()
         self._items: set[tuple[ItemKind, str]] = set()
-        self.changes: list[Change] = []
+        self._changes: list[Change] = []
         self.left = 0
         self._limit = ""
         self._imported = self._present = self._ended = self._forgotten = 0
@@ -63,6 +65,13 @@ class _Taking:
         self._keys_taken: list[str] = []
         self._keys_apart: list[str] = []
         self._items_refused: list[str] = []
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return what the import changes."""
+        schedules = sum(kind is ItemKind.SCHEDULE for kind, _ in self._items)
+        if not schedules:
+            return tuple(self._changes)
+        return *self._changes, tallied(self._view, self._tenant, schedules)
 
     def outcome(self) -> Imported:
         return Imported(
@@ -136,14 +145,19 @@ class _Taking:
         if self._view.item(kind, self._tenant, item.id) is not None or name in self._items:
             self._items_present += 1
             return
-        most = item.count_max
         more = sum(each is kind for each, _ in self._items)
-        if self._view.count_items(kind, self._tenant, most) + more >= most:
+        if isinstance(item, Schedule):
+            item = replace(item, generation=self._view.next_seq())
+            full = is_full(self._view, self._tenant, begun=more)
+        else:
+            most = item.count_max
+            full = self._view.count_items(kind, self._tenant, most) + more >= most
+        if full:
             self._items_refused.append(f"{kind.value}/{item.id}")
             return
         self._items.add(name)
         self._items_imported += 1
-        self.changes.append(ItemChange(before=None, after=replace(item, tenant=self._tenant)))
+        self._changes.append(ItemChange(before=None, after=replace(item, tenant=self._tenant)))
 
     def _refusing(self, task: Task) -> list[str] | None:
         """Return the list for tasks whose keys are refused for this one's reason, or None."""
@@ -163,10 +177,10 @@ class _Taking:
             # A task with the id of a deleted one may find that one's delivery still here.
             left: Item | None = self._view.item(ItemKind.DELIVERY, self._tenant, delivery.id)
             after = replace(delivery, tenant=self._tenant)
-            self.changes.append(ItemChange(before=left, after=after, body=body))
+            self._changes.append(ItemChange(before=left, after=after, body=body))
         if self._operation.callbacks_only:
             return
-        self.changes.append(
+        self._changes.append(
             TaskChange(
                 before=None,
                 after=task,

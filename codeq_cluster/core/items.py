@@ -52,7 +52,7 @@ from codeq_cluster.core.bounds import (
 )
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.relays import Relay, RelayLink
-from codeq_cluster.core.schedules import Schedule, ScheduleTally
+from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, ScheduleTally, held_back
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
 
 # codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
@@ -357,7 +357,7 @@ Item = (
 )
 
 # What an export carries beside tasks, and an import takes over.
-Governing = Topic | Pause | Subscription
+Governing = Topic | Pause | Subscription | Schedule
 
 KIND_OF: dict[type[StoredItem], ItemKind] = {
     each: ItemKind(each.__struct_config__.tag) for each in get_args(Item)
@@ -377,6 +377,10 @@ _AUDIT_ID_BASE = 10**15  # Milliseconds up to the year 33658, counted down: newe
 
 def arriving(item: Governing, *, now_ms: int) -> Governing | None:
     """Return an item of an import as it is to stand here; None if its time is over."""
+    if isinstance(item, Schedule):
+        # Its runs are the other cluster's.
+        alone = replace(item, open=(), queued=(), recent=(), backfill=None, request="")
+        return held_back(alone, by=PAUSED_BY_IMPORT, now_ms=now_ms)
     if not isinstance(item, Subscription):
         return item
     if item.expires_ms <= now_ms:

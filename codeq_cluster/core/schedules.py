@@ -58,6 +58,7 @@ FIRED_BYTES_MAX = 2**19
 
 PAUSED_BY_FAILURES = "failures"
 PAUSED_BY_RESTORE = "restore"
+PAUSED_BY_IMPORT = "import"
 
 SCHEDULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 SCHEDULE_ID_WORDS = "1 to 128 of A-Za-z0-9._:-, a letter or a digit first"
@@ -248,6 +249,13 @@ class Schedule(StoredItem, frozen=True, array_like=True, tag="sched", kw_only=Tr
         if overlap is Overlap.ALLOW:
             return len(self.open) <= OPEN_MAX - FIRED_MAX
         return len(self.queued) < FIRED_MAX
+
+
+def held_back(schedule: Schedule, *, by: str, now_ms: int) -> Schedule:
+    """Return a schedule that comes from elsewhere, so that it does not fire in two places."""
+    if schedule.paused_ms:
+        return schedule
+    return replace(schedule, paused_ms=max(1, now_ms), paused_by=by)
 
 
 class ScheduleTally(StoredItem, frozen=True, array_like=True, tag="tally", kw_only=True):

@@ -13,9 +13,10 @@ from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.importing import ARRIVALS_MAX
-from codeq_cluster.core.items import KIND_OF, Pause, Subscription, Topic
+from codeq_cluster.core.items import KIND_OF, Governing
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.schedules import Schedule, schedule_shard
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
@@ -71,12 +72,13 @@ class Importer:
         old = {new.task.id: each.task.id for new, each in zip(own, arrivals.tasks, strict=True)}
         for each in own:
             by_shard.setdefault(shard_of(each.task.id, count), []).append(each)
+        items_by_shard: dict[int, list[Governing]] = {}
+        for item in arrivals.items:
+            items_by_shard.setdefault(_home(tenant, item, count), []).append(item)
         items = [
-            (
-                home_shard(tenant, count),
-                _part(whole, items=arrivals.items[start : start + ARRIVALS_MAX]),
-            )
-            for start in range(0, len(arrivals.items), ARRIVALS_MAX)
+            (shard, _part(whole, items=tuple(some[start : start + ARRIVALS_MAX])))
+            for shard, some in items_by_shard.items()
+            for start in range(0, len(some), ARRIVALS_MAX)
         ]
         tasks = [
             (shard, _part(whole, tasks=part))
@@ -191,6 +193,13 @@ def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
     )
 
 
+def _home(tenant: str, item: Governing, shards: int) -> int:
+    """Return the shard that an item of the tenant has here."""
+    if isinstance(item, Schedule):
+        return schedule_shard(tenant, item.id, shards)
+    return home_shard(tenant, shards)
+
+
 def _complete(arrival: Arrival) -> Arrival:
     """Return an arrival with sizes and fingerprint computed from its texts."""
     result = arrival.result
@@ -237,7 +246,7 @@ def _part(
     whole: Import,
     *,
     tasks: tuple[Arrival, ...] = (),
-    items: tuple[Topic | Pause | Subscription, ...] = (),
+    items: tuple[Governing, ...] = (),
     callbacks_only: bool = False,
 ) -> Import:
     """Return a part of an import."""

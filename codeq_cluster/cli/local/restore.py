@@ -55,6 +55,11 @@ def add(commands: Verbs) -> None:
         action="store_true",
         help="drop idempotency keys that cannot be kept with this number of shards",
     )
+    parser.add_argument(
+        "--run-schedules",
+        action="store_true",
+        help="let schedules fire; without it they come paused: the old cluster may still run",
+    )
     runs(parser, _run)
 
 
@@ -76,6 +81,7 @@ def _run(options: argparse.Namespace) -> Exit:
         shards=shards,
         tenant=None if options.tenant is None else _tenant(sources, options.tenant),
         forget_keys=options.forget_keys,
+        run_schedules=options.run_schedules,
     )
     with bar("restoring", sum(source.manifest.size for source in sources)) as shown:
         done = restore(

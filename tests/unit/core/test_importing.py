@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.budget import Budget
+from codeq_cluster.core.changes import ItemChange
 from codeq_cluster.core.items import (
     PAUSES_MAX,
     Audit,
@@ -19,6 +20,16 @@ from codeq_cluster.core.items import (
 from codeq_cluster.core.operations import Arrival, Import, PutTopic, Undelivered
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import (
+    PAUSED_BY_IMPORT,
+    SCHEDULES_MAX,
+    TALLY_ID,
+    Plan,
+    RunRow,
+    Schedule,
+    ScheduleTally,
+    Timing,
+)
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State
@@ -320,3 +331,39 @@ def test_a_subscription_ends_no_later_than_its_own_time() -> None:
     assert Imported(items_imported=1, items_present=1) == outcome
     assert isinstance(kept, Subscription)
     assert NOW_MS + 60_000 == kept.expires_ms
+
+
+def test_a_schedule_comes_paused_and_without_the_runs_it_had() -> None:
+    """It fires in its own cluster still, and a run that ends there is none of this one's."""
+    shard = Shard()
+    run = RunRow(name="1", at_ms=1, task_id="t")
+    plan = Plan(timing=Timing(every="1h"), task=replace(create(), id="", tenant=""))
+    own = Schedule(tenant="zeta", id="nightly", plan=plan, generation=7, next_ms=9, open=(run,))
+    items = (own, replace(own, id="hourly", open=(), queued=(run,), recent=(run,)))
+
+    outcome = shard.ask(replace(IMPORT, items=items))
+
+    assert isinstance(outcome, Imported)
+    assert 2 == outcome.items_imported
+    found = [item for item in shard.items(ItemKind.SCHEDULE) if isinstance(item, Schedule)]
+    alone = [(each.tenant, each.open, each.queued, each.recent) for each in found]
+    assert [("acme", (), (), ())] * 2 == alone
+    assert [PAUSED_BY_IMPORT] * 2 == [each.paused_by for each in found]
+    assert all(each.paused_ms and not each.fires_ms for each in found)
+    assert len({own.generation, *(each.generation for each in found)}) == 3
+    tally = shard.view.item(ItemKind.SCHEDULE_TALLY, "acme", TALLY_ID)
+    assert ScheduleTally(tenant="acme", count=2) == tally
+
+
+def test_no_more_schedules_come_than_a_shard_may_have() -> None:
+    """Those beyond are named."""
+    shard = Shard()
+    full = ScheduleTally(tenant="acme", count=SCHEDULES_MAX - 1)
+    shard.view.advance([ItemChange(before=None, after=full)])
+    plan = Plan(timing=Timing(every="1h"), task=replace(create(), id="", tenant=""))
+    items = tuple(Schedule(tenant="", id=each, plan=plan, generation=1) for each in "ab")
+
+    outcome = shard.ask(replace(IMPORT, items=items))
+
+    assert isinstance(outcome, Imported)
+    assert (1, ("sched/b",)) == (outcome.items_imported, outcome.items_refused)
