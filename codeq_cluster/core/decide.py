@@ -98,10 +98,17 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
         decision = Decision(decision.outcome, (*decision.changes, *ended))
     if not decision.changes or of in _END_NOTHING:
         return decision
-    if of not in _FIRE:
-        following = tuple(firing.ends(view, decision.changes, rules))
-        if following:
+    for change in decision.changes:
+        # Asked of every end, so without a call.
+        if (
+            change.__class__ is TaskChange
+            and change.after is not None
+            and change.after.more is not None
+            and of not in _FIRE
+        ):
+            following = firing.ends(view, decision.changes, rules)
             decision = Decision(decision.outcome, (*decision.changes, *following))
+            break
     more = tuple(delivering.consequences(view, decision, rules))
     return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
 

@@ -7,7 +7,6 @@ becomes of an instant. Every instant up to `done_ms` is decided, so none is deci
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Annotated, TypeAlias
@@ -32,7 +31,6 @@ from codeq_cluster.core.bounds import (
     sound,
     sound_or_none,
     text,
-    that,
     whole,
 )
 from codeq_cluster.core.new_task import Create, sound_create, template_of
@@ -60,9 +58,6 @@ PAUSED_BY_FAILURES = "failures"
 PAUSED_BY_RESTORE = "restore"
 PAUSED_BY_IMPORT = "import"
 
-SCHEDULE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-SCHEDULE_ID_WORDS = "1 to 128 of A-Za-z0-9._:-, a letter or a digit first"
-ScheduleId: TypeAlias = Annotated[str, that(SCHEDULE_ID.fullmatch, SCHEDULE_ID_WORDS)]
 _Calendar: TypeAlias = Annotated[str, text(CALENDAR_BYTES_MAX)]
 
 
@@ -198,7 +193,7 @@ class Schedule(StoredItem, frozen=True, array_like=True, tag="sched", kw_only=Tr
     place = Place.SCHEDULE
 
     tenant: Owner
-    id: ScheduleId
+    id: Name
     plan: Annotated[Plan, sound]
     generation: Seq
     version: Annotated[int, whole(1, NUMBER_MAX)] = 1

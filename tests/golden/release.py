@@ -230,6 +230,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
     tasks: dict[str, str] = {}
     async with running(settings_of(places, attempts=1), clock) as (_, client):
         await _govern(client)
+        await _schedule(client, tasks)
         await _end(client, tasks)
         await _follow(client, tasks)
         await eventually(
@@ -293,6 +294,18 @@ async def _govern(client: Client) -> None:
     ):
         done = await client.post(path, body)
         assert done.status in (200, 201), (path, done.body)
+
+
+async def _schedule(client: Client, tasks: dict[str, str]) -> None:
+    """Make schedules of both kinds, of which one has a run."""
+    task = {"command": "nobody.claims.this", "payload": {}}
+    for name, when in (("yearly", {"cron": "0 0 1 1 *"}), ("rarely", {"every": "300d"})):
+        body = json.dumps({**when, "task": task, "overlap": "queue"}).encode()
+        made = await client.send("PUT", f"admin/schedules/{name}", body)
+        assert 201 == made.status, made.body
+    run = await client.post("admin/schedules/yearly/trigger", {"idempotencyKey": "first"})
+    assert "created" == run.json["outcome"], run.body
+    tasks[str(run.json["taskId"])] = State.READY.name
 
 
 async def _end(client: Client, tasks: dict[str, str]) -> None:

@@ -49,6 +49,7 @@ class Field:
         required: Bodies without the field are refused, though its type has a default.
         each: The schema of a list's items, which the handler decodes one by one.
         inner: The schema of an object, which the handler decodes as well.
+        all_or_none: The refusal of one item is that of the body.
         schema: Further facts in JSON Schema, which the handler checks. A callable makes a fact of
             the node's settings.
     """
@@ -65,6 +66,7 @@ class Field:
     required: bool = False
     each: Schema[Any] | None = None
     inner: Schema[Any] | None = None
+    all_or_none: bool = False
     schema: Mapping[str, object]
 
     @property
@@ -178,12 +180,15 @@ class DeclaredField:
 
     def refusals(self, settings: NodeSettings) -> list[ApiError]:
         """Return the refusals that this field alone can cause, beside those of its type."""
-        own = self.said.refused
+        own, within = self.said.refused, self.said.inner
+        if self.said.all_or_none:
+            within = self.said.each
         if own is not None:
-            return [each if isinstance(each, ApiError) else each(settings) for each in own]
+            made = [each if isinstance(each, ApiError) else each(settings) for each in own]
+            return [*made, *(() if within is None else within.refusals(settings))]
         facts = self.facts(settings)
-        made = {"minimum": too_low, "maximum": too_high, "maxItems": too_many}
-        return [make(self.name, facts[name]) for name, make in made.items() if name in facts]
+        usual = {"minimum": too_low, "maximum": too_high, "maxItems": too_many}
+        return [make(self.name, facts[name]) for name, make in usual.items() if name in facts]
 
 
 class Schema(Generic[B]):

@@ -45,6 +45,7 @@ def next_field() -> Any:
         f"scope `{SCOPE}`, and the token must allow each command. At most {BYTES_MAX} bytes, and "
         "less beside a result of more than about a megabyte.",
         each=TASK_SCHEMA,
+        all_or_none=True,
         refused=(_too_large(BYTES_MAX), KEY_TWICE, NOT_ALLOWED, lacks_scope(SCOPE), TOO_EARLY),
         maxItems=FOLLOW_UPS_MAX,
     )

@@ -12,16 +12,15 @@ from msgspec.structs import replace
 from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
-from codeq_cluster.api.http.refusals import body_too_large
+from codeq_cluster.api.http.refusals import body_too_large, too_many
 from codeq_cluster.api.routes.tasks import TASK_SCHEMA, new_task, refused_webhooks
-from codeq_cluster.core.bounds import COMMAND
+from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.new_task import Create, template_of
 from codeq_cluster.core.schedules import (
     FAILURES_MAX,
     JITTER_S_MAX,
     NOTE_BYTES_MAX,
     RUNS_COUNT_MAX,
-    SCHEDULE_ID_WORDS,
     TEMPLATE_BYTES_MAX,
     WINDOW_S_MAX,
     Missed,
@@ -40,9 +39,7 @@ WINDOW_S_DEFAULT = 86_400
 
 INVALID_SCHEDULE = bad_request("invalid schedule", "invalid-schedule")
 INVALID_ZONE = bad_request("invalid zone", "invalid-zone")
-BAD_ID = bad_request("invalid schedule id", "invalid-schedule-id").because(
-    f"use {SCHEDULE_ID_WORDS}"
-)
+BAD_ID = bad_request("invalid schedule id", "invalid-schedule-id").because(f"use {COMMAND_WORDS}")
 INVALID_FROM = bad_request("invalid 'from' (use RFC3339, from 1970 on)", "invalid-from")
 INVALID_TO = bad_request("invalid 'to' (use RFC3339, after 'from')", "invalid-to")
 TEMPLATE_TOO_LARGE = body_too_large(TEMPLATE_BYTES_MAX).about("task")
@@ -97,7 +94,7 @@ class MissedBody(Body):
     )
 
 
-MISSED = Schema(MissedBody, refusal=INVALID_SCHEDULE.text)
+MISSED = Schema(MissedBody)
 
 
 class ScheduleBody(CalendarBody):
@@ -117,7 +114,9 @@ class ScheduleBody(CalendarBody):
         "`queueOne`: one waits; `queue`: up to 1,000 wait; `allow`: it fires; `cancel`: the "
         "earlier run is cancelled.",
     )
-    missed: Raw = field("Late instants.", default=Raw(b"{}"), inner=MISSED)
+    missed: Raw = field(
+        "Late instants.", default=Raw(b"{}"), inner=MISSED, refused=(INVALID_SCHEDULE,)
+    )
     jitter_seconds: int | None = _number(
         "Each instant fires up to so much later, by a hash of the schedule and the instant.",
         JITTER_S_MAX,
@@ -140,7 +139,7 @@ def unknown_field(name: str, known: Sequence[str]) -> ApiError:
     return INVALID_SCHEDULE.about(name[:64]).because(has)
 
 
-SCHEDULE = Schema(ScheduleBody, refusal=INVALID_SCHEDULE.text, unknown=unknown_field)
+SCHEDULE = Schema(ScheduleBody, unknown=unknown_field)
 
 
 class PreviewBody(CalendarBody):
@@ -191,10 +190,10 @@ class BackfillBody(Body):
 class ItemBody(ScheduleBody):
     """A schedule of a set."""
 
-    id: str | None = field("Its name.", required=True, refused=(BAD_ID,))
+    id: str | None = field("Its name.", required=True, pattern=COMMAND, refused=(BAD_ID,))
 
 
-ITEM = Schema(ItemBody, refusal=INVALID_SCHEDULE.text, unknown=SCHEDULE.unknown)
+ITEM = Schema(ItemBody, unknown=SCHEDULE.unknown)
 
 
 class SetBody(Body):
@@ -205,6 +204,8 @@ class SetBody(Body):
         required=True,
         max_length=SET_MAX,
         each=ITEM,
+        all_or_none=True,
+        refused=(too_many("schedules", SET_MAX), INVALID_SCHEDULE),
     )
     revision: int | None = field(
         "Of the set; a lower one than that which stands is refused.", ge=0, default=0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from codeq_cluster.api.declared.bodies import instant_ms
 from codeq_cluster.api.declared.operations import Answer, Routes
@@ -15,7 +15,7 @@ from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
-from codeq_cluster.api.http.refusals import NOT_ALLOWED, NOT_FOUND, lacks_scope, too_many
+from codeq_cluster.api.http.refusals import NOT_ALLOWED, NOT_FOUND, too_many
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.schedule_bodies import (
     BACKFILL,
@@ -24,7 +24,6 @@ from codeq_cluster.api.routes.schedule_bodies import (
     INVALID_FROM,
     INVALID_SCHEDULE,
     INVALID_TO,
-    INVALID_ZONE,
     ITEM,
     PREVIEW,
     RESUME,
@@ -47,22 +46,14 @@ from codeq_cluster.api.routes.schedule_views import (
 )
 from codeq_cluster.api.routes.task_views import TASK_ID
 from codeq_cluster.api.routes.workers import allowed_commands
-from codeq_cluster.auth import Access, Role
+from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import over_budget
 from codeq_cluster.broker.requests.schedules import Timed
 from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.levels import SCHEDULES_FROM
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.outcomes import Rejected, Rejection
-from codeq_cluster.core.schedules import (
-    SCHEDULE_ID,
-    SCHEDULES_MAX,
-    Backfill,
-    Overlap,
-    Plan,
-    Schedule,
-    Timing,
-)
+from codeq_cluster.core.schedules import SCHEDULES_MAX, Backfill, Overlap, Plan, Schedule, Timing
 from codeq_cluster.errors import InvalidSchedule, InvalidZone, TooMany, UpgradeUnderWay
 from codeq_cluster.schedules.calendar import Instant, instants
 from codeq_cluster.schedules.due import BACKFILL_MAX, calendar_of, instants_between, next_after
@@ -76,7 +67,7 @@ TOO_EARLY = from_failure(
     UpgradeUnderWay(f"schedules need formats of level {SCHEDULES_FROM} on every shard")
 )
 OWNER_REQUIRED = bad_request("invalid 'owner' (use 1 to 128 of A-Za-z0-9._:-)", "invalid-owner")
-ID_TWICE = bad_request("two schedules of the set have one id", "duplicate-id")
+ID_TWICE = ApiError(409, "two schedules of the set have one id", "duplicate-id")
 _TOO_MANY = from_failure(TooMany("schedules", SCHEDULES_MAX))
 _STALE = ApiError(409, "a later revision of the set stands", "stale-revision")
 _OTHER_OWNER = ApiError(409, "the schedule belongs to another owner", "other-owner")
@@ -86,6 +77,15 @@ _OVER_BUDGET = from_failure(
 )
 
 T = TypeVar("T")
+
+
+class _Wanted(NamedTuple):
+    """The set of an owner, as it is to be: its plans by their ids."""
+
+    owner: str
+    revision: int
+    dry_run: bool
+    schedules: dict[str, tuple[Plan, Timed]]
 
 
 class PreviewView(Struct, rename="camel"):
@@ -129,6 +129,20 @@ _ASKED = {
     "zone": "Europe/Berlin",
     "task": {"command": "report", "payload": {"region": "eu"}, "priority": 5},
 }
+_ASKED_SET = {"schedules": [{"id": "nightly-report", **_ASKED}], "revision": 7}
+_OF_SET = (
+    query(
+        "owner",
+        "The set's name.",
+        OWNER_REQUIRED,
+        required=True,
+        pattern=f"^{COMMAND.pattern}$",
+    ),
+)
+_SET_STANDS = Answer(
+    "What was changed.", SetView(["nightly-report"], [], ["hourly"], ["old"], False)
+)
+_SET_REFUSED = (ID_TWICE, BAD_ID, _STALE, _OTHER_OWNER, _TOO_MANY, TOO_EARLY)
 _NAMED = (BAD_ID, NOT_FOUND)
 _STANDS = Answer("The schedule.", EXAMPLE)
 
@@ -179,70 +193,42 @@ async def schedules(call: Call) -> HttpAnswer[SchedulePage]:
 @ROUTES(
     "PUT",
     "/admin/schedules",
-    Answer("What was changed.", SetView(["nightly-report"], [], ["hourly"], ["old"], False)),
-    access=Access.TENANT,
+    _SET_STANDS,
     body=SET,
-    example={"schedules": [{"id": "nightly-report", **_ASKED}], "revision": 7},
-    parameters=(query("owner", "The set's name.", OWNER_REQUIRED, required=True),),
-    errors=(
-        ID_TWICE,
-        BAD_ID,
-        INVALID_SCHEDULE,
-        INVALID_ZONE,
-        lacks_scope(SCOPE),
-        NOT_ALLOWED,
-        _STALE,
-        _OTHER_OWNER,
-        _TOO_MANY,
-        TOO_EARLY,
-    ),
+    example=_ASKED_SET,
+    parameters=_OF_SET,
+    errors=_SET_REFUSED,
 )
 async def put_set(call: Call) -> HttpAnswer[SetView]:
     """Make an owner's schedules those of the body: create, change and remove.
 
-    Needs an admin, or the scope `codeq:schedule`. Nothing is changed if one of them is refused.
-    Repeating the request changes nothing; one that ends half way may be repeated.
+    Nothing is changed if one of them is refused. Repeating the request changes nothing; one that
+    ends half way may be repeated.
     """
-    identity = call.identity
-    if Role.ADMIN not in identity.roles and SCOPE not in identity.scopes:
-        raise lacks_scope(SCOPE)
-    owner = call.query_text("owner")
-    if not COMMAND.fullmatch(owner):
-        raise OWNER_REQUIRED
-    _check_level(call)
-    body = SET.decode(call.text)
-    revision = body.revision or 0
-    asking = caller(call)
-    wanted = await _wanted(call, body.schedules or [], owner)
-    if Role.ADMIN not in identity.roles:
-        commands = [plan.task.command for plan, _ in wanted.values()]
+    return await _put_set(call, await _wanted(call))
+
+
+@ROUTES(
+    "PUT",
+    "/workers/schedules",
+    _SET_STANDS,
+    access=Access.WORKER,
+    scope=SCOPE,
+    body=SET,
+    example=_ASKED_SET,
+    parameters=_OF_SET,
+    errors=(NOT_ALLOWED, *_SET_REFUSED),
+)
+async def put_own_set(call: Call) -> HttpAnswer[SetView]:
+    """Do the same for a worker: its token must allow each command."""
+    wanted = await _wanted(call)
+    commands = [plan.task.command for plan, _ in wanted.schedules.values()]
+    if commands:
         allowed_commands(call, commands, field="schedules", count_max=SET_MAX)
-    known = {each.id: each for each in await call.services.broker.schedules.all_of(asking, owner)}
-    if revision and any(each.revision > revision for each in known.values()):
-        raise _STALE
-    made = SetView([], [], [], [], body.dry_run or False)
-    removed = sorted(known.keys() - wanted.keys())
-    for schedule_id, (plan, timed) in wanted.items():
-        before = known.get(schedule_id)
-        same = before is not None and before.plan == plan
-        list_ = made.unchanged if same else made.changed if before else made.created
-        list_.append(schedule_id)
-        if not made.dry_run and not (same and before and before.revision == revision):
-            stands = await call.services.broker.schedules.put(
-                asking, schedule_id, plan, timed, revision=revision, own=True
-            )
-            _accepted(stands)
-    for schedule_id in removed:
-        if not made.dry_run:
-            gone = await call.services.broker.schedules.delete(
-                asking, schedule_id, revision=revision
-            )
-            _accepted(gone)
-        made.removed.append(schedule_id)
-    return reply(made)
+    return await _put_set(call, wanted)
 
 
-@ROUTES("GET", "/admin/schedules/{id}", _STANDS, errors=_NAMED)
+@ROUTES("GET", "/admin/schedules/{name}", _STANDS, errors=_NAMED)
 async def schedule(call: Call) -> HttpAnswer[ScheduleView]:
     """Return a schedule, with its next ten instants and its last ten runs."""
     return await _shown(call, await _known(call))
@@ -250,7 +236,7 @@ async def schedule(call: Call) -> HttpAnswer[ScheduleView]:
 
 @ROUTES(
     "PUT",
-    "/admin/schedules/{id}",
+    "/admin/schedules/{name}",
     Answer("The schedule, changed or already the same.", EXAMPLE),
     Answer("The schedule is new.", EXAMPLE, status=201),
     body=SCHEDULE,
@@ -275,7 +261,7 @@ async def put(call: Call) -> HttpAnswer[ScheduleView]:
 
 @ROUTES(
     "DELETE",
-    "/admin/schedules/{id}",
+    "/admin/schedules/{name}",
     Answer("The schedule is deleted.", status=204),
     errors=(BAD_ID,),
 )
@@ -285,7 +271,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
     return HttpAnswer(status=204)
 
 
-@ROUTES("POST", "/admin/schedules/{id}/pause", _STANDS, errors=_NAMED)
+@ROUTES("POST", "/admin/schedules/{name}/pause", _STANDS, errors=_NAMED)
 async def pause(call: Call) -> HttpAnswer[ScheduleView]:
     """Let a schedule fire no more; its runs go on."""
     stands = await call.services.broker.schedules.pause(caller(call), _id(call))
@@ -294,7 +280,7 @@ async def pause(call: Call) -> HttpAnswer[ScheduleView]:
 
 @ROUTES(
     "POST",
-    "/admin/schedules/{id}/resume",
+    "/admin/schedules/{name}/resume",
     _STANDS,
     body=RESUME,
     may_miss=True,
@@ -313,7 +299,7 @@ async def resume(call: Call) -> HttpAnswer[ScheduleView]:
 
 @ROUTES(
     "POST",
-    "/admin/schedules/{id}/trigger",
+    "/admin/schedules/{name}/trigger",
     Answer("What became of the run.", TriggeredView("created", TASK_ID)),
     body=TRIGGER,
     may_miss=True,
@@ -337,7 +323,7 @@ async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
 
 @ROUTES(
     "POST",
-    "/admin/schedules/{id}/backfill",
+    "/admin/schedules/{name}/backfill",
     Answer(
         "The instants, of which at most ten are shown.",
         BackfillStarted(2, _INSTANTS, False),
@@ -384,22 +370,49 @@ async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
     return reply(BackfillStarted(len(found), shown, dry_run), status=202)
 
 
-async def _wanted(call: Call, items: Sequence[Raw], owner: str) -> dict[str, tuple[Plan, Timed]]:
-    """Return the plans of a set by their ids; raises ApiError if one is refused."""
+async def _wanted(call: Call) -> _Wanted:
+    """Return the set of a request; raises ApiError if a part of it is refused."""
+    owner = call.query_text("owner")
+    if not COMMAND.fullmatch(owner):
+        raise OWNER_REQUIRED
+    _check_level(call)
+    body = SET.decode(call.text)
+    if body.schedules is None:  # It must not mean that there are to be none.
+        raise SET.unreadable.because("schedules is missing")
     found: dict[str, tuple[Plan, Timed]] = {}
-    for item in items:
-        body = ITEM.decode(item)
-        schedule_id = body.id or ""
-        if not SCHEDULE_ID.fullmatch(schedule_id):
+    for item in body.schedules:
+        named = ITEM.decode(item)
+        if named.id is None:
             raise BAD_ID
-        if schedule_id in found:
+        if named.id in found:
             raise ID_TWICE
-        if body.owner not in (None, owner):
+        if named.owner not in (None, owner):
             raise INVALID_SCHEDULE.about("owner").because("owner: another one than the set's")
-        body.owner = owner
-        plan = await plan_of(call, body)
-        found[schedule_id] = plan, await _timed(call, plan.timing)
-    return found
+        named.owner = owner
+        plan = await plan_of(call, named)
+        found[named.id] = plan, await _timed(call, plan.timing)
+    return _Wanted(owner, body.revision or 0, body.dry_run or False, found)
+
+
+async def _put_set(call: Call, wanted: _Wanted) -> HttpAnswer[SetView]:
+    schedules, asking, revision = call.services.broker.schedules, caller(call), wanted.revision
+    known = {each.id: each for each in await schedules.all_of(asking, wanted.owner)}
+    if revision and any(each.revision > revision for each in known.values()):
+        raise _STALE
+    made = SetView([], [], [], [], wanted.dry_run)
+    for schedule_id, (plan, timed) in wanted.schedules.items():
+        before = known.get(schedule_id)
+        is_same = before is not None and before.plan == plan
+        said = made.unchanged if is_same else made.changed if before else made.created
+        said.append(schedule_id)
+        if wanted.dry_run or (is_same and before and before.revision == revision):
+            continue
+        stands = await schedules.put(asking, schedule_id, plan, timed, revision=revision, own=True)
+        _accepted(stands)
+    made.removed += sorted(known.keys() - wanted.schedules.keys())
+    for schedule_id in () if wanted.dry_run else made.removed:
+        _accepted(await schedules.delete(asking, schedule_id, revision=revision))
+    return reply(made)
 
 
 async def _timed(call: Call, timing: Timing) -> Timed:
@@ -476,8 +489,8 @@ def _check_level(call: Call) -> None:
 
 
 def _id(call: Call) -> str:
-    schedule_id = call.request.match_info["id"].removeprefix("~")
-    if not SCHEDULE_ID.fullmatch(schedule_id):
+    schedule_id = call.request.match_info["name"].removeprefix("~")
+    if not COMMAND.fullmatch(schedule_id):
         raise BAD_ID
     return schedule_id
 

@@ -47,6 +47,8 @@ LISTS = [
 BODIES: dict[str, dict[str, object]] = {
     "/result": {"status": "FAILED", "error": "stolen"},
     "/topics/{name}": {"maxAttempts": 1},
+    "/schedules/{name}": {"every": "1d", "task": {"command": "stolen", "payload": 1}},
+    "/backfill": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"},
 }
 QUERIES = {("DELETE", f"{BASE}/admin/topics/{{name}}"): "?deletionPolicy=Delete"}
 
@@ -70,6 +72,8 @@ class Owned:
         await client.claim(QUEUE)
         self.tasks["ready"] = await client.create(QUEUE)
         self.tasks["delayed"] = await client.create(QUEUE, delaySeconds=3600)
+        plan = b'{"every":"1d","task":{"command":"theirs","payload":1}}'
+        await client.send("PUT", f"admin/schedules/{QUEUE}", plan)
         made = await client.post("workers/subscriptions", {"callbackUrl": URL})
         self.others["subscription"] = str(made.json["subscriptionId"])
         self.others["delivery"] = f"{self.tasks['dead']}.1"
@@ -94,6 +98,8 @@ class Owned:
             f"admin/queues/{QUEUE}/dlq",
             f"admin/topics/{QUEUE}",
             "admin/topics",
+            f"admin/schedules/{QUEUE}",
+            "admin/schedules",
             "admin/audit",
             "workers/subscriptions",
         ):
