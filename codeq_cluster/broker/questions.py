@@ -164,6 +164,7 @@ class ListItems(
 
     Attributes:
         after: Position after which to begin; empty for the start.
+        owner: Only the schedules of this set; empty for all.
     """
 
     answer = ItemPage
@@ -173,6 +174,7 @@ class ListItems(
     after: bytes
     count: int
     dead_only: bool = False
+    owner: str = ""
 
 
 class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settle", kw_only=True):

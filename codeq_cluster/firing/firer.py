@@ -35,7 +35,7 @@ from codeq_cluster.schedules.zones import zone_rules
 
 log = logging.getLogger(__name__)
 
-FIRED_AT_ONCE = 64  # Schedules in one pass, and at most so many of one tenant:
+FIRED_AT_ONCE = 64  # Schedules in one pass, and so many of one tenant in its turn:
 FIRED_OF_TENANT = 16
 OVER_BUDGET_MS = 5_000  # Until a tenant whose budget is used up is tried again.
 PAUSE_S = 1.0  # Before the next pass after a failure of our own.
@@ -176,24 +176,28 @@ class ScheduleFirer:
         """Return the rows of some schedules that are due; tenants take turns."""
         now_ms = self._wall_ms()
         found: list[bytes] = []
-        for _ in range(len(self._line)):
-            if len(found) >= FIRED_AT_ONCE:
-                break
+        reached: dict[str, bytes] = {}  # The last row of each tenant in this pass.
+        while self._line and len(found) < FIRED_AT_ONCE:
             tenant = self._line.popleft()
-            start = line_keys.fire_from(tenant, self._from_ms.pop(tenant, 0))
+            start = line_keys.fire_from(tenant, self._from_ms.get(tenant, 0))
             _, end = keyspace.prefix_range(line_keys.fire_prefix(tenant))
+            if tenant in reached:
+                start = reached[tenant] + b"\0"
             keys = [key for key, _ in self._store.scan(start, end, FIRED_OF_TENANT + 1)]
             dues_ms = [line_keys.fire_parts(key)[1] for key in keys]
-            if not keys:
-                continue
-            self._from_ms[tenant] = dues_ms[0]
-            if dues_ms[-1] <= now_ms and len(keys) > FIRED_OF_TENANT:
+            if tenant not in reached:
+                self._from_ms.pop(tenant, 0)
+                if not keys:
+                    continue
+                self._from_ms[tenant] = dues_ms[0]
+            ripe = keys[: sum(due_ms <= now_ms for due_ms in dues_ms)]
+            if len(ripe) > FIRED_OF_TENANT:
                 self._line.append(tenant)
+                reached[tenant] = ripe[FIRED_OF_TENANT - 1]
             else:
                 # Those that are due will have moved by the next look.
-                heappush(self._heap, (dues_ms[0], tenant))
-            ripe = sum(due_ms <= now_ms for due_ms in dues_ms)
-            found += keys[: min(ripe, FIRED_OF_TENANT)]
+                heappush(self._heap, (self._from_ms[tenant], tenant))
+            found += ripe[:FIRED_OF_TENANT]
         return found
 
     def _found(self, key: bytes) -> _Found:

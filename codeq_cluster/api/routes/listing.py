@@ -88,6 +88,7 @@ async def listed(
     order: str = "",
     dead_only: bool = False,
     tenant: str | None = None,
+    owner: str = "",
 ) -> tuple[list[T], str | UnsetType]:
     """Return the next items of a kind, and the cursor to those after them; UNSET at the end.
 
@@ -97,6 +98,7 @@ async def listed(
         order: Tells lists apart whose positions differ.
         dead_only: Dead deliveries, the latest death first.
         tenant: The owner; None for the caller's tenant.
+        owner: Only the schedules of this set; empty for all.
 
     Raises:
         ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
@@ -109,6 +111,7 @@ async def listed(
         after=asked.after,
         count=asked.count,
         dead_only=dead_only,
+        owner=owner,
     )
     found, edge = await call.services.broker.operators.items(wanted, deadline=asking.deadline)
     return [each for each in found if isinstance(each, kind)], asked.cursor(edge)

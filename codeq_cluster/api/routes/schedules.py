@@ -54,7 +54,7 @@ from codeq_cluster.codec.levels import SCHEDULES_FROM
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.outcomes import Rejected, Rejection
 from codeq_cluster.core.schedules import SCHEDULES_MAX, Backfill, Overlap, Plan, Schedule, Timing
-from codeq_cluster.errors import InvalidSchedule, InvalidZone, TooMany, UpgradeUnderWay
+from codeq_cluster.errors import InvalidSchedule, InvalidZone, Overloaded, TooMany, UpgradeUnderWay
 from codeq_cluster.schedules.calendar import Instant, instants
 from codeq_cluster.schedules.due import BACKFILL_MAX, calendar_of, instants_between, next_after
 from codeq_cluster.schedules.zones import zone_rules
@@ -184,10 +184,8 @@ async def preview(call: Call) -> HttpAnswer[PreviewView]:
 )
 async def schedules(call: Call) -> HttpAnswer[SchedulePage]:
     """Return the tenant's schedules by id, each with its next instant; a page may be short."""
-    owner = call.query_text("owner")
-    found, cursor = await listed(call, Schedule)
-    views = [schedule_view(each) for each in found if not owner or each.plan.owner == owner]
-    return reply(SchedulePage(views, cursor))
+    found, cursor = await listed(call, Schedule, owner=call.query_text("owner"))
+    return reply(SchedulePage(list(map(schedule_view, found)), cursor))
 
 
 @ROUTES(
@@ -430,18 +428,19 @@ async def _timed(call: Call, timing: Timing) -> Timed:
 
 async def _computed(call: Call, compute: Callable[[], T]) -> T:
     """Ask a calendar, apart from the loop: some questions take many milliseconds."""
+    room = call.services.shares.previews
     try:
-        with call.services.shares.previews.one(call.identity.tenant):
+        async with asyncio.timeout(call.timeout_s), room.one_in_time(call.identity.tenant):
             return await asyncio.to_thread(compute)
+    except TimeoutError as late:
+        raise Overloaded("the room for previews is taken") from late
     except (InvalidSchedule, InvalidZone) as error:
         raise refused(error) from error
 
 
 async def _shown(call: Call, found: Schedule, *, status: int = 200) -> HttpAnswer[ScheduleView]:
-    timing = found.plan.timing
-
     def coming() -> list[Instant]:
-        after_ms = found.done_ms
+        timing, after_ms = found.plan.timing, found.done_ms
         instants_: list[Instant] = []
         while len(instants_) < COUNT_DEFAULT and (at := next_after(timing, after_ms)) is not None:
             instants_.append(at)

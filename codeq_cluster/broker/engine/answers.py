@@ -33,6 +33,7 @@ from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
 from codeq_cluster.core.items import TASK, Item, aside_id
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, State, Task
 
@@ -224,7 +225,11 @@ def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> I
                 found = store.get(keyspace.item(ItemKind.DELIVERY, asked.tenant, delivery_id))
                 assert found is not None, "a dead delivery is listed and not there"
                 record = found
-            rows.append((position, records.decode_item(record)))
+            item = records.decode_item(record)
+            if asked.owner and isinstance(item, Schedule) and item.plan.owner != asked.owner:
+                size -= len(value)
+                continue
+            rows.append((position, item))
     return ItemPage(tuple(rows), position if len(page) == count else END)
 
 

@@ -63,17 +63,19 @@ class Schedules:
         return found if isinstance(found, Schedule) else None
 
     async def all_of(self, caller: Caller, owner: str) -> list[Schedule]:
-        """Return every schedule of an owner; reads all schedules of the tenant."""
+        """Return every schedule of an owner; the shards read all of the tenant's."""
         found: list[Schedule] = []
         after = b""
         while after != END:
             asked = ListItems(
-                tenant=caller.tenant, kind=ItemKind.SCHEDULE, after=after, count=_PAGE
+                tenant=caller.tenant,
+                kind=ItemKind.SCHEDULE,
+                after=after,
+                count=_PAGE,
+                owner=owner,
             )
             rows, after = await self._browser.items(asked, deadline=caller.deadline)
-            found += [
-                item for _, item in rows if isinstance(item, Schedule) and item.plan.owner == owner
-            ]
+            found += [item for _, item in rows if isinstance(item, Schedule)]
         return found
 
     async def put(
