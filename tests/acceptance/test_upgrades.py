@@ -173,12 +173,14 @@ async def test_a_cluster_of_a_stored_release_becomes_one_of_this(
             for name in cluster.nodes:
                 await move(cluster, name, chosen)
         await all_know(cluster, *[levels.LEVEL] * 3)
-        early = await followed(cluster)
+        early = await followed(cluster), await scheduled(cluster)
         url = ("--url", cluster.urls["n1"])
         done = await command("cluster", "upgrade", *url, token=OPERATOR_TOKEN)
         assert 0 == done.code, done.err
         level = (await status(cluster))["level"]
         late = await followed(cluster)
+        made = await scheduled(cluster)
+        run = await claimed_run(cluster)
         assert await load.drain(within_s=SETTLES_S)
         verdict = audit(load.calls, await load.final_tasks())
         await cluster.wait_converged()
@@ -186,9 +188,11 @@ async def test_a_cluster_of_a_stored_release_becomes_one_of_this(
     assert all(each <= levels.LEVEL for each in began)
     assert levels.LEVEL == level
     if max(began) < levels.FOLLOW_UPS_FROM:
-        assert (503, "upgrade-under-way") == (early.status, early.detail)
+        assert [(503, "upgrade-under-way")] * 2 == [(each.status, each.detail) for each in early]
     assert 200 == late.status, late.body
     assert 1 == len(late.body["next"])
+    assert 201 == made.status, made.body
+    assert "often" == run["scheduleId"]
     assert not failures(load)
     assert replace(verdict, failed=()).clean, str(verdict)
 
@@ -204,6 +208,23 @@ async def followed(cluster: LocalCluster) -> ClientAnswer:
         wanted = {"commands": ["finished"]}
         task = (await client.call("POST", "n2", "/tasks/claim", worker, wanted)).body
         return await client.call("POST", "n3", f"/tasks/{task['id']}/result", worker, body)
+
+
+async def scheduled(cluster: LocalCluster) -> ClientAnswer:
+    """Put a schedule that fires every second; return the answer."""
+    plan = {"every": "1s", "task": {"command": "scheduled", "payload": {}}}
+    async with RecordingClient(cluster.urls) as client:
+        return await client.call("PUT", "n2", "/admin/schedules/often", ADMIN_TOKEN, plan)
+
+
+async def claimed_run(cluster: LocalCluster) -> dict[str, Any]:
+    """Claim a run of it."""
+    wanted = {"commands": ["scheduled"], "waitSeconds": 20}
+    async with RecordingClient(cluster.urls) as client:
+        answer = await client.call("POST", "n3", "/tasks/claim", PRODUCER_TOKEN, wanted)
+    assert 200 == answer.status, answer
+    body: dict[str, Any] = answer.body
+    return body
 
 
 def failures(load: Load) -> list[Any]:
