@@ -80,12 +80,23 @@ class Course:
         if 0 < at.plan.pause_after <= failures and not at.paused_ms:
             at = replace(at, paused_ms=self._view.now_ms, paused_by=PAUSED_BY_FAILURES)
         self.at = at
-        if at.queued and not at.open:
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Let the first run that waits begin if no other is open."""
+        at = self.at
+        if at.queued and not at.open and not at.holds_queue:
             self.at = replace(at, queued=at.queued[1:])
             self._make(at.queued[0])
 
+    def task_id(self, name: str) -> str:
+        """Return the id of the task of a run."""
+        at, shards = self.at, self._rules.shards
+        drawn = task_ids.derived(at.tenant, f"{at.id}.{at.generation}.{name}")
+        return with_shard(drawn, shards=shards, wanted=schedule_shard(at.tenant, at.id, shards))
+
     def _begin(self, row: RunRow) -> How | Rejected:
-        task_id = self._task_id(row.name)
+        task_id = self.task_id(row.name)
         if self._view.task(task_id) is not None:
             return How.CREATED
         create = replace(self.at.plan.task, id=task_id, tenant=self.at.tenant)
@@ -96,7 +107,7 @@ class Course:
         return How.CREATED
 
     def _make(self, row: RunRow) -> None:
-        at, task_id = self.at, self._task_id(row.name)
+        at, task_id = self.at, self.task_id(row.name)
         create = replace(at.plan.task, id=task_id, tenant=at.tenant)
         run = Run(
             schedule=at.id,
@@ -109,11 +120,6 @@ class Course:
         if change is not None:
             self._tasks.append(change)
             self.at = replace(at, open=(*at.open, replace(row, task_id=task_id)))
-
-    def _task_id(self, name: str) -> str:
-        at, shards = self.at, self._rules.shards
-        drawn = task_ids.derived(at.tenant, f"{at.id}.{at.generation}.{name}")
-        return with_shard(drawn, shards=shards, wanted=schedule_shard(at.tenant, at.id, shards))
 
     def _cancel_open(self) -> bool:
         """Cancel open runs; return whether none is left. Those on other shards go on."""

@@ -29,7 +29,7 @@ from codeq_cluster.core.operations import (
     UndoRequeue,
 )
 from codeq_cluster.core.relays import TakeRelays
-from codeq_cluster.core.schedules import FillBack, Fire, TriggerSchedule
+from codeq_cluster.core.schedules import FillBack, Fire, ResumeSchedule, TriggerSchedule
 from codeq_cluster.core.task import State
 
 
@@ -79,7 +79,7 @@ ARROWS = (
     Arrow(operation=TriggerSchedule, before=None, after=State.READY, cause="schedule triggered"),
     *(
         Arrow(operation=each, before=None, after=State.READY, cause="queued run of a schedule")
-        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance)
+        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance, ResumeSchedule)
     ),
     *(
         Arrow(operation=each, before=before, after=State.FAILED, cause="overlap: cancel")

@@ -229,7 +229,7 @@ class Schedule(StoredItem, frozen=True, array_like=True, tag="sched", kw_only=Tr
     def fires_ms(self) -> int:
         """Return when the leader has to look at it; 0 for never."""
         if self.backfill is not None and self.has_room(self.backfill.overlap):
-            return self.backfill.done_ms
+            return max(1, self.backfill.done_ms)
         if self.paused_ms or self.is_over or not self.next_ms:
             return 0
         return self.next_ms + jitter_ms(self, self.next_ms)
@@ -238,6 +238,11 @@ class Schedule(StoredItem, frozen=True, array_like=True, tag="sched", kw_only=Tr
     def is_over(self) -> bool:
         """Return whether it has fired as often as it may."""
         return 0 < self.plan.max_runs <= self.made
+
+    @property
+    def holds_queue(self) -> bool:
+        """Return whether runs that wait go on waiting when no other is open."""
+        return self.paused_by == PAUSED_BY_FAILURES
 
     def has_room(self, overlap: Overlap) -> bool:
         """Return whether a backfill has room for more runs."""

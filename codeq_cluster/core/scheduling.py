@@ -84,7 +84,7 @@ def pause(view: View, operation: PauseSchedule, _: LifetimeRules) -> Decision:
     return Decision(ScheduleStands(after), (ItemChange(before=found, after=after),))
 
 
-def resume(view: View, operation: ResumeSchedule, _: LifetimeRules) -> Decision:
+def resume(view: View, operation: ResumeSchedule, rules: LifetimeRules) -> Decision:
     """Let it fire again, from now on or from where it stopped."""
     found = _found(view, operation)
     if found is None:
@@ -94,7 +94,10 @@ def resume(view: View, operation: ResumeSchedule, _: LifetimeRules) -> Decision:
     after = replace(found, paused_ms=0, paused_by="", failures=0, request=operation.request)
     if not operation.catch_up:
         after = _from_now(after, operation)
-    return Decision(ScheduleStands(after), (ItemChange(before=found, after=after),))
+    course = Course(view, found, rules)
+    course.at = after
+    course.go_on()
+    return Decision(ScheduleStands(course.at), course.changes)
 
 
 def trigger(view: View, operation: TriggerSchedule, rules: LifetimeRules) -> Decision:
@@ -104,16 +107,15 @@ def trigger(view: View, operation: TriggerSchedule, rules: LifetimeRules) -> Dec
         return Decision(Rejected(Rejection.NOT_FOUND))
     if any(row.name == operation.name for row in found.queued):
         return Decision(Triggered(How.QUEUED))
-    known = _run(found, operation.name)
-    if known is not None:
-        return Decision(Triggered(How.CREATED, known.task_id))
     course = Course(view, found, rules)
+    task_id = course.task_id(operation.name)
+    if any(row.name == operation.name for row in (*found.open, *found.recent)):
+        return Decision(Triggered(How.CREATED, task_id))
     row = RunRow(name=operation.name, at_ms=operation.at_ms)
     how = course.admit(row, operation.overlap or found.plan.overlap)
     if isinstance(how, Rejected):
         return Decision(how)
-    made = _run(course.at, operation.name)
-    return Decision(Triggered(how, made.task_id if made else ""), course.changes)
+    return Decision(Triggered(how, task_id if how is How.CREATED else ""), course.changes)
 
 
 def backfill(view: View, operation: BackfillSchedule, _: LifetimeRules) -> Decision:
@@ -177,7 +179,3 @@ def _from_now(at: Schedule, operation: PutSchedule | ResumeSchedule) -> Schedule
 def _found(view: View, operation: _Named) -> Schedule | None:
     found = view.item(ItemKind.SCHEDULE, operation.tenant, operation.id)
     return found if isinstance(found, Schedule) else None
-
-
-def _run(of: Schedule, name: str) -> RunRow | None:
-    return next((row for row in (*of.open, *of.recent) if row.name == name), None)

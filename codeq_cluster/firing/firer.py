@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import Context
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
@@ -67,6 +67,7 @@ class ScheduleFirer:
         engine: Of the shard.
         store: The shard's state.
         wall_ms: Returns Unix milliseconds.
+        wait_s: Takes so many creates of the tenant's rate and returns 0, or the seconds to wait.
         background: Owns the passes.
         fired: Called for each schedule that fires, with the operation that did it.
         failed: Called for each schedule that is set aside.
@@ -78,6 +79,7 @@ class ScheduleFirer:
         store: StateStore,
         *,
         wall_ms: Callable[[], int],
+        wait_s: Callable[[str, int], Awaitable[float]],
         background: Background,
         fired: Callable[[Fire], None],
         failed: Callable[[], None],
@@ -85,6 +87,7 @@ class ScheduleFirer:
         self._engine = engine
         self._store = store
         self._wall_ms = wall_ms
+        self._wait_s = wait_s
         self._background = background
         self._fired = fired
         self._failed = failed
@@ -220,9 +223,10 @@ class ScheduleFirer:
         for due in all_:
             if due.error is not None:
                 moved |= await self._set_aside(due.key, due.error)
-        due_now = [due for due in all_ if due.operations]
+        with_work = [due for due in all_ if due.operations]
+        due_now = await self._within_rates(with_work)
         if not due_now:
-            return moved
+            return moved or bool(with_work)
         error = await self._tried(due_now)
         if error is None:
             return True
@@ -234,6 +238,26 @@ class ScheduleFirer:
             if alone is None or (is_fault(alone) and await self._set_aside(due.key, alone)):
                 moved = True
         return moved
+
+    async def _within_rates(self, all_: Sequence[_Due]) -> list[_Due]:
+        """Return those that their tenants' rates of creates allow now; the others wait."""
+        costs: Counter[str] = Counter()
+        for due in all_:
+            costs[due.tenant] += sum(len(each.runs) for each in due.operations)
+        held: set[str] = set()
+        for tenant, cost in costs.items():
+            wait_s = await self._wait_s(tenant, cost) if cost else 0.0
+            if wait_s:
+                held.add(tenant)
+                self._hold(tenant, int(1000 * wait_s) + 1)
+        return [due for due in all_ if due.tenant not in held]
+
+    def _hold(self, tenant: str, span_ms: int) -> None:
+        """Leave a tenant alone for a while."""
+        self._held_ms[tenant] = until_ms = self._wall_ms() + span_ms
+        heappush(self._heap, (until_ms, tenant))
+        if tenant in self._line:
+            self._line.remove(tenant)
 
     async def _tried(self, all_: Sequence[_Due]) -> Exception | None:
         operations = [each for due in all_ for each in due.operations]
@@ -255,9 +279,7 @@ class ScheduleFirer:
             log.info(
                 "schedules wait for the budget", extra={"tenant": tenant, "limit": outcome.limit}
             )
-            self._held_ms[tenant] = self._wall_ms() + OVER_BUDGET_MS
-            if tenant in self._line:
-                self._line.remove(tenant)
+            self._hold(tenant, OVER_BUDGET_MS)
         elif isinstance(operation, Fire) and outcome == Changed(1):
             self._fired(operation)
 

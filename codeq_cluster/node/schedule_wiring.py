@@ -12,6 +12,8 @@ from codeq_cluster.core.schedules import Fire
 from codeq_cluster.firing.firer import ScheduleFirer
 from codeq_cluster.node.base import NodeBase
 from codeq_cluster.node.parts import NodeParts
+from codeq_cluster.ratelimit.limiter import RateLimiter
+from codeq_cluster.ratelimit.token_bucket import Scope
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,7 @@ def start_schedules(base: NodeBase, parts: NodeParts) -> None:
             engine,
             store.state,
             wall_ms=base.clock.wall_ms,
+            wait_s=partial(_wait_s, parts.calls.quotas),
             background=background,
             fired=partial(_count, base),
             failed=partial(base.metrics.item_failures.inc, Loop.SCHEDULES),
@@ -34,6 +37,14 @@ def start_schedules(base: NodeBase, parts: NodeParts) -> None:
         engine.on_leader(firer.look)
         firer.look()
         base.stack.callback(firer.stop)
+
+
+async def _wait_s(quotas: RateLimiter, tenant: str, count: int) -> float:
+    """Take what firings create from the rate of the tenant's creates; a crowd takes all of it."""
+    most = quotas.most(Scope.PRODUCER, tenant)
+    if most is None:
+        return 0.0
+    return await quotas.wait_s(Scope.PRODUCER, "fire_schedule", tenant, min(count, most))
 
 
 def _count(base: NodeBase, operation: Fire) -> None:

@@ -16,6 +16,8 @@ WAITS = 300  # Claims of one attack that wait at each node.
 
 _BODY = 2**20
 _REQUESTS = 40  # Sent in one piece.
+_SCHEDULES = 500  # Of one connection.
+_RUNS = 20  # Of each.
 _LOG_IN = "/ui/api/session"
 _DOOMED = "doomed"
 _UPLOADED = "uploaded"
@@ -85,6 +87,13 @@ def arsenal(
         Attack(name="half requests", first=some + some[:-3], connections=20, answers=2 * _REQUESTS),
         Attack(name="many queues", first=many, connections=1, answers=queues, opened_max=2),
         Attack(
+            name="schedules",
+            first=_every_second(rng, token),
+            connections=1,
+            answers=_SCHEDULES,
+            opened_max=2,
+        ),
+        Attack(
             name="claim waits",
             first=_posts("/tasks/claim", token, [{"commands": ["nothing"], "waitSeconds": 3}]),
             connections=WAITS,
@@ -113,6 +122,14 @@ def _callbacks(rng: random.Random, token: str, receivers: Sequence[str]) -> Atta
 
 def _task(command: str, n: int, **fields: object) -> dict[str, object]:
     return {"command": command, "payload": {"n": n}, **fields}
+
+
+def _every_second(rng: random.Random, token: str) -> bytes:
+    """Return requests for schedules that all fire at each second, for some of these."""
+    task = {"command": "fired", "payload": {}}
+    plan = msgspec.json.encode({"every": "1s", "maxRuns": _RUNS, "overlap": "allow", "task": task})
+    names = (f"s{rng.randrange(10**9)}" for _ in range(_SCHEDULES))
+    return b"".join(request("PUT", f"{API}/admin/schedules/{name}", token, plan) for name in names)
 
 
 def _in_new_queues(rng: random.Random, token: str, count: int) -> bytes:

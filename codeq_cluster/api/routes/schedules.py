@@ -29,7 +29,6 @@ from codeq_cluster.api.routes.schedule_bodies import (
     RESUME,
     SCHEDULE,
     SET,
-    SET_MAX,
     TRIGGER,
     chosen,
     plan_of,
@@ -218,12 +217,9 @@ async def put_set(call: Call) -> HttpAnswer[SetView]:
     errors=(NOT_ALLOWED, *_SET_REFUSED),
 )
 async def put_own_set(call: Call) -> HttpAnswer[SetView]:
-    """Do the same for a worker: its token must allow each command."""
+    """Do the same for a worker: its token must allow each command, of those to be removed too."""
     wanted = await _wanted(call)
-    commands = [plan.task.command for plan, _ in wanted.schedules.values()]
-    if commands:
-        allowed_commands(call, commands, field="schedules", count_max=SET_MAX)
-    return await _put_set(call, wanted)
+    return await _put_set(call, wanted, own=True)
 
 
 @ROUTES("GET", "/admin/schedules/{name}", _STANDS, errors=_NAMED)
@@ -392,9 +388,13 @@ async def _wanted(call: Call) -> _Wanted:
     return _Wanted(owner, body.revision or 0, body.dry_run or False, found)
 
 
-async def _put_set(call: Call, wanted: _Wanted) -> HttpAnswer[SetView]:
+async def _put_set(call: Call, wanted: _Wanted, *, own: bool = False) -> HttpAnswer[SetView]:
     schedules, asking, revision = call.services.broker.schedules, caller(call), wanted.revision
     known = {each.id: each for each in await schedules.all_of(asking, wanted.owner)}
+    plans = [*(plan for plan, _ in wanted.schedules.values()), *(x.plan for x in known.values())]
+    if own and plans:
+        commands = [plan.task.command for plan in plans]
+        allowed_commands(call, commands, field="schedules", count_max=len(commands))
     if revision and any(each.revision > revision for each in known.values()):
         raise _STALE
     made = SetView([], [], [], [], wanted.dry_run)

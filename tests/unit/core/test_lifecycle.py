@@ -38,6 +38,7 @@ from codeq_cluster.core.schedules import (
     Overlap,
     Plan,
     PutSchedule,
+    ResumeSchedule,
     Schedule,
     Timing,
     TriggerSchedule,
@@ -174,6 +175,21 @@ QUEUED_ONCE = (
     fire,
     fire,
 )
+FAILING_ONCE = (
+    replace(put(Overlap.QUEUE), plan=replace(PLAN, overlap=Overlap.QUEUE, pause_after=1)),
+    fire,
+    fire,
+)
+RESUME = ResumeSchedule(
+    request="g",
+    tenant="acme",
+    id="nightly",
+    by="ops",
+    catch_up=False,
+    at_ms=9,
+    next_ms=10,
+    zone_rules="",
+)
 DELAYING = replace(NACK, delay_ms=MINUTE_MS)
 
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
@@ -184,6 +200,7 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (*QUEUED_ONCE, CLAIM, on_run(ABANDON)),
     (*QUEUED_ONCE, CLAIM, on_run(NACK)),
     (*QUEUED_ONCE, CLAIM, MINUTE_MS),
+    (*FAILING_ONCE, CLAIM, on_run(FAILED), RESUME),
     (put(Overlap.CANCEL), fire, fire, CLAIM, fire, CLAIM, on_run(DELAYING), fire),
     (put(Overlap.SKIP), TRIGGER, replace(TRIGGER, name="u"), CLAIM, replace(TRIGGER, name="v")),
     (put(Overlap.SKIP), TRIGGER, CLAIM, on_run(DELAYING), replace(TRIGGER, name="u")),
