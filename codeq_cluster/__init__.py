@@ -1,3 +1,3 @@
 """codeq-cluster: a Raft-replicated task broker."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -219,6 +219,13 @@ def unpack_release(version: str, directory: Path) -> Path:
     return directory
 
 
+def place_of(version: str) -> Path:
+    """Return the directory for a release's files; a tree under development has none."""
+    if "dev" in version:
+        raise SystemExit(f"{version} is not a release: CONTRIBUTING.md says how one is cut")
+    return STORED / version
+
+
 def stored_releases() -> list[str]:
     """Return the versions of the stored releases."""
     return sorted(each.name for each in STORED.glob("*/"))
@@ -436,7 +443,7 @@ def main() -> None:
     argparse.ArgumentParser(
         prog="python -m tests.golden.release", description=main.__doc__
     ).parse_args()
-    into = STORED / __version__
+    into = place_of(__version__)
     into.mkdir(parents=True)
     asyncio.run(make(into))
     pack_release(into)

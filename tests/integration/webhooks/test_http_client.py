@@ -15,6 +15,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
+from codeq_cluster import __version__
 from codeq_cluster.settings import WebhookSettings
 from codeq_cluster.webhooks.circuit_breaker import CircuitBreaker
 from codeq_cluster.webhooks.http_client import ANSWER_BYTES_MAX, Sent
@@ -45,7 +46,7 @@ async def test_a_body_arrives_unchanged_and_signed() -> None:
     assert ("/done", BODY) == (heard.path, heard.body)
     assert {
         "Host": f"127.0.0.1:{target.port}",
-        "User-Agent": "codeq-cluster/0.1.0",
+        "User-Agent": f"codeq-cluster/{__version__}",
         "Content-Type": "application/json",
         "Content-Length": str(len(BODY)),
         "Accept": "*/*",
