@@ -81,6 +81,7 @@ class ClusterCalls:
         self.handler = PeerHandler(
             groups,
             ShardCalls(engines, tracing=base.tracing),
+            rest=replicas.rest,
             methods=methods,
             traced=base.tracing is not None,
             wall_ms=base.clock.wall_ms,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from codeq_cluster.raft.group import RaftGroup
+from codeq_cluster.raft.rest import NODE, Rest
 from codeq_cluster.routing.shard_calls import ShardCalls
 from codeq_cluster.wire.rpc import Quick
 
@@ -17,6 +18,7 @@ class PeerHandler:
 
     Args:
         groups: Of this node, in the order of shards.
+        rest: Of this node.
         shard_calls: Answers the calls about shards, and the ones that nobody knows.
         methods: Answer all other calls, by name.
         traced: Whether calls have spans.
@@ -31,11 +33,13 @@ class PeerHandler:
         groups: Sequence[RaftGroup],
         shard_calls: ShardCalls,
         *,
+        rest: Rest,
         methods: Mapping[str, Method],
         traced: bool,
         wall_ms: Callable[[], int],
     ) -> None:
         self._groups = groups
+        self._rest = rest
         self._shard_calls = shard_calls
         self._methods = methods
         self._wall_ms = wall_ms
@@ -49,6 +53,8 @@ class PeerHandler:
         """Deliver a Raft message to its group; drop one of a group that is not here."""
         if 0 <= group < len(self._groups):
             self._groups[group].receive(peer, message)
+        elif group == NODE:
+            self._rest.receive(peer, message)
 
     def on_up(self, peer: str) -> None:
         """Tell every group that a peer can be reached."""

@@ -22,6 +22,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
 from codeq_cluster.raft.ports import Beat, Ports
 from codeq_cluster.raft.replica import ReplicaId
+from codeq_cluster.raft.rest import NODE, Rest
 from codeq_cluster.telemetry.history import History
 from codeq_cluster.telemetry.tasks import TaskObserver
 from codeq_cluster.wire import Mesh
@@ -39,6 +40,7 @@ class Replicas:
     Attributes:
         engines: By shard.
         groups: By shard.
+        rest: Beats for the groups that have nothing to do.
         catalogue: Every shard's policies, subscriptions and counts.
         waiters: Callers on this node that wait for entries.
         history: What happened lately, for the page.
@@ -65,6 +67,14 @@ class Replicas:
             waiters_max=settings.limits.waiters_max, claimable=catalogue.claimable
         )
         self.groups: list[RaftGroup] = []
+        self.rest = Rest(
+            self.groups,
+            incarnation=storage.directory.incarnation,
+            period_s=settings.raft.heartbeat_ms / 1000,
+            link=GroupLink(mesh, NODE),
+            timers=self._timers,
+            beat=self._beat,
+        )
         self.engines = self._make_engines()
         catalogue.reload()
         catalogue.on_open(
@@ -138,6 +148,7 @@ class Replicas:
                 timers=self._timers,
                 random=random.Random(),  # noqa: S311 - spreads elections, guards nothing
                 beat=self._beat,
+                rest=self.rest,
             ),
             events=self._events.of(shard),
             settings=settings.raft,

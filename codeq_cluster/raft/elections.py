@@ -26,6 +26,7 @@ _PROMPT_TRIES = 4
 _AGAIN = ((0.5, 0.8), (0.75, 1.5), (1.0, 2.0))
 _SILENCE_PREFERRED = (1.0, 1.2)
 _SILENCE_OTHERS = (1.2, 2.0)
+_NEVER = float("inf")
 
 
 class Elections:
@@ -33,6 +34,7 @@ class Elections:
 
     Attributes:
         deadline: When this node asks for pre-votes unless it hears a leader; monotonic seconds.
+            Infinite at rest.
     """
 
     def __init__(self, *, node_id: str, voters: Voters, election_ms: int, random: Random) -> None:
@@ -54,7 +56,7 @@ class Elections:
         self._granted: set[str] = set()
         self._asked_term = 0
         self._tries = 0
-        self.deadline = float("inf")
+        self.deadline = _NEVER
 
     def start(self, now: float) -> None:
         """Arm the timer of a node that has just started."""
@@ -62,15 +64,24 @@ class Elections:
 
     def heard(self, leader: str, now: float) -> None:
         """Note a message of the current term's leader."""
+        self.rest(leader, now)
+        low, high = _SILENCE_OTHERS if self._voters.rank else _SILENCE_PREFERRED
+        self.deadline = now + self._election_s * (low + (high - low) * self._random.random())
+
+    def rest(self, leader: str, now: float) -> None:
+        """Note that the current term's leader lives; `rouse` follows when its node falls silent."""
         self._leader = leader
         self._heard = now
         self._down.discard(leader)
         self._granted.clear()
         self._asked_term = 0
         self._tries = 0
-        low, high = _SILENCE_OTHERS if self._voters.rank else _SILENCE_PREFERRED
-        wait = low + (high - low) * self._random.random()
-        self.deadline = now + self._election_s * wait
+        self.deadline = _NEVER
+
+    def rouse(self) -> None:
+        """Arm the timer from when the leader was last heard, unless it is armed."""
+        if self.deadline == _NEVER:
+            self._arm(self._heard, self._silence)
 
     def link_up(self, peer: str, now: float) -> None:
         """Note that the peer can be reached, which does not yet mean that it leads.

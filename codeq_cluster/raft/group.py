@@ -284,6 +284,50 @@ class RaftGroup:
         self._schedule.want()
         return True
 
+    # At rest, for `Rest`.
+
+    @property
+    def rests_in(self) -> int | None:
+        """Return the term in which this node leads the group at rest; None when it does not."""
+        engine = self._replica.engine
+        return engine.term if self._schedule.running and engine.rests else None
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Return the other members."""
+        return self._replica.voters.peers
+
+    def answered(self, peer: str, incarnation: int) -> None:
+        """Note that a peer has answered the beat for this group, which rests."""
+        replica = self._replica
+        if peer in replica.voters.peers and replica.voters.knows(peer, incarnation):
+            replica.engine.alive(peer)
+
+    def rest_under(self, leader: str, term: int) -> bool:
+        """Follow a leader's beats instead of its heartbeats; False if it is not leader here."""
+        replica, engine, divergence = self._replica, self._replica.engine, self._replica.divergence
+        if (
+            not self._schedule.running
+            or (leader, term) != (engine.leader, engine.term)
+            or replica.behind
+            or divergence.wrong_at
+            or divergence.differs
+        ):
+            return False
+        replica.elections.rest(leader, replica.now())
+        return True
+
+    def rouse(self) -> None:
+        """Go on without beats: a leader sends a heartbeat at once, a follower expects them."""
+        schedule, replica = self._schedule, self._replica
+        if schedule.running and replica.engine.leads:
+            self._leader.rouse()
+            replica.engine.heartbeat_now()
+            schedule.want()
+        elif schedule.running:
+            replica.elections.rouse()
+            schedule.arm(replica.elections.deadline)
+
     # Members.
 
     @property

@@ -18,6 +18,7 @@ from codeq_cluster.errors import SafetyViolated
 from codeq_cluster.raft.messages import (
     Answer,
     Append,
+    Beat,
     Behind,
     Diverged,
     Message,
@@ -67,7 +68,7 @@ class Guard:
                 self._timeout_now(peer, message)
             case TermHint():
                 self._term_hint(peer, message)
-            case Behind() | Diverged():
+            case Behind() | Diverged() | Beat():
                 self._judged(peer, message)
             case _:
                 assert_never(message)
@@ -322,8 +323,11 @@ class Guard:
         replica.campaign.wanted = True
         replica.campaign.transferred = True
 
-    def _judged(self, peer: str, message: Behind | Diverged) -> None:
-        """Note the leader's verdict that this replica is behind or has diverged."""
+    def _judged(self, peer: str, message: Behind | Diverged | Beat) -> None:
+        """Note the leader's verdict that this replica is behind or has diverged.
+
+        A beat is no verdict, and belongs to the node.
+        """
         replica = self._replica
         leads = message.term == replica.engine.term and replica.engine.leader == peer
         match message:

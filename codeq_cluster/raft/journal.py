@@ -15,7 +15,6 @@ from itertools import starmap
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import DataDirectoryRefused, SafetyViolated, StorageDamaged
-from codeq_cluster.raft.entry_cache import EntryCache
 from codeq_cluster.raft.journal_rows import (
     FIRST_INDEX,
     LOAD_BYTES,
@@ -25,6 +24,7 @@ from codeq_cluster.raft.journal_rows import (
     MEMBERS_AT_FIRST,
     VOTE,
     Entry,
+    EntryCache,
     decode_row,
     decode_vote,
     encode_members,

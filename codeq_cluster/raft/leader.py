@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codeq_cluster.codec import levels
 from codeq_cluster.codec import membership as codec
 from codeq_cluster.raft.appends import CommitAnnouncer
 from codeq_cluster.raft.leadership_transfer import DoubtedLeader, LeadershipTransfer
@@ -12,6 +13,9 @@ from codeq_cluster.raft.replica import Replica
 # Without a bound, one slow transfer could fill the disk.
 _HELD_LOGS_MAX = 16
 _HOLD_S = 60.0
+# A peer that has not answered within this many heartbeats is not left alone.
+_ANSWERED_PERIODS = 2
+_NEVER = float("inf")
 
 
 class Leader:
@@ -40,6 +44,8 @@ class Leader:
         self._term = 0
         # The log is trimmed after an entry was applied, and with every heartbeat.
         self._looked_at = (0, 0.0)
+        # What the last heartbeat told the followers.
+        self._told: object = None
 
     @property
     def ready(self) -> bool:
@@ -85,6 +91,48 @@ class Leader:
             # right.
             self._looked_at = looked_at
             self.trimmer.trim()
+        if engine.heartbeat_due == _NEVER and applied < replica.journal.last:
+            self.rouse()
+
+    def rest(self) -> bool:
+        """Begin to rest instead of a heartbeat, if the last one told everybody everything.
+
+        Then every peer has answered lately, holds the whole log, has the same state and may trim
+        what this log has trimmed. Nothing is under way, and no trim is due.
+        """
+        replica, engine, last = self._replica, self._replica.engine, self._replica.journal.last
+        voters, settings = replica.voters, replica.settings
+        told, self._told = self._told, (engine.term, voters.index, last, replica.floor)
+        since = replica.now() - _ANSWERED_PERIODS * settings.heartbeat_ms / 1000
+        rest = replica.ports.rest
+        if not (
+            rest is not None
+            and told == self._told
+            and self._term == engine.term
+            and last == replica.applier.index == engine.commit_index
+            and voters.membership.level >= levels.RESTS_FROM
+            and not voters.learners
+            and not voters.prefers_another
+            and self.transfer.peer is None
+            and not replica.changes.under_way
+            and not replica.read_index.open
+            and self.trimmer.done
+            and all(
+                engine.match_index(peer) == last
+                and engine.answered_since(peer, since)
+                and replica.divergence.agrees(peer, last)
+                for peer in voters.peers
+            )
+        ):
+            return False
+        engine.rest()
+        rest.enter(replica.shard)
+        return True
+
+    def rouse(self) -> None:
+        """Send heartbeats again, at least one before the next rest."""
+        self._told = None
+        self._replica.engine.rouse()
 
     def begin_round(self) -> None:
         """Start the quorum round that reads wait for, if any do."""
@@ -112,7 +160,7 @@ class Leader:
             and engine.leads
             and message.term == engine.term
             and (message.next - 1 <= engine.commit_index or not replica.rules.commit_at_once)
-            and not (message.awaited and self.announcer.due < float("inf"))
+            and not (message.awaited and self.announcer.due < _NEVER)
             and peer in replica.voters.peers
             and engine.next_index(peer) > replica.journal.last
             # Nothing is under way that an answer could decide.
@@ -198,6 +246,16 @@ class LogTrimmer:
         """Keep more of the log for a minute: a snapshot is on its way to a peer."""
         if self._replica.rules.hold_for_snapshots:
             self._held_until = self._replica.now() + _HOLD_S
+
+    @property
+    def done(self) -> bool:
+        """Return whether no more will be trimmed while nothing is appended."""
+        replica, journal, settings = self._replica, self._replica.journal, self._replica.settings
+        kept = min(settings.log_entries_max, settings.keep_entries)
+        return replica.now() >= self._held_until and (
+            replica.machine.stored_index == journal.last
+            or (journal.last < journal.first + kept and journal.log_bytes <= settings.log_bytes_max)
+        )
 
     def trim(self) -> None:
         """Trim what every member holds, but for a reserve that slow readers of the log may need.

@@ -159,6 +159,25 @@ class Diverged(_Message, kw_only=True, tag=10):
     digest: _Digest = msgspec.field(name="d")
 
 
+class Beat(_Message, kw_only=True, tag=11):
+    """I still lead these groups, which rest; my other groups speak for themselves.
+
+    It is of the node, so `term` is 0. It also answers the receiver's last beat.
+
+    Attributes:
+        led: Shard and term of each group.
+        of_incarnation: With `of_seq`, the receiver's last beat.
+        refused: Shards of that beat which the sender does not follow at rest.
+    """
+
+    led: Annotated[list[tuple[_Number, _Number]], Meta(max_length=ENTRIES_MAX)] = msgspec.field(
+        name="l"
+    )
+    of_incarnation: _Incarnation = msgspec.field(name="oi")
+    of_seq: _Number = msgspec.field(name="os")
+    refused: Annotated[list[_Number], Meta(max_length=ENTRIES_MAX)] = msgspec.field(name="x")
+
+
 Message = (
     Append
     | Answer
@@ -170,6 +189,7 @@ Message = (
     | TermHint
     | Behind
     | Diverged
+    | Beat
 )
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -52,6 +52,13 @@ class Beat:
         return self._next
 
 
+class RestingPlace(Protocol):
+    """Beats for the groups of a node that rest."""
+
+    def enter(self, shard: int) -> None:
+        """Beat for a group that this node leads, for as long as it rests."""
+
+
 class Link(Protocol):
     """Sends to peers; FIFO with loss, authenticated, bounded."""
 
@@ -169,6 +176,7 @@ class Ports:
         timers: Time and the loop.
         random: For election timeouts.
         beat: When heartbeats are due; shared by the groups of a node.
+        rest: Shared by them too; None if each sends all its heartbeats itself.
     """
 
     store: LogStore
@@ -179,6 +187,7 @@ class Ports:
     timers: Timers
     random: Random
     beat: Beat = field(default_factory=Beat)
+    rest: RestingPlace | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ _LEADER = 2
 # The library starts an election when its deadline has passed; this package sets that deadline.
 _NEVER_S = 1e12
 _AT_ONCE_S = -1.0
+_REST = float("inf")
 # The window of unacknowledged messages per peer: enough to fill a slow link, few enough to resend.
 _WINDOW_MESSAGES = 64
 _WINDOW_BATCHES = 2
@@ -54,7 +55,7 @@ class SafeSyncObj(SyncObj):
         term: The current term.
         leads: This node is the leader of the current term.
         commit_index: The highest index known to be committed.
-        heartbeat_due: When this leader's next heartbeat is due.
+        heartbeat_due: When this leader's next heartbeat is due; infinite at rest.
         ready_index: Index of this leader's first entry of its term.
         leader_node: Stands for the leader; the same object for as long as it leads.
     """
@@ -344,6 +345,22 @@ class SafeSyncObj(SyncObj):
         use_clock(self._now)
         self.doTick(0)
 
+    @property
+    def rests(self) -> bool:
+        """Return whether this node leads and its heartbeats are left to `Rest`."""
+        return self.leads and self._SyncObj__newAppendEntriesTime == _REST
+
+    def rest(self) -> None:
+        """Send no heartbeats until `rouse`."""
+        self._SyncObj__newAppendEntriesTime = _REST
+
+    def rouse(self) -> None:
+        """Make a heartbeat due with those of the other groups."""
+        self._SyncObj__newAppendEntriesTime = self._next_beat()
+
+    def _next_beat(self) -> float:
+        return self._beat.after(self._now(), self._settings.heartbeat_ms / 1000, self)
+
     def heartbeat_now(self) -> None:
         """Make the heartbeat due in this turn or the next."""
         self._SyncObj__newAppendEntriesTime = _AT_ONCE_S
@@ -365,8 +382,7 @@ class SafeSyncObj(SyncObj):
 
     def heartbeat(self) -> None:
         """Send every connected follower the entries it lacks, or else a heartbeat."""
-        period_s = self._settings.heartbeat_ms / 1000
-        self._SyncObj__newAppendEntriesTime = self._beat.after(self._now(), period_s, self)
+        self._SyncObj__newAppendEntriesTime = self._next_beat()
         for peer, node in self._peers.items():
             if node in self._SyncObj__connectedNodes and not self._send_entries(peer, node):
                 self._append(peer, self._next(node), ())

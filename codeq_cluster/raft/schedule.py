@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from codeq_cluster.raft.ports import Handle, Timers
 
+_NEVER = float("inf")
+
 
 class Schedule:
     """The turns of one group, one after another.
@@ -42,7 +44,7 @@ class Schedule:
         self._turned_at = float("-inf")
         self._is_due = False  # A turn has been asked of the loop.
         self._timer: Handle | None = None
-        self._timer_at = float("inf")
+        self._timer_at = _NEVER
         self.running = self.flushing = self.wanted = self.queued = False
 
     def start(self, turn: Callable[[], None]) -> None:
@@ -79,7 +81,9 @@ class Schedule:
         self.wanted = True
 
     def arm(self, due: float) -> None:
-        """Set the timer for the next deadline, in monotonic seconds."""
+        """Set the timer for the next deadline, in monotonic seconds; for an infinite one, none."""
+        if due == _NEVER:
+            return
         if self._timer is not None:
             if self._timer_at <= due:
                 return  # It fires early and is set again, which is cheaper than a timer a message.

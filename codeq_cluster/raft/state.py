@@ -202,6 +202,11 @@ class Divergence:
         voters = self._voters
         return len(voters.voters) - len(self.differing) < voters.majority
 
+    def agrees(self, peer: str, index: int) -> bool:
+        """Return whether the member's state is known to equal this one up to `index`."""
+        who = (peer, self._voters.data.get(peer, 0))
+        return who not in self.differs and self._same.get(who, 0) >= index
+
     def condemns(self, peer: str) -> bool:
         """Return whether the member's state differs from that of a majority."""
         index = self.differs.get((peer, self._voters.data.get(peer, 0)))

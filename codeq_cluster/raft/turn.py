@@ -49,6 +49,8 @@ class Turn:
     def take(self) -> None:
         """Take one turn."""
         replica, engine, divergence = self._replica, self._replica.engine, self._replica.divergence
+        if engine.heartbeat_due == _NEVER:
+            self.leader.rouse()
         if replica.wanted_members is not None:
             replica.bootstrap()
         waiting, memberships = replica.inbox.waiting, replica.journal.memberships
@@ -109,7 +111,7 @@ class Turn:
         if engine.commit_index > replica.applier.index:
             replica.applier.apply(engine.commit_index)
         if engine.leads:
-            if now >= engine.heartbeat_due:
+            if now >= engine.heartbeat_due and not self.leader.rest():
                 engine.heartbeat()
             self.leader.propose()
         campaign.wanted = campaign.transferred = False

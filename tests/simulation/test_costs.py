@@ -19,6 +19,7 @@ import pytest
 import codeq_cluster
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import NewResult
+from codeq_cluster.codec import levels
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Claimed, Created, Submitted
 from tests.simulator.brokers import SimBrokers
@@ -35,8 +36,11 @@ SETTLED_S = 0.4
 
 @pytest.fixture
 def brokers() -> Iterator[SimBrokers]:
-    """Yield three quiet nodes with one shard that A leads."""
-    brokers = settled_brokers(shards=1)
+    """Yield three quiet nodes with one shard that A leads.
+
+    Its heartbeats are regular, so they can be subtracted: at this level no group rests.
+    """
+    brokers = settled_brokers(shards=1, level=levels.RESTS_FROM - 1)
     brokers.run(1.0)
     assert "A" == brokers.leader(0)
     yield brokers
@@ -233,30 +237,55 @@ def test_a_quiet_cluster_does_little(brokers: SimBrokers) -> None:
     )
 
 
-def heartbeat_frames(shards: int) -> Counter[str]:
-    """Return how many frames with heartbeats each node sends in a second, by sender.
+def idle_work(shards: int) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """Return what three nodes do in ten seconds without a request, and the frames of each pair.
 
     Messages that a node sends a peer at one instant are one frame.
     """
     brokers = settled_brokers(shards=shards)
-    brokers.run(1.0)
+    # Leaderships have gone to the preferred nodes, and their first entries are stored.
+    brokers.run(8.0)
+    done: Counter[str] = Counter()
     frames: set[tuple[float, str, str]] = set()
 
-    def sent(sender: str, receiver: str, message: Mapping[str, object]) -> None:
-        raft = message.get("raft")
-        if isinstance(raft, Mapping) and "ec" in raft:
-            frames.add((brokers.clock.now, sender, receiver))
+    def count(owner: object, name: str, what: str) -> None:
+        call = getattr(owner, name)
 
+        @wraps(call)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            done[what] += 1
+            return call(*args, **kwargs)
+
+        setattr(owner, name, counted)
+
+    def sent(sender: str, receiver: str, _message: Mapping[str, object]) -> None:
+        done["messages"] += 1
+        frames.add((brokers.clock.now, sender, receiver))
+
+    for node in brokers.nodes.values():
+        for name in ("call_soon", "call_at", "create_task"):
+            count(node.loop, name, name)
+        for group in node.groups:
+            count(group._schedule, "_turn", "turns")
+        for database in node.databases:
+            count(database, "write", "spills")
     brokers.network.observers.append(sent)
-    brokers.run(1.0)
+    brokers.run(IDLE_S)
+    total = done.copy()
     brokers.close()
-    return Counter(sender for _, sender, _ in frames)
+    return total, Counter((sender, receiver) for _, sender, receiver in frames)
 
 
-def test_the_heartbeats_of_all_shards_share_a_frame() -> None:
-    """A node that leads eight times as many shards sends its peers no more heartbeat frames."""
-    few, many = heartbeat_frames(4), heartbeat_frames(32)
+IDLE_S = 10.0
 
-    assert {} == within(many, dict.fromkeys("ABC", 2 * 10))
-    assert {} == within(few, dict.fromkeys("ABC", 2 * 10))
-    assert set("ABC") == few.keys() == many.keys()
+
+@pytest.mark.parametrize("shards", [1, 4, 32])
+def test_an_idle_node_does_the_same_however_many_shards_it_has(shards: int) -> None:
+    """Each node beats once for all groups at rest; nothing else happens, and nothing by shard."""
+    done, frames = idle_work(shards)
+
+    beats = int(IDLE_S * 10)
+    senders = 6 if shards > 1 else 4  # The leader of one shard is asked and answered by two.
+    assert dict.fromkeys(frames, beats) == frames
+    assert senders == len(frames)
+    assert {"messages": senders * beats, "call_at": 3 * beats} == done

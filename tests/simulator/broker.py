@@ -25,6 +25,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
 from codeq_cluster.raft.ports import Beat, Events, Ports
 from codeq_cluster.raft.replica import ReplicaId
+from codeq_cluster.raft.rest import NODE, Rest
 from codeq_cluster.raft.safety_switches import SafetySwitches as GuardRules
 from codeq_cluster.relays.dispatcher import RelayDispatcher
 from codeq_cluster.routing.router import Router
@@ -192,6 +193,14 @@ class SimBroker:
             serve=self._serve,
             quick={"operate": self._serve_operate},
         )
+        self._rest = rest = Rest(
+            self.groups,
+            incarnation=incarnation,
+            period_s=settings.raft.heartbeat_ms / 1000,
+            link=GroupLink(self.link, NODE),
+            timers=timers,
+            beat=beat,
+        )
         # Drawn in this order, so that a seed plays the same run whoever is made first.
         fractions = [Random(random.random()) for _ in watches]
         elections = [Random(random.random()) for _ in watches]
@@ -210,6 +219,7 @@ class SimBroker:
                     timers=timers,
                     random=elections[shard],
                     beat=beat,
+                    rest=rest,
                 ),
                 events=Events(
                     on_fatal=partial(on_fatal, shard),
@@ -311,7 +321,8 @@ class SimBroker:
             engine.on_leader(dispatcher.look)
 
     def _on_raft(self, peer: str, shard: int, message: bytes) -> None:
-        self.groups[shard].receive(peer, message)
+        receive = self._rest.receive if shard == NODE else self.groups[shard].receive
+        receive(peer, message)
 
     def _serve_operate(self, body: bytes, slot: Slot) -> None:
         self._shard_calls.serve_operate(body, slot)

@@ -23,6 +23,7 @@ from codeq_cluster.codec.membership import Member, Membership, incarnation_of
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
+from codeq_cluster.raft.rest import NODE
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import NodeSettings
 from tests.simulator.broker import SimBroker, SimClocks
@@ -71,6 +72,7 @@ class SimBrokers:
         random: Random,
         settings: NodeSettings,
         guard: SafetySwitches = ALL_RULES,
+        level: int = LEVEL,
     ) -> None:
         self.ids = node_ids
         self.settings = settings
@@ -96,7 +98,7 @@ class SimBrokers:
             members=tuple(
                 Member(id=node_id, data=self._data[node_id], level=LEVEL) for node_id in node_ids
             ),
-            level=LEVEL,
+            level=level,
         )
         self._opened: Counter[str] = Counter()
         # By (smaller, larger) of two nodes.
@@ -492,6 +494,8 @@ class SimBrokers:
     def _hear(self, sender: str, receiver: str, message: Mapping[str, object]) -> None:
         raft, shard = message.get("raft"), message.get("shard")
         if isinstance(raft, Mapping) and isinstance(shard, int) and sender in self.nodes:
+            if shard == NODE:
+                return  # A beat, which promises nothing.
             group = self.nodes[sender].groups[shard]
             self.watches[shard].sent(sender, receiver, raft, group)
 

@@ -14,8 +14,10 @@ from codeq_cluster.membership import plan
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.journal_rows import FIRST_INDEX
-from codeq_cluster.raft.ports import Events, Ports
+from codeq_cluster.raft.messages import Beat as BeatMessage
+from codeq_cluster.raft.ports import Beat, Events, Ports
 from codeq_cluster.raft.replica import ReplicaId
+from codeq_cluster.raft.rest import Rest
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
 from codeq_cluster.settings import Durability, RaftSettings
 from codeq_cluster.storage.node_storage import NodeStorage
@@ -29,6 +31,7 @@ from tests.simulator.machine import SimMachine, SimSource
 from tests.simulator.network import SimNetwork
 
 SHARD = 0
+_BEAT = BeatMessage.__struct_config__.tag
 SEGMENT_BYTES = 2**14  # Small enough that a run fills several.
 SPILL_S = 0.25  # Often, so that a crash comes between many spills.
 
@@ -43,6 +46,7 @@ class SimNode:
 
     id: str
     group: RaftGroup
+    rest: Rest
     machine: SimMachine
     source: SimSource
     timers: SimTimers
@@ -86,6 +90,7 @@ class SimCluster:
         levels: The newest formats each node's release knows; missing nodes run this release.
         data: The number of each node's data: a wiped node gets a new one.
         bootstrap: The members that a node with an empty log knows.
+        rests: A group that has nothing to do rests, as in a real node.
     """
 
     def __init__(
@@ -97,8 +102,10 @@ class SimCluster:
         rules: SafetySwitches = ALL_RULES,
         preferred: str | None = None,
         level: int = LEVEL,
+        rests: bool = False,
     ) -> None:
         self.random = random
+        self.rests = rests
         self.ids = tuple(node_ids)
         self.settings = settings or RaftSettings()
         self.rules = rules
@@ -169,11 +176,22 @@ class SimCluster:
         storage.start()
         [shard] = storage.shards
         machine = SimMachine(shard, database, partial(self._watch_apply, node_id, source))
+        incarnation = incarnation_of(self.data[node_id], self._opened[node_id])
+        link, beat = _SimLink(node_id, self.network), Beat()
+        groups: list[RaftGroup] = []
+        rest = Rest(
+            groups,
+            incarnation=incarnation,
+            period_s=self.settings.heartbeat_ms / 1000,
+            link=link,
+            timers=timers,
+            beat=beat,
+        )
         group = RaftGroup(
             ReplicaId(
                 shard=SHARD,
                 node_id=node_id,
-                incarnation=incarnation_of(self.data[node_id], self._opened[node_id]),
+                incarnation=incarnation,
                 level=self._level(node_id),
             ),
             bootstrap=self.bootstrap if is_first else Membership(),
@@ -182,9 +200,11 @@ class SimCluster:
                 writer=shard.log,
                 machine=machine,
                 source=source,
-                link=_SimLink(node_id, self.network),
+                link=link,
                 timers=timers,
                 random=Random(self.random.random()),
+                beat=beat,
+                rest=rest if self.rests else None,
             ),
             events=Events(
                 on_fatal=partial(self._fatal, node_id),
@@ -195,9 +215,11 @@ class SimCluster:
             settings=self.settings,
             rules=self.rules,
         )
+        groups.append(group)
         node = SimNode(
             id=node_id,
             group=group,
+            rest=rest,
             machine=machine,
             source=source,
             timers=timers,
@@ -519,7 +541,8 @@ class SimCluster:
     # Checks.
 
     def _receive(self, node: SimNode, sender: str, message: Mapping[str, object]) -> None:
-        node.group.receive(sender, pack(message))
+        receive = node.rest.receive if message.get("t") == _BEAT else node.group.receive
+        receive(sender, pack(message))
 
     def _acknowledge(self, value: bytes, index: int) -> None:
         self.acknowledged[value] = index

@@ -27,6 +27,8 @@ _STEP_S = 0.02
 _FAULTS_S = 40.0
 # The longest stall or downtime, plus a few elections.
 _CALM_S = 20.0
+# Where groups may rest, clients ask nothing for long enough that they do.
+_PAUSES_S, _BUSY_S = 6.0, 2.0
 _NODE_IDS = ("ABC", "ABC", "ABC", "ABCDE")
 
 
@@ -163,6 +165,7 @@ class _Run:
             settings=_settings(small=options.small, in_flight=options.in_flight),
             rules=rules,
             preferred=random.choice(options.nodes),
+            rests=Random(f"{seed}/rest").random() < 0.5,
         )
         self._started = self._cluster.clock.now
         self._cluster.network.faults = options.network
@@ -280,6 +283,8 @@ class _Run:
 
     def _clients(self) -> None:
         random, options = self._random, self._options
+        if self._cluster.rests and self.elapsed() % _PAUSES_S > _BUSY_S:
+            return
         if random.random() < options.propose:
             # Now and then a burst fills every window.
             burst = 80 if random.random() < 0.01 else random.choice((1, 1, 3, 8))

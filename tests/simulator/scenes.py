@@ -19,6 +19,7 @@ def settled(
     rules: SafetySwitches = ALL_RULES,
     settings: RaftSettings | None = None,
     level: int = LEVEL,
+    rests: bool = False,
 ) -> SimCluster:
     """Return a running cluster led by node A, all of whose nodes have applied everything."""
     cluster = SimCluster(
@@ -27,6 +28,7 @@ def settled(
         rules=rules,
         settings=settings,
         level=level,
+        rests=rests,
     )
     cluster.start()
     cluster.elect("A")
@@ -34,12 +36,15 @@ def settled(
     return cluster
 
 
-def settled_brokers(*, shards: int, settings: NodeSettings | None = None) -> SimBrokers:
+def settled_brokers(
+    *, shards: int, settings: NodeSettings | None = None, level: int = LEVEL
+) -> SimBrokers:
     """Return three running nodes, A to C, that agree on the leader of each shard."""
     brokers = SimBrokers(
         ("A", "B", "C"),
         random=Random(7),
         settings=settings or simulated_settings(shards=shards),
+        level=level,
     )
     for node_id in brokers.ids:
         brokers.start(node_id)

@@ -8,6 +8,7 @@ import pytest
 from codeq_cluster.raft.messages import (
     Answer,
     Append,
+    Beat,
     Message,
     PreVote,
     PreVoteRequest,
@@ -57,6 +58,7 @@ MESSAGES = [
     PreVote(term=4, asked=5, granted=True),
     TimeoutNow(term=4),
     TermHint(term=4),
+    Beat(term=0, led=[(3, 4), (255, 2**53)], of_incarnation=2**64 - 1, of_seq=2, refused=[3]),
 ]
 
 
