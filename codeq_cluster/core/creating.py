@@ -119,10 +119,13 @@ def too_many_queues(
     return Rejected(Rejection.TOO_MANY, str(rules.queues_max))
 
 
-def made(view: View, operation: Create, rules: LifetimeRules, *, more: More) -> TaskChange | None:
+def made(
+    view: View, operation: Create, rules: LifetimeRules, *, more: More, caused_ms: int = 0
+) -> TaskChange | None:
     """Return the new task of a cause that is decided; None if it, or its key, is there already.
 
-    Nothing refuses it, since what causes it is done.
+    Nothing refuses it, since what causes it is done. Its delay and its time to live begin at
+    `caused_ms`, or now: also if that is later, by the clock of another shard that is ahead.
     """
     if view.task(operation.id) is not None:
         return None
@@ -130,7 +133,15 @@ def made(view: View, operation: Create, rules: LifetimeRules, *, more: More) -> 
     if key and view.keyed(operation.tenant, key) is not None:
         return None
     topic = view.policy(operation.tenant, operation.command.lower()).topic
-    task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq, more=more)
+    task = _new_task(
+        operation,
+        topic,
+        rules,
+        now_ms=view.now_ms,
+        next_seq=view.next_seq,
+        more=more,
+        caused_ms=min(caused_ms, view.now_ms),
+    )
     return _change(task, operation)
 
 
@@ -151,8 +162,10 @@ def _new_task(
     now_ms: int,
     next_seq: Callable[[], int],
     more: More | None = None,
+    caused_ms: int = 0,
 ) -> Task:
-    start_ms = operation.run_at_ms or now_ms + operation.delay_ms
+    caused_ms = caused_ms or now_ms
+    start_ms = operation.run_at_ms or caused_ms + operation.delay_ms
     waits = start_ms > now_ms
     # What it asks for itself, within its topic's bounds.
     max_attempts = operation.max_attempts or rules.max_attempts_default
@@ -173,7 +186,7 @@ def _new_task(
         seq=0 if waits else next_seq(),
         due_ms=start_ms if waits else 0,
         ready_ms=0 if waits else now_ms,
-        expires_ms=now_ms + operation.ttl_ms if operation.ttl_ms else 0,
+        expires_ms=caused_ms + operation.ttl_ms if operation.ttl_ms else 0,
         webhook=operation.webhook,
         trace_parent=operation.trace_parent,
         trace_state=operation.trace_state,

@@ -86,7 +86,7 @@ def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
             continue
         if create.idempotency_key:
             keys.add(key)
-        change = made(view, create, rules, more=effect.more)
+        change = made(view, create, rules, more=effect.more, caused_ms=relayed.at_ms)
         if change is not None:
             changes.append(change)
     changes += courses.changes

@@ -176,15 +176,18 @@ class Model:
             return "rejected", "invalid-priority", ", ".join(str(tier) for tier in tiers)
         return ()
 
-    def _make_unless_there(self, asked: Create, origin: tuple[str, str]) -> None:
+    def _make_unless_there(
+        self, asked: Create, origin: tuple[str, str], caused_ms: int = 0
+    ) -> None:
         keys = {item.key for item in self.items.values() if item.tenant == asked.tenant}
         if asked.id not in self.items and asked.idempotency_key not in keys - {""}:
-            self._make(asked, origin)
+            self._make(asked, origin, caused_ms)
 
-    def _make(self, asked: Create, origin: tuple[str, str] = ("", "")) -> None:
+    def _make(self, asked: Create, origin: tuple[str, str] = ("", ""), caused_ms: int = 0) -> None:
+        caused_ms = min(caused_ms or self.now_ms, self.now_ms)
         most = self.beside.says(asked.tenant, asked.command.lower(), "max_attempts")
         attempts = asked.max_attempts or most or ATTEMPTS_DEFAULT
-        start_ms = asked.run_at_ms or self.now_ms + asked.delay_ms
+        start_ms = asked.run_at_ms or caused_ms + asked.delay_ms
         item = self.items[asked.id] = Item(
             id=asked.id,
             tenant=asked.tenant,
@@ -197,7 +200,7 @@ class Model:
             webhook=asked.webhook,
             created_ms=self.now_ms,
             place="",
-            expires_ms=self.now_ms + asked.ttl_ms if asked.ttl_ms else 0,
+            expires_ms=caused_ms + asked.ttl_ms if asked.ttl_ms else 0,
             origin=origin,
         )
         self._handle(item, asked)
@@ -356,7 +359,7 @@ class Model:
             return "taken", last
         for each in new:
             create, more = each.effect.create, each.effect.more
-            self._make_unless_there(create, (more.parent_id, more.root_id))
+            self._make_unless_there(create, (more.parent_id, more.root_id), each.at_ms)
         self.beside.link(name)["number"] = new[-1].number
         return "taken", new[-1].number
 

@@ -96,6 +96,7 @@ class Relays(Machine):
         step=st.sampled_from([1, 1, 1, 2]),
         repeated=st.integers(0, 2),
         lacking=st.sampled_from([0, 0, 0, 0, 1]),
+        ago_ms=st.sampled_from([0, 3, 5, 10, 60, -7]),
     )
     def take_relays(
         self,
@@ -106,10 +107,12 @@ class Relays(Machine):
         step: int,
         repeated: int,
         lacking: int,
+        ago_ms: int,
     ) -> None:
         """Take new relays behind some old ones; with a gap before them, take nothing.
 
-        Numbers may be missing, because those that were set aside are not sent.
+        Numbers may be missing, because those that were set aside are not sent. They were caused a
+        while ago, or by a clock that is ahead of this shard's.
         """
         sent = self.sent[origin]
         last = sent[-1].number if sent else 0
@@ -120,6 +123,7 @@ class Relays(Machine):
                     replace(each, id=f"relayed-{next(self.names)}", tenant=tenant),
                     More(parent_id="elsewhere", root_id="first"),
                 ),
+                max(1, self.view.now_ms - ago_ms),
             )
             for position, each in enumerate(creates)
         ]

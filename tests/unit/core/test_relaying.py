@@ -20,6 +20,7 @@ from codeq_cluster.core.relays import (
     RelaysTaken,
     TakeRelays,
 )
+from codeq_cluster.core.relays import relayed as sent_form
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More, State
@@ -119,6 +120,62 @@ def test_a_relay_acts_once_even_if_its_task_is_gone(key: str) -> None:
 
     assert Taken(2) == shard.ask(take(relayed(1, key=key), relayed(2)))
     assert ["r2"] == list(shard.view.tasks)
+
+
+def caused(ago_ms: int, **fields: int) -> tuple[Shard, Relayed]:
+    """Return a shard, and a relay whose cause was decided so long ago on another shard."""
+    shard, made = Shard(), relayed(1)
+    assert isinstance(made.effect, RelayedTask)
+    effect = replace(made.effect, create=replace(made.effect.create, **fields))
+    return shard, replace(made, effect=effect, at_ms=shard.view.now_ms - ago_ms)
+
+
+@pytest.mark.parametrize(("delay_ms", "left_ms"), [(0, 0), (300, 0), (400, 0), (1000, 600)])
+def test_a_delay_begins_when_the_parent_ended(delay_ms: int, left_ms: int) -> None:
+    """A relay that was on its way for 400 ms leaves so much less of the delay."""
+    shard, relay = caused(400, delay_ms=delay_ms)
+    shard.ask(take(relay))
+    task = shard.task("r1")
+
+    assert (State.DELAYED if left_ms else State.READY) is task.state
+    assert left_ms == (task.due_ms - shard.view.now_ms if left_ms else task.due_ms)
+    assert shard.view.now_ms == task.created_ms
+
+
+def test_a_time_to_live_begins_when_the_parent_ended() -> None:
+    """A task that comes too late is never leased: it is a dead letter."""
+    shard, relay = caused(400, ttl_ms=1000)
+    shard.ask(take(relay))
+    left_ms = shard.task("r1").expires_ms - shard.view.now_ms
+    late, relay = caused(1000, ttl_ms=1000)
+    late.ask(take(relay))
+
+    assert 600 == left_ms
+    assert [] == late.claim(commands=("render",), count=1)
+    assert 1 == late.wait(0)
+    assert State.DEAD is late.task("r1").state
+
+
+def test_a_shard_whose_clock_is_ahead_delays_nothing() -> None:
+    """Nothing is caused later than now: a task without a delay is ready, another waits in full."""
+    shard, relay = caused(-5000)
+    shard.ask(take(relay))
+    other, delayed = caused(-5000, delay_ms=1000, ttl_ms=2000)
+    other.ask(take(delayed))
+    task = other.task("r1")
+
+    assert State.READY is shard.task("r1").state
+    assert other.view.now_ms + 1000 == task.due_ms
+    assert other.view.now_ms + 2000 == task.expires_ms
+
+
+def test_what_is_sent_of_a_relay_names_the_end_of_its_parent() -> None:
+    """It was decided with that end, and is sent later, perhaps again."""
+    shard = sending(KEYS[0])
+    ended_ms = shard.task("t").updated_ms
+    shard.wait(60_000)
+
+    assert ended_ms == sent_form(relay(shard)).at_ms
 
 
 def test_a_gap_is_refused() -> None:
