@@ -16,6 +16,7 @@ from codeq_cluster.client.callbacks import (
 from codeq_cluster.client.client import Client
 from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
+from codeq_cluster.client.documents import Page
 from codeq_cluster.client.handling import (
     Done,
     Ended,
@@ -29,7 +30,7 @@ from codeq_cluster.client.handling import (
 )
 from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.live import Live
-from codeq_cluster.client.operator import Operator, Page, Selection
+from codeq_cluster.client.operator import Operator, Selection
 from codeq_cluster.client.probe import Probe
 from codeq_cluster.client.producing import NewTask, NotCreated
 from codeq_cluster.client.records import (
@@ -44,13 +45,24 @@ from codeq_cluster.client.records import (
 )
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
 from codeq_cluster.client.results import NotFinished, Result, TaskFailed
+from codeq_cluster.client.scheduling import (
+    Applied,
+    Backfilled,
+    InstantRecord,
+    NewSchedule,
+    RunRecord,
+    ScheduleRecord,
+    Triggered,
+)
 from codeq_cluster.client.sync import SyncClient, SyncOperator
 from codeq_cluster.client.tokens import Token
 from codeq_cluster.client.worker import Worker
 
 __all__ = [
+    "Applied",
     "Artifact",
     "AttemptRecord",
+    "Backfilled",
     "CallbackRefused",
     "Client",
     "Codec",
@@ -64,9 +76,11 @@ __all__ = [
     "HandlerTimeout",
     "HandlerUnfit",
     "HandlersStuck",
+    "InstantRecord",
     "Leases",
     "Live",
     "MsgspecCodec",
+    "NewSchedule",
     "NewTask",
     "NotCreated",
     "NotFinished",
@@ -78,6 +92,8 @@ __all__ = [
     "Result",
     "ResultRecord",
     "Retry",
+    "RunRecord",
+    "ScheduleRecord",
     "Selection",
     "State",
     "Status",
@@ -88,6 +104,7 @@ __all__ = [
     "TaskFailed",
     "TaskRecord",
     "Token",
+    "Triggered",
     "Unreachable",
     "Untrusted",
     "Worker",

@@ -125,7 +125,7 @@ class Registered:
 
     def _followed(self, outcome: Completed | Failed, tasks: Sequence[NewTask]) -> Outcome:
         try:
-            bodies = tuple(body_of(task, self._codec, follows=True) for task in tasks)
+            bodies = tuple(body_of(task, self._codec, keyless=True) for task in tasks)
         except Exception as error:  # noqa: BLE001, a codec is its owner's
             reason = f"its follow-ups cannot be sent: {error}"
             if isinstance(outcome, Failed):

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
+from codeq_cluster.client.connection import part, query
+from codeq_cluster.client.documents import ADMIN, PAGE_MAX, Page
+from codeq_cluster.client.schedules import Schedules
 from codeq_cluster.client.transport import Request
-
-PAGE_MAX = 500  # The broker's bound.
-
-_ADMIN = f"{BASE}/admin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +46,7 @@ class Selection:
         return fields
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of a list; `cursor` continues after it and is empty at the end."""
-
-    rows: Sequence[Mapping[str, Any]]
-    cursor: str
-
-
-class Operator(Connection):
+class Operator(Schedules):
     """The routes of admins and operators; each raises as `Connection._call` does.
 
     A page has up to `limit` entries, 1 to `PAGE_MAX`; a page that is shorter may still have a
@@ -66,24 +55,24 @@ class Operator(Connection):
 
     async def queues(self) -> Sequence[Mapping[str, Any]]:
         """Return how many tasks each queue holds, by name."""
-        request = Request(method="GET", path=f"{_ADMIN}/queues")
+        request = Request(method="GET", path=f"{ADMIN}/queues")
         return await self._call(request, list[dict[str, Any]])
 
     async def queue_page(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
         """Return a page of what `queues` returns."""
-        return await self._page(f"{_ADMIN}/queues{query(limit=limit, cursor=cursor)}", "queues")
+        return await self._page(f"{ADMIN}/queues{query(limit=limit, cursor=cursor)}", "queues")
 
     async def queue(self, command: str) -> Mapping[str, Any]:
         """Return how many tasks a queue holds."""
-        return await self._get(f"{_ADMIN}/queues/{part(command)}")
+        return await self._get(f"{ADMIN}/queues/{part(command)}")
 
     async def pause(self, command: str) -> Mapping[str, Any]:
         """Stop all claims from a queue; the answer says whether that changed anything."""
-        return await self._write("POST", f"{_ADMIN}/queues/{part(command)}/pause", repeatable=True)
+        return await self._write("POST", f"{ADMIN}/queues/{part(command)}/pause", repeatable=True)
 
     async def resume(self, command: str) -> Mapping[str, Any]:
         """Allow claims from a paused queue again."""
-        return await self._write("POST", f"{_ADMIN}/queues/{part(command)}/resume", repeatable=True)
+        return await self._write("POST", f"{ADMIN}/queues/{part(command)}/resume", repeatable=True)
 
     async def tasks(
         self,
@@ -99,11 +88,11 @@ class Operator(Connection):
         asked = query(
             command=command, status=status, error=error, kind=kind, limit=limit, cursor=cursor
         )
-        return await self._page(f"{_ADMIN}/tasks{asked}", "tasks")
+        return await self._page(f"{ADMIN}/tasks{asked}", "tasks")
 
     async def purge(self, command: str, *, dry_run: bool = False) -> Mapping[str, Any]:
         """Cancel the waiting tasks of a queue, or count them; `more` is true if some are left."""
-        path = f"{_ADMIN}/queues/{part(command)}/purge"
+        path = f"{ADMIN}/queues/{part(command)}/purge"
         return await self._write("POST", path, {"dryRun": dry_run})
 
     async def dead_letters(
@@ -117,7 +106,7 @@ class Operator(Connection):
     ) -> Page:
         """Return a page of a queue's dead letters, the newest first."""
         asked = query(error=error, kind=kind, limit=limit, cursor=cursor)
-        return await self._page(f"{_ADMIN}/queues/{part(command)}/dlq{asked}", "tasks")
+        return await self._page(f"{ADMIN}/queues/{part(command)}/dlq{asked}", "tasks")
 
     async def death_causes(
         self, command: str, *, error: str = "", by: str = "error"
@@ -130,11 +119,11 @@ class Operator(Connection):
             by: `error`, or `kind` for kinds of errors that differ only in numbers and ids.
         """
         asked = query(groupBy=by, error=error)
-        return await self._get(f"{_ADMIN}/queues/{part(command)}/dlq{asked}")
+        return await self._get(f"{ADMIN}/queues/{part(command)}/dlq{asked}")
 
     async def dead_letter(self, command: str, task_id: str) -> Mapping[str, Any]:
         """Return a dead letter with its result."""
-        return await self._get(f"{_ADMIN}/queues/{part(command)}/dlq/{part(task_id)}")
+        return await self._get(f"{ADMIN}/queues/{part(command)}/dlq/{part(task_id)}")
 
     async def requeue(
         self,
@@ -156,7 +145,7 @@ class Operator(Connection):
             dry_run: Change nothing; with a patch or a payload, the answer shows the newest payload
                 `before` and `after` it.
         """
-        path = f"{_ADMIN}/queues/{part(command)}/dlq/requeue"
+        path = f"{ADMIN}/queues/{part(command)}/dlq/requeue"
         changes = {"patch": patch, "payload": payload}
         given = {name: change for name, change in changes.items() if change is not None}
         return await self._write("POST", path, {**selection.body(dry_run=dry_run), **given})
@@ -165,16 +154,16 @@ class Operator(Connection):
         self, command: str, selection: Selection, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
         """Delete dead letters, or only count them; `more` is true if some are left."""
-        path = f"{_ADMIN}/queues/{part(command)}/dlq"
+        path = f"{ADMIN}/queues/{part(command)}/dlq"
         return await self._write("DELETE", path, selection.body(dry_run=dry_run))
 
     async def topics(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
         """Return a page of topics by name."""
-        return await self._page(f"{_ADMIN}/topics{query(limit=limit, cursor=cursor)}", "topics")
+        return await self._page(f"{ADMIN}/topics{query(limit=limit, cursor=cursor)}", "topics")
 
     async def topic(self, name: str) -> Mapping[str, Any]:
         """Return a topic."""
-        return await self._get(f"{_ADMIN}/topics/{part(name)}")
+        return await self._get(f"{ADMIN}/topics/{part(name)}")
 
     async def put_topic(self, name: str, policy: Mapping[str, object]) -> Mapping[str, Any]:
         """Create or change a topic.
@@ -183,51 +172,30 @@ class Operator(Connection):
             name: The command it governs.
             policy: Fields of the topic; the broker chooses those that are missing.
         """
-        return await self._write("PUT", f"{_ADMIN}/topics/{part(name)}", policy, repeatable=True)
+        return await self._write("PUT", f"{ADMIN}/topics/{part(name)}", policy, repeatable=True)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic; its tasks stay."""
-        await self._write("DELETE", f"{_ADMIN}/topics/{part(name)}?deletionPolicy=Delete")
-
-    async def preview_schedule(
-        self,
-        schedule: Mapping[str, object],
-        *,
-        after: datetime | None = None,
-        count: int | None = None,
-    ) -> Mapping[str, Any]:
-        """Return the next instants of a schedule, which need not exist.
-
-        Args:
-            schedule: `cron` or `every`, with `zone` and `offset`.
-            after: With its zone; only instants after this one. None for now.
-            count: How many, 1 to 100; None for the broker's default.
-        """
-        body = dict(schedule)
-        if after is not None:
-            body["from"] = after.isoformat()
-        if count is not None:
-            body["count"] = count
-        return await self._write("POST", f"{_ADMIN}/schedules/preview", body, repeatable=True)
+        await self._write("DELETE", f"{ADMIN}/topics/{part(name)}?deletionPolicy=Delete")
 
     async def deliveries(
         self, *, status: str = "", limit: int = PAGE_MAX, cursor: str = ""
     ) -> Page:
         """Return a page of result callbacks: all by id, or the dead ones, the latest first."""
         asked = query(status=status, limit=limit, cursor=cursor)
-        return await self._page(f"{_ADMIN}/deliveries{asked}", "deliveries")
+        return await self._page(f"{ADMIN}/deliveries{asked}", "deliveries")
 
     async def replay(self, ids: Sequence[str] | None) -> Mapping[str, Any]:
         """Retry dead deliveries from the first attempt; None for all of them."""
         wanted = {"all": True} if ids is None else {"ids": list(ids)}
-        return await self._write("POST", f"{_ADMIN}/deliveries/replay", wanted)
+        return await self._write("POST", f"{ADMIN}/deliveries/replay", wanted)
 
     async def webhook_keys(self) -> Sequence[Mapping[str, Any]]:
         """Return the keys that sign the tenant's callbacks, the current one first.
 
         The broker puts on record that they were read.
         """
-        found = await self._get(f"{_ADMIN}/webhooks/keys")
+        found = await self._get(f"{ADMIN}/webhooks/keys")
         keys: list[Mapping[str, Any]] = found["keys"]
         return keys
 
@@ -240,7 +208,7 @@ class Operator(Connection):
             overlap_s: How long the previous key signs as well; None for the broker's default.
         """
         body = {} if overlap_s is None else {"overlapSeconds": overlap_s}
-        found = await self._write("POST", f"{_ADMIN}/webhooks/keys/rotate", body)
+        found = await self._write("POST", f"{ADMIN}/webhooks/keys/rotate", body)
         keys: list[Mapping[str, Any]] = found["keys"]
         return keys
 
@@ -261,30 +229,30 @@ class Operator(Connection):
 
     async def audit(self, *, limit: int = PAGE_MAX, cursor: str = "") -> Page:
         """Return a page of the changes by admins and operators of the tenant, the newest first."""
-        return await self._page(f"{_ADMIN}/audit{query(limit=limit, cursor=cursor)}", "records")
+        return await self._page(f"{ADMIN}/audit{query(limit=limit, cursor=cursor)}", "records")
 
     async def cluster(self) -> Mapping[str, Any]:
         """Return the nodes and the shards, as the node asked sees them."""
-        return await self._get(f"{_ADMIN}/cluster")
+        return await self._get(f"{ADMIN}/cluster")
 
     async def transfer(self, shard: int, *, to: str = "") -> Mapping[str, Any]:
         """Transfer a shard's leadership to a node, or to the one that has most of its log."""
         wanted: dict[str, object] = {"shard": shard}
         if to:
             wanted["to"] = to
-        return await self._write("POST", f"{_ADMIN}/cluster/transfer", wanted)
+        return await self._write("POST", f"{ADMIN}/cluster/transfer", wanted)
 
     async def join(
         self, node_id: str, *, addr: str, http_addr: str, dry_run: bool = False
     ) -> Mapping[str, Any]:
         """Add a node, or report what that would do to each shard."""
         body = {"nodeId": node_id, "addr": addr, "httpAddr": http_addr, "dryRun": dry_run}
-        return await self._write("POST", f"{_ADMIN}/cluster/join", body)
+        return await self._write("POST", f"{ADMIN}/cluster/join", body)
 
     async def remove(self, node_id: str, *, dry_run: bool = False) -> Mapping[str, Any]:
         """Remove a node for good, or report what that would do to each shard."""
         body = {"nodeId": node_id, "dryRun": dry_run}
-        return await self._write("POST", f"{_ADMIN}/cluster/remove", body)
+        return await self._write("POST", f"{ADMIN}/cluster/remove", body)
 
     async def upgrade(self, level: int | None, *, dry_run: bool = False) -> Mapping[str, Any]:
         """Enable newer formats, or report what that would do.
@@ -296,21 +264,21 @@ class Operator(Connection):
         body: dict[str, object] = {"dryRun": dry_run}
         if level is not None:
             body["level"] = level
-        return await self._write("POST", f"{_ADMIN}/cluster/upgrade", body)
+        return await self._write("POST", f"{ADMIN}/cluster/upgrade", body)
 
     async def begin_backup(self) -> Mapping[str, Any]:
         """Start a backup on the node asked; the answer names the backup."""
-        return await self._write("POST", f"{_ADMIN}/backup")
+        return await self._write("POST", f"{ADMIN}/backup")
 
     async def backups(self) -> Sequence[Mapping[str, Any]]:
         """Return the backups in the directory of the node asked, the oldest first."""
-        answer = await self._get(f"{_ADMIN}/backup")
+        answer = await self._get(f"{ADMIN}/backup")
         rows: list[Mapping[str, Any]] = answer.get("backups", [])
         return rows
 
     async def backup(self, backup: str) -> Mapping[str, Any]:
         """Return the progress of a backup; only the node that takes it knows it."""
-        return await self._get(f"{_ADMIN}/backup/{part(backup)}")
+        return await self._get(f"{ADMIN}/backup/{part(backup)}")
 
     async def import_part(
         self,
@@ -339,27 +307,9 @@ class Operator(Connection):
         if record:
             set_["record"] = record
         asked = query(backup=backup, tenant=tenant, level=level, **set_)
-        request = Request(method="POST", path=f"{_ADMIN}/import{asked}", body=part, binary=True)
+        request = Request(method="POST", path=f"{ADMIN}/import{asked}", body=part, binary=True)
         return await self._call(request, dict[str, Any])
-
-    async def _get(self, path: str) -> Mapping[str, Any]:
-        return await self._call(Request(method="GET", path=path), dict[str, Any])
-
-    async def _write(
-        self, method: str, path: str, body: object = None, *, repeatable: bool = False
-    ) -> Mapping[str, Any]:
-        request = Request(
-            method=method,
-            path=path,
-            body=None if body is None else as_json(body),
-            repeatable=repeatable,
-        )
-        return await self._call(request, dict[str, Any])
-
-    async def _page(self, path: str, name: str) -> Page:
-        answer = await self._get(path)
-        return Page(answer.get(name, []), str(answer.get("cursor", "")))
 
 
 def _asides(*, ownerless: bool) -> str:
-    return f"{_ADMIN}/cluster/aside" if ownerless else f"{_ADMIN}/aside"
+    return f"{ADMIN}/cluster/aside" if ownerless else f"{ADMIN}/aside"

@@ -91,18 +91,18 @@ def _on_the_wire() -> Iterator[tuple[str, str, bool]]:
 _ON_THE_WIRE: Final = tuple(_on_the_wire())
 
 
-def body_of(task: NewTask, codec: Codec, *, follows: bool = False) -> bytes:
+def body_of(task: NewTask, codec: Codec, *, keyless: bool = False) -> bytes:
     """Return a task as the body of a request.
 
     Args:
-        task: With its key; a follow-up needs none, because its result makes it once.
+        task: With its key, or without one if it is `keyless`.
         codec: Writes the payload.
-        follows: It is a follow-up.
+        keyless: A result or a schedule makes it, and makes it once without a key.
 
     Raises:
         ValueError: The task has no key yet, or `run_at` has no time zone.
     """
-    if not task.idempotency_key and not (follows and task.idempotency_key is None):
+    if not task.idempotency_key and not (keyless and task.idempotency_key is None):
         raise ValueError("idempotency_key: must be a text that is not empty, or None")
     if task.run_at is not None and task.run_at.tzinfo is None:
         raise ValueError(f"run_at={task.run_at}: must be an instant with its time zone")

@@ -14,16 +14,16 @@ from codeq_cluster.client.operator import Operator
 
 A = ParamSpec("A")
 T = TypeVar("T")
-C = TypeVar("C", bound=Connection)
+C_co = TypeVar("C_co", bound=Connection, covariant=True)
 
 
-class _Sync(Generic[C]):
+class _Sync(Generic[C_co]):
     """A connection whose event loop runs in its own thread; a context manager.
 
     Any number of threads may share it.
     """
 
-    def __init__(self, connection: C) -> None:
+    def __init__(self, connection: C_co) -> None:
         """Take over a connection that nobody else uses."""
         self._connection = connection
         self._loop = asyncio.new_event_loop()
@@ -71,11 +71,11 @@ class _Sync(Generic[C]):
 
 
 def _waiting(
-    method: Callable[Concatenate[C, A], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Sync[C], A], T]:
+    method: Callable[Concatenate[C_co, A], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Sync[C_co], A], T]:
     """Return a method that calls a coroutine method and waits for its answer."""
 
-    def call(self: _Sync[C], /, *given: A.args, **named: A.kwargs) -> T:
+    def call(self: _Sync[C_co], /, *given: A.args, **named: A.kwargs) -> T:
         return self._wait(method(self._connection, *given, **named))
 
     functools.update_wrapper(call, method)
@@ -116,6 +116,15 @@ class SyncOperator(_Sync[Operator]):
     topic = _waiting(Operator.topic)
     put_topic = _waiting(Operator.put_topic)
     delete_topic = _waiting(Operator.delete_topic)
+    schedules = _waiting(Operator.schedules)
+    schedule = _waiting(Operator.schedule)
+    put_schedule = _waiting(Operator.put_schedule)
+    delete_schedule = _waiting(Operator.delete_schedule)
+    pause_schedule = _waiting(Operator.pause_schedule)
+    resume_schedule = _waiting(Operator.resume_schedule)
+    trigger_schedule = _waiting(Operator.trigger_schedule)
+    backfill_schedule = _waiting(Operator.backfill_schedule)
+    apply_schedules = _waiting(Operator.apply_schedules)
     preview_schedule = _waiting(Operator.preview_schedule)
     deliveries = _waiting(Operator.deliveries)
     replay = _waiting(Operator.replay)

@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -21,9 +21,17 @@ from codeq_cluster.client.handlers import Limit, Meaning, Registered
 from codeq_cluster.client.handling import Ended, HandlersStuck
 from codeq_cluster.client.health import Health
 from codeq_cluster.client.leases import Leases
-from codeq_cluster.client.producing import Duration, seconds_of
+from codeq_cluster.client.producing import Duration, NewTask, seconds_of
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
+from codeq_cluster.client.schedules import Schedules
+from codeq_cluster.client.scheduling import (
+    Applied,
+    Interval,
+    NewSchedule,
+    ScheduleLike,
+    document_of,
+)
 from codeq_cluster.client.threads import Threads
 from codeq_cluster.errors import CodeqError, ConfigInvalid, first_of
 
@@ -121,6 +129,7 @@ class Worker:
         )
         self._threads = Threads()
         self._handlers: dict[str, Registered] = {}
+        self._schedules: dict[str, NewSchedule] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
         self._stopping = asyncio.Event()
@@ -133,6 +142,12 @@ class Worker:
         *commands: str,
         errors: Mapping[type[Exception], Meaning] | None = None,
         timeout: Duration | None = None,
+        cron: str | None = None,
+        zone: str | None = None,
+        every: Interval | None = None,
+        schedule_id: str | None = None,
+        payload: object = None,
+        overlap: str | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated function as the handler of these commands.
 
@@ -145,10 +160,18 @@ class Worker:
             errors: What to do when the handler raises one of these or a subclass: `Fail()`, or
                 `Retry(after=60)`.
             timeout: How long the handler may take, a number in seconds; None for the worker's.
+            cron: When the broker is to create such a task by itself, once `apply_schedules` has
+                said so; this and the others are those of `NewSchedule`.
+            zone: The time zone of `cron`.
+            every: Instead of `cron`.
+            schedule_id: The schedule's name; None for the command.
+            payload: Of each of these tasks; None for an empty object.
+            overlap: What happens while an earlier one has not ended.
 
         Raises:
             ConfigInvalid: No command is named, a command has a handler already, the handler does
-                not take one `Task`, or the time limit is not above 0.
+                not take one `Task`, the time limit is not above 0, or a schedule has no command of
+                its own, no calendar or another one's name.
         """
         limit = self._limit if timeout is None else Limit(_limit_s(timeout), "handler")
         if not commands:
@@ -156,6 +179,20 @@ class Worker:
         taken = sorted(self._handlers.keys() & set(commands))
         if taken:
             raise ConfigInvalid(f"task({taken[0]!r}): it has a handler; give one per command")
+        scheduled: dict[str, NewSchedule] = {}
+        if cron is not None or every is not None:
+            made = NewSchedule(
+                commands[0] if schedule_id is None else schedule_id,
+                NewTask(commands[0], {} if payload is None else payload),
+                cron=cron,
+                zone=zone,
+                every=every,
+                overlap=overlap,
+            )
+            self._check_schedule(made, commands)
+            scheduled[made.id] = made
+        elif any(each is not None for each in (zone, schedule_id, payload, overlap)):
+            raise ConfigInvalid(f"task({commands[0]!r}): of a schedule; give it cron or every")
 
         def register(handler: H) -> H:
             registered = Registered(
@@ -166,9 +203,44 @@ class Worker:
                 limit=limit,
             )
             self._handlers.update(dict.fromkeys(commands, registered))
+            self._schedules.update(scheduled)
             return handler
 
         return register
+
+    async def apply_schedules(
+        self,
+        *,
+        owner: str,
+        revision: int = 0,
+        others: Iterable[ScheduleLike] = (),
+        dry_run: bool = False,
+    ) -> Applied:
+        """Make an owner's schedules exactly those of the handlers: create, change and remove.
+
+        Call it when a release is rolled out, before or while the worker works. The token needs the
+        scope `codeq:schedule`.
+
+        Args:
+            owner: The set, one for each program.
+            revision: Of the set, growing with each release: the call of an earlier release fails
+                once a later one's stands. 0 for none.
+            others: More schedules of the set, for commands that the token allows.
+            dry_run: Change nothing; return what would change.
+
+        Raises:
+            Refused: The broker does not take the set.
+            Unreachable: No node takes a connection.
+            ValueError: An instant has no time zone.
+        """
+        own = [document_of(each, self.codec) for each in self._schedules.values()]
+        connection = Schedules(
+            self.urls, token=self.token, discover=self.discover, ca_file=self.ca_file
+        )
+        async with connection:
+            return await connection.apply_schedules(
+                owner, [*own, *others], revision=revision, dry_run=dry_run
+            )
 
     @property
     def running(self) -> int:
@@ -253,6 +325,12 @@ class Worker:
             self._threads.stop()
         if self._failure is not None:
             raise self._failure
+
+    def _check_schedule(self, schedule: NewSchedule, commands: Sequence[str]) -> None:
+        if len(commands) > 1 or EVERY_COMMAND in commands:
+            raise ConfigInvalid(f"task{commands}: a schedule is for one command; name it alone")
+        if schedule.id in self._schedules:
+            raise ConfigInvalid(f"schedule {schedule.id!r}: it is there; give another schedule_id")
 
     async def _work_off(self, left: int | None) -> None:
         """Claim and deliver until it is stopped or nothing is left, then wait for the handlers."""
