@@ -186,16 +186,16 @@ class ScheduleRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     revision: int = 0
     note: str = ""
     version: int
-    next: tuple[InstantRecord, ...] = ()
-    last_runs: tuple[RunRecord, ...] = ()
-    running: int = 0
-    queued: int = 0
-    made: int = 0
-    skipped: int = 0
+    next: tuple[InstantRecord, ...]
+    last_runs: tuple[RunRecord, ...]
+    running: int
+    queued: int
+    made: int
+    skipped: int
     paused_at: datetime | None = None
     paused_by: str = ""
     backfill: BackfillRecord | None = None
-    zone_rules: str = ""
+    zone_rules: str
     created_at: datetime
     updated_at: datetime
 

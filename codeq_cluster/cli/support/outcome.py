@@ -30,6 +30,8 @@ _NEXT = {
     "auth-unavailable": "the node cannot fetch its issuer's keys; see codeq-cluster doctor",
     "upgrade-under-way": "see codeq-cluster cluster upgrade --dry-run",
     "level-not-used": "see codeq-cluster cluster upgrade --dry-run",
+    "stale-revision": "a later release has put the set; give its --revision, or a later one",
+    "backfill-running": "see codeq-cluster schedule get ID",
     "webhooks-not-configured": "create it without --webhook, or set webhookHmacSecret on the nodes",
 }
 # The role that is allowed, by the broker's text of the refusal.

@@ -15,7 +15,7 @@ from codeq_cluster.settings import KEYS
 _PROVIDER = '[{"kind":"static","tokens":[{"token":"a-token-nobody-sees"}]}]'
 _COMMANDS = (
     *("dev", "node", "status", "task", "worker", "queue", "dlq", "topic", "delivery", "webhook"),
-    "audit",
+    *("audit", "schedule"),
     *("cluster", "backup", "restore", "import", "inspect", "repair", "config", "token", "doctor"),
     *("init", "profile", "top", "tail", "bench", "completion"),
 )

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from msgspec.structs import fields as fields_of
 
-from codeq_cluster.api.routes.schedule_views import ScheduleBody, ScheduleView
+from codeq_cluster.api.routes.schedule_bodies import ScheduleBody
+from codeq_cluster.api.routes.schedule_views import ScheduleView
 from codeq_cluster.auth.identity import WORKER_SCOPES
 from codeq_cluster.client import (
     NewSchedule,
