@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Raw, Struct
 
-from codeq_cluster.client.connection import BASE, Connection, as_json, part
+from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused
+from codeq_cluster.client.scheduling import Applied, ScheduleLike, set_of
 from codeq_cluster.client.transport import Request
 
 _DEAD = "dlq"
@@ -104,6 +105,26 @@ class Leases(Connection):
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
         """Return a task at once; True if this was its last attempt and it died."""
         return (await self._on(task, "abandon", {}, within_s)).status == _DEAD
+
+    async def apply_schedules(
+        self,
+        owner: str,
+        schedules: Iterable[ScheduleLike],
+        *,
+        revision: int = 0,
+        dry_run: bool = False,
+    ) -> Applied:
+        """Make an owner's schedules exactly these, as `Operator.apply_schedules` does.
+
+        The token needs the scope `codeq:schedule`, and must allow every command of the set, also of
+        the schedules that go.
+        """
+        request = Request(
+            method="PUT",
+            path=f"{BASE}/workers/schedules{query(owner=owner)}",
+            body=as_json(set_of(schedules, revision=revision, dry_run=dry_run)),
+        )
+        return await self._call(request, Applied)
 
     async def _on(
         self, task: TaskRecord, verb: str, fields: Mapping[str, object], within_s: float | None

@@ -16,6 +16,7 @@ from codeq_cluster.client.scheduling import (
     ScheduleRecord,
     Triggered,
     document_of,
+    set_of,
 )
 from codeq_cluster.client.transport import Request
 
@@ -122,20 +123,14 @@ class Schedules(Documents):
     ) -> Applied:
         """Make an owner's schedules exactly these: create, change and remove.
 
-        A worker's token may do this too, for its commands, with the scope `codeq:schedule`.
-
         Args:
             owner: The set.
             schedules: All that it is to have.
             revision: Of the set: a later one that stands makes this call fail; 0 for none.
             dry_run: Change nothing; return what would change.
         """
-        body = {
-            "schedules": list(map(document_of, schedules)),
-            "revision": revision,
-            "dryRun": dry_run,
-        }
         path = f"{ADMIN}/schedules{query(owner=owner)}"
+        body = set_of(schedules, revision=revision, dry_run=dry_run)
         return await self._changed("PUT", path, body, of=Applied)
 
     async def preview_schedule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
@@ -231,6 +231,12 @@ class Applied(Struct, frozen=True, kw_only=True, rename="camel"):
 def document_of(schedule: ScheduleLike, codec: Codec = JSON) -> dict[str, Any]:
     """Return a schedule as the API has it, with its id."""
     return schedule.document(codec) if isinstance(schedule, NewSchedule) else dict(schedule)
+
+
+def set_of(schedules: Iterable[ScheduleLike], *, revision: int, dry_run: bool) -> dict[str, Any]:
+    """Return the body of a request that puts a set."""
+    made = list(map(document_of, schedules))
+    return {"schedules": made, "revision": revision, "dryRun": dry_run}
 
 
 def _interval(given: Interval | None) -> str | None:

@@ -24,7 +24,6 @@ from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.producing import Duration, NewTask, seconds_of
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
-from codeq_cluster.client.schedules import Schedules
 from codeq_cluster.client.scheduling import (
     Applied,
     Interval,
@@ -234,7 +233,8 @@ class Worker:
             ValueError: An instant has no time zone.
         """
         own = [document_of(each, self.codec) for each in self._schedules.values()]
-        connection = Schedules(
+        # One of its own: the connection of the claims is open while the worker works.
+        connection = Leases(
             self.urls, token=self.token, discover=self.discover, ca_file=self.ca_file
         )
         async with connection:
