@@ -54,8 +54,15 @@ class Course:
         return *self._tasks, ItemChange(before=self._before, after=self.at)
 
     def admit(self, row: RunRow, overlap: Overlap) -> How | Rejected:
-        """Begin a run, or do with it what is to be done while others are open."""
+        """Begin a run, or do with it what is to be done while others are open.
+
+        A run whose task is kept, or that waits already, is not made twice.
+        """
         at = self.at
+        if self._view.task(self.task_id(row.name)) is not None:
+            return How.CREATED
+        if any(each.name == row.name for each in at.queued):
+            return How.QUEUED
         if overlap is Overlap.CANCEL and at.open and not self._cancel_open():
             return How.LATER
         if not self.at.open or (overlap is Overlap.ALLOW and len(at.open) < OPEN_MAX):
@@ -96,10 +103,7 @@ class Course:
         return with_shard(drawn, shards=shards, wanted=schedule_shard(at.tenant, at.id, shards))
 
     def _begin(self, row: RunRow) -> How | Rejected:
-        task_id = self.task_id(row.name)
-        if self._view.task(task_id) is not None:
-            return How.CREATED
-        create = replace(self.at.plan.task, id=task_id, tenant=self.at.tenant)
+        create = replace(self.at.plan.task, id=self.task_id(row.name), tenant=self.at.tenant)
         refused = refusal_of_new(self._view, create, self._rules, begun=len(self._tasks))
         if refused is not None:
             return refused
