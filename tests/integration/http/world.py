@@ -43,6 +43,9 @@ NO_OWNER = "http://127.0.0.1:9/nobody"
 BACKUP = "20260131T123000000Z-5f0c4a2e"
 OUTSIDE_BASE = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs")
 
+_TOPIC: dict[str, object] = {"maxAttempts": 3}
+_YEARLY: dict[str, object] = {"cron": "@yearly", "task": {"command": "yearly", "payload": 1}}
+
 # Routes are named by method and path, the latter relative to the base.
 BODIES: dict[str, dict[str, object] | bytes] = {
     "POST /tasks": {"command": "made", "payload": 1},
@@ -57,8 +60,16 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     },
     "PUT /tasks/{id}/artifacts/{artifact}": b"content",
     "POST /workers/subscriptions": {"callbackUrl": NO_OWNER},
-    "PUT /admin/topics/{name}": {"maxAttempts": 3},
+    "PUT /admin/topics/{name}": _TOPIC,
     "POST /admin/schedules/preview": {"cron": "@daily"},
+    "PUT /admin/schedules": {"schedules": [], "dryRun": True},
+    "PUT /workers/schedules": {"schedules": [], "dryRun": True},
+    "PUT /admin/schedules/{name}": _YEARLY,
+    "POST /admin/schedules/{name}/backfill": {
+        "from": "2026-01-01T00:00:00Z",
+        "to": "2026-01-01T00:00:00Z",
+        "dryRun": True,
+    },
     "POST /admin/deliveries/replay": {"all": True},
     "POST /admin/aside/retry": {"all": True},
     "POST /admin/cluster/aside/retry": {"all": True},
@@ -75,6 +86,8 @@ BODIES: dict[str, dict[str, object] | bytes] = {
 }
 QUERIES = {
     "DELETE /admin/topics/{name}": "?deletionPolicy=Delete",
+    "PUT /admin/schedules": "?owner=app",
+    "PUT /workers/schedules": "?owner=app",
     "POST /admin/import": f"?backup={BACKUP}&tenant=acme",
 }
 
@@ -138,8 +151,9 @@ class World:
             known["id"] = await self._id(route, path)
         if "{name}" in path:
             # Tests run in any order, and an admin of the other tenant may create one of that name.
-            known["name"] = f"topic-{next(self.numbers)}"
-            await self._done("admin", "PUT", f"admin/topics/{known['name']}", {"maxAttempts": 3})
+            known["name"] = f"named-{next(self.numbers)}"
+            of, body = ("schedules", _YEARLY) if "schedules" in path else ("topics", _TOPIC)
+            await self._done("admin", "PUT", f"admin/{of}/{known['name']}", body)
         if path.startswith("/tasks/claim"):
             await self._task("ready")
         filled = re.sub(r"{(\w+)}", lambda part: known[part[1]], path)
