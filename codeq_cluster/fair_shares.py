@@ -27,7 +27,7 @@ class FairShares:
     def __init__(self, total: int, *, name: str) -> None:
         assert total >= 1
         self.free = total
-        self._name = name
+        self.name = name
         self._taken: Counter[str] = Counter()
         self._given_back = asyncio.Event()
 
@@ -45,7 +45,7 @@ class FairShares:
     def check(self, holder: str, amount: int = 1) -> None:
         """Raise Overloaded unless a holder may take `amount` more units now."""
         if not self.may_take(holder, amount):
-            raise Overloaded(self._name)
+            raise Overloaded(self.name)
 
     def take(self, holder: str, amount: int = 1) -> None:
         """Take units for a holder; raises Overloaded."""

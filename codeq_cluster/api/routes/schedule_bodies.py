@@ -128,7 +128,7 @@ class ScheduleBody(CalendarBody):
         "So many failed runs in a row pause it; 0 for never.", FAILURES_MAX
     )
     owner: str | None = field(
-        "The set it belongs to.", pattern=COMMAND, refused=(INVALID_SCHEDULE,)
+        "The set it belongs to.", pattern=f"^{COMMAND.pattern}$", refused=(INVALID_SCHEDULE,)
     )
     note: str | None = field("For people.", refused=(INVALID_SCHEDULE,))
 
@@ -227,7 +227,9 @@ async def plan_of(call: Call, body: ScheduleBody) -> Plan:
         ApiError: 400; a field is refused, but for its calendar, which is not asked here.
     """
     missed = MISSED.decode_any(bytes(body.missed).decode())
-    note = body.note or ""
+    note, owner = body.note or "", body.owner or ""
+    if owner and not COMMAND.fullmatch(owner):
+        raise INVALID_SCHEDULE.about("owner").because(f"owner: use {COMMAND_WORDS}")
     if len(note.encode()) > NOTE_BYTES_MAX:
         raise INVALID_SCHEDULE.about("note").because(f"note: at most {NOTE_BYTES_MAX} bytes")
     return Plan(
@@ -239,7 +241,7 @@ async def plan_of(call: Call, body: ScheduleBody) -> Plan:
         jitter_s=body.jitter_seconds or 0,
         max_runs=body.max_runs or 0,
         pause_after=body.pause_after_failures or 0,
-        owner=body.owner or "",
+        owner=owner,
         note=note,
     )
 
@@ -282,9 +284,12 @@ def refused(error: InvalidSchedule | InvalidZone) -> ApiError:
 async def _template(call: Call, item: Raw) -> Create:
     if bytes(item) == b"null":
         raise INVALID_SCHEDULE.about("task").because("task is missing")
-    body = TASK_SCHEMA.decode(item)
-    webhooks = await refused_webhooks(call, (body,)) if body.webhook else ()
-    task = replace(new_task(call, body, refused=webhooks), trace_parent="", trace_state="")
+    try:
+        body = TASK_SCHEMA.decode(item)
+        webhooks = await refused_webhooks(call, (body,)) if body.webhook else ()
+        task = replace(new_task(call, body, refused=webhooks), trace_parent="", trace_state="")
+    except ApiError as error:
+        raise error.about("task") from None
     if task != template_of(task):
         own = "task: leave out its key, start and delay: the schedule decides them"
         raise INVALID_SCHEDULE.about("task").because(own)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -32,8 +33,22 @@ from codeq_cluster.api.routes.schedule_bodies import (
     TRIGGER,
     chosen,
     plan_of,
-    refused,
     timing_of,
+)
+from codeq_cluster.api.routes.schedule_calls import (
+    BACKFILL_RUNS,
+    OTHER_OWNER,
+    OVER_BUDGET,
+    STALE,
+    TOO_EARLY,
+    TOO_MANY,
+    accepted,
+    asked,
+    check_level,
+    computed,
+    of_another,
+    stale,
+    timed,
 )
 from codeq_cluster.api.routes.schedule_views import (
     EXAMPLE,
@@ -44,16 +59,13 @@ from codeq_cluster.api.routes.schedule_views import (
     schedule_view,
 )
 from codeq_cluster.api.routes.task_views import TASK_ID
-from codeq_cluster.api.routes.workers import allowed_commands
 from codeq_cluster.auth import Access
-from codeq_cluster.broker.requests.producer import over_budget
+from codeq_cluster.broker.requests.producer import too_many_queues
 from codeq_cluster.broker.requests.schedules import Timed
 from codeq_cluster.broker.values import new_request
-from codeq_cluster.codec.levels import SCHEDULES_FROM
 from codeq_cluster.core.bounds import COMMAND
-from codeq_cluster.core.outcomes import Rejected, Rejection
-from codeq_cluster.core.schedules import SCHEDULES_MAX, Backfill, Overlap, Plan, Schedule, Timing
-from codeq_cluster.errors import InvalidSchedule, InvalidZone, Overloaded, TooMany, UpgradeUnderWay
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection, ScheduleStands
+from codeq_cluster.core.schedules import Backfill, Overlap, Plan, Schedule
 from codeq_cluster.schedules.calendar import Instant, instants
 from codeq_cluster.schedules.due import BACKFILL_MAX, calendar_of, instants_between, next_after
 from codeq_cluster.schedules.zones import zone_rules
@@ -62,20 +74,9 @@ SCOPE = "codeq:schedule"
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
-TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"schedules need formats of level {SCHEDULES_FROM} on every shard")
-)
 OWNER_REQUIRED = bad_request("invalid 'owner' (use 1 to 128 of A-Za-z0-9._:-)", "invalid-owner")
 ID_TWICE = ApiError(409, "two schedules of the set have one id", "duplicate-id")
-_TOO_MANY = from_failure(TooMany("schedules", SCHEDULES_MAX))
-_STALE = ApiError(409, "a later revision of the set stands", "stale-revision")
-_OTHER_OWNER = ApiError(409, "the schedule belongs to another owner", "other-owner")
-_BACKFILL_RUNS = ApiError(409, "a backfill is under way", "backfill-running")
-_OVER_BUDGET = from_failure(
-    over_budget(Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks"), "trigger_schedule")
-)
-
-T = TypeVar("T")
+_AT_ONCE = 32  # Schedules of a set that share entries of the log.
 
 
 class _Wanted(NamedTuple):
@@ -141,7 +142,7 @@ _OF_SET = (
 _SET_STANDS = Answer(
     "What was changed.", SetView(["nightly-report"], [], ["hourly"], ["old"], False)
 )
-_SET_REFUSED = (ID_TWICE, BAD_ID, _STALE, _OTHER_OWNER, _TOO_MANY, TOO_EARLY)
+_SET_REFUSED = (ID_TWICE, BAD_ID, STALE, OTHER_OWNER, TOO_MANY, TOO_EARLY)
 _NAMED = (BAD_ID, NOT_FOUND)
 _STANDS = Answer("The schedule.", EXAMPLE)
 
@@ -171,7 +172,8 @@ async def preview(call: Call) -> HttpAnswer[PreviewView]:
         raise INVALID_FROM
     count = COUNT_DEFAULT if body.count is None else body.count
     timing = timing_of(body)
-    found = await _computed(call, lambda: instants(calendar_of(timing), after_ms, count))
+    with call.services.shares.previews.one(call.identity.tenant):
+        found = await asked(lambda: instants(calendar_of(timing), after_ms, count))
     return reply(PreviewView(list(map(instant_view, found)), zone_rules()))
 
 
@@ -217,9 +219,8 @@ async def put_set(call: Call) -> HttpAnswer[SetView]:
     errors=(NOT_ALLOWED, *_SET_REFUSED),
 )
 async def put_own_set(call: Call) -> HttpAnswer[SetView]:
-    """Do the same for a worker: its token must allow each command, of those to be removed too."""
-    wanted = await _wanted(call)
-    return await _put_set(call, wanted, own=True)
+    """Do the same for a worker: its token must allow each command, of those it removes too."""
+    return await _put_set(call, await _wanted(call), own=True)
 
 
 @ROUTES("GET", "/admin/schedules/{name}", _STANDS, errors=_NAMED)
@@ -235,7 +236,7 @@ async def schedule(call: Call) -> HttpAnswer[ScheduleView]:
     Answer("The schedule is new.", EXAMPLE, status=201),
     body=SCHEDULE,
     example=_ASKED,
-    errors=(BAD_ID, _TOO_MANY, TOO_EARLY),
+    errors=(BAD_ID, TOO_MANY, TOO_EARLY),
 )
 async def put(call: Call) -> HttpAnswer[ScheduleView]:
     """Create or change a schedule; repeating the request changes nothing.
@@ -243,12 +244,12 @@ async def put(call: Call) -> HttpAnswer[ScheduleView]:
     What has fired never fires again, whatever changes. A new calendar begins at once: instants of
     the old one that have not fired yet do not.
     """
-    _check_level(call)
+    check_level(call)
     schedule_id = _id(call)
     plan = await plan_of(call, SCHEDULE.decode(call.text))
-    timed = await _timed(call, plan.timing)
-    stands = _accepted(
-        await call.services.broker.schedules.put(caller(call), schedule_id, plan, timed)
+    begins = await timed(call, plan.timing)
+    stands = accepted(
+        await call.services.broker.schedules.put(caller(call), schedule_id, plan, begins)
     )
     return await _shown(call, stands.schedule, status=201 if stands.made else 200)
 
@@ -261,7 +262,7 @@ async def put(call: Call) -> HttpAnswer[ScheduleView]:
 )
 async def delete(call: Call) -> HttpAnswer[None]:
     """Delete a schedule; its runs go on. A missing one counts as deleted."""
-    _accepted(await call.services.broker.schedules.delete(caller(call), _id(call)))
+    accepted(await call.services.broker.schedules.delete(caller(call), _id(call)))
     return HttpAnswer(status=204)
 
 
@@ -269,7 +270,7 @@ async def delete(call: Call) -> HttpAnswer[None]:
 async def pause(call: Call) -> HttpAnswer[ScheduleView]:
     """Let a schedule fire no more; its runs go on."""
     stands = await call.services.broker.schedules.pause(caller(call), _id(call))
-    return await _shown(call, _accepted(stands).schedule)
+    return await _shown(call, accepted(stands).schedule)
 
 
 @ROUTES(
@@ -284,11 +285,11 @@ async def pause(call: Call) -> HttpAnswer[ScheduleView]:
 async def resume(call: Call) -> HttpAnswer[ScheduleView]:
     """Let a paused schedule fire again."""
     body = RESUME.decode_any(call.text)
-    timed = await _timed(call, (await _known(call)).plan.timing)
+    begins = await timed(call, (await _known(call)).plan.timing)
     stands = await call.services.broker.schedules.resume(
-        caller(call), _id(call), timed, catch_up=body.catch_up or False
+        caller(call), _id(call), begins, catch_up=body.catch_up or False
     )
-    return await _shown(call, _accepted(stands).schedule)
+    return await _shown(call, accepted(stands).schedule)
 
 
 @ROUTES(
@@ -298,7 +299,12 @@ async def resume(call: Call) -> HttpAnswer[ScheduleView]:
     body=TRIGGER,
     may_miss=True,
     example={"idempotencyKey": "once", "overlap": "allow"},
-    errors=(*_NAMED, _OVER_BUDGET),
+    errors=(
+        *_NAMED,
+        OVER_BUDGET,
+        from_rejection(Rejected(Rejection.INVALID_PRIORITY, "0, 5, 9")),
+        lambda node: from_failure(too_many_queues(node.limits.queues_max)),
+    ),
 )
 async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
     """Make a run now, whatever the calendar says, even if the schedule is paused."""
@@ -310,9 +316,8 @@ async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
         at_ms=call.services.now_ms(),
         overlap=chosen(Overlap, "overlap", body.overlap),
     )
-    if isinstance(outcome, Rejected):
-        raise _refusal(outcome)
-    return reply(TriggeredView(outcome.how.value, outcome.task_id))
+    run = accepted(outcome)
+    return reply(TriggeredView(run.how.value, run.task_id))
 
 
 @ROUTES(
@@ -327,7 +332,7 @@ async def trigger(call: Call) -> HttpAnswer[TriggeredView]:
     example={"from": "2026-03-27T00:00:00Z", "to": "2026-03-31T00:00:00Z"},
     errors=(
         *_NAMED,
-        _BACKFILL_RUNS,
+        BACKFILL_RUNS,
         too_many("instants", BACKFILL_MAX),
     ),
 )
@@ -343,9 +348,10 @@ async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
         raise INVALID_FROM
     if not from_ms <= to_ms <= call.services.now_ms():
         raise INVALID_TO.because("'to' must be after 'from', and not after now")
+    overlap = chosen(Overlap, "overlap", body.overlap) or Overlap.QUEUE
     known = await _known(call)
     timing = known.plan.timing
-    found = await _computed(
+    found = await computed(
         call, lambda: instants_between(timing, from_ms - 1, to_ms, BACKFILL_MAX + 1)
     )
     if len(found) > BACKFILL_MAX:
@@ -356,10 +362,10 @@ async def backfill(call: Call) -> HttpAnswer[BackfillStarted]:
             name=_name(body.idempotency_key),
             done_ms=from_ms - 1,
             to_ms=to_ms,
-            overlap=chosen(Overlap, "overlap", body.overlap) or Overlap.QUEUE,
+            overlap=overlap,
             force=body.force or False,
         )
-        _accepted(await call.services.broker.schedules.backfill(caller(call), known.id, walk))
+        accepted(await call.services.broker.schedules.backfill(caller(call), known.id, walk))
     shown = [instant_view(each) for each in found[:COUNT_DEFAULT]]
     return reply(BackfillStarted(len(found), shown, dry_run), status=202)
 
@@ -369,12 +375,12 @@ async def _wanted(call: Call) -> _Wanted:
     owner = call.query_text("owner")
     if not COMMAND.fullmatch(owner):
         raise OWNER_REQUIRED
-    _check_level(call)
+    check_level(call)
     body = SET.decode(call.text)
     if body.schedules is None:  # It must not mean that there are to be none.
         raise SET.unreadable.because("schedules is missing")
     found: dict[str, tuple[Plan, Timed]] = {}
-    for item in body.schedules:
+    for number, item in enumerate(body.schedules):
         named = ITEM.decode(item)
         if named.id is None:
             raise BAD_ID
@@ -383,59 +389,53 @@ async def _wanted(call: Call) -> _Wanted:
         if named.owner not in (None, owner):
             raise INVALID_SCHEDULE.about("owner").because("owner: another one than the set's")
         named.owner = owner
-        plan = await plan_of(call, named)
-        found[named.id] = plan, await _timed(call, plan.timing)
+        try:
+            plan = await plan_of(call, named)
+            found[named.id] = plan, await timed(call, plan.timing)
+        except ApiError as error:
+            of = f"schedules[{number}].{error.extra.get('field', '')}".rstrip(".")
+            why = f"{named.id}: {error.extra.get('detail', error.text)}"
+            raise error.about(of).because(why) from None
     return _Wanted(owner, body.revision or 0, body.dry_run or False, found)
 
 
 async def _put_set(call: Call, wanted: _Wanted, *, own: bool = False) -> HttpAnswer[SetView]:
     schedules, asking, revision = call.services.broker.schedules, caller(call), wanted.revision
     known = {each.id: each for each in await schedules.all_of(asking, wanted.owner)}
-    plans = [*(plan for plan, _ in wanted.schedules.values()), *(x.plan for x in known.values())]
-    if own and plans:
-        commands = [plan.task.command for plan in plans]
-        allowed_commands(call, commands, field="schedules", count_max=len(commands))
-    if revision and any(each.revision > revision for each in known.values()):
-        raise _STALE
+    if own:
+        plans = [plan for plan, _ in wanted.schedules.values()]
+        plans += [each.plan for each in known.values()]
+        _check_allowed(call, {plan.task.command for plan in plans})
+    for each in await schedules.named(asking, wanted.schedules.keys() - known.keys()):
+        if each.plan.owner != wanted.owner:
+            raise of_another(each.plan.owner).about(each.id)
+    stands = max((each.revision for each in known.values()), default=0)
+    if 0 < revision < stands:
+        raise stale(stands)
     made = SetView([], [], [], [], wanted.dry_run)
-    for schedule_id, (plan, timed) in wanted.schedules.items():
+    doing: list[Callable[[], Awaitable[ScheduleStands | Changed | Rejected]]] = []
+    for schedule_id, (plan, begins) in wanted.schedules.items():
         before = known.get(schedule_id)
         is_same = before is not None and before.plan == plan
         said = made.unchanged if is_same else made.changed if before else made.created
         said.append(schedule_id)
-        if wanted.dry_run or (is_same and before and before.revision == revision):
-            continue
-        stands = await schedules.put(asking, schedule_id, plan, timed, revision=revision, own=True)
-        _accepted(stands)
+        if not (is_same and before and before.revision >= revision):
+            put_ = partial(schedules.put, asking, schedule_id, plan, begins)
+            doing.append(partial(put_, revision=revision, own=True))
     made.removed += sorted(known.keys() - wanted.schedules.keys())
-    for schedule_id in () if wanted.dry_run else made.removed:
-        _accepted(await schedules.delete(asking, schedule_id, revision=revision))
+    doing += [partial(schedules.delete, asking, each, revision=revision) for each in made.removed]
+    for start in () if wanted.dry_run else range(0, len(doing), _AT_ONCE):
+        some = (each() for each in doing[start : start + _AT_ONCE])
+        for outcome in await asyncio.gather(*some):
+            accepted(outcome)
     return reply(made)
 
 
-async def _timed(call: Call, timing: Timing) -> Timed:
-    """Return where a calendar begins now; raises ApiError if it is refused."""
-    at_ms = call.services.now_ms()
-
-    def first() -> int:
-        # Without an instant it is refused, but not because its end has passed.
-        begins_ms = max(at_ms, timing.start_ms - 1)
-        [coming] = instants(calendar_of(timing), begins_ms, 1)
-        return 0 if timing.end_ms and coming.ms >= timing.end_ms else coming.ms
-
-    return Timed(at_ms=at_ms, next_ms=await _computed(call, first), zone_rules=zone_rules())
-
-
-async def _computed(call: Call, compute: Callable[[], T]) -> T:
-    """Ask a calendar, apart from the loop: some questions take many milliseconds."""
-    room = call.services.shares.previews
-    try:
-        async with asyncio.timeout(call.timeout_s), room.one_in_time(call.identity.tenant):
-            return await asyncio.to_thread(compute)
-    except TimeoutError as late:
-        raise Overloaded("the room for previews is taken") from late
-    except (InvalidSchedule, InvalidZone) as error:
-        raise refused(error) from error
+def _check_allowed(call: Call, commands: set[str]) -> None:
+    """Raise ApiError unless the worker's token allows these commands."""
+    allowed = call.identity.event_types
+    if "*" not in allowed and not commands <= set(allowed):
+        raise NOT_ALLOWED
 
 
 async def _shown(call: Call, found: Schedule, *, status: int = 200) -> HttpAnswer[ScheduleView]:
@@ -447,7 +447,11 @@ async def _shown(call: Call, found: Schedule, *, status: int = 200) -> HttpAnswe
             after_ms = at.ms
         return instants_
 
-    shown = [] if found.is_over else await _computed(call, coming)
+    try:
+        shown = [] if found.is_over else await computed(call, coming)
+    except ApiError:
+        # What was asked for is done: the answer has the first instant alone.
+        return reply(schedule_view(found), status=status)
     return reply(schedule_view(found, shown), status=status)
 
 
@@ -456,35 +460,6 @@ async def _known(call: Call) -> Schedule:
     if found is None:
         raise NOT_FOUND
     return found
-
-
-def _accepted(outcome: T | Rejected) -> T:
-    """Return the outcome; raise the answer to a refusal."""
-    if isinstance(outcome, Rejected):
-        raise _refusal(outcome)
-    return outcome
-
-
-def _refusal(rejected: Rejected) -> ApiError:
-    match rejected.rejection:
-        case Rejection.STALE_REVISION:
-            return _STALE.because(f"revision {rejected.limit} stands")
-        case Rejection.OTHER_OWNER:
-            return _OTHER_OWNER.because(f"its owner is {rejected.limit or 'nobody'}")
-        case Rejection.BACKFILL_RUNNING:
-            return _BACKFILL_RUNS
-        case Rejection.TOO_MANY:
-            return _TOO_MANY
-        case Rejection.BUDGET_EXCEEDED:
-            return from_failure(over_budget(rejected, "trigger_schedule"))
-        case _:
-            return from_rejection(rejected)
-
-
-def _check_level(call: Call) -> None:
-    """Refuse what a node of an earlier release, elected next, would not know."""
-    if call.services.broker.level() < SCHEDULES_FROM:
-        raise TOO_EARLY
 
 
 def _id(call: Call) -> str:

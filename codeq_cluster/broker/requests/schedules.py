@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -61,6 +61,19 @@ class Schedules:
         [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
         found = None if record is None else records.decode_item(record)
         return found if isinstance(found, Schedule) else None
+
+    async def named(self, caller: Caller, ids: Iterable[str]) -> list[Schedule]:
+        """Return those of these schedules that exist."""
+        by_shard: dict[int, list[bytes]] = {}
+        for each in ids:
+            key = keyspace.item(ItemKind.SCHEDULE, caller.tenant, each)
+            by_shard.setdefault(self._shard(caller, each), []).append(key)
+        found: list[Schedule] = []
+        for shard, keys in by_shard.items():
+            rows = await self._shards.read(shard, keys, deadline=caller.deadline)
+            items = (records.decode_item(each) for each in rows.values if each is not None)
+            found += [each for each in items if isinstance(each, Schedule)]
+        return found
 
     async def all_of(self, caller: Caller, owner: str) -> list[Schedule]:
         """Return every schedule of an owner; the shards read all of the tenant's."""

@@ -262,18 +262,28 @@ async def test_a_worker_schedules_what_its_token_allows(broker: LocalBroker) -> 
 
     scheduled(unscoped, "allowed")
     scheduled(narrow, "allowed")
-    with pytest.raises(Refused, match="missing scope codeq:schedule"):
+    with pytest.raises(Refused, match="missing scope"):
         await unscoped.apply_schedules(owner="narrow")
     made = await narrow.apply_schedules(owner="narrow")
     scheduled(narrow, "elsewhere")
     with pytest.raises(Refused, match="event type not allowed"):
         await narrow.apply_schedules(owner="narrow")
     async with broker.operator() as operator:
+        await operator.apply_schedules("ops", [NewSchedule("ops", NewTask("c", 1), cron="@daily")])
+        with pytest.raises(Refused, match="event type not allowed"):
+            await Worker([broker.url], token="narrow").apply_schedules(owner="ops")
+        with pytest.raises(
+            Refused, match="the schedule belongs to another owner: its owner is nar"
+        ):
+            await operator.apply_schedules("ops", [NIGHTLY, {"id": "allowed", **_hourly("c")}])
         found = await operator.schedules(owner="narrow")
-        await operator.apply_schedules("narrow", [])
+        theirs = await operator.schedules(owner="ops")
+        for owner in ("narrow", "ops"):
+            await operator.apply_schedules(owner, [])
 
     assert ("allowed",) == made.created
     assert ["allowed"] == [row["id"] for row in found.rows]
+    assert ["ops"] == [row["id"] for row in theirs.rows]
 
 
 @pytest.mark.parametrize(
