@@ -94,6 +94,7 @@ def make_shard(
     bytes_max: int = 2**24,
     entry_bytes_max: int = 3 * 2**20,
     catalogue: Catalogue | None = None,
+    rules: LifetimeRules | None = None,
 ) -> Shard:
     """Return an engine over a store, which may hold earlier state."""
     seen = Seen()
@@ -107,7 +108,7 @@ def make_shard(
     setup = EngineSetup(
         node_id="n1",
         shards=shards,
-        rules=LifetimeRules(),
+        rules=rules or LifetimeRules(),
         limits=EngineLimits(
             operations_max=operations_max,
             bytes_max=bytes_max,

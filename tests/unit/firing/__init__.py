@@ -1,0 +1,1 @@
+"""The firer of schedules."""
