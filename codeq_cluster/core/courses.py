@@ -27,7 +27,7 @@ from codeq_cluster.core.schedules import (
 )
 from codeq_cluster.core.sharding import with_shard
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import COMPLETED, More, Run
+from codeq_cluster.core.task import COMPLETED, More, Run, State
 from codeq_cluster.core.transitions import CANCELLED, cancelled
 from codeq_cluster.core.view import View
 
@@ -44,6 +44,8 @@ class Course:
         self._rules = rules
         self._before = found
         self._tasks: list[TaskChange] = []
+        self._begun: set[str] = set()
+        self._cancelled_waiting = 0
         self.at = found
 
     @property
@@ -63,7 +65,7 @@ class Course:
             return How.CREATED
         if any(each.name == row.name for each in at.queued):
             return How.QUEUED
-        if overlap is Overlap.CANCEL and at.open and not self._cancel_open():
+        if overlap is Overlap.CANCEL and at.open and not self._cancel_open(row.name):
             return How.LATER
         if not self.at.open or (overlap is Overlap.ALLOW and len(at.open) < OPEN_MAX):
             return self._begin(row)
@@ -90,11 +92,11 @@ class Course:
         self.go_on()
 
     def go_on(self) -> None:
-        """Let the first run that waits begin if no other is open."""
-        at = self.at
-        if at.queued and not at.open and not at.holds_queue:
-            self.at = replace(at, queued=at.queued[1:])
-            self._make(at.queued[0])
+        """Begin the first run that waits if no other is open; one whose task is kept has run."""
+        while self.at.queued and not self.at.open and not self.at.holds_queue:
+            first, *others = self.at.queued
+            self.at = replace(self.at, queued=tuple(others))
+            self._make(first)
 
     def task_id(self, name: str) -> str:
         """Return the id of the task of a run."""
@@ -104,8 +106,10 @@ class Course:
 
     def _begin(self, row: RunRow) -> How | Rejected:
         create = replace(self.at.plan.task, id=self.task_id(row.name), tenant=self.at.tenant)
-        refused = refusal_of_new(self._view, create, self._rules, begun=len(self._tasks))
+        begun = len(self._begun) - self._cancelled_waiting
+        refused = refusal_of_new(self._view, create, self._rules, begun=begun)
         if refused is not None:
+            self.go_on()
             return refused
         self._make(row)
         return How.CREATED
@@ -123,19 +127,27 @@ class Course:
         change = made(self._view, create, self._rules, more=More(run=run))
         if change is not None:
             self._tasks.append(change)
+            self._begun.add(task_id)
             self.at = replace(at, open=(*at.open, replace(row, task_id=task_id)))
 
-    def _cancel_open(self) -> bool:
-        """Cancel open runs; return whether none is left. Those on other shards go on."""
+    def _cancel_open(self, successor: str) -> bool:
+        """Cancel open runs for another one; return whether none is left.
+
+        Those on other shards go on. A run that this decision has begun is not in the view yet, so
+        the next decision cancels it.
+        """
+        if any(row.task_id in self._begun for row in self.at.open):
+            return False
         some = self.at.open[:FIRED_MAX]
+        request = f"{self.at.generation}.{successor}"
         for row in some:
             task = self._view.task(row.task_id)
             if task is not None and not task.state.terminal:
                 policy = self._view.policy(task.tenant, task.command.lower())
-                name = f"{self.at.id}.{self.at.generation}.{self.at.made}"
                 self._tasks.append(
-                    cancelled(task, self._rules, policy, request=name, now_ms=self._view.now_ms)
+                    cancelled(task, self._rules, policy, request=request, now_ms=self._view.now_ms)
                 )
+                self._cancelled_waiting += task.state is not State.LEASED
         self._close(some, CANCELLED, ended_ms=self._view.now_ms)
         return not self.at.open
 

@@ -52,7 +52,8 @@ def refusal_of_new(
         view: The shard's state.
         operation: The task.
         rules: For the tenant's budget.
-        begun: How many tasks the decision has made before this one.
+        begun: How many tasks the decision has made before this one, less the waiting ones that it
+            has ended.
     """
     topic = view.policy(operation.tenant, operation.command.lower()).topic
     return _refusal(view, operation, topic, rules, begun=begun)
@@ -104,7 +105,7 @@ def _over_budget(view: View, operation: Create, budget: Budget, *, begun: int) -
     if budget.waiting_max and usage.waiting + begun >= budget.waiting_max:
         return Rejected(Rejection.BUDGET_EXCEEDED, "readyTasks")
     # Those begun are about as large.
-    stored_bytes = usage.stored_bytes + (begun + 1) * len(operation.payload.encode())
+    stored_bytes = usage.stored_bytes + (max(0, begun) + 1) * len(operation.payload.encode())
     if budget.bytes_max and stored_bytes > budget.bytes_max:
         return Rejected(Rejection.BUDGET_EXCEEDED, "storedBytes")
     return None

@@ -52,7 +52,7 @@ def fire(view: View, operation: Fire, rules: LifetimeRules) -> Decision:
                 return Decision(over_budget)
             course.at = replace(course.at, next_ms=due.at_ms)
             return Decision(Changed(1), course.changes)
-        course.at = _fired(course.at, due, is_refused=isinstance(how, Rejected))
+        course.at = _fired(course.at, due, how)
     course.at = replace(
         course.at,
         done_ms=operation.done_ms,
@@ -75,13 +75,15 @@ def fill_back(view: View, operation: FillBack, rules: LifetimeRules) -> Decision
     course = Course(view, found, rules)
     for due in operation.runs:
         name = f"{due.at_ms}.{walk.name}" if walk.force else str(due.at_ms)
+        before = course.at
         how = course.admit(RunRow(name=name, at_ms=due.at_ms, late=True), walk.overlap)
         over_budget = _over_budget(how)
         if over_budget and not course.changes:
             return Decision(over_budget)
-        if over_budget:
+        if over_budget or how is How.LATER:
             break
-        is_made = how in (How.CREATED, How.QUEUED)
+        # A run whose task is kept leaves the schedule as it is.
+        is_made = how in (How.CREATED, How.QUEUED) and course.at is not before
         walk = replace(walk, done_ms=due.at_ms, made=walk.made + is_made)
         course.at = replace(course.at, backfill=walk)
     else:
@@ -133,15 +135,20 @@ def _over_budget(how: How | Rejected) -> Rejected | None:
     return None
 
 
-def _fired(at: Schedule, due: Due, *, is_refused: bool) -> Schedule:
+def _fired(at: Schedule, due: Due, how: How | Rejected) -> Schedule:
     """Return the schedule after an instant that it had to decide."""
-    return replace(
+    after = replace(
         at,
         done_ms=due.at_ms,
+        caught_up=at.caught_up + 1 if due.late else 0,
+        missed=at.missed + due.missed + isinstance(how, Rejected),
+    )
+    if how not in (How.CREATED, How.QUEUED):
+        return after
+    return replace(
+        after,
         last_ms=due.at_ms,
         last_local=due.local,
         last_fold=due.fold,
-        made=at.made + (not is_refused),
-        caught_up=at.caught_up + 1 if due.late else 0,
-        missed=at.missed + due.missed + is_refused,
+        made=at.made + 1,
     )

@@ -83,7 +83,7 @@ ARROWS = (
     ),
     *(
         Arrow(operation=each, before=before, after=State.FAILED, cause="overlap: cancel")
-        for each in (Fire, TriggerSchedule)
+        for each in (Fire, FillBack, TriggerSchedule)
         for before in (State.READY, State.DELAYED, State.LEASED)
     ),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),

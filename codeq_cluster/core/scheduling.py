@@ -54,7 +54,7 @@ def put(view: View, operation: PutSchedule, _: LifetimeRules) -> Decision:
             updated_ms=view.now_ms,
             request=operation.request,
         )
-        was_idle = not found.fires_ms and not found.paused_ms
+        was_idle = (found.is_over or not found.next_ms) and not found.paused_ms
         if was_idle or operation.plan.timing != found.plan.timing:
             after = _from_now(after, operation)
     if after == found:
@@ -115,6 +115,8 @@ def trigger(view: View, operation: TriggerSchedule, rules: LifetimeRules) -> Dec
     how = course.admit(row, operation.overlap or found.plan.overlap)
     if isinstance(how, Rejected):
         return Decision(how)
+    if how is How.SKIPPED:
+        return Decision(Triggered(how))  # It counts instants, and this is none.
     return Decision(Triggered(how, task_id if how is How.CREATED else ""), course.changes)
 
 
@@ -167,11 +169,15 @@ def _new(view: View, operation: PutSchedule) -> Decision:
 
 
 def _from_now(at: Schedule, operation: PutSchedule | ResumeSchedule) -> Schedule:
-    """Return the schedule with its next instant found anew: none before now, none fired before."""
+    """Return the schedule with its next instant found again: none before now, none decided before.
+
+    If the caller's clock is behind what is decided, the leader asks the calendar at once.
+    """
+    done_ms = max(operation.at_ms, at.done_ms)
     return replace(
         at,
-        done_ms=max(operation.at_ms, at.last_ms),
-        next_ms=operation.next_ms,
+        done_ms=done_ms,
+        next_ms=operation.next_ms and max(operation.next_ms, done_ms + 1),
         zone_rules=operation.zone_rules,
     )
 

@@ -169,6 +169,7 @@ BACKFILL = BackfillSchedule(
     by="ops",
     backfill=Backfill(name="b", done_ms=10, to_ms=20, overlap=Overlap.QUEUE),
 )
+BACKFILL_BY_CANCEL = replace(BACKFILL, backfill=replace(BACKFILL.backfill, overlap=Overlap.CANCEL))
 QUEUED = (put(Overlap.QUEUE), fire, fire, CLAIM)
 QUEUED_ONCE = (
     replace(put(Overlap.QUEUE), plan=replace(ONE_TRY, overlap=Overlap.QUEUE)),
@@ -205,6 +206,9 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (put(Overlap.SKIP), TRIGGER, replace(TRIGGER, name="u"), CLAIM, replace(TRIGGER, name="v")),
     (put(Overlap.SKIP), TRIGGER, CLAIM, on_run(DELAYING), replace(TRIGGER, name="u")),
     (put(Overlap.SKIP), BACKFILL, fill_back),
+    (put(Overlap.SKIP), TRIGGER, BACKFILL_BY_CANCEL, fill_back),
+    (put(Overlap.SKIP), TRIGGER, CLAIM, BACKFILL_BY_CANCEL, fill_back),
+    (put(Overlap.SKIP), TRIGGER, CLAIM, on_run(DELAYING), BACKFILL_BY_CANCEL, fill_back),
     (created(), CLAIM, HEARTBEAT, UPLOAD, DONE, FOR_GOOD_MS),
     (created(delay_ms=MINUTE_MS), MINUTE_MS, CLAIM, FAILED, FOR_GOOD_MS),
     (created(), CLAIM, ABANDON, CLAIM, NACK, CANCEL, DELETE),
