@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -42,6 +43,7 @@ class Stage:
     Attributes:
         fired: The operations that moved a schedule on, in order.
         failed: One for each schedule that was set aside.
+        waits_s: By tenant, the answers to its next firings' question when they may create tasks.
     """
 
     shard: Shard
@@ -49,6 +51,7 @@ class Stage:
     background: Background
     fired: list[Fire] = field(default_factory=list)
     failed: list[None] = field(default_factory=list)
+    waits_s: dict[str, list[float]] = field(default_factory=dict)
 
     async def ask(self, *operations: Operation) -> list[object]:
         """Have something decided."""
@@ -136,10 +139,12 @@ def make_stage(
     background = Background()
     fired: list[Fire] = []
     failed: list[None] = []
+    waits_s: dict[str, list[float]] = {}
     firer = ScheduleFirer(
         shard.engine,
         shard.store.state,
         wall_ms=shard.clock.wall_ms,
+        wait_s=_answering(waits_s),
         background=background,
         fired=fired.append,
         failed=lambda: failed.append(None),
@@ -148,7 +153,7 @@ def make_stage(
     shard.engine.on_leader(firer.look)
     if leads:
         shard.log.lead()
-    return Stage(shard, firer, background, fired, failed)
+    return Stage(shard, firer, background, fired, failed, waits_s)
 
 
 def make_successor(stage: Stage) -> ScheduleFirer:
@@ -157,10 +162,20 @@ def make_successor(stage: Stage) -> ScheduleFirer:
         stage.shard.engine,
         stage.shard.store.state,
         wall_ms=stage.shard.clock.wall_ms,
+        wait_s=_answering(stage.waits_s),
         background=stage.background,
         fired=stage.fired.append,
         failed=lambda: None,
     )
+
+
+def _answering(waits_s: dict[str, list[float]]) -> Callable[[str, int], Awaitable[float]]:
+    async def wait_s(tenant: str, count: int) -> float:
+        assert count > 0
+        answers = waits_s.get(tenant)
+        return answers.pop(0) if answers else 0.0
+
+    return wait_s
 
 
 async def ended(stage: Stage) -> None:

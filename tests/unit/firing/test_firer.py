@@ -385,6 +385,24 @@ async def test_over_the_budget_a_tenant_is_left_alone_for_a_while(tight: Stage, 
     )
 
 
+async def test_beyond_the_rate_of_its_creates_a_tenant_waits_as_long_as_it_is_told(
+    stage: Stage,
+) -> None:
+    """Others go on meanwhile."""
+    await stage.put("fast", tenant="fast")
+    await stage.put("other", replace(EVERY_MINUTE, timing=Timing(every="1s")))
+    stage.waits_s["fast"] = [3.0]
+    stage.to_minute(0)
+    await _a_second_passes(stage)
+    early = len(stage.instants("fast"))
+    stage.shard.clock.pass_ms(4_000)
+    stage.firer.rows({})
+    await stage.until_fired("fast", 0)
+
+    assert 0 == early
+    assert [] == stage.waits_s["fast"]
+
+
 async def _a_second_passes(stage: Stage) -> None:
     """Let another tenant's schedule fire, so that all that is due has been looked at."""
     before = stage.at("other").done_ms
