@@ -128,7 +128,8 @@ class Course:
         if change is not None:
             self._tasks.append(change)
             self._begun.add(task_id)
-            self.at = replace(at, open=(*at.open, replace(row, task_id=task_id)))
+            begun = replace(row, task_id=task_id, made_ms=self._view.now_ms)
+            self.at = replace(at, open=(*at.open, begun))
 
     def _cancel_open(self, successor: str) -> bool:
         """Cancel open runs for another one; return whether none is left.

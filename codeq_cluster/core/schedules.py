@@ -138,6 +138,7 @@ class RunRow(Struct, frozen=True, array_like=True, kw_only=True):
         task_id: Empty until there is a task.
         late: It fired late.
         status: COMPLETED, FAILED, CANCELLED or DEAD; empty before its end.
+        made_ms: When its task was made; 0 before.
     """
 
     name: RunName
@@ -146,6 +147,7 @@ class RunRow(Struct, frozen=True, array_like=True, kw_only=True):
     late: bool = False
     status: NameOrNone = ""
     ended_ms: Instant = 0
+    made_ms: Instant = 0
 
 
 class Backfill(Struct, frozen=True, array_like=True, kw_only=True):

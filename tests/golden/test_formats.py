@@ -280,9 +280,13 @@ ITEMS: dict[str, Item] = {
         last_fold=1,
         made=2,
         caught_up=1,
-        open=(RunRow(name="2", at_ms=2, task_id="11111111", late=True),),
+        open=(RunRow(name="2", at_ms=2, task_id="11111111", late=True, made_ms=3),),
         queued=(RunRow(name="3", at_ms=3),),
-        recent=(RunRow(name="1", at_ms=1, task_id="22222222", status="DEAD", ended_ms=NOW_MS),),
+        recent=(
+            RunRow(
+                name="1", at_ms=1, task_id="22222222", status="DEAD", ended_ms=NOW_MS, made_ms=2
+            ),
+        ),
         missed=4,
         skipped=5,
         failures=1,

@@ -13,6 +13,8 @@ from codeq_cluster.core.schedules import Plan, RunRow, Schedule, Timing
 from codeq_cluster.schedules.calendar import Instant
 from codeq_cluster.schedules.zones import zone_of
 
+LAST_RUNS_MAX = 10
+
 
 class InstantView(Struct):
     """An instant of a schedule.
@@ -30,13 +32,15 @@ class RunView(Struct, rename="camel", omit_defaults=True):
     """A run of a schedule: the instant it is for, and its task.
 
     `status` is `OPEN` until the task ends, `QUEUED` before there is one, and then COMPLETED,
-    FAILED, CANCELLED or DEAD. `late` if it could not fire in time.
+    FAILED, CANCELLED or DEAD. `late` if it could not fire in time; `madeAt` is when its task was
+    made.
     """
 
     at: str
     status: str
     task_id: str = ""
     late: bool = False
+    made_at: str = ""
     ended_at: str = ""
 
 
@@ -149,7 +153,7 @@ def schedule_view(schedule: Schedule, coming: Sequence[Instant] | None = None) -
         note=plan.note,
         version=schedule.version,
         next=[instant_view(each) for each in coming],
-        last_runs=_last_runs(schedule),
+        last_runs=[run_view(*each) for each in known_runs(schedule)[:LAST_RUNS_MAX]],
         running=len(schedule.open),
         queued=len(schedule.queued),
         made=schedule.made,
@@ -165,6 +169,26 @@ def schedule_view(schedule: Schedule, coming: Sequence[Instant] | None = None) -
     )
 
 
+def known_runs(schedule: Schedule) -> list[tuple[RunRow, str]]:
+    """Return every run that the schedule remembers, with its status, the latest instant first."""
+    rows = [(row, row.status) for row in schedule.recent]
+    rows += [(row, "OPEN") for row in schedule.open]
+    rows += [(row, "QUEUED") for row in schedule.queued]
+    return sorted(rows, key=lambda each: each[0].at_ms, reverse=True)
+
+
+def run_view(row: RunRow, status: str) -> RunView:
+    """Render a run."""
+    return RunView(
+        at=rfc3339(row.at_ms),
+        status=status,
+        task_id=row.task_id,
+        late=row.late,
+        made_at=_when(row.made_ms),
+        ended_at=_when(row.ended_ms),
+    )
+
+
 def _is_over(schedule: Schedule) -> bool:
     return schedule.is_over or not schedule.next_ms
 
@@ -173,17 +197,6 @@ def _shown(schedule: Schedule) -> Instant:
     shown = zone_of(schedule.plan.timing.zone).shows(schedule.next_ms // 1000)
     local = shown.replace(fold=0).isoformat()
     return Instant(ms=schedule.next_ms, local=local, fold=shown.fold)
-
-
-def _last_runs(schedule: Schedule) -> list[RunView]:
-    rows = [(row, row.status) for row in schedule.recent]
-    rows += [(row, "OPEN") for row in schedule.open]
-    rows += [(row, "QUEUED") for row in schedule.queued]
-    rows.sort(key=lambda each: each[0].at_ms, reverse=True)
-    return [
-        RunView(rfc3339(row.at_ms), status, row.task_id, row.late, _when(row.ended_ms))
-        for row, status in rows[:10]
-    ]
 
 
 def _template_view(task: Create) -> TemplateView:
@@ -223,6 +236,7 @@ EXAMPLE = schedule_view(
                 task_id=TASK_ID,
                 status="COMPLETED",
                 ended_ms=NOON_MS - 34_100_000,
+                made_ms=NOON_MS - 34_199_500,
             ),
         ),
         zone_rules="2026f",
