@@ -84,6 +84,11 @@ class CronCalendar:
         _, minute, hour, *_ = self.fields.split()
         return not minute.startswith("*") and not hour.startswith("*")
 
+    @property
+    def words(self) -> str:
+        """Return what the expression says, in English."""
+        return CronSim(self.fields, EPOCH).explain()
+
     def after(self, ms: int) -> Instant | None:
         """Return the first instant strictly after another; None for none within ten years.
 

@@ -20,6 +20,7 @@ from codeq_cluster.api.routes import artifacts as artifact_routes
 from codeq_cluster.api.routes import backups as backup_routes
 from codeq_cluster.api.routes import cluster as cluster_routes
 from codeq_cluster.api.routes import queues as queue_routes
+from codeq_cluster.api.routes import schedules as schedule_routes
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.routes import topics as topic_routes
 from codeq_cluster.api.routes import webhooks as webhook_routes
@@ -37,6 +38,7 @@ from codeq_cluster.ui.views import (
     overview,
     queue,
     queues,
+    schedules,
     tasks,
     webhooks,
     workers,
@@ -61,6 +63,7 @@ VIEWS = {
     "flows": LiveView(roles=_VIEWERS, look=flows.look),
     "queue": LiveView(roles=_VIEWERS, look=queue.look, draw=queue.draw),
     "task": LiveView(roles=_VIEWERS, look=tasks.look),
+    "schedule": LiveView(roles=_VIEWERS, look=schedules.look),
     "workers": LiveView(roles=_VIEWERS, look=workers.look),
     "cluster": LiveView(roles=_OPERATORS, look=cluster.look),
 }
@@ -117,7 +120,7 @@ def mount(app: web.Application, sources: Sources) -> None:
 
 
 def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
-    named = "/queues/{command}"
+    named, schedule = "/queues/{command}", "/schedules/{name}"
     return (
         PageRoute("DELETE", "/session", entry.logout, _ANYBODY),
         PageRoute("GET", "/live", live.stream, _ANYBODY),
@@ -146,6 +149,14 @@ def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
         PageRoute("GET", "/topics", topic_routes.topics, _VIEWERS),
         PageRoute("PUT", "/topics/{name}", topic_routes.put, _ADMINS, _RESULT_BODY),
         PageRoute("DELETE", "/topics/{name}", topic_routes.delete, _ADMINS),
+        PageRoute("GET", "/schedules", schedules.schedules, _VIEWERS),
+        PageRoute("POST", "/schedules/preview", schedule_routes.preview, _ADMINS, _BODY),
+        PageRoute("PUT", schedule, schedule_routes.put, _ADMINS, _BODY),
+        PageRoute("DELETE", schedule, schedule_routes.delete, _ADMINS),
+        PageRoute("POST", f"{schedule}/pause", schedule_routes.pause, _ADMINS),
+        PageRoute("POST", f"{schedule}/resume", schedule_routes.resume, _ADMINS, _BODY),
+        PageRoute("POST", f"{schedule}/trigger", schedule_routes.trigger, _ADMINS, _BODY),
+        PageRoute("POST", f"{schedule}/backfill", schedule_routes.backfill, _ADMINS, _BODY),
         PageRoute("GET", "/audit", audit.audit, _CHANGERS),
         PageRoute("POST", "/cluster/transfer", cluster_routes.transfer, _OPERATORS, _BODY),
         PageRoute("POST", "/backups", backup_routes.create, _OPERATORS),

@@ -51,6 +51,15 @@ STATUSES = {
     "GET /topics": _TENANT,
     "PUT /topics/{name}": "403 201 403 200",
     "DELETE /topics/{name}": "403 204 403 204",
+    "GET /schedules": _TENANT,
+    "POST /schedules/preview": _ADMIN,
+    # Nothing is made, so that the order of the others does not matter.
+    "PUT /schedules/{name}": "403 400 403 400",
+    "POST /schedules/{name}/pause": "403 404 403 404",
+    "POST /schedules/{name}/resume": "403 404 403 404",
+    "POST /schedules/{name}/trigger": "403 404 403 404",
+    "POST /schedules/{name}/backfill": "403 404 403 404",
+    "DELETE /schedules/{name}": "403 204 403 204",
     "GET /audit": "403 200 200 200",
     "POST /cluster/transfer": _OPERATOR,
     # This node has no place for backups.
@@ -64,6 +73,7 @@ VIEW_STATUSES = {
     "queues": _TENANT,
     "flows": _TENANT,
     "queue": _TENANT,
+    "schedule": _TENANT,
     "task": _TENANT,
     "workers": _TENANT,
     "cluster": _OPERATOR,
@@ -92,6 +102,13 @@ BODIES: dict[str, object] = {
     "POST /tasks": {"command": "q", "payload": {}},
     "POST /deliveries/replay": {"all": True},
     "PUT /topics/{name}": {"weight": 2},
+    "POST /schedules/preview": {"cron": "@hourly"},
+    "PUT /schedules/{name}": {"cron": "never"},
+    "POST /schedules/{name}/backfill": {
+        "from": "2026-01-01T00:00:00Z",
+        "to": "2026-01-02T00:00:00Z",
+        "dryRun": True,
+    },
     "POST /cluster/transfer": {"shard": 0, "to": "n1"},
 }
 
