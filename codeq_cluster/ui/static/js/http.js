@@ -5,6 +5,7 @@ export class Refused extends Error {
     super([body.error || "status " + status, body.detail].filter(Boolean).join(": "));
     this.status = status;
     this.code = body.code || "";
+    this.field = body.field || "";
     this.requestId = body.requestId || "";
   }
 }

@@ -57,7 +57,7 @@ async function newTask(command) {
   go(href("tasks", made.id));
 }
 
-function field(label, input, hint) {
+export function field(label, input, hint) {
   const id = "hint-" + input.getAttribute("name");
   input.setAttribute("aria-describedby", id);
   return h("div", {}, h("label.field", {}, label, input), h("span.hint", { id }, hint));
@@ -95,6 +95,6 @@ export function checked(text) {
 
 // One for each form that is opened: what is sent twice from it, by a double click or after an answer
 // that got lost, makes one task. Not randomUUID, which browsers keep from plain HTTP.
-function freshKey() {
+export function freshKey() {
   return "page-" + [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -107,6 +107,8 @@ export function openTask({ follow }, id) {
       task.state === "delayed" && fact("Ready", due(task.until)),
       task.error && !why.message.includes(task.error) && fact("Error", h("span.bad", {}, task.error)),
       task.deadQueue && fact("Dead letters of", h("a", { href: href("dead-letters", task.deadQueue) }, task.deadQueue)),
+      task.scheduleId && fact("Schedule", h("a", { href: href("schedules", task.scheduleId) }, task.scheduleId)),
+      task.scheduledFor && fact("Scheduled for", [at(task.scheduledFor), task.late && [" ", h("span.tag.warn", {}, "late")]]),
       task.parentId && fact("Made by", link(task.parentId)),
       task.parentId && task.rootId !== task.parentId && fact("First of the chain", link(task.rootId)),
       fact("Created", instant(task.createdAt)),
