@@ -350,7 +350,7 @@ def test_a_schedule_comes_paused_and_without_the_runs_it_had() -> None:
     assert [("acme", (), (), ())] * 2 == alone
     assert [PAUSED_BY_IMPORT] * 2 == [each.paused_by for each in found]
     assert all(each.paused_ms and not each.fires_ms for each in found)
-    assert len({own.generation, *(each.generation for each in found)}) == 3
+    assert 3 == len({own.generation, *(each.generation for each in found)})
     tally = shard.view.item(ItemKind.SCHEDULE_TALLY, "acme", TALLY_ID)
     assert ScheduleTally(tenant="acme", count=2) == tally
 
