@@ -39,6 +39,13 @@ _CLAIM = f'"commands":["{COMMAND}"],"leaseSeconds":60,"waitSeconds":5'
 _DONE = '"status":"COMPLETED","result":{"width":640}'
 _NODE = '"nodeId":"n4"'
 _SELECTION = '{"error":"MAX_ATTEMPTS","limit":100,"dryRun":true}'
+_TIMES = '"cron":"30 2 * * MON-FRI","zone":"Europe/Berlin"'
+_RUN = '"task":{"command":"report","payload":{"region":"eu"}}'
+_SET = Example(
+    query="owner=reports-app",
+    body=f'{{"schedules":[{{"id":"nightly-report",{_TIMES},{_RUN}}}],"revision":7}}',
+)
+_SCHEDULE = Example(task="with a schedule")
 _SUBSCRIPTION = Example(id="$SUBSCRIPTION")
 
 # By operation; an operation without an entry needs only its path.
@@ -80,8 +87,20 @@ EXAMPLES: Mapping[str, Example] = {
     "topics_topic": Example(task="with a topic"),
     "topics_put": Example(body='{"maxAttempts":8,"maxConsumers":20,"retentionSeconds":3600}'),
     "topics_delete": Example(query="deletionPolicy=Delete", task="with a topic"),
-    "schedules_preview": Example(
-        body='{"cron":"30 2 * * MON-FRI","zone":"Europe/Berlin","count":2}'
+    "schedules_preview": Example(body=f'{{{_TIMES},"count":2}}'),
+    "schedules_put_set": _SET,
+    "schedules_put_own_set": _SET,
+    "schedules_schedule": _SCHEDULE,
+    "schedules_put": Example(body=f"{{{_TIMES},{_RUN}}}", task="with a schedule"),
+    "schedules_delete": _SCHEDULE,
+    "schedules_pause": _SCHEDULE,
+    "schedules_resume": Example(body='{"catchUp":true}', task="with a schedule"),
+    "schedules_trigger": Example(
+        body='{"idempotencyKey":"report-now","overlap":"allow"}', task="with a schedule"
+    ),
+    "schedules_backfill": Example(
+        body='{"from":"2026-03-01T00:00:00Z","to":"2026-03-31T00:00:00Z","dryRun":true}',
+        task="with a schedule",
     ),
     "deliveries_deliveries": Example(query="status=dead"),
     "deliveries_replay": Example(body='{"all":true}'),

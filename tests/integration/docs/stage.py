@@ -42,6 +42,9 @@ class Stage:
                 self.set["TASK"], self.set["UPLOAD"] = self._with_artifact()
             case "with a topic":
                 self.send("PUT", f"/admin/topics/{COMMAND}", {"maxAttempts": 3})
+            case "with a schedule":
+                plan = {"cron": "@daily", "task": {"command": "report", "payload": {}}}
+                self.send("PUT", f"/admin/schedules/{COMMAND}", plan)
             case _:
                 raise AssertionError(task)
 
