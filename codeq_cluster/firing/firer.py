@@ -27,7 +27,7 @@ from codeq_cluster.broker.engine.faults import is_fault, setting_aside
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.codec import keyspace, line_keys, records
 from codeq_cluster.core.outcomes import Changed, Outcome, Rejected
-from codeq_cluster.core.schedules import FillBack, Fire, Schedule
+from codeq_cluster.core.schedules import FillBack, Fire, Schedule, jitter_ms
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.schedules.due import filling, firing, next_after
@@ -52,12 +52,17 @@ class _Found(NamedTuple):
 
 
 class _Due(NamedTuple):
-    """What is to be decided about such a schedule; or why that cannot be known."""
+    """What is to be decided about such a schedule; or why that cannot be known.
+
+    Attributes:
+        due_ms: When its last run was due, its jitter included; 0 without one.
+    """
 
     key: bytes
     tenant: str
     operations: Sequence[Fire | FillBack]
     error: Exception | None = None
+    due_ms: int = 0
 
 
 class ScheduleFirer:
@@ -69,7 +74,8 @@ class ScheduleFirer:
         wall_ms: Returns Unix milliseconds.
         wait_s: Takes so many creates of the tenant's rate and returns 0, or the seconds to wait.
         background: Owns the passes.
-        fired: Called for each schedule that fires, with the operation that did it.
+        fired: Called for each schedule that fires, with the operation that did it and the instant
+            at which the last of its runs was due, Unix milliseconds; 0 if it has none.
         failed: Called for each schedule that is set aside.
     """
 
@@ -81,7 +87,7 @@ class ScheduleFirer:
         wall_ms: Callable[[], int],
         wait_s: Callable[[str, int], Awaitable[float]],
         background: Background,
-        fired: Callable[[Fire], None],
+        fired: Callable[[Fire, int], None],
         failed: Callable[[], None],
     ) -> None:
         self._engine = engine
@@ -271,17 +277,16 @@ class ScheduleFirer:
             return error
         for due in all_:
             for operation in due.operations:
-                self._note(due.tenant, operation, next(outcomes))
+                self._note(due, operation, next(outcomes))
         return None
 
-    def _note(self, tenant: str, operation: Fire | FillBack, outcome: Outcome) -> None:
+    def _note(self, due: _Due, operation: Fire | FillBack, outcome: Outcome) -> None:
         if isinstance(outcome, Rejected):
-            log.info(
-                "schedules wait for the budget", extra={"tenant": tenant, "limit": outcome.limit}
-            )
-            self._hold(tenant, OVER_BUDGET_MS)
+            extra = {"tenant": due.tenant, "limit": outcome.limit}
+            log.info("schedules wait for the budget", extra=extra)
+            self._hold(due.tenant, OVER_BUDGET_MS)
         elif isinstance(operation, Fire) and outcome == Changed(1):
-            self._fired(operation)
+            self._fired(operation, due.due_ms)
 
     async def _set_aside(self, key: bytes, error: Exception) -> bool:
         """Take a schedule out of the line; return whether that was possible."""
@@ -322,11 +327,14 @@ def _of_one(found: _Found, now_ms: int) -> _Due:
     if isinstance(schedule, Exception):
         return _Due(key, tenant, (), schedule)
     try:
-        operations = (filling(schedule), firing(schedule, now_ms))
+        fill, fire = filling(schedule), firing(schedule, now_ms)
     except Exception as error:
         log.exception("calendar cannot be asked", extra={"item": schedule.id})
         return _Due(key, tenant, (), error)
-    return _Due(key, tenant, tuple(each for each in operations if each is not None))
+    at_ms = fire.runs[-1].at_ms if fire is not None and fire.runs else 0
+    due_ms = at_ms + jitter_ms(schedule, at_ms) if at_ms else 0
+    operations = tuple(each for each in (fill, fire) if each is not None)
+    return _Due(key, tenant, operations, due_ms=due_ms)
 
 
 def _of_older_rules(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[Schedule]:

@@ -21,6 +21,7 @@ _LATENCY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 
 _SHORT_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
 )  # fmt: skip
+_LAG_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 600, 3600)
 _COUNT_BUCKETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
 _OTHER = "other"
 _LABELS_CACHED = 1024  # x about 200 bytes.
@@ -124,9 +125,9 @@ class Metrics:
         )
         self._lag = self._histogram(
             "codeq_schedule_lag_seconds",
-            "Seconds from an instant of a schedule until its run was committed.",
+            "Seconds from when a run of a schedule was due until it was committed.",
             (),
-            _SHORT_BUCKETS,
+            _LAG_BUCKETS,
         )
         self.rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
@@ -189,7 +190,7 @@ class Metrics:
         self._webhooks.inc(kind, self.command_label(command), outcome)
 
     def schedule_fired(self, runs: int, lag_s: float) -> None:
-        """Count the runs that instants of a schedule have made, the last `lag_s` after its own."""
+        """Count runs that instants of a schedule have made, the last `lag_s` after it was due."""
         self._fired.inc(by=runs)
         self._lag.observe(lag_s)
 

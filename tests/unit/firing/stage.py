@@ -146,7 +146,7 @@ def make_stage(
         wall_ms=shard.clock.wall_ms,
         wait_s=_answering(waits_s),
         background=background,
-        fired=fired.append,
+        fired=lambda operation, _: fired.append(operation),
         failed=lambda: failed.append(None),
     )
     shard.engine.on_rows(firer.rows, keyspace.Family.FIRE)
@@ -164,7 +164,7 @@ def make_successor(stage: Stage) -> ScheduleFirer:
         wall_ms=stage.shard.clock.wall_ms,
         wait_s=_answering(stage.waits_s),
         background=stage.background,
-        fired=stage.fired.append,
+        fired=lambda operation, _: stage.fired.append(operation),
         failed=lambda: None,
     )
 
