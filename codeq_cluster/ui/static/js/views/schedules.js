@@ -35,7 +35,7 @@ function openAll({ query }) {
       { name: "State", cell: (row) => scheduleTag(row.state) },
       { name: "Last run", cell: (row) => (row.last ? [h("span.nowrap", {}, instant(row.last.at), " "), runTag(row.last)] : h("span.zero", {}, "–")) },
       { name: "Lag", num: true, less: true, title: "How long after its instant the last run was made", cell: (row) => (row.last ? lag(row.last) : h("span.zero", {}, "–")) },
-      { name: "Next", cell: (row) => h("span.nowrap", {}, row.next && row.state === "active" ? due(row.next.at) : h("span.zero", {}, "–")) },
+      { name: "Next", less: true, cell: (row) => h("span.nowrap", {}, row.next && row.state === "active" ? due(row.next.at) : h("span.zero", {}, "–")) },
       { name: "Missed", num: true, title: "Instants that did not fire, because they were late or refused", cell: (row) => h("span", { class: row.missed ? "bad" : "zero" }, count(row.missed)) },
       { name: "Running", num: true, less: true, title: "Runs that have not ended, and those that wait for them", cell: (row) => [number(row.running), row.queued > 0 && h("div.dim.small", {}, count(row.queued) + " queued")] },
     ],
