@@ -6,12 +6,14 @@ course gathers them, so that the schedule's row is written once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from msgspec.structs import replace
 
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.creating import made, refusal_of_new
-from codeq_cluster.core.outcomes import How, Rejected
+from codeq_cluster.core.outcomes import How, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     FIRED_MAX,
@@ -44,8 +46,6 @@ class Course:
         self._rules = rules
         self._before = found
         self._tasks: list[TaskChange] = []
-        self._begun: set[str] = set()
-        self._cancelled_waiting = 0
         self.at = found
 
     @property
@@ -61,13 +61,13 @@ class Course:
         A run whose task is kept, or that waits already, is not made twice.
         """
         at = self.at
-        if self._view.task(self.task_id(row.name)) is not None:
+        if self._view.task(self.task_id(row.name)) is not None or _names(at.open, row):
             return How.CREATED
-        if any(each.name == row.name for each in at.queued):
+        if _names(at.queued, row):
             return How.QUEUED
-        if overlap is Overlap.CANCEL and at.open and not self._cancel_open(row.name):
-            return How.LATER
-        if not self.at.open or (overlap is Overlap.ALLOW and len(at.open) < OPEN_MAX):
+        if overlap is Overlap.CANCEL and at.open:
+            return self._replace_open(row)
+        if not at.open or (overlap is Overlap.ALLOW and len(at.open) < OPEN_MAX):
             return self._begin(row)
         room = {Overlap.QUEUE: QUEUED_MAX, Overlap.QUEUE_ONE: 1}.get(overlap, 0)
         if len(at.queued) < room:
@@ -105,14 +105,19 @@ class Course:
         return with_shard(drawn, shards=shards, wanted=schedule_shard(at.tenant, at.id, shards))
 
     def _begin(self, row: RunRow) -> How | Rejected:
-        create = replace(self.at.plan.task, id=self.task_id(row.name), tenant=self.at.tenant)
-        begun = len(self._begun) - self._cancelled_waiting
-        refused = refusal_of_new(self._view, create, self._rules, begun=begun)
+        refused = self._refusal(row)
         if refused is not None:
             self.go_on()
             return refused
         self._make(row)
         return How.CREATED
+
+    def _refusal(self, row: RunRow, *, ending: Sequence[TaskChange] = ()) -> Rejected | None:
+        """Return why a run does not begin once some others have ended, or None."""
+        create = replace(self.at.plan.task, id=self.task_id(row.name), tenant=self.at.tenant)
+        tasks = (*self._tasks, *ending)
+        begun = sum(change.before is None for change in tasks) - sum(map(_was_waiting, tasks))
+        return refusal_of_new(self._view, create, self._rules, begun=begun)
 
     def _make(self, row: RunRow) -> None:
         at, task_id = self.at, self.task_id(row.name)
@@ -127,30 +132,35 @@ class Course:
         change = made(self._view, create, self._rules, more=More(run=run))
         if change is not None:
             self._tasks.append(change)
-            self._begun.add(task_id)
             begun = replace(row, task_id=task_id, made_ms=self._view.now_ms)
             self.at = replace(at, open=(*at.open, begun))
 
-    def _cancel_open(self, successor: str) -> bool:
-        """Cancel open runs for another one; return whether none is left.
+    def _replace_open(self, row: RunRow) -> How | Rejected:
+        """Begin a run in the place of the open ones, of which one decision cancels some.
 
         Those on other shards go on. A run that this decision has begun is not in the view yet, so
         the next decision cancels it.
         """
-        if any(row.task_id in self._begun for row in self.at.open):
-            return False
+        begun = {change.after.id for change in self._tasks if change.after and not change.before}
+        if any(each.task_id in begun for each in self.at.open):
+            return How.LATER
         some = self.at.open[:FIRED_MAX]
-        request = f"{self.at.generation}.{successor}"
-        for row in some:
+        ending = list(self._cancels(some, f"{self.at.generation}.{row.name}"))
+        refused = self._refusal(row, ending=ending)
+        if refused is not None and over_budget(refused):
+            return refused  # It stays due, so nothing is cancelled for it.
+        self._tasks += ending
+        self._close(some, CANCELLED, ended_ms=self._view.now_ms)
+        return How.LATER if self.at.open else self._begin(row)
+
+    def _cancels(self, rows: Iterable[RunRow], request: str) -> Iterator[TaskChange]:
+        for row in rows:
             task = self._view.task(row.task_id)
             if task is not None and not task.state.terminal:
                 policy = self._view.policy(task.tenant, task.command.lower())
-                self._tasks.append(
-                    cancelled(task, self._rules, policy, request=request, now_ms=self._view.now_ms)
+                yield cancelled(
+                    task, self._rules, policy, request=request, now_ms=self._view.now_ms
                 )
-                self._cancelled_waiting += task.state is not State.LEASED
-        self._close(some, CANCELLED, ended_ms=self._view.now_ms)
-        return not self.at.open
 
     def _close(self, rows: tuple[RunRow, ...], status: str, *, ended_ms: int) -> None:
         closed = tuple(replace(row, status=status, ended_ms=ended_ms) for row in rows)
@@ -187,3 +197,16 @@ class Courses:
         course = self._known[name]
         if course is not None:
             course.ended(end)
+
+
+def over_budget(how: How | Rejected) -> bool:
+    """Return whether a run does not begin because the tenant has no room for it now."""
+    return isinstance(how, Rejected) and how.rejection is Rejection.BUDGET_EXCEEDED
+
+
+def _names(rows: Iterable[RunRow], run: RunRow) -> bool:
+    return any(each.name == run.name for each in rows)
+
+
+def _was_waiting(change: TaskChange) -> bool:
+    return change.before is not None and change.before.state is not State.LEASED

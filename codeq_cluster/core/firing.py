@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from codeq_cluster.core import relaying
 from codeq_cluster.core.changes import Change, Decision, TaskChange
-from codeq_cluster.core.courses import Course, Courses
-from codeq_cluster.core.outcomes import Changed, How, Rejected, Rejection
+from codeq_cluster.core.courses import Course, Courses, over_budget
+from codeq_cluster.core.outcomes import Changed, How, Rejected
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import FIRED_MAX, Due, FillBack, Fire, RunEnded, RunRow, Schedule
 from codeq_cluster.core.sharding import shard_of
@@ -45,11 +45,10 @@ def fire(view: View, operation: Fire, rules: LifetimeRules) -> Decision:
             break
         row = RunRow(name=str(due.at_ms), at_ms=due.at_ms, late=due.late)
         how = course.admit(row, found.plan.overlap)
-        over_budget = _over_budget(how)
-        if how is How.LATER or over_budget:
+        if how is How.LATER or over_budget(how):
             # Decided up to the one before.
-            if over_budget and course.at.done_ms == found.done_ms:
-                return Decision(over_budget)
+            if isinstance(how, Rejected) and course.at.done_ms == found.done_ms:
+                return Decision(how)
             course.at = replace(course.at, next_ms=due.at_ms)
             return Decision(Changed(1), course.changes)
         course.at = _fired(course.at, due, how)
@@ -77,10 +76,9 @@ def fill_back(view: View, operation: FillBack, rules: LifetimeRules) -> Decision
         name = f"{due.at_ms}.{walk.name}" if walk.force else str(due.at_ms)
         before = course.at
         how = course.admit(RunRow(name=name, at_ms=due.at_ms, late=True), walk.overlap)
-        over_budget = _over_budget(how)
-        if over_budget and not course.changes:
-            return Decision(over_budget)
-        if over_budget or how is How.LATER:
+        if how is How.LATER or over_budget(how):
+            if isinstance(how, Rejected) and not course.changes:
+                return Decision(how)
             break
         # A run whose task is kept leaves the schedule as it is.
         is_made = how in (How.CREATED, How.QUEUED) and course.at is not before
@@ -127,12 +125,6 @@ def _status(task: Task) -> str:
     if task.state is State.DONE:
         return COMPLETED
     return CANCELLED if task.error == CANCELLED else State.FAILED.name
-
-
-def _over_budget(how: How | Rejected) -> Rejected | None:
-    if isinstance(how, Rejected) and how.rejection is Rejection.BUDGET_EXCEEDED:
-        return how
-    return None
 
 
 def _fired(at: Schedule, due: Due, how: How | Rejected) -> Schedule:

@@ -40,7 +40,7 @@ def put(view: View, operation: PutSchedule, _: LifetimeRules) -> Decision:
     if found is None:
         return _new(view, operation)
     if found.request == operation.request:
-        return Decision(ScheduleStands(found))
+        return Decision(ScheduleStands(found, made=found.version == 1))
     if operation.own and found.plan.owner != operation.plan.owner:
         return Decision(Rejected(Rejection.OTHER_OWNER, found.plan.owner))
     if operation.revision < found.revision and operation.revision:

@@ -14,10 +14,12 @@ from codeq_cluster.core.outcomes import (
     Outcome,
     Rejected,
     Returned,
+    ScheduleStands,
     Submitted,
     Subscribed,
     Taken,
     TopicStands,
+    Triggered,
 )
 
 from .model_items import Answer
@@ -55,6 +57,11 @@ def answer_of(  # noqa: C901, PLR0912 - a line an outcome
             return "taken", outcome.number
         case TopicStands():
             return "topic", outcome.topic.name, outcome.topic.version, outcome.made
+        case ScheduleStands():
+            schedule = outcome.schedule
+            return "schedule", schedule.id, schedule.version, outcome.made
+        case Triggered():
+            return "triggered", outcome.how.value, outcome.task_id
         case Subscribed():
             subscription = outcome.subscription
             return "subscribed", subscription.id, subscription.expires_ms

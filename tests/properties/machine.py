@@ -36,6 +36,7 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.schedules import DeleteSchedule, FillBack, Fire, Schedule
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from tests.fakes.dict_view import DictView
@@ -78,7 +79,17 @@ PLACES = {
 QUEUES = ("render", "scan")
 
 # No state remembers the first call of these operations, so a repeat proves nothing.
-FORGOTTEN = (DeleteTopic, ResumeQueue, Unsubscribe, Delivered, Undelivered, Swept)
+FORGOTTEN = (
+    DeleteTopic,
+    ResumeQueue,
+    Unsubscribe,
+    Delivered,
+    Undelivered,
+    Swept,
+    DeleteSchedule,
+    Fire,
+    FillBack,
+)
 
 handlings = st.sampled_from(
     [
@@ -161,6 +172,7 @@ class Machine(RuleBasedStateMachine):
                 sorted(task.uploads),
                 task.payload_bytes + task.result_bytes,
                 (task.more.parent_id, task.more.root_id) if task.more is not None else ("", ""),
+                task.more.run if task.more is not None else None,
                 task.due_ms or task.lease_until_ms or task.retain_until_ms,
             )
             for task in self.view.tasks.values()
@@ -181,6 +193,7 @@ class Machine(RuleBasedStateMachine):
                 sorted(item.uploads),
                 item.size,
                 item.origin,
+                item.run,
                 item.timer_ms,
             )
             for item in self.model.items.values()
@@ -305,6 +318,11 @@ class Machine(RuleBasedStateMachine):
             relay = self.view.items[ItemKind.RELAY, *name]
             assert isinstance(relay, Relay)
             beside.learn_number(name, relay.number)
+        while beside.ungenerated:
+            name = beside.ungenerated.pop(0)
+            schedule = self.view.items[ItemKind.SCHEDULE, *name]
+            assert isinstance(schedule, Schedule)
+            beside.schedules[name]["generation"] = schedule.generation
         by_id = isinstance(operation, Claim) and operation.retry
 
         assert answer == answer_of(decision.outcome, by_id=by_id)

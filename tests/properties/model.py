@@ -27,10 +27,13 @@ from codeq_cluster.core.operations import (
     UndoRequeue,
 )
 from codeq_cluster.core.relays import RelayedTask, TakeRelays
+from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
-from codeq_cluster.core.task import FollowUp, More
+from codeq_cluster.core.task import FollowUp, More, Run
 
 from .model_items import DLQ_RETENTION_MS, Answer, Items
+from .model_schedules import Asked as AskedOfSchedule
+from .model_schedules import Schedules
 from .model_task import (
     ATTEMPTS_DEFAULT,
     BASE_MS,
@@ -61,6 +64,8 @@ class Model:
         self.draw = 0.5
         self.items: dict[str, Item] = {}
         self.beside = Items()
+        self.schedules = Schedules(self)
+        self._ends: list[RunEnded] = []
         self._order = 0
         self._turns: dict[str, Turns] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
@@ -75,8 +80,17 @@ class Model:
         """Move the clock."""
         self.beside.now_ms += passed_ms
 
-    def ask(self, operation: Operation) -> Answer:  # noqa: C901 - a line an operation
-        """Perform the operation and return its answer."""
+    def ask(self, operation: Operation) -> Answer:
+        """Perform the operation and return its answer; the ends of runs act after it."""
+        if isinstance(operation, AskedOfSchedule):
+            answer = self.schedules.ask(operation)
+        else:
+            answer = self._ask(operation)
+        while self._ends:
+            self.schedules.ended(self._ends.pop(0))
+        return answer
+
+    def _ask(self, operation: Operation) -> Answer:  # noqa: C901 - a line an operation
         match operation:
             case Create():
                 return self._create(operation)
@@ -102,6 +116,47 @@ class Model:
                 return self._take(operation)
             case _:
                 return self.beside.ask(operation)
+
+    # What schedules ask of tasks.
+
+    def has(self, task_id: str) -> bool:
+        """Return whether there is such a task."""
+        return task_id in self.items
+
+    def is_waiting(self, task_id: str) -> bool:
+        """Return whether a task waits for a worker."""
+        return task_id in self.items and self.items[task_id].place in ("ready", "delayed")
+
+    def usage(self, tenant: str) -> tuple[int, int]:
+        """Return how many of a tenant's tasks wait, and the bytes of all."""
+        own = [item for item in self.items.values() if item.tenant == tenant]
+        return sum(self.is_waiting(item.id) for item in own), sum(item.size for item in own)
+
+    def refusal_of_run(self, create: Create, *, begun: int, before: tuple[int, int]) -> Answer:
+        """Return why a run cannot begin when so many others have, after the usage `before`."""
+        if refused := self._outside_tiers(create.tenant, create):
+            return refused
+        if create.tenant != TIGHT:
+            return ()
+        # All runs of a schedule are of one size, and those that have ended keep theirs.
+        waiting, stored_bytes = before
+        if waiting + begun >= WAITING_MAX:
+            return "rejected", "budget-exceeded", "readyTasks"
+        if stored_bytes + (max(0, begun) + 1) * len(create.payload) > BYTES_MAX:
+            return "rejected", "budget-exceeded", "storedBytes"
+        return ()
+
+    def begin_run(self, create: Create, run: Run) -> None:
+        """Make a run's task."""
+        self._make(create)
+        self.items[create.id].run = run
+
+    def cancel_run(self, task_id: str, request: str) -> None:
+        """End a run's task, unless it has ended."""
+        item = self.items.get(task_id)
+        if item is not None and item.place not in ENDED:
+            item.cancelled_under = item.worker
+            self._end(item, "failed", error="CANCELLED", request=request)
 
     def leased(self, tenant: str, queue: str = "") -> int:
         """Return how many tasks are in progress, of one queue or of all."""
@@ -358,6 +413,9 @@ class Model:
         if asked.after > last or not new:
             return "taken", last
         for each in new:
+            if isinstance(each.effect, RunEnded):
+                self._ends.append(each.effect)
+                continue
             create, more = each.effect.create, each.effect.more
             self._make_unless_there(create, (more.parent_id, more.root_id), each.at_ms)
         self.beside.link(name)["number"] = new[-1].number
@@ -575,6 +633,8 @@ class Model:
         unneeded = set(item.uploads) - set(kept)
         self.beside.sweep(item.tenant, item.id, unneeded, delay_ms=SWEEP_DELAY_MS)
         item.uploads = kept
+        if item.run is not None and item.endings == 1 and not told:
+            self._ends.append(_end_of_run(item, item.run, ended_ms=at_ms))
         if item.webhook and not told:
             delivery = delivery_of(item, now_ms=self.now_ms)
             self.beside.tell(delivery, body_of(item, said, request=request, now_ms=self.now_ms))
@@ -584,6 +644,13 @@ class Model:
         self.beside.sweep(item.tenant, item.id, item.uploads)
         self._answers = {key: said for key, said in self._answers.items() if key[1] != item.id}
         self._revived = {key for key in self._revived if key[1] != item.id}
+
+
+def _end_of_run(item: Item, run: Run, *, ended_ms: int) -> RunEnded:
+    status = {"done": "COMPLETED", "dead": "DEAD", "failed": "FAILED"}[item.place]
+    if item.place == "failed" and item.error == "CANCELLED":
+        status = "CANCELLED"
+    return RunEnded(tenant=item.tenant, run=run, status=status, ended_ms=ended_ms)
 
 
 def _content(asked: Submit, follow: Finish | None) -> tuple[object, ...]:

@@ -72,6 +72,9 @@ class Items:
         self.webhook_keys: dict[Name, Fields] = {}
         self.relays: dict[Name, Fields] = {}
         self.links: dict[Name, Fields] = {}
+        self.schedules: dict[Name, Fields] = {}
+        self.tallies: dict[Name, Fields] = {}
+        self.ungenerated: list[Name] = []  # New schedules; their generations are drawn.
         self.unnumbered: list[Name] = []  # Relays, in the order in which they were made.
         self._last_number = 0
         self.bodies: dict[Name, Fields] = {}
@@ -86,8 +89,10 @@ class Items:
             "link": self.links,
             "pause": self.pauses,
             "relay": self.relays,
+            "sched": self.schedules,
             "sub": self.subscriptions,
             "sweep": self.sweeps,
+            "tally": self.tallies,
             "topic": self.topics,
         }
 
@@ -176,6 +181,17 @@ class Items:
         """Note the number of a new relay, which must be larger than any before it."""
         assert number > self._last_number
         self.relays[name]["number"] = self._last_number = number
+
+    def tally(self, tenant: str) -> None:
+        """Count a tenant's schedules."""
+        count = sum(owner == tenant for owner, _ in self.schedules)
+        self.tallies.pop((tenant, "schedules"), None)
+        if count:
+            self.tallies[tenant, "schedules"] = {
+                "tenant": tenant,
+                "id": "schedules",
+                "count": count,
+            }
 
     def lapse(self, most: int) -> int:
         """Delete expired items, the oldest first; return their number."""

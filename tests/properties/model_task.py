@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from codeq_cluster.core.operations import Submit
+from codeq_cluster.core.task import Run
 
 from .model_items import Fields
 
@@ -61,6 +62,7 @@ class Item:
     cancelled_under: str = ""
     submitted: tuple[object, ...] = ()
     followers: tuple[str, ...] = ()  # The ids or keys of the tasks that its result made.
+    run: Run | None = None
     origin: tuple[str, str] = ("", "")  # Its parent and the first task of the chain.
     result_bytes: int = 0
     endings: int = 0

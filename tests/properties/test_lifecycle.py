@@ -14,6 +14,7 @@ from .machine import indexes
 from .operator_rules import Operators
 from .relay_rules import FollowUps, Relays
 from .rows import counters_in, write
+from .schedule_rules import Scheduling
 from .work_rules import Work
 
 
@@ -42,7 +43,11 @@ class Following(FollowUps, Relays, Lifecycle):
     """Tasks, those that follow them and those that other shards relay."""
 
 
-class Everything(Following, Operators, OutboxJobs):
+class Scheduled(Scheduling, Lifecycle, Operators):
+    """Schedules with the tasks that they make, and every way in which these end."""
+
+
+class Everything(Scheduling, Following, Operators, OutboxJobs):
     """Tasks and everything that is stored beside them."""
 
 
@@ -51,6 +56,9 @@ TestLifecycle.settings = settings(max_examples=75, stateful_step_count=50, deadl
 
 TestFollowing = Following.TestCase
 TestFollowing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+TestScheduled = Scheduled.TestCase
+TestScheduled.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
