@@ -107,6 +107,7 @@ class Schedules:
                     found |= {"paused_ms": 0, "paused_by": "", "failures": 0}
                     if not asked.catch_up:
                         _from_now(found, asked)
+                    self._go_on(found)
                     self._done(found, asked, "resume")
         return _stands(found)
 
@@ -294,10 +295,10 @@ class Schedules:
         create = replace(at["plan"].task, id=task_id, tenant=at["tenant"])
         self._tasks.begin_run(create, run)
         self._begun.add(task_id)
-        at["open"] += (replace(row, task_id=task_id),)
+        at["open"] += (replace(row, task_id=task_id, made_ms=self._now_ms),)
 
     def _go_on(self, at: Fields) -> None:
-        while at["queued"] and not at["open"]:
+        while at["queued"] and not at["open"] and at["paused_by"] != "failures":
             first, *others = at["queued"]
             at["queued"] = tuple(others)
             self._begin(at, first)
