@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
 from codeq_cluster.core.new_task import Create
@@ -155,6 +155,11 @@ class Scheduling(Machine):
 
     # People.
 
+    @initialize(plan=plans)
+    def begin_with_a_schedule(self, plan: Plan) -> None:
+        """Have one from the start, so that histories get far."""
+        self._put("acme", "nightly", plan)
+
     @rule(
         tenant=tenants,
         name=names,
@@ -177,20 +182,21 @@ class Scheduling(Machine):
     ) -> None:
         """Create or change a schedule, perhaps by a clock that is behind."""
         at_ms = max(0, self.view.now_ms - behind_ms)
-        self.ask(
-            PutSchedule(
-                request=self.request(),
-                tenant=tenant,
-                id=name,
-                by="op",
-                plan=plan,
-                at_ms=at_ms,
-                next_ms=0 if ended else at_ms + STEP_MS,
-                zone_rules="2026a",
-                revision=revision,
-                own=own,
-            )
+        next_ms = 0 if ended else at_ms + STEP_MS
+        self._put(tenant, name, plan, at_ms=at_ms, next_ms=next_ms, revision=revision, own=own)
+
+    def _put(self, tenant: str, name: str, plan: Plan, **fields: object) -> None:
+        operation = PutSchedule(
+            request=self.request(),
+            tenant=tenant,
+            id=name,
+            by="op",
+            plan=plan,
+            at_ms=self.view.now_ms,
+            next_ms=self.view.now_ms + STEP_MS,
+            zone_rules="2026a",
         )
+        self.ask(replace(operation, **fields))
 
     @precondition(lambda self: self.schedules())
     @rule(index=indexes, revision=st.sampled_from([0, 0, 1]), rare=st.integers(0, 2))
@@ -273,6 +279,12 @@ class Scheduling(Machine):
         )
 
     # Leaders.
+
+    @precondition(lambda self: self.schedules())
+    @rule(index=indexes, late=st.booleans(), most=st.integers(1, 3))
+    def fire_in_a_row(self, index: int, late: bool, most: int) -> None:
+        """Decide the next instants, none of which is missed."""
+        self.fire(index=index, instants=[(late, 0)] * most, missed=0, last=False, skew="")
 
     @precondition(lambda self: self.schedules())
     @rule(

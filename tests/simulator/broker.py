@@ -21,6 +21,8 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.membership import Membership
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.core.schedules import Fire
+from codeq_cluster.firing.firer import ScheduleFirer
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.io_adapters import GroupLink, LoopTimers
 from codeq_cluster.raft.ports import Beat, Events, Ports
@@ -245,6 +247,7 @@ class SimBroker:
             peers=lambda: sorted(self.link.up),
         )
         self._start_relays()
+        self._start_schedules()
         self.broker = Broker(
             shards=self.forwarder,
             clock=clocks,
@@ -320,6 +323,21 @@ class SimBroker:
             engine.on_reload(dispatcher.look)
             engine.on_leader(dispatcher.look)
 
+    def _start_schedules(self) -> None:
+        background = Background()
+        for engine, state in zip(self.engines, self.states, strict=True):
+            firer = ScheduleFirer(
+                engine,
+                state,
+                wall_ms=self.clocks.wall_ms,
+                background=background,
+                fired=_nobody_looks,
+                failed=_nobody_counts,
+            )
+            engine.on_rows(firer.rows, Family.FIRE)
+            engine.on_reload(firer.look)
+            engine.on_leader(firer.look)
+
     def _on_raft(self, peer: str, shard: int, message: bytes) -> None:
         receive = self._rest.receive if shard == NODE else self.groups[shard].receive
         receive(peer, message)
@@ -336,7 +354,11 @@ def _nothing(*, in_full: bool) -> list[str]:
 
 
 def _nobody_counts() -> None:
-    """Do nothing: `RelayWatch` sees what is set aside."""
+    """Do nothing: the watches see what is set aside."""
+
+
+def _nobody_looks(_operation: Fire) -> None:
+    """Do nothing: the watches see what fires."""
 
 
 def _diverged(on_behind: Callable[[], None], _index: int) -> None:

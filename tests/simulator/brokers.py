@@ -33,6 +33,7 @@ from tests.simulator.invariants import Invariant, InvariantBroken, ShardWatch
 from tests.simulator.loop import SimLoop, new_loop
 from tests.simulator.network import SimNetwork
 from tests.simulator.relays import RelayRows
+from tests.simulator.schedules import ScheduleRows
 
 _T = TypeVar("_T")
 
@@ -63,6 +64,7 @@ class SimBrokers:
         isolated: Nodes that clients cannot reach.
         counters: How often each kind of event happened.
         relays: Of all shards, as their logs have them.
+        schedules: The same way.
     """
 
     def __init__(
@@ -89,7 +91,10 @@ class SimBrokers:
         self.isolated: set[str] = set()
         self.counters: Counter[str] = Counter()
         self.relays = RelayRows()
-        self.watches = [ShardWatch(shard, self.relays) for shard in range(settings.shards)]
+        self.schedules = ScheduleRows()
+        self.watches = [
+            ShardWatch(shard, self.relays, self.schedules) for shard in range(settings.shards)
+        ]
         self.disks = {node_id: [SimDisk() for _ in range(settings.shards)] for node_id in node_ids}
         self._random = random
         self._clock_off_ms: Counter[str] = Counter()

@@ -19,6 +19,13 @@ from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.members import Voters
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 from tests.simulator.relays import RelayFault, RelayRows
+from tests.simulator.schedules import (
+    DecisionFault,
+    OverlapFault,
+    ScheduleRows,
+    TimerFault,
+    TwiceFault,
+)
 
 # How many entries of two logs are compared after growth: more than a log grows by between two
 # checks.
@@ -43,6 +50,10 @@ class Invariant(Enum):
     W10 = "once nothing is wrong, all come together and answer"
     W11 = "a relay is in its line once, until it is taken or set aside; both shards' numbers agree"
     W12 = "what follows a result is made once"
+    W13 = "a schedule has one timer, which is after all that is decided"
+    W14 = "a run of a schedule is made once"
+    W15 = "each instant of a schedule is decided once"
+    W16 = "runs overlap only if their schedule allows it"
 
 
 class InvariantViolated(AssertionError):
@@ -244,11 +255,13 @@ class ShardWatch(ReplicaWatch):
     Args:
         shard: The shard.
         relays: The relays of all shards of the cluster.
+        schedules: The schedules, the same way.
     """
 
-    def __init__(self, shard: int, relays: RelayRows) -> None:
+    def __init__(self, shard: int, relays: RelayRows, schedules: ScheduleRows) -> None:
         super().__init__(shard)
         self._relays = relays
+        self._schedules = schedules
         self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
@@ -300,14 +313,34 @@ class ShardWatch(ReplicaWatch):
                 before = self._tasks.pop(task_id, None)
                 if value is not None:
                     after = self._tasks[task_id] = records.decode_task(value)
+                    self._run(after, is_new=before is None)
                     if before is not None:
                         self._changed(before, after)
-                    elif after.more is not None:
+                    elif after.more is not None and after.more.run is None:
                         self._made(after)
         try:
             self._relays.written(self._shard, entry.mutations)
         except RelayFault as fault:
             raise self._broken(Invariant.W11, str(fault)) from fault
+        self._fired(entry.mutations)
+
+    def _run(self, task: Task, *, is_new: bool) -> None:
+        """Check that a run is new: W14."""
+        try:
+            self._schedules.task(self._shard, task, is_new=is_new)
+        except TwiceFault as fault:
+            raise self._broken(Invariant.W14, str(fault)) from fault
+
+    def _fired(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Check schedules and their runs: W13, W15 and W16."""
+        try:
+            self._schedules.written(self._shard, rows)
+        except TimerFault as fault:
+            raise self._broken(Invariant.W13, str(fault)) from fault
+        except DecisionFault as fault:
+            raise self._broken(Invariant.W15, str(fault)) from fault
+        except OverlapFault as fault:
+            raise self._broken(Invariant.W16, str(fault)) from fault
 
     def _made(self, task: Task) -> None:
         """Check that a task that follows a result is new, also if the one before is gone: W12."""
