@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.catalogue import known_rows_of
 from codeq_cluster.backup.manifest import BackupManifest, Part
-from codeq_cluster.backup.resharding import is_apart, is_key_apart, shard_of_row, without_key
+from codeq_cluster.backup.resharding import is_key_apart, shard_of_row
 from codeq_cluster.backup.row_faults import row_fault
 from codeq_cluster.backup.rows import CLOCK, SEQ, Row
 from codeq_cluster.backup.target import BackupTarget
@@ -28,7 +28,11 @@ from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core.items import KIND_OF, Item
+from codeq_cluster.core import lanes
+from codeq_cluster.core.flowing import restored
+from codeq_cluster.core.items import KIND_OF, Item, Topic
+from codeq_cluster.core.lane import FlowRule, Lane, lane_of
+from codeq_cluster.core.placing import is_apart, without_keys
 from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.schedules import (
     PAUSED_BY_RESTORE,
@@ -37,7 +41,7 @@ from codeq_cluster.core.schedules import (
     ScheduleTally,
     held_back,
 )
-from codeq_cluster.core.sharding import shard_of, shard_of_key
+from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind, Place
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
@@ -187,6 +191,7 @@ class _Shard:
     def __init__(self, store: RocksShard) -> None:
         self.store = store
         self.recount = Recount()
+        self.lanes: dict[tuple[str, str], Lane] = {}
         self.relays: Counter[int] = Counter()  # By the shard they go to.
         self.schedules: Counter[str] = Counter()  # By tenant.
         self._rows: dict[bytes, bytes | None] = {}
@@ -276,6 +281,8 @@ class _Filling:
                 self._put_item(shard, ScheduleTally(tenant=tenant, count=count))
             for key, value in shard.recount.rows().items():
                 self._put(shard, key, value)
+            for lane in shard.lanes.values():
+                self._put_item(shard, lane)
             for key, number in ((CLOCK, clock_ms), (SEQ, seq)):
                 if number:
                     self._put(shard, key, number.to_bytes(8))
@@ -288,7 +295,7 @@ class _Filling:
             case Family.TASK:
                 task = records.decode_task(value)
                 if is_apart(task, self._count):
-                    task = without_key(task)
+                    task = without_keys(task)
                     value = records.encode(task)
                     self.forgotten += 1
                 if shard.has(key):
@@ -297,6 +304,7 @@ class _Filling:
                 for index_key in keyspace.index_keys(task):
                     self._put(shard, index_key, b"")
                 shard.recount.add(task)
+                lanes.count(shard.lanes, task)
                 self.tasks += 1
             case Family.IDEMPOTENCY:
                 is_lost = records.decode_key_row(value).task_id in self._lost
@@ -331,6 +339,9 @@ class _Filling:
             self._put_item(shard, item)
         else:
             self._put_item(shard, item)
+        if isinstance(item, Topic) and item.per_key is not None:
+            for each in self._shards:
+                self._put_item(each, restored(item))
 
     def _send_relays_again(self, shard: _Shard) -> None:
         """Let this cluster send each relay that has not acted yet, even if it was taken.
@@ -358,16 +369,19 @@ class _Filling:
 
     def _has_acted(self, relay: Relay) -> bool:
         """Return whether the other shard's copy is from after a relay."""
+        if isinstance(relay.effect, FlowRule):
+            return True  # What it brings follows from the topics.
         if self._acted is not None and relay.tenant not in self._exported:
             origin = shard_of(relay.task_id, self._old_count)
             return self._acted.get((relay.to, origin), 0) >= relay.number
         # One tenant's rows do not tell; a task that was deleted meanwhile comes again.
         if isinstance(relay.effect, RunEnded):
             return False  # Noted twice, it acts once.
-        create = relay.effect.create
-        row = keyspace.idempotency(create.tenant, create.idempotency_key)
-        to = shard_of_key(create.tenant, create.idempotency_key, self._count)
-        return self._shards[to].has(row)
+        effect = relay.effect.among(self._count)
+        create, shard = effect.create, self._shards[effect.home(self._count)]
+        if not create.idempotency_key:
+            return shard.has(keyspace.task(create.id))
+        return shard.has(keyspace.idempotency(create.tenant, create.idempotency_key))
 
     def _put_item(self, shard: _Shard, item: Item) -> None:
         self._put(
@@ -404,11 +418,11 @@ def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None
     for source in sources:
         if source.manifest.shards % wanted.shards == 0:
             continue
-        apart = sum(
-            _is_key_apart(row, wanted.shards)
+        apart = Counter(
+            kind
             for part in source.manifest.parts
             for row in _rows(source, part, wanted, lambda _size: None)
-            if keyspace.family(row[0]) is Family.IDEMPOTENCY
+            if (kind := _key_apart(row, wanted.shards))
         )
         if apart:
             fitting = [
@@ -416,17 +430,27 @@ def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None
                 for count in range(1, source.manifest.shards + 1)
                 if source.manifest.shards % count == 0
             ]
+            said = " and ".join(f"{number} {kind}" for kind, number in sorted(apart.items()))
             raise BackupFailed(
-                f"{apart} idempotency keys cannot be kept with {wanted.shards} shards: restore "
+                f"{said} cannot be kept with {wanted.shards} shards: restore "
                 f"with {', '.join(fitting)}, or leave these keys out with --forget-keys"
             )
 
 
-def _is_key_apart(row: Row, shards: int) -> bool:
+def _key_apart(row: Row, shards: int) -> str:
+    """Return what a row has that belongs on another shard, in words, or ""."""
     try:
-        return is_key_apart(row, shards)
+        match keyspace.family(row[0]):
+            case Family.IDEMPOTENCY:
+                return "idempotency keys" if is_key_apart(row, shards) else ""
+            case Family.TASK:
+                task = records.decode_task(row[1])
+                apart = bool(lane_of(task)) and is_apart(replace(task, idempotency_key=""), shards)
+                return "tasks with keys" if apart else ""
+            case _:
+                return ""
     except records.RecordInvalid:
-        return False  # It is left out.
+        return ""  # It is left out.
 
 
 def _digest(sources: Sequence[RestoreSource], wanted: Wanted, shard: int) -> bytes:

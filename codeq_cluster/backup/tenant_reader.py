@@ -99,23 +99,37 @@ class TenantReader:
         The copies of the shards are not of one instant: a relay may be on its way although its task
         has ended, or taken although the task is missing.
         """
-        prefix = keyspace.item_prefix(ItemKind.RELAY, self.tenant)
-        relays: dict[str, tuple[Relay, RelayedTask]] = {}
-        for part in self.manifest.parts:
-            for key, value in self._rows(part, Family.ITEM):
-                if key.startswith(prefix):
-                    relay = records.decode_item(value)
-                    assert isinstance(relay, Relay)
-                    if isinstance(relay.effect, RelayedTask):
-                        relays[relay.effect.create.idempotency_key] = relay, relay.effect
-        for part in self.manifest.parts if relays else ():
+        keyed: dict[str, Arrival] = {}  # By idempotency key.
+        others: dict[bytes, Arrival] = {}  # By id.
+        for arrival in self._relayed():
+            task = arrival.task
+            if task.idempotency_key:
+                keyed[task.idempotency_key] = arrival
+            else:
+                others[task.id.encode()] = arrival
+        for part in self.manifest.parts if keyed else ():
             for key, _ in self._rows(part, Family.IDEMPOTENCY):
                 owner, name = tenant_key(key)
                 if owner == self.tenant:
-                    relays.pop(name, None)
-        for relay, effect in relays.values():
-            task = task_on_its_way(effect, now_ms=relay.created_ms)
-            yield Arrival(task=task, payload=effect.create.payload)
+                    keyed.pop(name, None)
+        for part in self.manifest.parts if others else ():
+            for key, _ in self._rows(part, Family.TASK):
+                others.pop(_last(key), None)
+        yield from keyed.values()
+        yield from others.values()
+
+    def _relayed(self) -> Iterator[Arrival]:
+        """Yield the task of every relay of the tenant."""
+        prefix = keyspace.item_prefix(ItemKind.RELAY, self.tenant)
+        for part in self.manifest.parts:
+            for key, value in self._rows(part, Family.ITEM):
+                if not key.startswith(prefix):
+                    continue
+                relay = records.decode_item(value)
+                assert isinstance(relay, Relay)
+                if isinstance(relay.effect, RelayedTask):
+                    task = task_on_its_way(relay.effect, now_ms=relay.created_ms)
+                    yield Arrival(task=task, payload=relay.effect.create.payload)
 
     def _newest(self, deliveries: Deliveries) -> Deliveries:
         """Return as many callbacks of a task as an import takes; count the others."""

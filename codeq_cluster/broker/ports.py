@@ -132,6 +132,7 @@ class Depth(Struct, frozen=True, array_like=True):
 
     Attributes:
         oldest_ready_ms: Unix milliseconds; 0 if nothing is ready.
+        oldest_held_ms: Since when the first task waits for its key; 0 if none does.
     """
 
     queue: str
@@ -140,6 +141,8 @@ class Depth(Struct, frozen=True, array_like=True):
     leased: int
     dead: int
     oldest_ready_ms: int
+    held: int = 0
+    oldest_held_ms: int = 0
 
 
 class Shards(Protocol):

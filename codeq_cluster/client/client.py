@@ -131,7 +131,10 @@ class Client(Connection):
         """
         with creating(task.command):
             request = Request(
-                method="POST", path=f"{BASE}/tasks", body=body_of(_keyed(task), self._codec)
+                method="POST",
+                path=f"{BASE}/tasks",
+                body=body_of(_keyed(task), self._codec),
+                repeatable=task.key is None,
             )
             return await self._call(request, TaskRecord)
 
@@ -143,9 +146,12 @@ class Client(Connection):
         Each item is independent: some may be created and others not.
 
         Raises:
+            ValueError: A task has a `key`: it has no idempotency key, and a batch is repeated.
             Refused: The broker refused them all, for instance because the token may not create.
         """
         asked = [_keyed(task) for task in tasks]
+        if any(task.key is not None for task in asked):
+            raise ValueError("key: create a task with a key on its own")
         # Encode all of them first: an item that cannot be encoded must not leave others half-way.
         encoded = [body_of(task, self._codec) for task in asked]
         outcomes: list[TaskRecord | NotCreated] = []
@@ -266,4 +272,6 @@ class Client(Connection):
 
 
 def _keyed(task: NewTask) -> NewTask:
-    return task if task.idempotency_key is not None else replace(task, idempotency_key=fresh_key())
+    if task.idempotency_key is not None or task.key is not None:
+        return task
+    return replace(task, idempotency_key=fresh_key())

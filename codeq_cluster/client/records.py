@@ -22,6 +22,7 @@ class State(StrEnum):
 
     READY = "ready"
     DELAYED = "delayed"
+    HELD = "held"
     LEASED = "leased"
     DONE = "done"
     FAILED = "failed"
@@ -31,6 +32,7 @@ class State(StrEnum):
 _STATES = {
     "PENDING_LIST": State.READY,
     "DELAYED_ZSET": State.DELAYED,
+    "HELD_SET": State.HELD,
     "INPROG_SET": State.LEASED,
     "DLQ_SET": State.DEAD,
 }
@@ -108,6 +110,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     schedule_id: str = ""
     scheduled_for: str = ""
     late: bool = False
+    key: str = ""
 
     @property
     def state(self) -> State:

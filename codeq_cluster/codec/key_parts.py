@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+QUEUE_PREFIX = b"codeq/q/"
 NUMBER_BYTES = 8
 NUMBER_MAX = 2**64 - 1
 PARTS_CACHED = 4096  # x about 200 bytes; every decision uses its task's id up to eight times.
+QUEUES_CACHED = 4096  # The same; every decision uses its queue's keys several times.
 
 _DEFAULT_TENANT = "_"
 
@@ -34,3 +36,9 @@ def tenant_name(segment: bytes) -> str:
 def be8(value: int) -> bytes:
     """Return a number as a part that sorts like it."""
     return value.to_bytes(NUMBER_BYTES)
+
+
+@lru_cache(QUEUES_CACHED)
+def queue_part(queue: str, tenant: str) -> bytes:
+    """Return what the keys of all places of a queue begin with."""
+    return b"%b%b/%b/" % (QUEUE_PREFIX, part(queue), tenant_part(tenant))

@@ -9,6 +9,8 @@
     codeq/q/<queue>/<tenant>/done/<~ended be8>/<id>              DONE, the newest first
     codeq/q/<queue>/<tenant>/failed/<~ended be8>/<id>            FAILED, the newest first
     codeq/q/<queue>/<tenant>/dlq/<~ended be8>/<id>               DEAD, the newest first
+    codeq/q/<queue>/<tenant>/held/<lane>/<rank>/<id>             HELD, in the order of its key
+    codeq/slot/<queue>/<tenant>/<lane>/<rank>/<id>               a place of its key that is taken
     codeq/lease/<until be8>/<id>                                 LEASED, in the order leases end
     codeq/ttl/<due be8>/<id>                                     every other timer, in order of time
     codeq/claim/<request>/<id>                                   LEASED, by the claim that leased it
@@ -24,7 +26,7 @@
     codeq/meta/<name>                                            applied index, digest, clock, ...
 
 `~` is 2^64 - 1 minus the number, so that the newest sorts first. The priority is one byte, 255 -
-priority, so that 9 sorts first.
+priority, so that 9 sorts first. `lane_keys` has the parts of `held` and `slot`.
 A queue is a command in lower case. A dead letter is in the queue that keeps its command's dead
 letters. The default tenant is `_`, which is no valid tenant name.
 Binary parts may contain the byte of `/`. They are between names on the left and an id on the right,
@@ -41,12 +43,16 @@ from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import assert_never
 
+from codeq_cluster.codec import lane_keys
 from codeq_cluster.codec.key_parts import (
     NUMBER_BYTES,
     NUMBER_MAX,
     PARTS_CACHED,
+    QUEUE_PREFIX,
+    QUEUES_CACHED,
     be8,
     part,
+    queue_part,
     tenant_name,
     tenant_part,
 )
@@ -64,7 +70,6 @@ from codeq_cluster.core.task import State, Task
 TASK_PREFIX = b"codeq/tasks/"
 PAYLOAD_PREFIX = b"codeq/payload/"
 RESULT_PREFIX = b"codeq/results/"
-QUEUE_PREFIX = b"codeq/q/"
 LEASE_PREFIX = b"codeq/lease/"
 TTL_PREFIX = b"codeq/ttl/"
 CLAIM_PREFIX = b"codeq/claim/"
@@ -77,8 +82,6 @@ OUTBOX_PREFIX = b"codeq/outbox/"
 EXPIRY_PREFIX = b"codeq/expiry/"
 META_PREFIX = b"codeq/meta/"
 
-_QUEUES_CACHED = 4096  # x about 200 bytes; every decision uses its queue's keys several times.
-
 
 class QueuePlace(StrEnum):
     """The place of a task in its queue; the words are part of the keys."""
@@ -89,6 +92,7 @@ class QueuePlace(StrEnum):
     DONE = "done"
     FAILED = "failed"
     DLQ = "dlq"
+    HELD = "held"
 
 
 class Family(Enum):
@@ -103,6 +107,8 @@ class Family(Enum):
     DONE = auto()
     FAILED = auto()
     DLQ = auto()
+    HELD = auto()
+    SLOT = auto()
     LEASE = auto()
     TTL = auto()
     CLAIM = auto()
@@ -140,13 +146,14 @@ _FAMILIES = {
     b"sc": (FIRE_PREFIX, Family.FIRE),
     b"fo": (FORWARD_PREFIX, Family.FORWARD),
     b"me": (META_PREFIX, Family.META),
+    b"sl": (lane_keys.SLOT_PREFIX, Family.SLOT),
 }
 # Nobody follows the other rows of a task than its result and its counters.
 _FOLLOWED = {code: _FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"sc", b"fo")}
 # Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
 _SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
 _TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
-_TASK_INDEXES = frozenset((_QUEUE_CODE, b"le", b"tt", b"cl"))
+_TASK_INDEXES = frozenset((_QUEUE_CODE, b"le", b"tt", b"cl", b"sl"))
 _KINDS = frozenset(kind.value.encode() for kind in ItemKind)
 _PLACES = {
     b"pending": Family.PENDING,
@@ -155,6 +162,7 @@ _PLACES = {
     b"done": Family.DONE,
     b"failed": Family.FAILED,
     b"dlq": Family.DLQ,
+    b"held": Family.HELD,
 }
 
 
@@ -182,18 +190,18 @@ def result(task_id: str) -> bytes:
 def pending(queue: str, tenant: str, *, priority: int, seq: int, task_id: str) -> bytes:
     """Return the key of a READY task: its place in the claim order."""
     number = seq.to_bytes(NUMBER_BYTES)
-    place = _queue(queue, tenant), 0xFF - priority, number, part(task_id)
+    place = queue_part(queue, tenant), 0xFF - priority, number, part(task_id)
     return b"%bpending/%c/%b/%b" % place
 
 
 def delayed(queue: str, tenant: str, *, due_ms: int, task_id: str) -> bytes:
     """Return the key of a DELAYED task."""
-    return b"%bdelayed/%b/%b" % (_queue(queue, tenant), be8(due_ms), part(task_id))
+    return b"%bdelayed/%b/%b" % (queue_part(queue, tenant), be8(due_ms), part(task_id))
 
 
 def inprog(queue: str, tenant: str, *, task_id: str) -> bytes:
     """Return the key of a LEASED task."""
-    return b"%binprog/%b" % (_queue(queue, tenant), part(task_id))
+    return b"%binprog/%b" % (queue_part(queue, tenant), part(task_id))
 
 
 def ended(place: QueuePlace, queue: str, tenant: str, *, ended_ms: int, task_id: str) -> bytes:
@@ -228,7 +236,7 @@ def idempotency(tenant: str, key: str) -> bytes:
     return b"%b%b/%b" % (IDEMPOTENCY_PREFIX, tenant_part(tenant), key.encode())
 
 
-@lru_cache(_QUEUES_CACHED)
+@lru_cache(QUEUES_CACHED)
 def stats(queue: str, tenant: str) -> bytes:
     """Return the key of the queue's counters."""
     return b"%b%b/%b" % (STATS_PREFIX, part(queue), tenant_part(tenant))
@@ -241,14 +249,14 @@ def meta(name: str) -> bytes:
 
 def pending_prefix(queue: str, tenant: str, priority: int | None = None) -> bytes:
     """Return the prefix of the keys of a queue's READY tasks, of one priority or of all."""
-    prefix = _queue(queue, tenant) + b"pending/"
+    prefix = queue_part(queue, tenant) + b"pending/"
     return prefix if priority is None else b"%b%c/" % (prefix, 0xFF - priority)
 
 
-@lru_cache(_QUEUES_CACHED)
+@lru_cache(QUEUES_CACHED)
 def place_prefix(place: QueuePlace, queue: str, tenant: str) -> bytes:
     """Return the prefix of the keys of a queue's tasks in one place."""
-    return b"%b%b/" % (_queue(queue, tenant), place.value.encode())
+    return b"%b%b/" % (queue_part(queue, tenant), place.value.encode())
 
 
 def item(kind: ItemKind, tenant: str, item_id: str) -> bytes:
@@ -284,7 +292,7 @@ def prefix_range(prefix: bytes) -> tuple[bytes, bytes]:
     return prefix, head[:-1] + bytes((head[-1] + 1,))
 
 
-@lru_cache(_QUEUES_CACHED)
+@lru_cache(QUEUES_CACHED)
 def pending_range(queue: str, tenant: str) -> tuple[bytes, bytes]:
     """Return the half-open range of a queue's READY tasks, in claim order."""
     return prefix_range(pending_prefix(queue, tenant))
@@ -341,7 +349,7 @@ def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[s
     return found
 
 
-@lru_cache(_QUEUES_CACHED)
+@lru_cache(QUEUES_CACHED)
 def _queue_at(prefix: bytes) -> tuple[str, str] | None:
     """Return (queue, tenant) from the common prefix of a queue's keys, or None."""
     parts = prefix.split(b"/")
@@ -409,7 +417,7 @@ def due_ms(key: bytes) -> int:
     return int.from_bytes(key[start : start + NUMBER_BYTES])
 
 
-@lru_cache(_QUEUES_CACHED)
+@lru_cache(QUEUES_CACHED)
 def stats_parts(key: bytes) -> tuple[str, str]:
     """Return (queue, tenant) from a key of counters; the default tenant is empty."""
     queue, tenant = key.removeprefix(STATS_PREFIX).split(b"/")
@@ -417,11 +425,16 @@ def stats_parts(key: bytes) -> tuple[str, str]:
 
 
 def index_keys(of: Task) -> tuple[bytes, ...]:
-    """Return the key of every index row: the task's place, its timer if any, its claim if leased.
+    """Return the key of every index row: its place, its timer if any, its claim, its key's slot.
 
     These depend on the task alone, so a task is in exactly one place. Its record, payload, result,
     idempotency row and counters are not indexes.
     """
+    keys = _place_keys(of)
+    return keys if of.more is None else (*keys, *lane_keys.slot_keys(of))
+
+
+def _place_keys(of: Task) -> tuple[bytes, ...]:
     queue = of.command.lower()
     tenant = of.tenant
     task_id = of.id
@@ -439,6 +452,9 @@ def index_keys(of: Task) -> tuple[bytes, ...]:
             place = delayed(queue, tenant, due_ms=of.due_ms, task_id=task_id)
             expires_first = 0 < of.expires_ms < of.due_ms
             return place, ttl(of.expires_ms if expires_first else of.due_ms, task_id)
+        case State.HELD:
+            place = lane_keys.held(of)
+            return (place, ttl(of.expires_ms, task_id)) if of.expires_ms else (place,)
         case State.DONE | State.FAILED | State.DEAD:
             if of.state is State.DEAD:
                 queue = of.dead_queue
@@ -467,11 +483,6 @@ def item_index_keys(of: Item) -> tuple[bytes, ...]:
 
 
 _ENDED = {State.DONE: QueuePlace.DONE, State.FAILED: QueuePlace.FAILED, State.DEAD: QueuePlace.DLQ}
-
-
-@lru_cache(_QUEUES_CACHED)
-def _queue(queue: str, tenant: str) -> bytes:
-    return b"%b%b/%b/" % (QUEUE_PREFIX, part(queue), tenant_part(tenant))
 
 
 def last_id(key: bytes) -> str:

@@ -30,9 +30,10 @@ _COUNTED = {
     State.DEAD: 3,
     State.DONE: 4,
     State.FAILED: 5,
+    State.HELD: 7,
 }
 _BYTES = 6
-_NOTHING = [0] * 7
+_NOTHING = [0] * 8
 _AUDIT_PREFIX = keyspace.item_prefix(ItemKind.AUDIT)
 
 
@@ -225,7 +226,7 @@ def _count(deltas: dict[_Queue, list[int]], task: Task, sign: int) -> None:
 
 
 def _sum(before: Counters, delta: list[int]) -> Counters:
-    ready, delayed, leased, dead, done, failed, stored_bytes = delta
+    ready, delayed, leased, dead, done, failed, stored_bytes, held = delta
     now = Counters(
         before.ready + ready,
         before.delayed + delayed,
@@ -234,6 +235,7 @@ def _sum(before: Counters, delta: list[int]) -> Counters:
         before.done + done,
         before.failed + failed,
         before.stored_bytes + stored_bytes,
+        before.held + held,
     )
     assert min(astuple(now)) >= 0
     return now

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.items import KIND_OF, WEBHOOK_KEY_ID, WEIGHT_MAX, Pause, Topic, WebhookKey
+from codeq_cluster.core.lane import PerKey
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -84,6 +85,17 @@ def delete(view: View, operation: Delete, _: LifetimeRules) -> Decision:
 
 
 def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
+    """Create a topic, or change all of it but the rule of its keys."""
+    found = view.item(ItemKind.TOPIC, operation.tenant, operation.name.lower())
+    assert found is None or isinstance(found, Topic)
+    if found is None:
+        return stands(view, operation)
+    return stands(view, operation, per_key=found.per_key, rule_seq=found.rule_seq)
+
+
+def stands(
+    view: View, operation: PutTopic, *, per_key: PerKey | None = None, rule_seq: int = 0
+) -> Decision:
     """Create a topic, or change it under its next version; equal values change nothing."""
     assert 1 <= operation.weight <= WEIGHT_MAX
     assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
@@ -107,6 +119,8 @@ def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
         created_ms=found.created_ms if found is not None else now_ms,
         updated_ms=now_ms,
         request=operation.request,
+        per_key=per_key,
+        rule_seq=rule_seq,
     )
     if found is not None:
         made_now = found.version == 1 and found.request == operation.request

@@ -11,6 +11,7 @@ from typing import Any
 from codeq_cluster.core import (
     administering,
     delivering,
+    flowing,
     import_record,
     scheduling,
     setting_aside,
@@ -25,6 +26,7 @@ from codeq_cluster.core.operations import (
     Import,
     PauseQueue,
     Purge,
+    PutFlow,
     PutTopic,
     Record,
     Replay,
@@ -75,7 +77,7 @@ def import_on_record(view: View, operation: Import, rules: LifetimeRules) -> Dec
     return Decision(decision.outcome, (*decision.changes, change))
 
 
-def _put(_: PutTopic, decision: Decision) -> _Said:
+def _put(_: PutTopic | PutFlow, decision: Decision) -> _Said:
     assert isinstance(decision.outcome, TopicStands)
     topic = decision.outcome.topic
     return "topic.put", topic.id, f"version {topic.version}"
@@ -119,8 +121,9 @@ def _several(action: str) -> Callable[[Any, Decision], _Said]:
 # By operation: its rule, and what its record says.
 _ACTIONS: dict[type, tuple[_Rule, Callable[[Any, Decision], _Said]]] = {
     PutTopic: (administering.put_topic, _put),
+    PutFlow: (flowing.put_flow, _put),
     DeleteTopic: (
-        administering.delete_topic,
+        flowing.drop_topic,
         lambda operation, _: ("topic.delete", operation.name.lower(), ""),
     ),
     PauseQueue: (
@@ -154,7 +157,8 @@ def _act(view: View, operation: Any, rules: LifetimeRules) -> Decision:
     decision = rule(view, operation, rules)
     if not decision.changes:
         return decision
-    change = _record(view, operation, rules, said(operation, decision))
+    author = operation.topic if isinstance(operation, PutFlow) else operation
+    change = _record(view, author, rules, said(operation, decision))
     return Decision(decision.outcome, (*decision.changes, change))
 
 

@@ -9,7 +9,7 @@ class Budget(Struct, frozen=True, kw_only=True):
     """Bounds of one tenant over the whole cluster; 0 for none.
 
     Attributes:
-        waiting_max: Ready or delayed tasks.
+        waiting_max: Ready, delayed or held tasks.
         leased_max: Tasks in progress.
         bytes_max: Stored payloads, results and artifacts.
     """

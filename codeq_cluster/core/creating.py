@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from codeq_cluster.core.bounds import SEQ_MAX
 from codeq_cluster.core.budget import NO_BUDGET, Budget
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.relays import RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
@@ -41,6 +43,12 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
         return Decision(refusal)
     task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq)
     return Decision(Created(task), (_change(task, operation),))
+
+
+def create_keyed(view: View, operation: CreateKeyed, rules: LifetimeRules) -> Decision:
+    """Make a task that has a key; see `create`."""
+    assert operation.create.key
+    return create(view, operation.create, rules)
 
 
 def refusal_of_new(
@@ -175,6 +183,8 @@ def _new_task(
         if topic.max_attempts:
             max_attempts = min(operation.max_attempts, topic.max_attempts) or topic.max_attempts
         handling = of_new_task(handling, topic.handling)
+    if operation.key:
+        more = replace(more or More(), key=operation.key)
     return Task(
         id=operation.id,
         tenant=operation.tenant,

@@ -27,7 +27,7 @@ A `Record` repeated in another millisecond is recorded twice under the same requ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -37,18 +37,21 @@ from codeq_cluster.core import (
     delivering,
     finishing,
     firing,
+    flowing,
+    lanes,
     relaying,
     setting_aside,
     subscribing,
 )
 from codeq_cluster.core.backoff import backoff_ms
-from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.claiming import claim
-from codeq_cluster.core.creating import create
+from codeq_cluster.core.creating import create, create_keyed
 from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, refusal_of
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.items import SetAside
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -60,13 +63,20 @@ from codeq_cluster.core.operations import (
     Import,
     Nack,
     Operation,
-    SetAside,
     Staging,
     Submit,
     Swept,
     Undelivered,
 )
-from codeq_cluster.core.outcomes import Cancelled, Changed, Extended, Rejected, Rejection, Returned
+from codeq_cluster.core.outcomes import (
+    Cancelled,
+    Changed,
+    Created,
+    Extended,
+    Rejected,
+    Rejection,
+    Returned,
+)
 from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import FillBack, Fire, TriggerSchedule
@@ -93,6 +103,8 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     """
     of = type(operation)
     decision = _RULES[of](view, operation, rules)
+    if decision.changes and lanes.concern(decision.changes):
+        decision = _with_lanes(view, decision)
     if decision.changes and view.asides:
         ended = setting_aside.ended(view, decision.changes)
         decision = Decision(decision.outcome, (*decision.changes, *ended))
@@ -111,6 +123,21 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
             break
     more = tuple(delivering.consequences(view, decision, rules))
     return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
+
+
+def _with_lanes(view: View, decision: Decision) -> Decision:
+    outcome, changes = decision.outcome, lanes.settled(view, decision.changes)
+    if isinstance(outcome, Created) and not outcome.replay:
+        # It may have to wait for its key.
+        outcome = replace(outcome, task=_last_state(outcome.task, changes))
+    return Decision(outcome, changes)
+
+
+def _last_state(task: Task, changes: Sequence[Change]) -> Task:
+    for change in changes:
+        if isinstance(change.after, Task) and change.after.id == task.id:
+            task = change.after
+    return task
 
 
 def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decision:
@@ -272,6 +299,7 @@ def _returned_before(task: Task, attempt: Attempt) -> Returned:
 
 _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Create: create,
+    CreateKeyed: create_keyed,
     Claim: claim,
     Heartbeat: _heartbeat,
     Abandon: _abandon,
@@ -290,11 +318,12 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Fire: firing.fire,
     FillBack: firing.fill_back,
     SetAside: setting_aside.set_aside,
+    **flowing.RULES,
     **subscribing.RULES,
     **auditing.RULES,
 }
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
-# None of these ends or deletes a task, and three of them are frequent.
-_END_NOTHING = frozenset({Claim, Create, Heartbeat, Import, TakeRelays})
+# None of these ends or deletes a task, and four of them are frequent.
+_END_NOTHING = frozenset({Claim, Create, CreateKeyed, Heartbeat, Import, TakeRelays})
 # These note the ends that they cause themselves.
 _FIRE = frozenset({Fire, FillBack, TriggerSchedule})

@@ -11,6 +11,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from codeq_cluster.core.items import NO_POLICY, TASK, Policy, aside_id
+from codeq_cluster.core.lane import lane_of
 from codeq_cluster.core.task import AttemptOutcome, State, Task, worker_shown
 from codeq_cluster.core.transitions import CANCELLED
 
@@ -24,6 +25,8 @@ class Reason(StrEnum):
     EXPIRING = "expiring"
     QUEUE_PAUSED = "queue-paused"
     CONSUMER_LIMIT = "consumer-limit"
+    KEY_BUSY = "key-busy"
+    KEY_STOPPED = "key-stopped"
     IN_FLIGHT_LIMIT = "in-flight-limit"
     BEHIND_OTHERS = "behind-others"
     NO_CLAIM = "no-claim"
@@ -49,6 +52,8 @@ _WAITING = frozenset(
         Reason.EXPIRING,
         Reason.QUEUE_PAUSED,
         Reason.CONSUMER_LIMIT,
+        Reason.KEY_BUSY,
+        Reason.KEY_STOPPED,
         Reason.IN_FLIGHT_LIMIT,
         Reason.BEHIND_OTHERS,
         Reason.NO_CLAIM,
@@ -67,6 +72,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         tenant_leased_max: The tenant's budget for tasks in progress; 0 for none.
         ahead: Ready tasks of its queue and shard before it, counted up to a bound.
         set_aside: The broker failed at it and waits for an admin.
+        stopper: The dead letter that stops its key; empty if none does.
+        before: A task that takes a place of its key; empty if none does.
     """
 
     now_ms: int
@@ -76,6 +83,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     tenant_leased_max: int = 0
     ahead: int = 0
     set_aside: bool = False
+    stopper: str = ""
+    before: str = ""
 
 
 class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
@@ -100,6 +109,8 @@ def explain(task: Task, facts: Facts) -> Explanation:
             return _ready(task, facts)
         case State.DELAYED:
             return _delayed(task, facts)
+        case State.HELD:
+            return _held(task, facts)
         case State.LEASED:
             return _leased(task, facts)
         case State.DONE:
@@ -149,6 +160,18 @@ def _delayed(task: Task, facts: Facts) -> Explanation:
         text = f"attempt {task.attempts} of {task.max_attempts} was given back; it backs off"
         return Explanation(Reason.BACKING_OFF, text, until_ms)
     return Explanation(Reason.SCHEDULED, "its start time has not come", until_ms)
+
+
+def _held(task: Task, facts: Facts) -> Explanation:
+    if _expired(task, facts):
+        return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
+    key = lane_of(task)
+    if facts.stopper:
+        text = f"dead letter {facts.stopper} stops its key {key}; requeue or delete that one"
+        return Explanation(Reason.KEY_STOPPED, text)
+    if facts.before:
+        return Explanation(Reason.KEY_BUSY, f"task {facts.before} goes before it, by its key {key}")
+    return Explanation(Reason.KEY_BUSY, f"its key {key} is about to be free")
 
 
 def _leased(task: Task, facts: Facts) -> Explanation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from codeq_cluster.core.bounds import broken, is_json, is_queue_name
 from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
+from codeq_cluster.core.lane import lane_of
 from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import COMPLETED, Result, State, Task
 
@@ -83,7 +84,7 @@ def _state_fault(task: Task) -> str:
         ("retain_until_ms", task.retain_until_ms, state.terminal),
         ("dead_queue", task.dead_queue, state is State.DEAD),
         ("error", task.error and not state.terminal, False),
-        ("seq", task.seq, state is State.READY),
+        ("seq", task.seq, state in (State.READY, State.HELD)),
         ("due_ms", task.due_ms, state is State.DELAYED),
         ("worker, claim, lease_until_ms", any(held), state is State.LEASED),
         ("worker, claim, lease_until_ms", all(held), state is State.LEASED),
@@ -94,7 +95,9 @@ def _state_fault(task: Task) -> str:
             return f"{field}: must {'' if due else 'not '}be set in the state {state.name}"
     if len(task.upload_bytes) != len(task.uploads):
         return "upload_bytes: must be one for each upload"
-    most = task.max_attempts - (state in (State.READY, State.DELAYED))
+    if state is State.HELD and not lane_of(task):
+        return "more: must have a key in the state HELD"
+    most = task.max_attempts - (state in (State.READY, State.DELAYED, State.HELD))
     if task.attempts > most:
         return f"attempts: must be at most {most}"
     return ""

@@ -17,9 +17,10 @@ from codeq_cluster.core.holding import found, refusal_of
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Submit
 from codeq_cluster.core.outcomes import Rejected, Rejection, Submitted
+from codeq_cluster.core.placing import placed_by_key
 from codeq_cluster.core.relays import RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.core.task import FollowUp, More, Result, Task
 from codeq_cluster.core.transitions import submitted
 from codeq_cluster.core.view import View
@@ -78,7 +79,8 @@ def finish(view: View, operation: Finish, rules: LifetimeRules) -> Decision:
     elsewhere: list[relaying.Cause] = []
     for position, asked in enumerate(operation.next):
         key, cause = asked.idempotency_key, f"{parent.id}.{parent.endings}.{position}"
-        shard = shard_of_key(parent.tenant, key, shards) if key else home
+        placed = placed_by_key(asked, parent.tenant, shards)
+        shard = home if placed is None else placed
         task_id = with_shard(task_ids.derived(parent.tenant, cause), shards=shards, wanted=shard)
         create = _of_parent(asked, parent, task_id)
         names.append(FollowUp(key=key) if key else FollowUp(task_id))

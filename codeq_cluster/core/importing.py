@@ -14,10 +14,10 @@ from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.items import KIND_OF, Governing, Item, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.placing import is_apart, without_keys
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.scheduling import is_full, tallied
-from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.view import View
@@ -124,13 +124,13 @@ class _Taking:
             if not self._operation.forget_keys:
                 refused_keys.append(task.id)
                 return
-            task = replace(task, idempotency_key="")
+            task = without_keys(task)
             self._forgotten += 1
         self._ids.add(task.id)
         if self._begins(task):
             self._begun.add(_queue(task))
         self._keys.add(task.idempotency_key)
-        self._waiting += task.state in (State.READY, State.DELAYED)
+        self._waiting += task.state in (State.READY, State.DELAYED, State.HELD)
         self._bytes += task.stored_bytes
         self._imported += 1
         self._add(arrival, replace(task, tenant=self._tenant))
@@ -161,15 +161,17 @@ class _Taking:
 
     def _refusing(self, task: Task) -> list[str] | None:
         """Return the list for tasks whose keys are refused for this one's reason, or None."""
-        key, shards = task.idempotency_key, self._operation.shards
+        if is_apart(replace(task, tenant=self._tenant), self._operation.shards):
+            return self._keys_apart
+        key = task.idempotency_key
         if not key:
             return None
-        if shard_of_key(self._tenant, key, shards) != shard_of(task.id, shards):
-            return self._keys_apart
         taken = key in self._keys or self._view.keyed(self._tenant, key) is not None
         return self._keys_taken if taken else None
 
     def _add(self, arrival: Arrival, task: Task) -> None:
+        if task.state is State.HELD:
+            task = replace(task, state=State.READY)  # Its key may be free here.
         if task.state is State.READY:
             # Its place in the order is by the time since which it waits, and never a later one.
             task = replace(task, seq=min(task.seq, self._view.next_seq()))

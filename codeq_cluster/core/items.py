@@ -51,6 +51,7 @@ from codeq_cluster.core.bounds import (
     whole,
 )
 from codeq_cluster.core.handling import HandlingOrNone
+from codeq_cluster.core.lane import Flow, Lane, PerKeyOrNone
 from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, ScheduleTally, held_back
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
@@ -112,6 +113,8 @@ class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True)
         weight: Share of the queue in claims from several queues.
         request: Id of the request that wrote this version.
         handling: The queue's time limit and back-off; None if it says nothing of them.
+        per_key: The rule of each key of its tasks; None for none.
+        rule_seq: When that rule was put, by which shards tell it from an older one.
     """
 
     is_known_everywhere = True
@@ -133,6 +136,8 @@ class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True)
     updated_ms: Instant = 0
     request: NameOrNone = ""
     handling: HandlingOrNone = None
+    per_key: PerKeyOrNone = None
+    rule_seq: Seq = 0
 
     @property
     def fault(self) -> str:
@@ -341,6 +346,20 @@ class Aside(StoredItem, frozen=True, array_like=True, tag="aside", kw_only=True)
         return self.id.partition(".")[2]
 
 
+class SetAside(Struct, frozen=True, array_like=True, tag="set_aside", kw_only=True):
+    """Set aside something that the broker fails at; the leader's own operation.
+
+    Fields as in `Aside`, whose id is made of `kind` and `subject`. The decision reads nothing of
+    the thing itself, so it cannot fail at it.
+    """
+
+    tenant: str
+    kind: str
+    subject: str
+    timer: bytes
+    reason: str
+
+
 Item = (
     Topic
     | Pause
@@ -354,6 +373,8 @@ Item = (
     | RelayLink
     | Schedule
     | ScheduleTally
+    | Flow
+    | Lane
 )
 
 # What an export carries beside tasks, and an import takes over.

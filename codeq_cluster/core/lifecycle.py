@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codeq_cluster.core.changes import TaskChange
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -38,13 +38,14 @@ class Arrow:
     """One change of a task that an operation can make.
 
     Attributes:
-        operation: The operation that makes it; `Advance` is time.
+        operation: The operation that makes it; `Advance` is time. None for any operation by which
+            another task of its key gets or loses a place.
         before: None for a task that does not exist yet.
         after: None for a task that is deleted.
         cause: When the operation makes this change, in words of the HTTP API.
     """
 
-    operation: type[Operation]
+    operation: type[Operation] | None
     before: State | None
     after: State | None
     cause: str
@@ -58,6 +59,25 @@ class Arrow:
 ARROWS = (
     Arrow(operation=Create, before=None, after=State.READY, cause="create"),
     Arrow(operation=Create, before=None, after=State.DELAYED, cause="create, delayed"),
+    Arrow(operation=CreateKeyed, before=None, after=State.READY, cause="create with a key"),
+    Arrow(operation=CreateKeyed, before=None, after=State.DELAYED, cause="with a key, delayed"),
+    Arrow(operation=CreateKeyed, before=None, after=State.HELD, cause="create, key busy"),
+    Arrow(operation=None, before=State.HELD, after=State.READY, cause="key free"),
+    Arrow(operation=None, before=State.READY, after=State.HELD, cause="another goes first"),
+    Arrow(operation=Advance, before=State.DELAYED, after=State.HELD, cause="due, key busy"),
+    Arrow(
+        operation=Advance, before=State.LEASED, after=State.HELD, cause="lease expired, key busy"
+    ),
+    Arrow(operation=Abandon, before=State.LEASED, after=State.HELD, cause="abandon, key busy"),
+    Arrow(operation=Nack, before=State.LEASED, after=State.HELD, cause="nack at once, key busy"),
+    Arrow(operation=Finish, before=None, after=State.HELD, cause="next of a result, key busy"),
+    Arrow(operation=TakeRelays, before=None, after=State.HELD, cause="relayed, key busy"),
+    Arrow(operation=Requeue, before=State.DEAD, after=State.HELD, cause="requeue, key busy"),
+    Arrow(operation=Revise, before=State.DEAD, after=State.HELD, cause="patched, key busy"),
+    Arrow(operation=Cancel, before=State.HELD, after=State.FAILED, cause="cancel"),
+    Arrow(operation=Purge, before=State.HELD, after=State.FAILED, cause="purge"),
+    Arrow(operation=Advance, before=State.HELD, after=State.DEAD, cause="ttl over"),
+    Arrow(operation=UndoRequeue, before=State.HELD, after=State.DEAD, cause="requeue undone"),
     Arrow(operation=Advance, before=State.DELAYED, after=State.READY, cause="due"),
     Arrow(operation=Claim, before=State.READY, after=State.LEASED, cause="claim"),
     Arrow(operation=Heartbeat, before=State.LEASED, after=State.LEASED, cause="heartbeat"),
@@ -120,4 +140,4 @@ def arrow_of(operation: Operation, change: TaskChange) -> Arrow | None:
     """
     before = change.before.state if change.before is not None else None
     after = change.after.state if change.after is not None else None
-    return _BY_ENDS.get((type(operation), before, after))
+    return _BY_ENDS.get((type(operation), before, after)) or _BY_ENDS.get((None, before, after))

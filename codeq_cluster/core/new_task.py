@@ -17,7 +17,7 @@ from codeq_cluster.core.bounds import (
     is_url,
 )
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
+from codeq_cluster.core.task import LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
 
 _SPAN_MS_MAX = NUMBER_MAX // 2  # So that it may follow any instant of a clock.
 
@@ -35,6 +35,7 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
         ttl_ms: A waiting task becomes a dead letter after this time; 0 for never.
         fingerprint: Hash of command and payload; tells a repeated create from a conflicting one.
         handling: Its time limit and back-off, if it says any.
+        key: What it shares a limit with; its shard then follows from it.
     """
 
     id: str = ""
@@ -52,11 +53,18 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     trace_parent: str = ""
     trace_state: str = ""
     handling: Handling | None = None
+    key: str = ""
+
+
+class CreateKeyed(Struct, frozen=True, array_like=True, tag="create_keyed"):
+    """Add a task that has a key; a release that knows no keys refuses it."""
+
+    create: Create
 
 
 def template_of(task: Create) -> Create:
     """Return what each of the tasks has that are made from a template; each has its own rest."""
-    return replace(task, id="", tenant="", idempotency_key="", run_at_ms=0, delay_ms=0)
+    return replace(task, id="", tenant="", idempotency_key="", run_at_ms=0, delay_ms=0, key="")
 
 
 def sound_create(value: object) -> str:
@@ -77,5 +85,6 @@ def sound_create(value: object) -> str:
         and is_trace_state(value.trace_state)
         and (value.handling is None or value.handling.is_sound)
         and sound_key
+        and len(value.key.encode()) <= LANE_KEY_BYTES_MAX
     )
     return "" if fits else "must be a task that a request can make"

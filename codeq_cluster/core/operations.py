@@ -11,8 +11,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.items import Delivery, Governing, Mode
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
+from codeq_cluster.core.lane import PerKey, SetFlow
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.schedules import (
     BackfillSchedule,
@@ -252,13 +253,22 @@ class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=Tr
     handling: Handling | None = None
 
 
+class PutFlow(Struct, frozen=True, array_like=True, tag="put_flow", kw_only=True):
+    """Create or change the policy of a queue and, on all `shards`, the rule of its keys."""
+
+    topic: PutTopic
+    per_key: PerKey | None
+    shards: int
+
+
 class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_only=True):
-    """Delete a queue's policy, so that the broker's defaults apply."""
+    """Delete a queue's policy on all `shards`, so that the broker's defaults apply."""
 
     request: str
     tenant: str
     name: str
     by: str
+    shards: int = 1
 
 
 class PauseQueue(Struct, frozen=True, array_like=True, tag="pause", kw_only=True):
@@ -368,20 +378,6 @@ class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
     failed: bool = False
 
 
-class SetAside(Struct, frozen=True, array_like=True, tag="set_aside", kw_only=True):
-    """Set aside something that the broker fails at; the leader's own operation.
-
-    Fields as in `Aside`, whose id is made of `kind` and `subject`. The decision reads nothing of
-    the thing itself, so it cannot fail at it.
-    """
-
-    tenant: str
-    kind: str
-    subject: str
-    timer: bytes
-    reason: str
-
-
 class Retry(Struct, frozen=True, array_like=True, tag="retry", kw_only=True):
     """Make things due again that were set aside.
 
@@ -453,6 +449,7 @@ class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
 
 Operation = (
     Create
+    | CreateKeyed
     | Claim
     | Heartbeat
     | Abandon
@@ -468,6 +465,8 @@ Operation = (
     | Revise
     | UndoRequeue
     | PutTopic
+    | PutFlow
+    | SetFlow
     | DeleteTopic
     | PauseQueue
     | ResumeQueue

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import Change, Decision, ItemChange
 from codeq_cluster.core.courses import Courses
 from codeq_cluster.core.creating import made
+from codeq_cluster.core.lane import FlowRule
+from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.outcomes import Changed, Taken
 from codeq_cluster.core.relays import (
     KEPT_MS,
@@ -74,11 +76,15 @@ def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
         return Decision(Taken(last.number))
     changes: list[Change] = []
     keys: set[tuple[str, str]] = set()
+    rules_of_keys: dict[tuple[str, str], FlowRule] = {}  # By queue, the last of this batch.
     courses = Courses(view, rules)
     for relayed in new:
         effect = relayed.effect
         if isinstance(effect, RunEnded):
             courses.ended(effect)
+            continue
+        if isinstance(effect, FlowRule):
+            rules_of_keys[effect.tenant, effect.queue] = effect
             continue
         create = effect.create
         key = create.tenant, create.idempotency_key
@@ -90,6 +96,8 @@ def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
         if change is not None:
             changes.append(change)
     changes += courses.changes
+    for rule in rules_of_keys.values():
+        changes += in_force(view, rule)
     after = replace(last, number=new[-1].number)
     return Decision(Taken(after.number), (*changes, ItemChange(before=link, after=after)))
 

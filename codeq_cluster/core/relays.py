@@ -15,9 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import SEQ_MAX, TASK_ID, Id, Instant, Owner, Seq, sound, that, whole
+from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
+from codeq_cluster.core.placing import placed_by_key
 from codeq_cluster.core.schedules import RunEnded
-from codeq_cluster.core.sharding import SHARDS_MAX, shard_of, shard_of_key, with_shard
+from codeq_cluster.core.sharding import SHARDS_MAX, shard_of, with_shard
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import More
 
@@ -25,7 +27,7 @@ from codeq_cluster.core.task import More
 # if one copy lacks what a relay has done, a restore sends it again from the other copy.
 KEPT_MS = 600_000
 
-_RELAY_ID = re.compile(rf"{TASK_ID.pattern}\.[0-9]{{1,15}}\.[0-9]{{1,3}}")
+_RELAY_ID = re.compile(rf"{TASK_ID.pattern}\.[0-9]{{1,19}}\.[0-9]{{1,3}}")
 _LINK_ID = re.compile(r"(to|from)\.[0-9]{1,3}")
 _Shard: TypeAlias = Annotated[int, whole(0, SHARDS_MAX - 1)]
 
@@ -53,9 +55,8 @@ class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
 
     def home(self, shards: int) -> int:
         """Return the shard it belongs on, of so many."""
-        key = self.create.idempotency_key
-        tenant = self.create.tenant
-        return shard_of_key(tenant, key, shards) if key else shard_of(self.create.id, shards)
+        placed = placed_by_key(self.create, self.create.tenant, shards)
+        return shard_of(self.create.id, shards) if placed is None else placed
 
     def among(self, shards: int) -> RelayedTask:
         """Return it for another number of shards, which its id must suit."""
@@ -63,7 +64,7 @@ class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
         return replace(self, create=replace(self.create, id=task_id))
 
 
-Effect: TypeAlias = RelayedTask | RunEnded
+Effect: TypeAlias = RelayedTask | RunEnded | FlowRule
 
 
 def _sound_effect(value: object) -> str:
@@ -75,8 +76,9 @@ class Relay(StoredItem, frozen=True, array_like=True, tag="relay", kw_only=True)
     """An effect on its way to another shard.
 
     Attributes:
-        id: Its cause: the ended task's id, the number of the ending, and the place in `next`.
-        task_id: The ended task.
+        id: Its cause: the ended task's id, the number of the ending, and the place in `next`; or
+            the queue whose rule it is, the rule's number and the shard.
+        task_id: The ended task, or what stands for the queue.
         effect: What the other shard does.
         to: The other shard, in this cluster.
         number: Its place in the line to that shard; drawn like a place in the ready order, so it

@@ -25,7 +25,8 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
     A create reads its task, the task that has its idempotency key and, under a budget, what the
     tenant uses. A submit reads its task, and the delivery and the sweeps that are named after it.
     So creates are independent if their tasks and keys differ and no budget binds their tenants, and
-    submits if their tasks differ. A create after a submit may have the key of the submit's task.
+    submits if their tasks differ; those of tasks with keys are parted when they are decided.
+    A create after a submit may have the key of the submit's task.
     Any other operation is a run of its own.
     """
     run: list[Operation] = []

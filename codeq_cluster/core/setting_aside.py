@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange
-from codeq_cluster.core.items import KIND_OF, NO_OWNER, REASON_CHARS_MAX, TASK, Aside, aside_id
-from codeq_cluster.core.operations import Retry, SetAside
+from codeq_cluster.core.items import (
+    KIND_OF,
+    NO_OWNER,
+    REASON_CHARS_MAX,
+    TASK,
+    Aside,
+    SetAside,
+    aside_id,
+)
+from codeq_cluster.core.operations import Retry
 from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.relaying import sent_again
 from codeq_cluster.core.relays import Relay

@@ -27,6 +27,11 @@ def shard_of_key(tenant: str, key: str, shards: int) -> int:
     return shard_of(f"{tenant}/{key}", shards)
 
 
+def shard_of_lane(tenant: str, queue: str, key: str, shards: int) -> int:
+    """Return the shard of a queue's tasks that have this key."""
+    return shard_of(f"{tenant}/{queue}/{key}", shards)
+
+
 def with_shard(text: str, *, shards: int, wanted: int) -> str:
     """Return a text of the same length whose shard is the wanted one.
 

@@ -23,6 +23,8 @@ class ItemKind(StrEnum):
     RELAY_LINK = "link"
     SCHEDULE = "sched"
     SCHEDULE_TALLY = "tally"
+    FLOW = "flow"
+    LANE = "lane"
 
 
 class Place(Enum):

@@ -62,6 +62,9 @@ HISTORY_ATTEMPTS_MAX = 20  # A poison task must not grow without bound: 20 attem
 UPLOADS_MAX = 100
 ARTIFACTS_MAX = 100  # Of one result.
 FOLLOW_UPS_MAX = 100  # The same.
+LANE_KEY_BYTES_MAX = 256
+
+LaneKey: TypeAlias = Annotated[str, text(LANE_KEY_BYTES_MAX, empty=False)]
 
 
 class State(IntEnum):
@@ -73,11 +76,12 @@ class State(IntEnum):
     DONE = 4
     FAILED = 5
     DEAD = 6
+    HELD = 7
 
     @property
     def terminal(self) -> bool:
         """Return whether no worker can change the task any more."""
-        return self >= State.DONE
+        return State.DONE <= self <= State.DEAD
 
 
 class AttemptOutcome(StrEnum):
@@ -140,11 +144,17 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         parent_id: The task whose result made it; that one may be deleted already.
         root_id: The first task of the chain, which nothing made.
         run: None unless a schedule made it.
+        key: What it shares a limit with: the tasks of its queue with the same key.
+        keeps_place: While it backs off, no other task of its key takes its place.
+        stops_key: While it is a dead letter, no other task of its key is handed out.
     """
 
     parent_id: IdOrNone = ""
     root_id: IdOrNone = ""
     run: Annotated[Run | None, sound_or_none] = None
+    key: Annotated[str, text(LANE_KEY_BYTES_MAX)] = ""
+    keeps_place: bool = False
+    stops_key: bool = False
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -153,7 +163,8 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
     Attributes:
         tenant: The tenant's name; empty for the default tenant.
         command: The task's class, case kept; queues ignore case.
-        seq: Position in the ready queue, given when the task becomes ready; 0 unless READY.
+        seq: Position in the ready queue, given when the task becomes ready; kept while it is HELD,
+            0 otherwise.
         due_ms: When a DELAYED task becomes ready.
         expires_ms: When an undelivered task dies (`ttlSeconds`); 0 for never.
         retain_until_ms: When a terminal task is deleted.
@@ -170,7 +181,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         dead_queue: The queue that keeps it as a dead letter; empty unless DEAD.
         handling: Its time limit and back-off; None if it says nothing of them.
         worker_name: What the claim that holds the lease called its worker; it decides nothing.
-        more: None for a task by itself.
+        more: None for a task by itself, without a key.
     """
 
     id: Id
@@ -292,6 +303,7 @@ class Counters(Struct, frozen=True, array_like=True):
         dead: Dead letters kept in this queue, whichever queue the tasks belong to.
         stored_bytes: Payloads, results and artifacts of the queue's own tasks, wherever they are
             kept.
+        held: Tasks that wait for their key.
     """
 
     ready: int = 0
@@ -301,3 +313,9 @@ class Counters(Struct, frozen=True, array_like=True):
     done: int = 0
     failed: int = 0
     stored_bytes: int = 0
+    held: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """Return how many tasks wait for a worker, for an instant or for their key."""
+        return self.ready + self.delayed + self.held

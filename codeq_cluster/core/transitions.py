@@ -59,6 +59,18 @@ def due(task: Task, *, seq: int, now_ms: int) -> Task:
     return replace(task, state=State.READY, seq=seq, due_ms=0, ready_ms=now_ms, updated_ms=now_ms)
 
 
+def held(task: Task, *, seq: int, now_ms: int) -> Task:
+    """READY → HELD, at this place of its key's order."""
+    assert task.state is State.READY
+    return replace(task, state=State.HELD, seq=seq, ready_ms=0, updated_ms=now_ms)
+
+
+def admitted(task: Task, *, seq: int, now_ms: int) -> Task:
+    """HELD → READY, at the tail of its priority."""
+    assert task.state is State.HELD
+    return replace(task, state=State.READY, seq=seq, ready_ms=now_ms, updated_ms=now_ms)
+
+
 def returned(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> Task:
     """LEASED → READY, at the tail of its priority.
 
@@ -151,7 +163,7 @@ def submitted(
 def cancelled(
     task: Task, rules: LifetimeRules, policy: Policy, *, request: str, now_ms: int
 ) -> TaskChange:
-    """READY, DELAYED or LEASED → FAILED; also ends a delivery under way."""
+    """READY, DELAYED, HELD or LEASED → FAILED; also ends a delivery under way."""
     assert not task.state.terminal
     attempt = (
         attempt_of(task, AttemptOutcome.CANCELLED, now_ms=now_ms, request=request)
@@ -171,7 +183,7 @@ def dead(
     now_ms: int,
     ended: Attempt | None = None,
 ) -> TaskChange:
-    """READY, DELAYED or LEASED → DEAD.
+    """READY, DELAYED, HELD or LEASED → DEAD.
 
     Args:
         task: Not terminal.
@@ -235,11 +247,11 @@ def revised(
 
 
 def requeue_undone(task: Task, rules: LifetimeRules, policy: Policy, *, request: str) -> TaskChange:
-    """READY → DEAD, as it was before: undoes the requeue at the end of its history.
+    """READY or HELD → DEAD, as it was before: undoes the requeue at the end of its history.
 
     The attempts are counted from the history, whose bound may hide the first of them.
     """
-    assert task.state is State.READY
+    assert task.state in (State.READY, State.HELD)
     revival = task.history[-1]
     assert revival.outcome is AttemptOutcome.REQUEUED
     history = task.history[:-1]

@@ -14,7 +14,7 @@ from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import cancelled, requeue_undone, revised
 from codeq_cluster.core.view import View
 
-_WAITING = (State.READY, State.DELAYED)
+_WAITING = (State.READY, State.DELAYED, State.HELD)
 
 
 def purge(view: View, operation: Purge, rules: LifetimeRules) -> Decision:
@@ -72,8 +72,8 @@ def undo_requeue(view: View, operation: UndoRequeue, rules: LifetimeRules) -> De
 
 
 def _waits_since(task: Task, requeue: str) -> bool:
-    """Return whether the task is ready by this requeue and nobody has claimed it since."""
-    if task.state is not State.READY or not task.history:
+    """Return whether the task waits by this requeue and nobody has claimed it since."""
+    if task.state not in (State.READY, State.HELD) or not task.history:
         return False
     last = task.history[-1]
     return last.outcome is AttemptOutcome.REQUEUED and last.request.split(".", 1)[0] == requeue

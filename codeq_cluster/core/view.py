@@ -11,8 +11,9 @@ from msgspec import Struct
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.items import Item, Policy
+from codeq_cluster.core.lane import Lane
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Result, Task
+from codeq_cluster.core.task import PRIORITY_MAX, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 
 
@@ -86,6 +87,15 @@ class View(Protocol):
 
     def lapsed(self, count: int) -> tuple[Item, ...]:
         """Return at most `count` items whose end is at or before `now_ms`, oldest first."""
+
+    def held(self, lane: Lane, *, priority: int = PRIORITY_MAX) -> Iterator[str]:
+        """Yield the ids of the HELD tasks of a lane in order, from a priority downwards."""
+
+    def ready_of(self, lane: Lane) -> Iterator[str]:
+        """Yield the ids of the READY tasks of a lane, the highest priority first."""
+
+    def lanes(self, tenant: str, queue: str, *, after: str) -> Iterator[Lane]:
+        """Yield the lanes of a queue by name, from the one after `after`."""
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks leased under a claim request now."""

@@ -196,6 +196,7 @@ def _places(counters: Counters) -> tuple[tuple[str, int], ...]:
         ("delayed", counters.delayed),
         ("in_progress", counters.leased),
         ("dlq", counters.dead),
+        ("held", counters.held),
     )
 
 

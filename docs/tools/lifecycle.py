@@ -16,8 +16,10 @@ from codeq_cluster.core.task import State
 _START, _END = "start", "end"
 # Sets of states with a transition of the same cause; such a set is drawn as one arrow.
 _GROUPS: Mapping[str, frozenset[State]] = {
-    "waiting": frozenset({State.READY, State.DELAYED}),
-    "not ended": frozenset({State.READY, State.DELAYED, State.LEASED}),
+    "waiting": frozenset({State.READY, State.DELAYED, State.HELD}),
+    "not ended": frozenset({State.READY, State.DELAYED, State.HELD, State.LEASED}),
+    "without a key": frozenset({State.READY, State.DELAYED, State.LEASED}),
+    "ready or held": frozenset({State.READY, State.HELD}),
     "ended": frozenset({State.DONE, State.FAILED, State.DEAD}),
 }
 _ORDER = (_START, *(state.name for state in State), *_GROUPS, _END)
@@ -48,6 +50,7 @@ class _Way:
 
 _PLACES: Mapping[State, _Place] = {
     State.DELAYED: _Place(300, 150, "#0b7285", "PENDING"),
+    State.HELD: _Place(300, 240, "#8a6100", "PENDING"),
     State.READY: _Place(300, 330, "#1f5fbf", "PENDING"),
     State.LEASED: _Place(620, 330, "#7048b8", "IN_PROGRESS"),
     State.FAILED: _Place(1010, 150, "#b5541c", "FAILED"),
@@ -63,7 +66,15 @@ _BOXES: Mapping[str, tuple[int, int, int, int]] = {
 _WAYS: Mapping[tuple[str, str], _Way] = {
     (_START, "DELAYED"): _Way("M66 150 H224", 62, 140, "start"),
     (_START, "READY"): _Way("M66 330 H224", 62, 320, "start"),
-    ("DELAYED", "READY"): _Way("M300 178 V296", 310, 244, "start"),
+    (_START, "HELD"): _Way("M66 240 H224", 62, 230, "start"),
+    ("DELAYED", "READY"): _Way("M350 178 C400 214 400 266 352 297", 392, 214, "start"),
+    ("DELAYED", "HELD"): _Way("M260 178 V206", 210, 198),
+    ("HELD", "READY"): _Way("M260 268 V296", 218, 288),
+    ("READY", "HELD"): _Way("M300 302 V274", 308, 292, "start"),
+    ("LEASED", "HELD"): _Way("M566 302 C530 262 460 240 376 240", 452, 206, "start"),
+    ("DEAD", "HELD"): _Way(
+        "M940 530 Q930 600 900 600 H220 Q210 600 210 590 V256 Q210 246 224 246", 560, 614
+    ),
     ("READY", "LEASED"): _Way("M370 320 H544", 470, 310),
     ("LEASED", "READY"): _Way("M550 342 H376", 476, 362),
     ("LEASED", "DELAYED"): _Way("M580 302 C570 190 500 150 376 150", 492, 150, "start"),
@@ -72,13 +83,14 @@ _WAYS: Mapping[tuple[str, str], _Way] = {
     ("LEASED", "DONE"): _Way("M690 330 H934", 828, 320),
     ("LEASED", "DEAD"): _Way("M690 344 C860 350 1010 400 1010 476", 898, 424, "end"),
     ("not ended", "FAILED"): _Way("M740 138 H934", 828, 128),
+    ("without a key", "FAILED"): _Way("M740 138 H934", 828, 158),
     ("waiting", "FAILED"): _Way("M400 96 H1000 Q1010 96 1010 106 V116", 620, 88),
-    ("READY", "DEAD"): _Way("M360 358 V476 Q360 486 370 486 H934", 560, 478),
+    ("ready or held", "DEAD"): _Way("M360 358 V476 Q360 486 370 486 H934", 560, 478),
     ("waiting", "DEAD"): _Way("M340 400 V500 Q340 510 350 510 H934", 560, 500),
     ("DEAD", "READY"): _Way("M940 524 Q930 548 900 548 H270 Q260 548 260 538 V364", 560, 566),
     ("ended", _END): _Way("M1110 330 H1274", 1190, 304),
 }
-_DOTS = ((58, 150), (58, 330))  # The start of every task.
+_DOTS = ((58, 150), (58, 240), (58, 330))  # The start of every task.
 _DOT_END = (1286, 330)
 
 
@@ -98,7 +110,7 @@ def drawing() -> str:
 
 
 _HEAD = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1320 610" role="img" \
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1320 640" role="img" \
 aria-label="The states of a task and what leads from one to another">
 <style>
 text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #333 }
@@ -111,12 +123,12 @@ text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #33
 </style>
 <defs><marker id="head" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="8" markerHeight="8" \
 orient="auto"><path d="M0 0 L10 5 L0 10 z" fill="#555"/></marker></defs>
-<rect width="1320" height="610" rx="12" fill="#fff"/>"""
+<rect width="1320" height="640" rx="12" fill="#fff"/>"""
 
 
 def _arrows() -> dict[tuple[str, str], list[str]]:
     """Return the causes of each arrow by its ends, with those of one group merged."""
-    befores: dict[tuple[type, str, str], set[State | None]] = {}
+    befores: dict[tuple[type | None, str, str], set[State | None]] = {}
     for arrow in ARROWS:
         after = _END if arrow.after is None else arrow.after.name
         befores.setdefault((arrow.operation, arrow.cause, after), set()).add(arrow.before)

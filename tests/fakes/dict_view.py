@@ -10,6 +10,7 @@ from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
+from codeq_cluster.core.lane import Lane, lane_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Result, State, Task
 from codeq_cluster.core.turn_order import TurnOrder
@@ -27,7 +28,7 @@ class DictView:
         bodies: The body of each delivery, by tenant and id.
     """
 
-    def __init__(self, *, now_ms: int = 1, draw: float = 0.5) -> None:
+    def __init__(self, *, now_ms: int = 1, draw: float = 0.5, seq: int = 0) -> None:
         self.now_ms = now_ms
         self.draw = draw
         self.tasks: dict[str, Task] = {}
@@ -37,7 +38,7 @@ class DictView:
         self._payloads: dict[str, str] = {}
         self._results: dict[str, Result] = {}
         self._keys: dict[tuple[str, str], KeyRow] = {}
-        self._seq = 0
+        self._seq = seq
 
     def advance(self, changes: Sequence[Change]) -> None:
         """Apply a decision's changes; the next decision sees them."""
@@ -93,7 +94,7 @@ class DictView:
         """Return the tenant's usage."""
         own = [task for task in self.tasks.values() if task.tenant == tenant]
         return Usage(
-            sum(task.state in (State.READY, State.DELAYED) for task in own),
+            sum(task.state in (State.READY, State.DELAYED, State.HELD) for task in own),
             sum(task.state is State.LEASED for task in own),
             sum(task.stored_bytes for task in own),
         )
@@ -141,6 +142,23 @@ class DictView:
         ]
         return iter(sorted(found, key=lambda row: (-row[0], row[1])))
 
+    def held(self, lane: Lane, *, priority: int = PRIORITY_MAX) -> Iterator[str]:
+        """Yield the ids of the HELD tasks of a lane in order, from a priority downwards."""
+        return iter([each.id for each in self._of(lane, State.HELD) if each.priority <= priority])
+
+    def ready_of(self, lane: Lane) -> Iterator[str]:
+        """Yield the ids of the READY tasks of a lane, the highest priority first."""
+        return iter([each.id for each in self._of(lane, State.READY)])
+
+    def lanes(self, tenant: str, queue: str, *, after: str) -> Iterator[Lane]:
+        """Yield the lanes of a queue by name, from the one after `after`."""
+        found = [
+            item
+            for item in self.items.values()
+            if isinstance(item, Lane) and (item.tenant, item.queue) == (tenant, queue)
+        ]
+        return iter(sorted((each for each in found if each.name > after), key=lambda it: it.name))
+
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks leased under a claim request now."""
         return tuple(
@@ -175,6 +193,17 @@ class DictView:
 
     def _priority(self, tenant: str, queue: str) -> int | None:
         return next((priority for priority, _, _ in self.ready(tenant, queue)), None)
+
+    def _of(self, lane: Lane, state: State) -> list[Task]:
+        """Return the tasks of a lane in a state, in the order of their ranks."""
+        own = [
+            task
+            for task in self.tasks.values()
+            if task.state is state
+            and lane_of(task) == lane.key
+            and (task.tenant, task.command.lower()) == (lane.tenant, lane.queue)
+        ]
+        return sorted(own, key=lambda task: (-task.priority, task.seq, task.id))
 
     def _change_item(self, change: ItemChange) -> None:
         for item, keep in ((change.before, False), (change.after, True)):
@@ -219,7 +248,7 @@ class DictView:
 def _timer_ms(task: Task) -> int:
     """Return when the task's next timer is due; 0 for never."""
     match task.state:
-        case State.READY:
+        case State.READY | State.HELD:
             return task.expires_ms
         case State.DELAYED:
             return min(task.due_ms, task.expires_ms or task.due_ms)

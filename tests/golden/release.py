@@ -245,6 +245,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
         )
     async with running(settings_of(places), clock) as (node, client):
         await _wait(node, client, tasks)
+        await _share(client, tasks)
         asked = await client.post("admin/backup", token=OPERATOR)
         assert 202 == asked.status, asked.body
         backup = str(asked.json["id"])
@@ -313,6 +314,18 @@ async def _schedule(client: Client, tasks: dict[str, str]) -> None:
     run = await client.post("admin/schedules/yearly/trigger", {"idempotencyKey": "first"})
     assert "created" == run.json["outcome"], run.body
     tasks[str(run.json["taskId"])] = State.READY.name
+
+
+async def _share(client: Client, tasks: dict[str, str]) -> None:
+    """Make two tasks of one key, of which one may run."""
+    rule = {"flow": {"perKey": {"maxRunning": 1}}}
+    answer = await client.send("PUT", "admin/topics/shared", json.dumps(rule).encode())
+    assert answer.status in (200, 201), answer.body
+    await eventually(
+        lambda: client.get("admin/topics/shared"), lambda found: "settling" not in found.json
+    )
+    tasks[await client.create("shared", key="customer/7")] = State.READY.name
+    tasks[await client.create("shared", key="customer/7")] = State.HELD.name
 
 
 async def _end(client: Client, tasks: dict[str, str]) -> None:

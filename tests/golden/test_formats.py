@@ -13,8 +13,9 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from codeq_cluster.codec import entries, keyspace, records
+from codeq_cluster.codec import entries, keyspace, lane_keys, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
@@ -31,6 +32,17 @@ from codeq_cluster.core.items import (
     Sweep,
     Topic,
     WebhookKey,
+)
+from codeq_cluster.core.lane import (
+    Flow,
+    FlowRule,
+    Lane,
+    OnRetry,
+    Order,
+    PerKey,
+    WhenDead,
+    lane_id,
+    lane_name,
 )
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
@@ -131,8 +143,24 @@ FULL = Task(
         parent_id="11111111",
         root_id="33333333",
         run=Run(schedule="nightly", generation=SEQ, name="1", at_ms=NOW_MS, late=True),
+        key="customer/7",
+        keeps_place=True,
+        stops_key=True,
     ),
 )
+HELD = Task(
+    id="66666666",
+    tenant="acme",
+    command="Render",
+    priority=9,
+    max_attempts=5,
+    created_ms=NOW_MS,
+    updated_ms=NOW_MS,
+    state=State.HELD,
+    seq=SEQ,
+    more=More(key="customer/7"),
+)
+RULE = PerKey(max_running=2, order=Order.FIFO, on_retry=OnRetry.YIELD, when_dead=WhenDead.STOP)
 RESULT = Result(
     task_id="22222222",
     status="COMPLETED",
@@ -161,6 +189,8 @@ ITEMS: dict[str, Item] = {
         updated_ms=NOW_MS + 1,
         request="request-5",
         handling=HANDLING,
+        per_key=RULE,
+        rule_seq=SEQ,
     ),
     "pause": Pause(tenant="", id="render", by="ops", since_ms=NOW_MS, request="request-6"),
     **{
@@ -305,6 +335,33 @@ ITEMS: dict[str, Item] = {
         next_ms=NOW_MS,
     ),
     "schedule tally": ScheduleTally(tenant="acme", count=2),
+    "relayed rule of keys": Relay(
+        tenant="acme",
+        id=f"flow:{lane_name('render')}.{SEQ}.2",
+        task_id=f"flow:{lane_name('render')}",
+        effect=FlowRule(tenant="acme", queue="render", seq=SEQ, per_key=RULE, shard=2),
+        to=2,
+        number=SEQ + 3,
+        created_ms=NOW_MS,
+    ),
+    "flow": Flow(
+        tenant="acme",
+        id="render",
+        seq=SEQ,
+        per_key=RULE,
+        walked=lane_name("customer/7"),
+        expires_ms=NOW_MS,
+    ),
+    "lane": Lane(
+        tenant="acme",
+        id=lane_id("render", lane_name("customer/7")),
+        key="customer/7",
+        running=1,
+        ready=2,
+        kept=3,
+        held=4,
+        stopped_by="11111111",
+    ),
     "audit": Audit(
         tenant="acme",
         id="998300000000000-request-8",
@@ -364,6 +421,9 @@ def _key_lines() -> dict[str, bytes]:
             for number, key in enumerate(keyspace.item_index_keys(item))
         },
         "body": keyspace.body("", "11111111.1"),
+        "held": lane_keys.held(HELD),
+        "slot of a ready task": lane_keys.slot_keys(replace(HELD, state=State.READY))[0],
+        "slot of a leased task": lane_keys.slot_keys(FULL)[0],
         "lease": keyspace.lease(NOW_MS, "11111111"),
         "ttl": keyspace.ttl(NOW_MS, "11111111"),
         "claim": keyspace.claim("request-1", "11111111"),
@@ -377,6 +437,7 @@ def _record_lines() -> dict[str, bytes]:
     return {
         "minimal task": records.encode(MINIMAL),
         "full task": records.encode(FULL),
+        "held task": records.encode(HELD),
         **{
             f"{state.name} task": records.encode(
                 Task(
@@ -395,7 +456,7 @@ def _record_lines() -> dict[str, bytes]:
         "result": records.encode(RESULT),
         "idempotency row": records.encode(KeyRow("22222222", "fingerprint")),
         **{name: records.encode(item) for name, item in ITEMS.items()},
-        "counters": records.encode(Counters(1, 200, 70_000, 5_000_000_000, 1, 2, 2**40)),
+        "counters": records.encode(Counters(1, 200, 70_000, 5_000_000_000, 1, 2, 2**40, 3)),
     }
 
 

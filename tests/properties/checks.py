@@ -22,6 +22,7 @@ REASONS = {
         Reason.BEHIND_OTHERS,
         Reason.NO_CLAIM,
     },
+    State.HELD: {Reason.EXPIRING, Reason.KEY_BUSY, Reason.KEY_STOPPED},
     State.DELAYED: {
         Reason.EXPIRING,
         Reason.BECOMING_READY,
@@ -130,7 +131,9 @@ def kept_by(operation: object) -> tuple[str, ...]:
     return said.uploads if isinstance(said, Submit) else ()
 
 
-def explained(view: DictView, task: Task, rules: LifetimeRules, *, ahead: int) -> Reason:
+def explained(
+    view: DictView, task: Task, rules: LifetimeRules, *, ahead: int, stopper: str
+) -> Reason:
     """Return a task's reason, checked against its state and against what a claim would do."""
     queue = task.command.lower()
     facts = Facts(
@@ -140,6 +143,7 @@ def explained(view: DictView, task: Task, rules: LifetimeRules, *, ahead: int) -
         tenant_leased=view.usage(task.tenant).leased,
         tenant_leased_max=rules.budget_of(task.tenant).leased_max,
         ahead=ahead,
+        stopper=stopper,
     )
     explanation = explain(task, facts)
     reason = explanation.reason

@@ -20,6 +20,7 @@ from codeq_cluster.core.faults import item_fault, result_fault, task_fault
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.items import Item as CoreItem
+from codeq_cluster.core.lane import Flow, lane_of
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -27,6 +28,7 @@ from codeq_cluster.core.operations import (
     DeleteTopic,
     Delivered,
     Operation,
+    PutFlow,
     ResumeQueue,
     Staging,
     Swept,
@@ -75,6 +77,7 @@ PLACES = {
     State.DONE: "done",
     State.FAILED: "failed",
     State.DEAD: "dead",
+    State.HELD: "held",
 }
 QUEUES = ("render", "scan")
 
@@ -137,7 +140,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.view = DictView()
+        self.view = DictView(seq=1000)  # A requeue takes a place before others.
         self.model = Model()
         self.rows: Rows = {}  # Rows as written after every decision.
         self.batched_rows: Rows = {}  # Rows as written after every batch of decisions.
@@ -173,6 +176,7 @@ class Machine(RuleBasedStateMachine):
                 task.payload_bytes + task.result_bytes,
                 (task.more.parent_id, task.more.root_id) if task.more is not None else ("", ""),
                 task.more.run if task.more is not None else None,
+                lane_of(task),
                 task.due_ms or task.lease_until_ms or task.retain_until_ms,
             )
             for task in self.view.tasks.values()
@@ -194,6 +198,7 @@ class Machine(RuleBasedStateMachine):
                 item.size,
                 item.origin,
                 item.run,
+                item.lane,
                 item.timer_ms,
             )
             for item in self.model.items.values()
@@ -202,7 +207,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_model_has_the_same_items(self) -> None:
         """Every item and every delivery's body equal the model's, field by field."""
-        kinds = self.model.beside.kinds
+        kinds = {**self.model.beside.kinds, "lane": self.model.lanes.rows()}
 
         assert {name: asdict(item) for name, item in self.view.items.items()} == {
             (ItemKind(kind), *name): item for kind in kinds for name, item in kinds[kind].items()
@@ -249,7 +254,8 @@ class Machine(RuleBasedStateMachine):
         for task in self.view.tasks.values():
             item = self.model.items[task.id]
             ahead = self.model.ahead(item) if task.state is State.READY else 0
-            reason = checks.explained(self.view, task, RULES, ahead=ahead)
+            stopper = self.model.lanes.stopper(item) if task.state is State.HELD else ""
+            reason = checks.explained(self.view, task, RULES, ahead=ahead, stopper=stopper)
 
             assert reason == self.model.why(item)
 
@@ -311,6 +317,7 @@ class Machine(RuleBasedStateMachine):
         self.view.advance(decision.changes)
         self.asked.append(operation)
         checks.check_bounds(self.view, decision, RULES)
+        self._learn_rule(operation, decision)
         answer = self.model.ask(operation)
         beside = self.model.beside
         while beside.unnumbered:
@@ -366,6 +373,13 @@ class Machine(RuleBasedStateMachine):
             return
         assert answer_of(again.outcome, by_id=by_id) == answer_of(first.outcome, by_id=by_id)
 
+    def _learn_rule(self, operation: Operation, decision: Decision) -> None:
+        """Tell the model the number of a new rule of keys."""
+        for change in decision.changes:
+            after = change.after
+            if isinstance(after, Flow) and isinstance(operation, PutFlow | DeleteTopic):
+                self.model.beside.learn_rule(after.seq)
+
     def _check_tokens(self, decision: Decision) -> None:
         """Check that tokens grow with every claim, and only operators take a task from its end."""
         for change in decision.changes:
@@ -378,7 +392,7 @@ class Machine(RuleBasedStateMachine):
                 continue
             if before is not None and before.state.terminal:
                 assert before.state is State.DEAD
-                assert after.state is State.READY
+                assert after.state in (State.READY, State.HELD)
             claimed = after.state is State.LEASED and (
                 before is None or before.state is not State.LEASED
             )

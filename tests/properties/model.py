@@ -8,7 +8,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core import task_ids
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.lane import FlowRule
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -28,10 +29,11 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.relays import RelayedTask, TakeRelays
 from codeq_cluster.core.schedules import RunEnded
-from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane, with_shard
 from codeq_cluster.core.task import FollowUp, More, Run
 
 from .model_items import DLQ_RETENTION_MS, Answer, Items
+from .model_lanes import Lanes, waiting
 from .model_schedules import Asked as AskedOfSchedule
 from .model_schedules import Schedules
 from .model_task import (
@@ -67,6 +69,7 @@ class Model:
         self.schedules = Schedules(self)
         self._ends: list[RunEnded] = []
         self._order = 0
+        self.lanes = Lanes(self.items, self.beside.flows, self._rank)
         self._turns: dict[str, Turns] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
         self._revived: set[tuple[str, str]] = set()
@@ -81,19 +84,28 @@ class Model:
         self.beside.now_ms += passed_ms
 
     def ask(self, operation: Operation) -> Answer:
-        """Perform the operation and return its answer; the ends of runs act after it."""
+        """Perform the operation with what it does to the keys of tasks; return its answer.
+
+        The ends of runs act after it.
+        """
+        self.lanes.before()
         if isinstance(operation, AskedOfSchedule):
             answer = self.schedules.ask(operation)
         else:
             answer = self._ask(operation)
+        changed = self.lanes.after()
+        while self.beside.due_flows:
+            self.lanes.walk(self.beside.due_flows.pop(0), changed)
         while self._ends:
             self.schedules.ended(self._ends.pop(0))
         return answer
 
-    def _ask(self, operation: Operation) -> Answer:  # noqa: C901 - a line an operation
+    def _ask(self, operation: Operation) -> Answer:  # noqa: C901, PLR0912 - a line an operation
         match operation:
             case Create():
                 return self._create(operation)
+            case CreateKeyed():
+                return self._create(operation.create)
             case Claim():
                 return self._claim(operation)
             case Advance():
@@ -169,7 +181,7 @@ class Model:
         """Return the first reason that holds for the task's state."""
         now_ms, tenant, queue = self.now_ms, item.tenant, item.queue
         most = self.beside.says(tenant, queue, "max_consumers")
-        waiting = item.place in ("ready", "delayed")
+        waits = item.place in ("ready", "delayed", "held")
         holds = {
             "completed": item.place == "done",
             "cancelled": item.place == "failed" and item.error == "CANCELLED",
@@ -177,7 +189,9 @@ class Model:
             "dead-letter": item.place == "dead",
             "lease-expired": item.place == "leased" and item.timer_ms <= now_ms,
             "running": item.place == "leased",
-            "expiring": waiting and 0 < item.expires_ms <= now_ms,
+            "expiring": waits and 0 < item.expires_ms <= now_ms,
+            "key-stopped": item.place == "held" and self.lanes.stopper(item) != "",
+            "key-busy": item.place == "held",
             "becoming-ready": item.place == "delayed" and item.timer_ms <= now_ms,
             "backing-off": item.place == "delayed" and item.attempts > 0,
             "scheduled": item.place == "delayed",
@@ -216,7 +230,7 @@ class Model:
         if refused := self._outside_tiers(asked.tenant, asked):
             return refused
         if asked.tenant == TIGHT:
-            if sum(item.place in ("ready", "delayed") for item in own) >= WAITING_MAX:
+            if waiting(own) >= WAITING_MAX:
                 return "rejected", "budget-exceeded", "readyTasks"
             if sum(item.size for item in own) + len(asked.payload) > BYTES_MAX:
                 return "rejected", "budget-exceeded", "storedBytes"
@@ -257,6 +271,7 @@ class Model:
             place="",
             expires_ms=caused_ms + asked.ttl_ms if asked.ttl_ms else 0,
             origin=origin,
+            lane=asked.key,
         )
         self._handle(item, asked)
         self._wait(item, start_ms - self.now_ms)
@@ -390,6 +405,9 @@ class Model:
         for position, each in enumerate(asked.next):
             name, key = f"{item.id}.{item.endings}.{position}", each.idempotency_key
             to = shard_of_key(item.tenant, key, asked.shards) if key else home
+            if each.key:
+                queue = each.command.lower()
+                to = shard_of_lane(item.tenant, queue, each.key, asked.shards)
             drawn = task_ids.derived(item.tenant, name)
             task_id = with_shard(drawn, shards=asked.shards, wanted=to)
             origin = (item.id, item.origin[1] or item.id)
@@ -415,6 +433,9 @@ class Model:
         for each in new:
             if isinstance(each.effect, RunEnded):
                 self._ends.append(each.effect)
+                continue
+            if isinstance(each.effect, FlowRule):
+                self.beside.put_in_force(each.effect)
                 continue
             create, more = each.effect.create, each.effect.more
             self._make_unless_there(create, (more.parent_id, more.root_id), each.at_ms)
@@ -509,7 +530,7 @@ class Model:
             item
             for item in own
             if item not in before
-            and item.place == "ready"
+            and item.place in ("ready", "held")
             and item.revival.split(".")[0] == asked.requeue
         ]
         for item in meant:
@@ -535,7 +556,7 @@ class Model:
             item
             for item in own
             if item not in before
-            and item.place in ("ready", "delayed")
+            and item.place in ("ready", "delayed", "held")
             and item.queue == asked.queue
         ]
         for item in meant:
@@ -586,7 +607,7 @@ class Model:
 
     def _instant_ms(self, item: Item) -> int:
         instants = [item.timer_ms]
-        if item.place in ("ready", "delayed"):
+        if item.place in ("ready", "delayed", "held"):
             instants.append(item.expires_ms)
         return min((instant for instant in instants if instant), default=0)
 
@@ -598,8 +619,11 @@ class Model:
         else:
             item.place = "ready"
             item.timer_ms = 0
-            self._order += 1
-            item.order = self._order
+            self._rank(item)
+
+    def _rank(self, item: Item) -> None:
+        self._order += 1
+        item.order = self._order
 
     def _end(
         self,

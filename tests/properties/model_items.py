@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum, auto
+from hashlib import blake2b
 from typing import Any
 
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.operations import (
     DeleteTopic,
     Delivered,
     PauseQueue,
+    PutFlow,
     PutTopic,
     Record,
     RenewSubscription,
@@ -22,6 +26,7 @@ from codeq_cluster.core.operations import (
     Unsubscribe,
 )
 from codeq_cluster.core.relays import RelaysTaken
+from codeq_cluster.core.sharding import home_shard
 
 DLQ_RETENTION_MS = 90
 AUDIT_RETENTION_MS = 60
@@ -32,11 +37,22 @@ DELIVERY_AGE_MAX_MS = 45
 SWEEP_RETRY_MS = 60_000
 RELAY_KEPT_MS = 600_000
 
+
+class Same(Enum):
+    """Says that a rule of keys stays as it is."""
+
+    SAME = auto()
+
+
+SAME = Same.SAME
+
 Answer = tuple[object, ...]
 Fields = dict[str, Any]
 Name = tuple[str, str]
 Asked = (
     PutTopic
+    | PutFlow
+    | SetFlow
     | DeleteTopic
     | PauseQueue
     | ResumeQueue
@@ -75,6 +91,8 @@ class Items:
         self.schedules: dict[Name, Fields] = {}
         self.tallies: dict[Name, Fields] = {}
         self.ungenerated: list[Name] = []  # New schedules; their generations are drawn.
+        self.flows: dict[Name, Fields] = {}
+        self.due_flows: list[Name] = []  # Rules whose walk over the keys goes on now.
         self.unnumbered: list[Name] = []  # Relays, in the order in which they were made.
         self._last_number = 0
         self.bodies: dict[Name, Fields] = {}
@@ -84,6 +102,7 @@ class Items:
         """Return every kind by its name in the keys."""
         return {
             "audit": self.audits,
+            "flow": self.flows,
             "hook": self.deliveries,
             "hookkey": self.webhook_keys,
             "link": self.links,
@@ -114,8 +133,15 @@ class Items:
         match asked:
             case PutTopic():
                 return self._put_topic(asked)
+            case PutFlow():
+                return self._put_flow(asked)
+            case SetFlow():
+                self.put_in_force(asked.rule)
+                return "changed", 1
             case DeleteTopic():
                 gone = self.topics.pop((asked.tenant, asked.name.lower()), None)
+                if gone is not None and gone["per_key"] is not None:
+                    self._spread((asked.tenant, asked.name.lower()), None, asked.shards)
                 return self._gone(gone, asked, "topic.delete", asked.name.lower())
             case PauseQueue():
                 return self._pause(asked)
@@ -203,6 +229,9 @@ class Items:
         ]
         ended.sort()
         for _, kind, name in ended[:most]:
+            if kind == "flow":
+                self.due_flows.append(name)
+                continue
             del self.kinds[kind][name]
             if kind == "hook":
                 del self.bodies[name]
@@ -229,7 +258,46 @@ class Items:
         detail = f"{len(ids)} on one shard" if len(ids) > 1 else ""
         self.put_on_record(asked, action, ids[0], detail)
 
-    def _put_topic(self, asked: PutTopic) -> Answer:
+    def learn_rule(self, seq: int) -> None:
+        """Note the number of a new rule, which must be larger than any before it."""
+        assert seq > self._last_number
+        self._last_number = seq
+
+    def put_in_force(self, rule: FlowRule) -> None:
+        """Put a rule of keys in force, unless it or a newer one is."""
+        name = rule.tenant, rule.queue
+        if rule.seq > self.flows.get(name, {"seq": 0})["seq"]:
+            self.flows[name] = {
+                "tenant": rule.tenant,
+                "id": rule.queue,
+                "seq": rule.seq,
+                "per_key": rule.per_key,
+                "walked": "",
+                "expires_ms": self.now_ms,
+            }
+
+    def _put_flow(self, asked: PutFlow) -> Answer:
+        name = asked.topic.tenant, asked.topic.name.lower()
+        had = self.topics.get(name, {}).get("per_key")
+        answer = self._put_topic(asked.topic, per_key=asked.per_key)
+        if had != asked.per_key:
+            self.topics[name]["rule_seq"] = self._last_number
+            self._spread(name, asked.per_key, asked.shards)
+        return answer
+
+    def _spread(self, name: Name, per_key: PerKey | None, shards: int) -> None:
+        tenant, queue = name
+        seq = self._last_number
+        home = home_shard(tenant, shards)
+        self.put_in_force(FlowRule(tenant, queue, seq, per_key, home))
+        cause = "flow:" + blake2b(queue.encode(), digest_size=16).hexdigest()
+        for shard in range(shards):
+            if shard != home:
+                rule = FlowRule(tenant, queue, seq, per_key, shard)
+                relay = {"tenant": tenant, "id": f"{cause}.{seq}.{shard}", "task_id": cause}
+                self.send({**relay, "effect": rule, "to": shard})
+
+    def _put_topic(self, asked: PutTopic, *, per_key: PerKey | Same | None = SAME) -> Answer:
         queue = asked.name.lower()
         policy: Fields = {
             "name": asked.name,
@@ -242,6 +310,8 @@ class Items:
             "handling": asked.handling,
         }
         found = self.topics.get((asked.tenant, queue))
+        had = (found or {"per_key": None})["per_key"]
+        policy["per_key"] = had if isinstance(per_key, Same) else per_key
         if found is not None and {field: found[field] for field in policy} == policy:
             made = found["version"] == 1 and found["request"] == asked.request
             return "topic", asked.name, found["version"], made
@@ -252,6 +322,7 @@ class Items:
             "created_ms": self.now_ms if found is None else found["created_ms"],
             "updated_ms": self.now_ms,
             "request": asked.request,
+            "rule_seq": 0 if found is None else found["rule_seq"],
         }
         self.topics[asked.tenant, queue] = topic | policy
         self.put_on_record(asked, "topic.put", queue, f"version {topic['version']}")

@@ -43,7 +43,7 @@ class Item:
     command: str
     priority: int
     max_attempts: int
-    key: str
+    key: str  # The idempotency key.
     payload: str
     asked: str  # The payload of its create.
     webhook: str
@@ -72,6 +72,9 @@ class Item:
     revival: str = ""  # The last request that revived it; cleared once a later delivery has ended.
     timeout_ms: int = 0
     backoff: tuple[str, int, int] = ("", 0, 0)  # Its own policy, base and longest delay.
+    lane: str = ""  # The key that it shares a limit with.
+    keeps: bool = False  # It keeps its place of the key while it backs off.
+    stops: bool = False  # As a dead letter, it stops the key.
     death: Death | None = None  # The death from which it was revived.
     uploads: list[str] = field(default_factory=list)
 

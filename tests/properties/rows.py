@@ -19,6 +19,7 @@ COUNTED = {
     State.DEAD: "dead",
     State.DONE: "done",
     State.FAILED: "failed",
+    State.HELD: "held",
 }
 
 

@@ -10,6 +10,7 @@ from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.operations import Claim
 from tests.properties.outbox_rules import OutboxJobs
 
+from .lane_rules import Lanes
 from .machine import indexes
 from .operator_rules import Operators
 from .relay_rules import FollowUps, Relays
@@ -47,7 +48,11 @@ class Scheduled(Scheduling, Lifecycle, Operators):
     """Schedules with the tasks that they make, and every way in which these end."""
 
 
-class Everything(Scheduling, Following, Operators, OutboxJobs):
+class Keys(Lanes, Lifecycle):
+    """Tasks whose keys let them run one after the other."""
+
+
+class Everything(Keys, Scheduling, Following, Operators, OutboxJobs):
     """Tasks and everything that is stored beside them."""
 
 
@@ -59,6 +64,9 @@ TestFollowing.settings = settings(max_examples=60, stateful_step_count=40, deadl
 
 TestScheduled = Scheduled.TestCase
 TestScheduled.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+
+TestKeys = Keys.TestCase
+TestKeys.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)

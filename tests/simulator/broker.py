@@ -330,6 +330,7 @@ class SimBroker:
                 engine,
                 state,
                 wall_ms=self.clocks.wall_ms,
+                wait_s=_no_limit,
                 background=background,
                 fired=_nobody_looks,
                 failed=_nobody_counts,
@@ -357,8 +358,13 @@ def _nobody_counts() -> None:
     """Do nothing: the watches see what is set aside."""
 
 
-def _nobody_looks(_operation: Fire) -> None:
+def _nobody_looks(_operation: Fire, _due_ms: int) -> None:
     """Do nothing: the watches see what fires."""
+
+
+async def _no_limit(_tenant: str, _count: int) -> float:
+    """Let every tenant create as many tasks as it likes."""
+    return 0.0
 
 
 def _diverged(on_behind: Callable[[], None], _index: int) -> None:

@@ -18,6 +18,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.members import Voters
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from tests.simulator.lanes import LaneFault, LaneRows
 from tests.simulator.relays import RelayFault, RelayRows
 from tests.simulator.schedules import (
     DecisionFault,
@@ -54,6 +55,7 @@ class Invariant(Enum):
     W14 = "a run of a schedule is made once"
     W15 = "each instant of a schedule is decided once"
     W16 = "runs overlap only if their schedule allows it"
+    W17 = "the row of a key is what its tasks say; a task is held as long as its key is busy"
 
 
 class InvariantViolated(AssertionError):
@@ -262,6 +264,7 @@ class ShardWatch(ReplicaWatch):
         super().__init__(shard)
         self._relays = relays
         self._schedules = schedules
+        self._lanes = LaneRows()
         self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
@@ -322,6 +325,10 @@ class ShardWatch(ReplicaWatch):
             self._relays.written(self._shard, entry.mutations)
         except RelayFault as fault:
             raise self._broken(Invariant.W11, str(fault)) from fault
+        try:
+            self._lanes.written(entry.mutations)
+        except LaneFault as fault:
+            raise self._broken(Invariant.W17, str(fault)) from fault
         self._fired(entry.mutations)
 
     def _run(self, task: Task, *, is_new: bool) -> None:
@@ -379,7 +386,7 @@ def _least(before: Task, after: Task) -> int:
 def _most(before: Task, after: Task) -> int:
     """Return how many attempts a task has at most: more only when its revival is taken back."""
     last = before.history[-1].outcome if before.history else None
-    revived = before.state is State.READY and last is AttemptOutcome.REQUEUED
+    revived = before.state in (State.READY, State.HELD) and last is AttemptOutcome.REQUEUED
     return after.max_attempts if revived and after.state is State.DEAD else before.attempts
 
 

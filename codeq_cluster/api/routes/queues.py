@@ -6,6 +6,7 @@ import asyncio
 from bisect import bisect_right
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.declared.operations import Answer, Routes
@@ -50,6 +51,8 @@ class QueueView(Struct, rename="camel", kw_only=True):
     in_progress: int
     dlq: int
     oldest_ready_seconds: int
+    held: int = 0
+    oldest_held_seconds: int = 0
     paused: bool | UnsetType = UNSET
 
 
@@ -127,7 +130,7 @@ async def queue(call: Call) -> HttpAnswer[QueueView]:
             broker.queue_policies.is_paused(caller(call), wanted),
         )
         for depth in depths:
-            found = QueueDepth(command, depth.counters, depth.oldest_ready_ms)
+            found = replace(depth, command=command)
     return reply(queue_view(found, now_ms=call.services.now_ms(), paused=paused))
 
 
@@ -173,7 +176,7 @@ async def resume(call: Call) -> HttpAnswer[PausedQueue]:
     errors=(INVALID_COMMAND, unknown_name("dry", _PURGE.names)),
 )
 async def purge(call: Call) -> HttpAnswer[Purged]:
-    """Cancel tasks that wait in a queue: ready ones in claim order, then delayed ones.
+    """Cancel tasks that wait in a queue: ready ones in claim order, then delayed and held ones.
 
     They end FAILED with the error CANCELLED; tasks in progress and dead letters stay.
     """
@@ -191,6 +194,7 @@ def queue_view(depth: QueueDepth, *, now_ms: int, paused: bool = False) -> Queue
     """Render a queue's depth."""
     counters = depth.counters
     waited_ms = now_ms - depth.oldest_ready_ms if depth.oldest_ready_ms else 0
+    held_ms = now_ms - depth.oldest_held_ms if depth.oldest_held_ms else 0
     return QueueView(
         command=depth.command,
         ready=counters.ready,
@@ -198,6 +202,8 @@ def queue_view(depth: QueueDepth, *, now_ms: int, paused: bool = False) -> Queue
         in_progress=counters.leased,
         dlq=counters.dead,
         oldest_ready_seconds=max(0, waited_ms // 1000),
+        held=counters.held,
+        oldest_held_seconds=max(0, held_ms // 1000),
         paused=paused or UNSET,
     )
 

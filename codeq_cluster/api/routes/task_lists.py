@@ -28,7 +28,7 @@ ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
 PLACES = {
     "": tuple(QueuePlace),
-    "PENDING": (QueuePlace.PENDING, QueuePlace.DELAYED),
+    "PENDING": (QueuePlace.PENDING, QueuePlace.DELAYED, QueuePlace.HELD),
     "IN_PROGRESS": (QueuePlace.INPROG,),
     "COMPLETED": (QueuePlace.DONE,),
     "FAILED": (QueuePlace.FAILED, QueuePlace.DLQ),

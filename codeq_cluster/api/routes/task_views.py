@@ -33,6 +33,7 @@ TOO_LARGE = from_failure(OperationTooLarge())
 _STATUS = {
     State.READY: "PENDING",
     State.DELAYED: "PENDING",
+    State.HELD: "PENDING",
     State.LEASED: "IN_PROGRESS",
     State.DONE: "COMPLETED",
     State.FAILED: "FAILED",
@@ -41,6 +42,7 @@ _STATUS = {
 _LOCATION = {
     State.READY: "PENDING_LIST",
     State.DELAYED: "DELAYED_ZSET",
+    State.HELD: "HELD_SET",
     State.LEASED: "INPROG_SET",
     State.DONE: "NONE",
     State.FAILED: "NONE",
@@ -113,6 +115,7 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     schedule_id: str = ""
     scheduled_for: str = ""
     late: bool = False
+    key: str = ""
 
 
 class ArtifactView(Struct):
@@ -151,7 +154,7 @@ class TaskAndResult(Struct, rename="camel"):
 def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -> TaskView:
     """Render a task; only the worker that has just claimed it sees the lease token."""
     leased = task.state is State.LEASED
-    waiting = task.state in (State.READY, State.DELAYED)
+    waiting = task.state in (State.READY, State.DELAYED, State.HELD)
     created_at = rfc3339(task.created_ms)
     is_new = task.updated_ms == task.created_ms
     view = TaskView(
@@ -190,6 +193,7 @@ def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -
 
 def show_more(view: TaskView, more: More) -> None:
     """Write what most tasks lack into a view."""
+    view.key = more.key
     view.parent_id, view.root_id = more.parent_id, more.root_id
     if more.run is not None:
         view.schedule_id = more.run.schedule

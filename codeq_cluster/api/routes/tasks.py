@@ -45,13 +45,14 @@ from codeq_cluster.api.routes.task_views import (
 from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks, takes_webhooks
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import too_many_queues
+from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
 from codeq_cluster.core.handling import BOUNDS
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
-from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.core.task import LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
+from codeq_cluster.errors import CodeqError, UpgradeUnderWay
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import LimitSettings, NodeSettings
 
@@ -65,6 +66,13 @@ INVALID_BACKOFF = bad_request(
     f"invalid 'backoffPolicy' (use {', '.join(POLICIES)})", "invalid-backoff-policy"
 )
 INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
+INVALID_KEY = bad_request(
+    f"invalid 'key' (at most {LANE_KEY_BYTES_MAX} bytes, and not together with 'idempotencyKey')",
+    "invalid-key",
+)
+KEYS_TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"'key' needs formats of level {KEYS_FROM} on every shard")
+)
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 
 
@@ -117,6 +125,11 @@ class TaskBody(Body):
         "A repeated create with the same key returns the first task; at most "
         "{node.limits.idempotency_key_bytes_max} bytes.",
         refused=(key_too_long, _CONFLICT),
+    )
+    key: str | None = field(
+        "What the task shares a limit with: the tasks of its queue with the same key; see `perKey` "
+        f"of a topic. At most {LANE_KEY_BYTES_MAX} bytes, and not together with `idempotencyKey`.",
+        refused=(INVALID_KEY, KEYS_TOO_EARLY),
     )
     run_at: str | None = field(
         "No worker gets the task before this instant; overrides `delaySeconds`. RFC 3339.",
@@ -354,6 +367,7 @@ def new_task(call: Call, body: TaskBody, *, refused: Collection[str]) -> Create:
     _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
     if len(key.encode()) > limits.idempotency_key_bytes_max:
         raise key_too_long(call.services.settings)
+    lane = _lane(call, body.key or "", once=bool(key))
     handling = read_handling(body, _handling_number, _backoff)
     trace_parent, trace_state = _trace(call)
     return Create(
@@ -369,7 +383,19 @@ def new_task(call: Call, body: TaskBody, *, refused: Collection[str]) -> Create:
         trace_parent=trace_parent,
         trace_state=trace_state,
         handling=handling,
+        key=lane,
     )
+
+
+def _lane(call: Call, key: str, *, once: bool) -> str:
+    """Return what the task shares a limit with, checked."""
+    if not key:
+        return ""
+    if once or len(key.encode()) > LANE_KEY_BYTES_MAX:
+        raise INVALID_KEY
+    if call.services.broker.level() < KEYS_FROM:
+        raise KEYS_TOO_EARLY
+    return key
 
 
 def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attempts: int) -> None:

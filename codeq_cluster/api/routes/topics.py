@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field
@@ -15,9 +15,18 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.refusals import invalid_field
+from codeq_cluster.api.routes.flows import (
+    FIFO_TIERS,
+    FLOW,
+    TOO_EARLY,
+    FlowView,
+    flow_view,
+    read_flow,
+)
 from codeq_cluster.api.routes.listing import PAGE, caller, listed
 from codeq_cluster.api.routes.task_views import COMMAND, NOON_MS, read_handling, show_handling
 from codeq_cluster.auth import Access
+from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
 from codeq_cluster.core.bounds import LABEL, is_queue_name
@@ -103,6 +112,12 @@ class TopicBody(Body):
     )
     backoff_base_seconds: int | None = _handling("backoffBaseSeconds", "The delay it grows from.")
     backoff_max_seconds: int | None = _handling("backoffMaxSeconds", "The longest delay it gives.")
+    flow: Raw = field(
+        "The limits of the queue's tasks; none when absent.",
+        default=Raw(b"{}"),
+        inner=FLOW,
+        refused=(FIFO_TIERS, TOO_EARLY),
+    )
 
 
 def _unknown_field(name: str, known: Sequence[str]) -> ApiError:  # noqa: ARG001, a schema gives it
@@ -126,10 +141,14 @@ class PolicyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     backoff_policy: str = ""
     backoff_base_seconds: int = 0
     backoff_max_seconds: int = 0
+    flow: FlowView | UnsetType = UNSET
 
 
 class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
-    """A topic; its policy's fields are beside its name, and in `policy` for codeQ's clients."""
+    """A topic; its policy's fields are beside its name, and in `policy` for codeQ's clients.
+
+    `settling` if some tasks do not follow the rule of their keys yet.
+    """
 
     name: str
     version: int
@@ -139,6 +158,7 @@ class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
     topic_name: str
     tenant_id: str = ""
     policy: PolicyView
+    settling: bool | UnsetType = UNSET
 
 
 class TopicPage(Struct):
@@ -148,8 +168,8 @@ class TopicPage(Struct):
     cursor: str | UnsetType = UNSET
 
 
-def topic_view(topic: Topic) -> TopicView:
-    """Render a topic."""
+def topic_view(topic: Topic, *, settling: bool = False) -> TopicView:
+    """Render a topic; `settling` if some tasks do not follow its rule of keys yet."""
     policy = PolicyView(
         priority_tiers=topic.priority_tiers,
         max_attempts=topic.max_attempts,
@@ -157,6 +177,7 @@ def topic_view(topic: Topic) -> TopicView:
         retention_seconds=topic.retention_s,
         max_consumers=topic.max_consumers,
         weight=topic.weight,
+        flow=UNSET if topic.per_key is None else flow_view(topic.per_key),
     )
     show_handling(policy, topic.handling)
     return TopicView(
@@ -169,6 +190,7 @@ def topic_view(topic: Topic) -> TopicView:
         tenant_id=topic.tenant,
         policy=policy,
         **asdict(policy),
+        settling=settling or UNSET,
     )
 
 
@@ -214,7 +236,8 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
     found = await call.services.broker.queue_policies.topic(caller(call), name)
     if found is None:
         raise topic_not_found(f"{call.identity.tenant or '_'}.{name}")
-    return reply(topic_view(found))
+    settling = await call.services.broker.queue_policies.is_settling(caller(call), found)
+    return reply(topic_view(found, settling=settling))
 
 
 @ROUTES(
@@ -236,10 +259,16 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
     if not is_queue_name(name):
         raise BAD_NAME
     body = _TOPIC.decode(call.text)
-    stands = await call.services.broker.queue_policies.put_topic(
-        caller(call), _operation(call, name, body)
-    )
-    return reply(topic_view(stands.topic), status=201 if stands.made else 200)
+    policies, asked = call.services.broker.queue_policies, _operation(call, name, body)
+    per_key = read_flow(call, body.flow, tiers=len(asked.priority_tiers))
+    keyed = call.services.broker.level() >= KEYS_FROM
+    if keyed:
+        stands = await policies.put_flow(caller(call), asked, per_key)
+    else:
+        stands = await policies.put_topic(caller(call), asked)
+    settling = keyed and await policies.is_settling(caller(call), stands.topic)
+    view = topic_view(stands.topic, settling=settling)
+    return reply(view, status=201 if stands.made else 200)
 
 
 @ROUTES(

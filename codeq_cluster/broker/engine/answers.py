@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.engine.state import CLOCK_KEY, EngineState
 from codeq_cluster.broker.engine.view import seq_ms
@@ -27,11 +29,13 @@ from codeq_cluster.broker.questions import (
     Settled,
     ShardPage,
 )
-from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
 from codeq_cluster.core.items import TASK, Item, aside_id
+from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
+from codeq_cluster.core.lanes import is_stopped
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.stored_item import ItemKind
@@ -42,6 +46,7 @@ ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the 
 LOOKED_AT_MAX = 1000
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
+LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
 DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
 
 _ORDER = tuple(QueuePlace)
@@ -104,6 +109,8 @@ async def depths(state: EngineState, tenant: str, queue: str) -> list[Depth]:
                 counters.leased,
                 counters.dead,
                 oldest_ready_ms(state.store, name, tenant) if counters.ready else 0,
+                counters.held,
+                oldest_held_ms(state.store, name, tenant) if counters.held else 0,
             )
         )
         if len(answered) % DEPTHS_AT_ONCE == 0:
@@ -256,7 +263,25 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         ahead=_ahead(store, task) if task.state is State.READY else 0,
         set_aside=aside is not None,
     )
+    if task.state is State.HELD:
+        facts = replace(facts, **_keys(state, task))
     return explain(task, facts)
+
+
+def _keys(state: EngineState, task: Task) -> dict[str, str]:
+    """Return what a task with a key waits for: the dead letter that stops it, a task before it."""
+    queue = keyspace.queue_name(task.command)
+    name = lane_id(queue, lane_name(lane_of(task)))
+    lane = state.replica.item(ItemKind.LANE, task.tenant, name)
+    flow = state.replica.item(ItemKind.FLOW, task.tenant, queue)
+    assert isinstance(lane, Lane)
+    rule = flow.per_key if isinstance(flow, Flow) else None
+    stops = rule is not None and is_stopped(lane, rule)
+    taken = state.store.scan(*lane_keys.slot_range(lane, ready_only=False), 1)
+    return {
+        "stopper": lane.stopped_by if stops else "",
+        "before": keyspace.last_id(taken[0][0]) if taken else "",
+    }
 
 
 def oldest_ready_ms(store: StateStore, queue: str, tenant: str) -> int:
@@ -272,6 +297,19 @@ def oldest_ready_ms(store: StateStore, queue: str, tenant: str) -> int:
         if priority == 0:
             break
         start = keyspace.pending_prefix(queue, tenant, priority - 1)
+    return seq_ms(oldest)
+
+
+def oldest_held_ms(store: StateStore, queue: str, tenant: str) -> int:
+    """Return since when the first held task waits for its key, of some of the queue's keys."""
+    start, end = keyspace.prefix_range(keyspace.place_prefix(QueuePlace.HELD, queue, tenant))
+    oldest = 0
+    for _ in range(LANES_MAX):
+        page = store.scan(start, end, 1)
+        if not page:
+            break
+        start, seq = lane_keys.held_lane(page[0][0])
+        oldest = min(oldest or seq, seq)
     return seq_ms(oldest)
 
 

@@ -9,8 +9,8 @@ from itertools import islice
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.records import RecordInvalid
-from codeq_cluster.core.items import TASK
-from codeq_cluster.core.operations import Claim, SetAside
+from codeq_cluster.core.items import TASK, SetAside
+from codeq_cluster.core.operations import Claim
 from codeq_cluster.core.view import View
 from codeq_cluster.errors import CodeqError, OperationTooLarge
 

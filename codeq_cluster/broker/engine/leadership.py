@@ -29,8 +29,9 @@ from codeq_cluster.broker.engine.state import CLOCK_KEY, SEQ_KEY, EngineState
 from codeq_cluster.broker.engine.timers import Timers
 from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations
-from codeq_cluster.core.changes import Change, TaskChange
+from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.lanes import concern
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Advance, Claim, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
@@ -259,12 +260,11 @@ class Leadership:
         setup, view = self._setup, self._view
         view.now_ms = max(view.now_ms, self._clock_base_ms + setup.clock.monotonic_ms())
         while True:
-            outcomes: list[Outcome] = []
-            decided: list[Change] = []
-            for operation in run:
-                decision = decide(view, operation, setup.rules)
-                outcomes.append(decision.outcome)
-                decided += decision.changes
+            decisions = [decide(view, operation, setup.rules) for operation in run]
+            if len(run) > 1 and any(concern(each.changes) for each in decisions):
+                return None  # Two tasks of one key change one row.
+            outcomes = [each.outcome for each in decisions]
+            decided = [change for each in decisions for change in each.changes]
             if view.unread:
                 self._state.read_soon()
             if not decided:

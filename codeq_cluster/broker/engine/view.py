@@ -21,12 +21,13 @@ from codeq_cluster.broker.engine.time_index import TimeIndex
 from codeq_cluster.broker.engine.window import KeyBudget, Window
 from codeq_cluster.broker.ports import Head, StateStore
 from codeq_cluster.broker.scanning import every_row, next_keys
-from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.items import Item
+from codeq_cluster.core.lane import Lane, lane_id
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Counters, Result, Task
+from codeq_cluster.core.task import PRIORITY_MAX, Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow
 
@@ -193,6 +194,23 @@ class ShardView:
             return
         for key in self._ready_window(queue, tenant):
             yield keyspace.pending_parts(key)
+
+    def held(self, lane: Lane, *, priority: int = PRIORITY_MAX) -> Iterator[str]:
+        """Yield the ids of the HELD tasks of a lane in order, from a priority downwards."""
+        return self._ids(*lane_keys.held_range(lane, priority))
+
+    def ready_of(self, lane: Lane) -> Iterator[str]:
+        """Yield the ids of the READY tasks of a lane, the highest priority first."""
+        return self._ids(*lane_keys.slot_range(lane, ready_only=True))
+
+    def lanes(self, tenant: str, queue: str, *, after: str) -> Iterator[Lane]:
+        """Yield the lanes of a queue by name, from the one after `after`."""
+        prefix = keyspace.item_prefix(ItemKind.LANE, tenant) + lane_id(queue, "").encode()
+        start, end = keyspace.prefix_range(prefix)
+        for lane_key in self._ids(prefix + after.encode() + b"\0" if after else start, end):
+            item = self.item(ItemKind.LANE, tenant, lane_key)
+            assert isinstance(item, Lane)
+            yield item
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks now leased under a claim request."""
@@ -393,7 +411,7 @@ class ShardView:
     def _use(self, tenant: str, before: Counters, after: Counters) -> None:
         usage = self._usages.get(tenant, _NO_USAGE)
         now = Usage(
-            usage.waiting + after.ready + after.delayed - before.ready - before.delayed,
+            usage.waiting + after.waiting - before.waiting,
             usage.leased + after.leased - before.leased,
             usage.stored_bytes + after.stored_bytes - before.stored_bytes,
         )
@@ -446,6 +464,14 @@ class ShardView:
     def _note_unread(self, tenant: str, line: BusyQueues) -> None:
         if line.unread:
             self.unread[tenant] = None
+
+    def _ids(self, start: bytes, end: bytes) -> Iterator[str]:
+        """Yield the last part of each key, in pages that grow; most callers want one or two."""
+        limit = 2
+        while start < end:
+            keys, start = self._live(start, end, limit)
+            yield from map(keyspace.last_id, keys)
+            limit = min(4 * limit, _STATS_PAGE)
 
     def _get(self, key: bytes) -> bytes | None:
         decided = self._overlay.get(key)

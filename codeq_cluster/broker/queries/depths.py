@@ -123,4 +123,5 @@ def plus(one: Counters, other: Counters) -> Counters:
         one.done + other.done,
         one.failed + other.failed,
         one.stored_bytes + other.stored_bytes,
+        one.held + other.held,
     )

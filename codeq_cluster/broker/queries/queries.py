@@ -75,6 +75,7 @@ class Queries:
             before = sums.get(depth.queue, QueueDepth(depth.queue, Counters(), 0))
             counters = before.counters
             ages = [ms for ms in (before.oldest_ready_ms, depth.oldest_ready_ms) if ms]
+            held = [ms for ms in (before.oldest_held_ms, depth.oldest_held_ms) if ms]
             sums[depth.queue] = QueueDepth(
                 depth.queue,
                 Counters(
@@ -82,8 +83,10 @@ class Queries:
                     counters.delayed + depth.delayed,
                     counters.leased + depth.leased,
                     counters.dead + depth.dead,
+                    held=counters.held + depth.held,
                 ),
                 min(ages, default=0),
+                min(held, default=0),
             )
         return [sums[queue] for queue in sorted(sums)]
 

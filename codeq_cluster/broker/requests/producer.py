@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests.placement import Placement
 from codeq_cluster.core import task_ids
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
-from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.placing import placed_by_key
+from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge, TooMany
 
 _O = TypeVar("_O", bound=Operation)
@@ -61,8 +62,8 @@ class Producer:
 
     def _place(
         self, tenant: str, item: Create, chosen: dict[str, int | None]
-    ) -> tuple[int, Create]:
-        """Choose the id and the shard; an idempotency key has one shard, so one log decides on it.
+    ) -> tuple[int, Create | CreateKeyed]:
+        """Choose the id and the shard; a key has one shard, so one log decides on it.
 
         Args:
             tenant: The task's tenant.
@@ -72,10 +73,10 @@ class Producer:
         task_id = task_ids.task_id(tenant, os.urandom(16))
         fingerprint = ""
         count = self._count
+        shard = placed_by_key(item, tenant, count)
         if item.idempotency_key:
-            shard: int | None = shard_of_key(tenant, item.idempotency_key, count)
             fingerprint = fingerprint_of(item.command, item.payload)
-        else:
+        if shard is None:
             if item.command not in chosen:
                 chosen[item.command] = self._placement.shard(tenant, item)
             shard = chosen[item.command]
@@ -83,7 +84,8 @@ class Producer:
             shard = shard_of(task_id, count)
         else:
             task_id = with_shard(task_id, shards=count, wanted=shard)
-        return shard, replace(item, id=task_id, tenant=tenant, fingerprint=fingerprint)
+        create = replace(item, id=task_id, tenant=tenant, fingerprint=fingerprint)
+        return shard, CreateKeyed(create) if item.key else create
 
 
 def _answer(outcome: Outcome | CodeqError, item: Create) -> Created | Rejected | CodeqError:

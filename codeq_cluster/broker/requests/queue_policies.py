@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.questions import END, ListItems, Settle
-from codeq_cluster.broker.requests.producer import new_id
+from codeq_cluster.broker.requests.producer import new_id, on_their_shards
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.flowing import rule_on
 from codeq_cluster.core.items import (
     PAUSES_MAX,
     TOPICS_MAX,
@@ -20,10 +21,12 @@ from codeq_cluster.core.items import (
     Topic,
     WebhookKey,
 )
+from codeq_cluster.core.lane import Flow, PerKey, SetFlow
 from codeq_cluster.core.operations import (
     DeleteTopic,
     Operation,
     PauseQueue,
+    PutFlow,
     PutTopic,
     Record,
     RenewSubscription,
@@ -38,6 +41,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
 
 _PAUSES = 1000  # Pauses in one page.
+_RULE_S_MAX = 2.0  # Until a shard has a new rule; after that its relay brings it.
 
 
 _MOST = {"topics": TOPICS_MAX, "paused queues": PAUSES_MAX}
@@ -59,6 +63,43 @@ class QueuePolicies:
         assert isinstance(outcome, TopicStands)
         return outcome
 
+    async def put_flow(
+        self, caller: Caller, asked: PutTopic, per_key: PerKey | None
+    ) -> TopicStands:
+        """Create or change a topic with the rule of its keys, and tell every shard of it."""
+        topic = replace(asked, request=new_request())
+        operation = PutFlow(topic=topic, per_key=per_key, shards=self._shards.count)
+        outcome = await self._change_and_settle(caller, operation)
+        assert isinstance(outcome, TopicStands)
+        if outcome.topic.rule_seq:
+            # The home shard's relays say the same, and reach a shard that is out now.
+            rules = [
+                (shard, SetFlow(rule_on(outcome.topic, shard)))
+                for shard in range(self._shards.count)
+            ]
+            await on_their_shards(self._shards, rules, timeout_s=_RULE_S_MAX)
+        return outcome
+
+    async def is_settling(self, caller: Caller, topic: Topic) -> bool:
+        """Return whether some tasks do not follow the rule of their keys yet."""
+        if not topic.rule_seq:
+            return False
+        key = keyspace.item(ItemKind.FLOW, caller.tenant, topic.id)
+        read = (
+            self._shards.read(shard, (key,), deadline=caller.deadline)
+            for shard in range(self._shards.count)
+        )
+        for found in await asyncio.gather(*read, return_exceptions=True):
+            if isinstance(found, CodeqError):
+                return True  # A shard that does not answer may have an older rule.
+            if isinstance(found, BaseException):
+                raise found
+            [record] = found.values
+            flow = None if record is None else records.decode_item(record)
+            if not isinstance(flow, Flow) or flow.seq < topic.rule_seq or flow.expires_ms:
+                return True
+        return False
+
     async def topic(self, caller: Caller, name: str) -> Topic | None:
         """Return a topic, or None."""
         item = await self._item(caller, ItemKind.TOPIC, name.lower())
@@ -67,7 +108,11 @@ class QueuePolicies:
     async def delete_topic(self, caller: Caller, name: str) -> None:
         """Delete a topic; one that does not exist counts as deleted."""
         operation = DeleteTopic(
-            request=new_request(), tenant=caller.tenant, name=name, by=caller.by
+            request=new_request(),
+            tenant=caller.tenant,
+            name=name,
+            by=caller.by,
+            shards=self._shards.count,
         )
         await self._change_and_settle(caller, operation)
 

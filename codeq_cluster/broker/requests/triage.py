@@ -181,7 +181,7 @@ class Triage:
     async def purge(
         self, caller: Caller, queue: str, *, limit: int, dry_run: bool = False
     ) -> Acted:
-        """Cancel tasks that wait in a queue: ready ones in claim order, then delayed ones.
+        """Cancel tasks that wait in a queue: ready ones in claim order, then delayed and held ones.
 
         A dry run only counts them.
         """
@@ -197,7 +197,7 @@ class Triage:
             asked = Browse(
                 tenant=tenant,
                 queue=queue,
-                places=(QueuePlace.PENDING, QueuePlace.DELAYED),
+                places=(QueuePlace.PENDING, QueuePlace.DELAYED, QueuePlace.HELD),
                 after=after,
                 count=min(PAGE, limit - len(meant)),
             )

@@ -29,7 +29,7 @@ _COLUMNS = {
     "tasks": ("ID", "SHARD", "TENANT", "COMMAND", "STATE", "ATTEMPTS", "WORKER", "UPDATED"),
     "queues": (
         *("QUEUE", "SHARD", "TENANT", "READY", "DELAYED", "LEASED", "DEAD", "DONE", "FAILED"),
-        "BYTES",
+        *("HELD", "BYTES"),
     ),
     "items": ("ID", "SHARD", "TENANT", "KIND"),
     "log": ("INDEX", "SHARD", "TERM", "KIND", "VERSION", "CLOCK", "ROWS", "KEYS"),
@@ -143,7 +143,10 @@ def _cells(what: str, row: _Row) -> list[object]:
                 instant(rfc3339(updated)),
             ]
         case "queues":
-            places = ("ready", "delayed", "leased", "dead", "done", "failed", "stored_bytes")
+            places = (
+                *("ready", "delayed", "leased", "dead", "done", "failed"),
+                *("held", "stored_bytes"),
+            )
             return [row[name] for name in ("queue", "shard", "tenant", *places)]
         case "items":
             return [row[name] for name in ("id", "shard", "tenant", "kind")]

@@ -26,6 +26,7 @@ _COLUMNS = {
     "QUEUE": "command",
     "READY": "ready",
     "DELAYED": "delayed",
+    "HELD": "held",
     "IN PROGRESS": "inProgress",
     "DLQ": "dlq",
     "OLDEST READY (S)": "oldestReadySeconds",
@@ -61,8 +62,8 @@ def add(commands: Verbs) -> None:
     purge = verbs.add_parser(
         "purge",
         help="cancel the tasks that wait in a queue",
-        description="Cancel the ready and delayed tasks of a queue. Tasks in progress and dead "
-        "letters stay.",
+        description="Cancel the ready, delayed and held tasks of a queue. Tasks in progress and "
+        "dead letters stay.",
     )
     purge.add_argument("queue")
     add_consent(purge)

@@ -73,6 +73,11 @@ def add(commands: Verbs) -> None:
         metavar="KEY",
         help="a repeated create with the same key prints the first task; default: a new one",
     )
+    create.add_argument(
+        "--key",
+        metavar="KEY",
+        help="what it shares a limit with: tasks of the queue with the same key",
+    )
     create.add_argument("--webhook", metavar="URL", help="gets its result in a signed request")
     create.add_argument("-q", "--quiet", action="store_true", help="print only the id")
     add_times(create)

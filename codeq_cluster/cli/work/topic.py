@@ -99,7 +99,9 @@ def _print(options: argparse.Namespace, topic: Mapping[str, object]) -> None:
 async def _delete(operator: Operator, options: argparse.Namespace) -> Exit:
     topic = await operator.topic(options.name)
     queue = await operator.queue(options.name)
-    waiting = sum(int(str(queue.get(name, 0))) for name in ("ready", "delayed", "inProgress"))
+    waiting = sum(
+        int(str(queue.get(name, 0))) for name in ("ready", "delayed", "held", "inProgress")
+    )
     doing = consented(options)
     if doing:
         await operator.delete_topic(options.name)

@@ -41,6 +41,7 @@ class QueueRow(Struct, rename="camel", kw_only=True):
     command: str
     ready: int
     delayed: int
+    held: int
     in_progress: int
     dlq: int
     oldest_ready_seconds: int
@@ -134,6 +135,7 @@ def queue_row(
         command=queue,
         ready=counters.ready,
         delayed=counters.delayed,
+        held=counters.held,
         in_progress=counters.leased,
         dlq=counters.dead,
         # The oldest task was looked up a moment ago and may have been claimed since.

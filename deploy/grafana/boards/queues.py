@@ -11,6 +11,7 @@ _PLACES = {
     "in_progress": "In progress",
     "delayed": "Delayed",
     "dlq": "Dead letters",
+    "held": "Held by their keys",
 }
 
 

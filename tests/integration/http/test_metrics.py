@@ -128,7 +128,7 @@ async def test_every_metric_of_the_contract_that_applies_is_there(tmp_path: Path
     assert peers <= {"n1", "n2", "n3"}
     assert len(peers) >= 2  # Only two while one node leads every shard.
     places = {labels["queue"] for labels, _ in samples["codeq_queue_depth"]}
-    assert {"ready", "delayed", "in_progress", "dlq"} == places
+    assert {"ready", "delayed", "in_progress", "dlq", "held"} == places
 
 
 async def test_a_scrape_shows_the_current_state(node: Client) -> None:

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.faults import item_fault
-from codeq_cluster.core.items import Aside, aside_id
+from codeq_cluster.core.items import Aside, SetAside, aside_id
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Delete, Finish, Retry, SetAside, Submit
+from codeq_cluster.core.operations import Delete, Finish, Retry, Submit
 from codeq_cluster.core.outcomes import Changed, Taken
 from codeq_cluster.core.relays import (
     KEPT_MS,

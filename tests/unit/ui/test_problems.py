@@ -30,6 +30,7 @@ def row(command: str, *, ready: int = 0, oldest_s: int = 0, paused: bool = False
         command=command,
         ready=ready,
         delayed=0,
+        held=0,
         in_progress=0,
         dlq=0,
         oldest_ready_seconds=oldest_s,

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { ago, stamp, until } from "./format.js";
 
-export const STATES = { ready: "Ready", "in-progress": "In progress", delayed: "Delayed", completed: "Completed", failed: "Failed", dead: "Dead letter" };
+export const STATES = { ready: "Ready", "in-progress": "In progress", delayed: "Delayed", held: "Held", completed: "Completed", failed: "Failed", dead: "Dead letter" };
 
 export function tag(state) {
   return h("span.tag", { class: state }, STATES[state] || state);

@@ -27,6 +27,7 @@ from codeq_cluster.api.routes import (
     backups,
     cluster,
     dead_letters,
+    flows,
     follow_ups,
     imports,
     listing,
@@ -70,7 +71,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, queues),
-    *(artifacts, follow_ups, results),
+    *(artifacts, flows, follow_ups, results),
     *(audit, backups, cluster, imports, membership),
     *(
         dead_letters,
@@ -281,6 +282,8 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         "RequeueBody",
         "PurgeBody",
         "TopicBody",
+        "FlowBody",
+        "PerKeyBody",
         "ScheduleBody",
         "ItemBody",
     } == closed

@@ -106,6 +106,7 @@ def test_a_task_says_what_time_will_do_to_it() -> None:
     assert {
         State.READY,
         State.DELAYED,
+        State.HELD,
     } == {state for state in State if "expiresAt" in shown[state]}
 
 
@@ -144,7 +145,7 @@ def test_a_failed_result_has_no_body() -> None:
 
 def test_queue_stats_have_every_key_always() -> None:
     """Clients read the keys without checking for their presence."""
-    view = queue_view(QueueDepth("c", Counters(1, 2, 3, 4), 5_000), now_ms=7_999)
+    view = queue_view(QueueDepth("c", Counters(1, 2, 3, 4, held=5), 5_000, 4_500), now_ms=7_999)
 
     assert {
         "command": "c",
@@ -153,6 +154,8 @@ def test_queue_stats_have_every_key_always() -> None:
         "inProgress": 3,
         "dlq": 4,
         "oldestReadySeconds": 2,
+        "held": 5,
+        "oldestHeldSeconds": 3,
     } == json.loads(encode(view))
 
 

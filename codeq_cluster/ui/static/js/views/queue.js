@@ -78,11 +78,11 @@ export function openQueue({ query, follow }, name) {
   }
 
   async function purge() {
-    const { ready, delayed } = view.queue;
-    const waiting = ready + delayed;
+    const { ready, delayed, held } = view.queue;
+    const waiting = ready + delayed + held;
     const sure = await confirm({
       title: `Purge ${queue}?`,
-      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")} and ${plural(delayed, "delayed one")}, are cancelled: they end as failed, and those who wait for their results are told so. There is no undo. Tasks in progress go on.`,
+      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")}, ${plural(delayed, "delayed one")} and ${plural(held, "held one")}, are cancelled: they end as failed, and those who wait for their results are told so. There is no undo. Tasks in progress go on.`,
       button: `Cancel ${plural(waiting, "task")}`,
       danger: true,
       typed: queue,
@@ -104,6 +104,7 @@ export function openQueue({ query, follow }, name) {
       figure({ name: "Ready", kind: "ready", value: short(row.ready), note: row.oldestReadySeconds ? "oldest " + span(row.oldestReadySeconds) : "", href: to("ready") }),
       figure({ name: "In progress", kind: "in-progress", value: short(row.inProgress), href: to("in-progress") }),
       figure({ name: "Delayed", kind: "delayed", value: short(row.delayed), href: href("delayed") + "?command=" + encodeURIComponent(queue) }),
+      row.held > 0 && figure({ name: "Held", value: short(row.held), note: "by their keys", href: to("held") }),
       figure({ name: "Dead letters", kind: "dlq", value: short(row.dlq), href: href("dead-letters", queue) }),
       figure({ name: "Completed", kind: "completed", value: short(totals.completed), note: "kept", href: to("completed") }),
       figure({ name: "Failed", kind: "failed", value: short(totals.failed), note: "kept", href: to("failed") }),
@@ -123,7 +124,7 @@ export function openQueue({ query, follow }, name) {
       row.paused
         ? h("button", { type: "button", onclick: () => change("resume", `${queue} is resumed`) }, "Resume")
         : h("button", { type: "button", onclick: pause }, "Pause"),
-      h("button.danger", { type: "button", disabled: row.ready + row.delayed === 0, onclick: purge }, "Purge"),
+      h("button.danger", { type: "button", disabled: row.ready + row.delayed + row.held === 0, onclick: purge }, "Purge"),
     ]);
   }
 

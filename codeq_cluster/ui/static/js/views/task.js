@@ -129,7 +129,7 @@ export function openTask({ follow }, id) {
         h("button.danger", { type: "button", onclick: remove }, "Delete"),
         h("button.primary", { type: "button", onclick: requeue }, "Requeue"),
       ],
-      ["ready", "delayed", "in-progress"].includes(task.state) && h("button.danger", { type: "button", onclick: cancel }, "Cancel task"),
+      ["ready", "delayed", "held", "in-progress"].includes(task.state) && h("button.danger", { type: "button", onclick: cancel }, "Cancel task"),
     ]);
     fetchContent();
   }

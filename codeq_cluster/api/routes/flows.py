@@ -1,0 +1,144 @@
+"""Flows: the limits of a queue's tasks, in the body of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from msgspec import Raw, Struct
+
+from codeq_cluster.api.declared.bodies import Body, Schema, field
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError, from_failure
+from codeq_cluster.api.http.refusals import invalid_field
+from codeq_cluster.codec.levels import KEYS_FROM
+from codeq_cluster.core.lane import RUNNING_MAX, OnRetry, Order, PerKey, WhenDead
+from codeq_cluster.errors import UpgradeUnderWay
+
+_RULE = PerKey()
+_E = TypeVar("_E", bound=StrEnum)
+
+FIFO_TIERS = invalid_field(
+    "flow.perKey.order", "must not be fifo unless priorityTiers has one priority"
+)
+TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"'flow' needs formats of level {KEYS_FROM} on every shard")
+)
+_RUNNING = invalid_field("flow.perKey.maxRunning", f"must be between 1 and {RUNNING_MAX}")
+
+
+def _unknown(where: str) -> Any:
+    def refused(name: str, known: Sequence[str]) -> ApiError:  # noqa: ARG001, a schema gives it
+        return invalid_field(f"{where}.{name[:64]}", "unknown field")
+
+    return refused
+
+
+def _none_of(name: str, kind: type[StrEnum]) -> ApiError:
+    return invalid_field(f"flow.perKey.{name}", f"must be one of {', '.join(kind)}")
+
+
+def _choice(name: str, kind: type[StrEnum], text: str) -> Any:
+    return field(text, enum=[*kind, None], refused=(_none_of(name, kind),))
+
+
+class PerKeyBody(Body):
+    """The rule of each key of a queue's tasks."""
+
+    max_running: int | None = field(
+        f"Most tasks of one key in progress at once; {_RULE.max_running} when absent.",
+        ge=1,
+        le=RUNNING_MAX,
+        refused=(_RUNNING,),
+    )
+    order: str | None = _choice(
+        "order",
+        Order,
+        "Which task of a key goes next: the one with the highest `priority`, the default; or, "
+        "first in, first out (`fifo`), the one that could run first. That needs one priority in "
+        "`priorityTiers`.",
+    )
+    on_retry: str | None = _choice(
+        "onRetry",
+        OnRetry,
+        "Whether a task that is given back keeps its place (`hold`, the default), or lets others "
+        "pass (`yield`).",
+    )
+    when_dead: str | None = _choice(
+        "whenDead",
+        WhenDead,
+        "Whether the `next` task of the key goes when one is a dead letter, the default, or the "
+        "key must `stop` until that one is requeued or deleted.",
+    )
+
+
+PER_KEY = Schema(PerKeyBody, refusal="invalid request body", unknown=_unknown("flow.perKey"))
+
+
+class FlowBody(Body):
+    """The limits of a queue's tasks."""
+
+    per_key: Raw = field(
+        "The rule of each key; the `key` of a task says which.",
+        default=Raw(b"null"),
+        inner=PER_KEY,
+    )
+
+
+FLOW = Schema(FlowBody, refusal="invalid request body", unknown=_unknown("flow"))
+
+
+class PerKeyView(Struct, rename="camel"):
+    """The rule of each key of a queue's tasks."""
+
+    max_running: int
+    order: Order
+    on_retry: OnRetry
+    when_dead: WhenDead
+
+
+class FlowView(Struct, rename="camel"):
+    """The limits of a queue's tasks."""
+
+    per_key: PerKeyView
+
+
+def flow_view(rule: PerKey) -> FlowView:
+    """Render the rule of a queue's keys."""
+    return FlowView(PerKeyView(rule.max_running, rule.order, rule.on_retry, rule.when_dead))
+
+
+def read_flow(call: Call, item: Raw, *, tiers: int) -> PerKey | None:
+    """Return the rule of a queue's keys that a topic's body asks for; raises ApiError.
+
+    Args:
+        call: With the body.
+        item: Its `flow`.
+        tiers: How many priorities its tasks may have; 0 for any.
+    """
+    flow = FLOW.decode_any(bytes(item).decode())
+    if bytes(flow.per_key) == b"null":
+        return None
+    body = PER_KEY.decode(flow.per_key)
+    if call.services.broker.level() < KEYS_FROM:
+        raise TOO_EARLY
+    order = _chosen("order", body.order, _RULE.order)
+    if order is Order.FIFO and tiers != 1:
+        # The first of a key would wait behind the higher priorities of other keys.
+        raise FIFO_TIERS
+    return PerKey(
+        max_running=body.max_running or _RULE.max_running,
+        order=order,
+        on_retry=_chosen("onRetry", body.on_retry, _RULE.on_retry),
+        when_dead=_chosen("whenDead", body.when_dead, _RULE.when_dead),
+    )
+
+
+def _chosen(name: str, said: str | None, otherwise: _E) -> _E:
+    kind = type(otherwise)
+    if said is None:
+        return otherwise
+    if said not in set(kind):
+        raise _none_of(name, kind)
+    return kind(said)

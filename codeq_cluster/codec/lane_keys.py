@@ -1,0 +1,71 @@
+"""Lane keys: the rows of tasks that have a key.
+
+The lane is the digest of the key, so that a key may be any text. A rank is nine bytes: 255 - the
+priority, and the place in the order; zeros for a task that a worker holds or that backs off.
+"""
+
+from __future__ import annotations
+
+from codeq_cluster.codec import key_parts
+from codeq_cluster.core.lane import Lane, lane_name, lane_of, takes_place
+from codeq_cluster.core.task import PRIORITY_MAX, State, Task
+
+SLOT_PREFIX = b"codeq/slot/"
+
+_FIRST = bytes(1 + key_parts.NUMBER_BYTES)
+
+
+def held(of: Task) -> bytes:
+    """Return the key of a HELD task."""
+    prefix = _held_prefix(of.tenant, of.command.lower(), lane_name(lane_of(of)))
+    return b"%b%b/%b" % (prefix, _rank(of), key_parts.part(of.id))
+
+
+def held_range(lane: Lane, priority: int) -> tuple[bytes, bytes]:
+    """Return the half-open range of a lane's HELD tasks of a priority, and of lower ones."""
+    prefix = _held_prefix(lane.tenant, lane.queue, lane.name)
+    return _from(prefix, priority), _end(prefix)
+
+
+def held_lane(key: bytes) -> tuple[bytes, int]:
+    """Return (end of its lane, place in the order) from the key of a HELD task."""
+    slash = key.rindex(b"/")
+    seq = int.from_bytes(key[slash - key_parts.NUMBER_BYTES : slash])
+    return _end(key[: slash - len(_FIRST)]), seq
+
+
+def slot_keys(of: Task) -> tuple[bytes, ...]:
+    """Return the key of the place that a task takes of its key, if it has one and takes one."""
+    if not lane_of(of) or not takes_place(of):
+        return ()
+    prefix = _slot_prefix(of.tenant, of.command.lower(), lane_name(lane_of(of)))
+    rank = _rank(of) if of.state is State.READY else _FIRST
+    return (b"%b%b/%b" % (prefix, rank, key_parts.part(of.id)),)
+
+
+def slot_range(lane: Lane, *, ready_only: bool) -> tuple[bytes, bytes]:
+    """Return the half-open range of the places that tasks of a lane take."""
+    prefix = _slot_prefix(lane.tenant, lane.queue, lane.name)
+    return _from(prefix, PRIORITY_MAX) if ready_only else prefix, _end(prefix)
+
+
+def _held_prefix(tenant: str, queue: str, lane: str) -> bytes:
+    return b"%bheld/%b/" % (key_parts.queue_part(queue, tenant), key_parts.part(lane))
+
+
+def _slot_prefix(tenant: str, queue: str, lane: str) -> bytes:
+    parts = key_parts.part(queue), key_parts.tenant_part(tenant), key_parts.part(lane)
+    return SLOT_PREFIX + b"%b/%b/%b/" % parts
+
+
+def _end(prefix: bytes) -> bytes:
+    """Return the end of the range of keys with a prefix, which ends with a slash."""
+    return prefix[:-1] + b"0"
+
+
+def _from(prefix: bytes, priority: int) -> bytes:
+    return b"%b%c" % (prefix, 0xFF - priority)
+
+
+def _rank(of: Task) -> bytes:
+    return b"%c%b" % (0xFF - of.priority, key_parts.be8(of.seq))

@@ -1,0 +1,210 @@
+"""Lane: what the tasks of one queue that have one key are doing, and the rule they follow."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from codeq_cluster.core.bounds import (
+    OWNER,
+    QUEUE,
+    IdOrNone,
+    Instant,
+    Number,
+    Owner,
+    Queue,
+    Seq,
+    that,
+)
+from codeq_cluster.core.stored_item import Place, StoredItem
+from codeq_cluster.core.task import LaneKey, State, Task
+
+RUNNING_MAX = 10_000  # The largest bound that a rule may set.
+
+_LANES_CACHED = 4096  # x about 200 bytes; a decision uses its task's lane several times.
+_LANE_ID = re.compile(r"[a-z0-9._:-]{1,128}@[0-9a-f]{32}")
+
+
+class Order(StrEnum):
+    """Which task of a key goes next: by priority, or the one that could run first."""
+
+    PRIORITY = "priority"
+    FIFO = "fifo"
+
+
+class OnRetry(StrEnum):
+    """Whether a task that is given back keeps its place of the key, or lets others pass."""
+
+    HOLD = "hold"
+    YIELD = "yield"
+
+
+class WhenDead(StrEnum):
+    """Whether a dead letter lets the next task of its key go, or stops the key."""
+
+    NEXT = "next"
+    STOP = "stop"
+
+
+class PerKey(Struct, frozen=True, array_like=True, kw_only=True):
+    """The rule of each key of a queue.
+
+    Attributes:
+        max_running: Tasks of one key in progress at once.
+    """
+
+    max_running: int = 1
+    order: Order = Order.PRIORITY
+    on_retry: OnRetry = OnRetry.HOLD
+    when_dead: WhenDead = WhenDead.NEXT
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a broker could have taken every value."""
+        return 1 <= self.max_running <= RUNNING_MAX
+
+
+def _sound_or_none(value: object) -> str:
+    assert value is None or isinstance(value, PerKey)
+    return "" if value is None or value.is_sound else "must be a rule within its bounds"
+
+
+PerKeyOrNone = Annotated[PerKey | None, _sound_or_none]
+
+
+class FlowRule(Struct, frozen=True, array_like=True, tag="flow"):
+    """The rule of a queue's keys for one shard, on its way there.
+
+    Attributes:
+        seq: When it was put; an older rule than the one in force changes nothing.
+        per_key: None for no rule.
+        shard: The one it is for.
+    """
+
+    tenant: str
+    queue: str
+    seq: int
+    per_key: PerKey | None
+    shard: int
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        return len(self.queue)
+
+    @property
+    def fault(self) -> str:
+        """Return which rule a field breaks, or ""."""
+        return OWNER(self.tenant) or QUEUE(self.queue) or _sound_or_none(self.per_key)
+
+    def home(self, shards: int) -> int:
+        """Return the shard it is for, of so many."""
+        return self.shard % shards
+
+    def among(self, shards: int) -> FlowRule:
+        """Return it for another number of shards."""
+        return replace(self, shard=self.home(shards))
+
+
+class SetFlow(Struct, frozen=True, array_like=True, tag="set_flow"):
+    """Put a rule of keys in force on this shard."""
+
+    rule: FlowRule
+
+
+class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
+    """The rule of a queue's keys in force on this shard; the queue's topic is where it comes from.
+
+    Attributes:
+        id: The queue.
+        seq: When the rule was put; an older one changes nothing.
+        per_key: None once the topic has no rule any more; the row stays, so that an older rule
+            that comes late changes nothing.
+        walked: The lanes up to this one follow the rule; empty for none, or for all.
+        expires_ms: When the walk over the lanes goes on; 0 once all of them follow the rule.
+    """
+
+    place = Place.ORIGIN
+    is_restored = False
+
+    tenant: Owner
+    id: Queue
+    seq: Seq
+    per_key: PerKeyOrNone = None
+    walked: Annotated[str, that(re.compile(r"[0-9a-f]{32}").fullmatch, "a lane", empty=True)] = ""
+    expires_ms: Instant = 0
+
+
+class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
+    """The tasks of a queue that have one key; it exists while there are any that wait or run.
+
+    Attributes:
+        id: The queue, `@` and the digest of the key.
+        running: In progress.
+        ready: Ready to be claimed.
+        kept: Backing off, and keeping their place of the key.
+        held: Waiting for a place.
+        stopped_by: The dead letter that stops the key; empty if none does.
+    """
+
+    place = Place.ORIGIN
+    is_restored = False
+
+    tenant: Owner
+    id: Annotated[str, that(_LANE_ID.fullmatch, "a queue, an @ and a digest")]
+    key: LaneKey
+    running: Number = 0
+    ready: Number = 0
+    kept: Number = 0
+    held: Number = 0
+    stopped_by: IdOrNone = ""
+
+    @property
+    def taken(self) -> int:
+        """Return how many places of the key are taken."""
+        return self.running + self.ready + self.kept
+
+    @property
+    def queue(self) -> str:
+        """Return the queue."""
+        return self.id.partition("@")[0]
+
+    @property
+    def name(self) -> str:
+        """Return the digest of the key."""
+        return self.id.partition("@")[2]
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        return "" if self.name == lane_name(self.key) else "id: must end with the key's digest"
+
+
+@lru_cache(_LANES_CACHED)
+def lane_name(key: str) -> str:
+    """Return the digest of a key, which any name of a row can hold."""
+    return blake2b(key.encode(), digest_size=16).hexdigest()
+
+
+def lane_id(queue: str, lane: str) -> str:
+    """Return the id of a lane's item, or what it begins with in any lane of the queue."""
+    return f"{queue}@{lane}"
+
+
+def lane_of(task: Task) -> str:
+    """Return the key of a task, or ""."""
+    return task.more.key if task.more is not None else ""
+
+
+def takes_place(task: Task) -> bool:
+    """Return whether a task with a key takes one of the places of its key."""
+    state = task.state
+    if state is State.DELAYED:
+        return task.more is not None and task.more.keeps_place
+    return state is State.READY or state is State.LEASED

@@ -1,0 +1,371 @@
+"""Lanes: lets the tasks of a key go in order, at most as many at once as their queue's rule says.
+
+`decide` passes every decision that changes a task with a key, or by which the walk of a new rule
+goes on. So whatever makes, returns or ends such a task: its key's row, and the next task of the
+key, change in the same entry. Tasks that may run now are READY; the others are HELD in their lane.
+A lane has at most `UNCLAIMED_MAX` tasks that are READY, so the keys of a queue take turns.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from msgspec.structs import replace
+
+from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.lane import (
+    Flow,
+    FlowRule,
+    Lane,
+    OnRetry,
+    Order,
+    PerKey,
+    WhenDead,
+    lane_id,
+    lane_name,
+    lane_of,
+    takes_place,
+)
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.transitions import admitted, held
+from codeq_cluster.core.view import View
+
+UNCLAIMED_MAX = 1
+# What one step of a walk changes and looks at, so that it delays no other decision for long.
+WALK_CHANGES_MAX = 48
+WALK_LANES_MAX = 256
+
+_COUNTED = {State.LEASED: "running", State.READY: "ready", State.HELD: "held"}
+
+
+def concern(changes: Iterable[Change]) -> bool:
+    """Return whether there is anything for `settled` to do."""
+    for change in changes:
+        thing = change.after or change.before
+        if isinstance(thing, Task):
+            if thing.more is not None and thing.more.key:
+                return True
+        elif isinstance(thing, Flow):
+            return True
+    return False
+
+
+def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
+    """Return a decision's changes with those of the keys' lanes.
+
+    The end of a `Flow` by time stands for the next step of its walk.
+    """
+    lanes = _Lanes(view)
+    all_: list[Change] = []
+    walks: list[Flow] = []
+    for change in changes:
+        if isinstance(change, TaskChange):
+            all_.append(lanes.noted(change))
+        elif change.after is None and isinstance(change.before, Flow):
+            walks.append(change.before)
+        else:
+            all_.append(change)
+    waits: dict[str, Task] = {}
+    for lane in lanes.known.values():
+        all_ += lane.arranged(waits)
+    if waits:
+        all_ = [_instead(change, waits) for change in all_]
+    for flow in walks:
+        all_ += lanes.walked(flow)
+    for lane in lanes.known.values():
+        all_ += lane.row()
+    return tuple(all_)
+
+
+def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
+    """Return the change by which a rule is in force here, unless it or a newer one is.
+
+    The lanes that exist then follow it in steps, by time.
+    """
+    found = view.item(ItemKind.FLOW, rule.tenant, rule.queue)
+    assert found is None or isinstance(found, Flow)
+    if rule.seq <= (found.seq if found is not None else 0):
+        return []
+    after = Flow(
+        tenant=rule.tenant,
+        id=rule.queue,
+        seq=rule.seq,
+        per_key=rule.per_key,
+        expires_ms=view.now_ms,
+    )
+    return [ItemChange(before=found, after=after)]
+
+
+def count(lanes: dict[tuple[str, str], Lane], task: Task) -> None:
+    """Count a task in its lane's row, in rows that are made from the tasks alone."""
+    key = lane_of(task)
+    stops = task.id if key and _stops(task) else ""
+    field = _counted_as(task) if key else ""
+    if field or stops:
+        name = task.tenant, lane_id(task.command.lower(), lane_name(key))
+        lane = lanes.get(name) or Lane(tenant=name[0], id=name[1], key=key)
+        if field:
+            lane = replace(lane, **{field: getattr(lane, field) + 1})
+        lanes[name] = replace(lane, stopped_by=stops or lane.stopped_by)
+
+
+def is_stopped(lane: Lane, rule: PerKey) -> bool:
+    """Return whether a dead letter keeps all other tasks of its key waiting."""
+    return rule.when_dead is WhenDead.STOP and bool(lane.stopped_by)
+
+
+class _Lanes:
+    """The lanes that a decision concerns."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.known: dict[tuple[str, str], _Lane] = {}
+
+    def noted(self, change: TaskChange) -> TaskChange:
+        """Count a change of a task in its lane; return it with what the lane has marked."""
+        task = change.after or change.before
+        assert task is not None
+        key = lane_of(task)
+        if not key:
+            return change
+        found = Lane(tenant=task.tenant, id=lane_id(task.command.lower(), lane_name(key)), key=key)
+        return self._of(found).noted(change)
+
+    def walked(self, flow: Flow) -> Iterator[Change]:
+        """Let the next lanes of a queue follow its rule; then the walk goes on, or it ends."""
+        left, after = WALK_CHANGES_MAX, flow.walked
+        lanes = self._view.lanes(flow.tenant, flow.id, after=flow.walked)
+        for lane in islice(lanes, WALK_LANES_MAX):
+            if (lane.tenant, lane.id) in self.known:
+                break  # This decision changes it: the next step sees how.
+            changes = self._of(lane).followed(left)
+            yield from changes
+            left -= len(changes)
+            if left <= 0:
+                break
+            after = lane.name
+        else:
+            if next(lanes, None) is None:
+                yield ItemChange(before=flow, after=replace(flow, walked="", expires_ms=0))
+                return
+        yield ItemChange(before=flow, after=replace(flow, walked=after))
+
+    def _of(self, lane: Lane) -> _Lane:
+        name = lane.tenant, lane.id
+        known = self.known.get(name)
+        if known is None:
+            known = self.known[name] = _Lane(self._view, lane)
+        return known
+
+
+class _Lane:
+    """One lane while a decision is made."""
+
+    def __init__(self, view: View, lane: Lane) -> None:
+        self._view = view
+        found = view.item(ItemKind.LANE, lane.tenant, lane.id)
+        assert found is None or isinstance(found, Lane)
+        self._found = found
+        self._now = found or lane
+        flow = view.item(ItemKind.FLOW, lane.tenant, lane.queue)
+        self._rule = flow.per_key if isinstance(flow, Flow) else None
+        self._moved: set[str] = set()  # Tasks that the view has in another state than this.
+        self._arrived: dict[str, Task] = {}  # Became ready, and must be given a place.
+        self._returned: dict[str, Task] = {}  # Became ready, and kept theirs.
+        self._front: set[str] = set()  # Those of them that go before all others of their priority.
+        self._first: dict[int, int] = {}  # By priority, the place in the order of the first.
+
+    def noted(self, change: TaskChange) -> TaskChange:
+        """Count a change; return it with what the rule marks in the task."""
+        before, after = change.before, change.after
+        if before is not None:
+            self._left(before)
+        if after is not None:
+            after = self._marked(before, after)
+            self._came(before, after)
+        return change if after is change.after else replace(change, after=after)
+
+    def arranged(self, waits: dict[str, Task]) -> list[Change]:
+        """Return the changes of tasks that the decision itself does not change.
+
+        Args:
+            waits: Gets the tasks that it makes ready and that must wait, by id, as they are then.
+        """
+        rule = self._rule
+        if rule is None:
+            return []
+        # A bound may have been lowered since they took their places.
+        beyond = self._now.taken - len(self._arrived) - rule.max_running
+        for task in sorted(self._returned.values(), key=self._rank)[::-1][: max(0, beyond)]:
+            self._arrived[task.id] = task
+            self._front.add(task.id)
+        arrived = deque(sorted(self._arrived.values(), key=self._rank))
+        room = self._room(rule, besides=len(arrived))
+        changes: list[Change] = []
+        heads = self._heads()
+        head = next(heads, None)
+        while room > 0 and (arrived or head is not None):
+            if head is None or (arrived and self._rank(arrived[0]) < self._rank(head)):
+                arrived.popleft()
+            else:
+                changes.append(self._changed(head, self._admitted(head)))
+                head = next(heads, None)
+            room -= 1
+        for weak in self._weak(rule) if arrived else ():
+            if weak.priority < arrived[0].priority:
+                arrived.popleft()
+                changes.append(self._changed(weak, self._held(weak)))
+        # The last first: whoever goes to the front goes before those that are there already.
+        for task in reversed(arrived):
+            waits[task.id] = self._held(task)
+            self._changed(task, waits[task.id])
+        return changes
+
+    def followed(self, most: int) -> list[Change]:
+        """Return at most so many changes that the rule demands of a lane that was there before."""
+        rule = self._rule
+        room = most if rule is None else self._room(rule)
+        if rule is None or room > 0:
+            heads = islice(self._heads(), min(room, most))
+            return [self._changed(task, self._admitted(task)) for task in heads]
+        stay = self._places(rule)
+        wait = islice(self._ready(), stay, stay + most)
+        return [self._changed(task, self._held(task)) for task in wait]
+
+    def row(self) -> Iterator[ItemChange]:
+        """Yield the change of the lane's row, if it changes."""
+        now = self._now
+        after = now if now.taken or now.held or now.stopped_by else None
+        if after != self._found:
+            yield ItemChange(before=self._found, after=after)
+
+    def _room(self, rule: PerKey, *, besides: int = 0) -> int:
+        """Return how many more may become ready; `besides` that many who are counted already."""
+        now = self._now
+        return min(self._places(rule) - (now.ready - besides), len(self._arrived) + now.held)
+
+    def _places(self, rule: PerKey) -> int:
+        """Return how many tasks may be ready."""
+        now = self._now
+        if is_stopped(now, rule):
+            return 0
+        return max(0, min(UNCLAIMED_MAX, rule.max_running - now.running - now.kept))
+
+    def _marked(self, before: Task | None, after: Task) -> Task:
+        """Return the task with what it does to its key in its new state."""
+        more, rule = after.more, self._rule
+        assert more is not None
+        was = before.state if before is not None else None
+        if after.state is State.DELAYED and was is State.LEASED:
+            keeps = rule is not None and rule.on_retry is OnRetry.HOLD
+            more = replace(more, keeps_place=keeps)
+        elif after.state is State.DEAD and was is not State.DEAD:
+            stops = rule is not None and rule.when_dead is WhenDead.STOP
+            # An import brings those that stopped their key there.
+            stops = stops and not self._now.stopped_by and (was is not None or more.stops_key)
+            more = replace(more, stops_key=stops)
+        return after if more == after.more else replace(after, more=more)
+
+    def _left(self, before: Task) -> None:
+        self._moved.add(before.id)
+        self._arrived.pop(before.id, None)
+        self._returned.pop(before.id, None)
+        self._count(before, -1)
+        if self._now.stopped_by == before.id:
+            self._now = replace(self._now, stopped_by="")
+
+    def _came(self, before: Task | None, after: Task) -> None:
+        self._moved.add(after.id)
+        self._count(after, 1)
+        if _stops(after):
+            self._now = replace(self._now, stopped_by=after.id)
+        if after.state is not State.READY:
+            return
+        was = before.state if before is not None else None
+        if before is not None and takes_place(before) and self._keeps(before, after):
+            self._returned[after.id] = after
+        else:
+            self._arrived[after.id] = after
+            if was is State.DEAD:
+                self._front.add(after.id)
+
+    def _keeps(self, before: Task, after: Task) -> bool:
+        """Return whether a task that is given back keeps its place of the key."""
+        undelivered = after.attempts < before.attempts
+        return undelivered or self._rule is None or self._rule.on_retry is OnRetry.HOLD
+
+    def _rank(self, task: Task) -> tuple[int, bool, int]:
+        return -task.priority, task.id not in self._front, task.seq
+
+    def _heads(self) -> Iterator[Task]:
+        """Yield the held tasks of the lane in order, except those that the decision has changed."""
+        return self._tasks(self._now.held, self._view.held(self._now))
+
+    def _ready(self) -> Iterator[Task]:
+        """Yield the ready tasks of the lane, those to be claimed first at the front."""
+        return self._tasks(self._now.ready, self._view.ready_of(self._now))
+
+    def _tasks(self, count: int, ids: Iterator[str]) -> Iterator[Task]:
+        if not count:
+            return
+        for task_id in ids:
+            if task_id not in self._moved:
+                task = self._view.task(task_id)
+                assert task is not None
+                yield task
+
+    def _weak(self, rule: PerKey) -> list[Task]:
+        """Return the ready tasks whose place another one may take."""
+        if rule.order is Order.FIFO or is_stopped(self._now, rule):
+            return []
+        stays = rule.on_retry is OnRetry.HOLD
+        ready = islice(self._ready(), UNCLAIMED_MAX)
+        return [task for task in ready if not (stays and task.attempts)]
+
+    def _admitted(self, task: Task) -> Task:
+        return admitted(task, seq=self._view.next_seq(), now_ms=self._view.now_ms)
+
+    def _held(self, task: Task) -> Task:
+        seq = task.seq
+        if task.id in self._front:
+            first = self._first.get(task.priority) or self._first_held(task.priority)
+            seq = self._first[task.priority] = max(1, min(seq, first - 1)) if first else seq
+        return held(task, seq=seq, now_ms=self._view.now_ms)
+
+    def _first_held(self, priority: int) -> int:
+        first = next(self._view.held(self._now, priority=priority), None)
+        task = self._view.task(first) if first is not None else None
+        return task.seq if task is not None and task.priority == priority else 0
+
+    def _changed(self, before: Task, after: Task) -> TaskChange:
+        self._moved.add(after.id)
+        self._count(before, -1)
+        self._count(after, 1)
+        return TaskChange(before=before, after=after)
+
+    def _count(self, task: Task, number: int) -> None:
+        field = _counted_as(task)
+        if field:
+            self._now = replace(self._now, **{field: getattr(self._now, field) + number})
+
+
+def _instead(change: Change, waits: Mapping[str, Task]) -> Change:
+    """Return a change by which its task has to wait, if it is one of those."""
+    if not isinstance(change, TaskChange) or change.after is None:
+        return change
+    waiting = waits.get(change.after.id)
+    return change if waiting is None else replace(change, after=waiting)
+
+
+def _counted_as(task: Task) -> str:
+    """Return the number of a lane that counts a task with a key, or ""."""
+    if task.state is State.DELAYED:
+        return "kept" if takes_place(task) else ""
+    return _COUNTED.get(task.state, "")
+
+
+def _stops(task: Task) -> bool:
+    return task.state is State.DEAD and task.more is not None and task.more.stops_key

@@ -1,0 +1,191 @@
+"""Keys: tasks of one key go one after the other, as their topic says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from codeq_cluster.core.task import LANE_KEY_BYTES_MAX
+from codeq_cluster.settings import LimitSettings
+from tests.integration.http.client import Answer, Client, eventually, running
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DONE = {"status": "COMPLETED", "result": {}}
+SERIAL = {"flow": {"perKey": {"maxRunning": 1}}}
+
+
+async def put(node: Client, topic: str, **policy: object) -> Answer:
+    return await node.send("PUT", f"admin/topics/{topic}", json.dumps(policy).encode())
+
+
+async def put_and_settle(node: Client, topic: str, **policy: object) -> None:
+    answer = await put(node, topic, **policy)
+    assert answer.status in (200, 201), answer.body
+    await eventually(
+        lambda: node.get(f"admin/topics/{topic}"), lambda found: "settling" not in found.json
+    )
+
+
+async def claim(node: Client, command: str, **fields: object) -> Answer:
+    return await node.post("tasks/claim", {"commands": [command], **fields})
+
+
+async def end(node: Client, task: object) -> None:
+    assert isinstance(task, dict)
+    answer = await node.post(f"tasks/{task['id']}/result", DONE)
+    assert 200 == answer.status, answer.body
+
+
+async def location(node: Client, task: str) -> object:
+    return (await node.get(f"tasks/{task}")).json["lastKnownLocation"]
+
+
+async def test_tasks_of_a_key_go_one_after_the_other(node: Client) -> None:
+    """Another key does not wait for them."""
+    await put_and_settle(node, "mail", **SERIAL)
+    first, second, third = [await node.create("mail", key="ann") for _ in range(3)]
+    other = await node.create("mail", key="bob")
+    begun = [await node.claim("mail") for _ in range(2)]
+    none = await claim(node, "mail")
+    depth = await node.depth("mail")
+    explained = await node.get(f"tasks/{third}/explain")
+
+    assert {first, other} == {task["id"] for task in begun}
+    assert {"ann", "bob"} == {task["key"] for task in begun}
+    assert 204 == none.status
+    assert "HELD_SET" == await location(node, second)
+    assert (0, 2, 2) == (depth["ready"], depth["held"], depth["inProgress"])
+    assert "key-busy" == explained.json["reason"]
+    assert first in str(explained.json["message"])
+
+    for task in begun:
+        await end(node, task)
+    following = await node.claim("mail")
+    assert second == following["id"]
+    await end(node, following)
+    await end(node, await node.claim("mail"))
+
+
+async def test_all_tasks_of_a_key_are_on_its_shard(node: Client) -> None:
+    """One log decides about a key, so the limit is exact; other keys are elsewhere."""
+    tasks = [await node.create("placed", key=f"key {n % 8}") for n in range(32)]
+    shards = [(await node.get(f"tasks/{task}")).json.get("shard", 0) for task in tasks]
+
+    assert shards[:8] * 4 == shards
+    assert len(set(shards)) > 1
+
+
+async def test_a_rule_binds_tasks_that_were_there_before(node: Client) -> None:
+    """Those that may not run any more are held, and without the rule all are ready again."""
+    tasks = [await node.create("later", key="one") for _ in range(5)]
+    await put_and_settle(node, "later", **SERIAL)
+    bound = await node.depth("later")
+    await put_and_settle(node, "later", weight=2)
+    free = await node.depth("later")
+    purged = await node.post("admin/queues/later/purge")
+
+    assert (1, 4) == (bound["ready"], bound["held"])
+    assert (5, 0) == (free["ready"], free["held"])
+    assert len(tasks) == purged.json["purged"]
+
+
+async def test_held_tasks_are_listed_cancelled_and_purged(node: Client) -> None:
+    """They wait like any others."""
+    await put_and_settle(node, "bin", **SERIAL)
+    tasks = [await node.create("bin", key="k") for _ in range(4)]
+    listed = await node.get("admin/tasks?command=bin&status=PENDING")
+    cancelled = await node.post(f"tasks/{tasks[1]}/cancel")
+    purged = await node.post("admin/queues/bin/purge")
+    depth = await node.depth("bin")
+
+    assert set(tasks) == {task["id"] for task in listed.json["tasks"]}
+    assert 200 == cancelled.status
+    assert 3 == purged.json["purged"]
+    assert (0, 0) == (depth["ready"], depth["held"])
+
+
+async def test_a_dead_letter_stops_its_key_until_it_is_requeued(node: Client) -> None:
+    """It then goes before those that wait."""
+    await put_and_settle(node, "strict", flow={"perKey": {"whenDead": "stop"}})
+    first = await node.create("strict", key="k", maxAttempts=1)
+    second = await node.create("strict", key="k")
+    await node.claim("strict")
+    await node.post(f"tasks/{first}/nack", {"reason": "broken"})
+    none = await claim(node, "strict")
+    explained = await node.get(f"tasks/{second}/explain")
+    await node.post(f"admin/queues/strict/dlq/{first}/requeue")
+    again = await node.claim("strict")
+    await end(node, again)
+    last = await node.claim("strict")
+    await end(node, last)
+
+    assert 204 == none.status
+    assert "key-stopped" == explained.json["reason"]
+    assert first in str(explained.json["message"])
+    assert [first, second] == [again["id"], last["id"]]
+
+
+async def test_a_topic_says_its_rule(node: Client) -> None:
+    """Defaults are shown, and the same rule again changes nothing."""
+    rule = {"maxRunning": 3, "order": "fifo", "onRetry": "yield", "whenDead": "stop"}
+    made = await put(node, "said", priorityTiers=[4], flow={"perKey": rule})
+    same = await put(node, "said", priorityTiers=[4], flow={"perKey": rule})
+    plain = await put(node, "plain", flow={"perKey": {}})
+
+    assert (201, 200) == (made.status, same.status)
+    assert {"perKey": rule} == made.json["flow"]
+    assert made.json["version"] == same.json["version"]
+    shown = {"maxRunning": 1, "order": "priority", "onRetry": "hold", "whenDead": "next"}
+    assert {"perKey": shown} == plain.json["flow"]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"maxRunning": 0},
+        {"maxRunning": 10_001},
+        {"order": "fifo"},
+        {"order": "lifo"},
+        {"onRetry": "wait"},
+        {"whenDead": "cry"},
+        {"perHour": 1},
+    ],
+)
+async def test_a_rule_that_cannot_be_kept_is_refused(node: Client, rule: object) -> None:
+    """First in, first out needs one priority, or a key's first would wait behind other keys."""
+    refused = await put(node, "refused", priorityTiers=[0, 5], flow={"perKey": rule})
+
+    assert (422, "invalid-field") == (refused.status, refused.json["code"]), refused.body
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"key": "ä" * LANE_KEY_BYTES_MAX}, {"key": "k", "idempotencyKey": "once"}],
+)
+async def test_a_key_that_cannot_be_kept_is_refused(
+    node: Client, fields: dict[str, object]
+) -> None:
+    """Two keys may belong on two shards, and no log decides about both."""
+    refused = await node.post("tasks", {"command": "c", "payload": {}, **fields})
+
+    assert (400, "invalid-key") == (refused.status, refused.json["code"])
+
+
+async def test_rules_and_held_tasks_survive_a_restart(tmp_path: Path) -> None:
+    """The next leader finds each key as it was."""
+    async with running(tmp_path, LimitSettings()) as node:
+        await put_and_settle(node, "kept", **SERIAL)
+        tasks = [await node.create("kept", key="k") for _ in range(3)]
+        first = await node.claim("kept")
+    async with running(tmp_path, LimitSettings()) as node:
+        none = await claim(node, "kept")
+        await end(node, first)
+        second = await node.claim("kept")
+        held = (await node.depth("kept"))["held"]
+
+    assert 204 == none.status
+    assert tasks[:2] == [first["id"], second["id"]]
+    assert 1 == held

@@ -1,0 +1,193 @@
+"""Lanes: tasks of one key over the deaths of leaders, on virtual time and network."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.values import Caller, NewResult
+from codeq_cluster.codec import entries, keyspace, records
+from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.items import Topic
+from codeq_cluster.core.lane import Lane, PerKey, lane_id, lane_name
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.operations import PutTopic
+from codeq_cluster.core.outcomes import Claimed, Created, Submitted
+from codeq_cluster.core.sharding import home_shard, shard_of_lane
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import Task
+from tests.simulator.brokers import SimBrokers
+from tests.simulator.invariants import InvariantBroken
+from tests.simulator.scenes import settled_brokers
+
+_T = TypeVar("_T")
+
+SHARDS = 2
+PATIENCE_S = 20.0
+LEASE_MS = 2_000
+
+
+@pytest.fixture
+def brokers() -> Iterator[SimBrokers]:
+    """Yield three nodes."""
+    brokers = settled_brokers(shards=SHARDS)
+    yield brokers
+    brokers.close()
+
+
+def asked(brokers: SimBrokers, node_id: str, ask: Callable[[Broker], Awaitable[_T]]) -> _T:
+    """Run one action on a node's broker and return its result."""
+    work = brokers.outside.create_task(brokers.request(node_id, ask, give_up_s=PATIENCE_S))
+    assert brokers.run_until(work.done, seconds=PATIENCE_S)
+    return work.result()
+
+
+def put_rule(brokers: SimBrokers, node_id: str, rule: PerKey | None) -> Topic:
+    """Give the queue a rule of its keys."""
+
+    async def put(broker: Broker) -> Topic:
+        caller = Caller("", "ops", deadline_in(4))
+        topic = PutTopic(tenant="", name="mail", by="ops")
+        return (await broker.queue_policies.put_flow(caller, topic, rule)).topic
+
+    return asked(brokers, node_id, put)
+
+
+def created(brokers: SimBrokers, node_id: str, key: str) -> Task:
+    """Create a task with a key."""
+    new = [Create(command="mail", payload="{}", key=key)]
+    [made] = asked(brokers, node_id, lambda broker: broker.create("", new, timeout_s=4))
+    assert isinstance(made, Created)
+    return made.task
+
+
+def claimed(brokers: SimBrokers, node_id: str) -> list[str]:
+    """Claim what is ready; return the ids."""
+    got = asked(
+        brokers,
+        node_id,
+        lambda broker: broker.claim(
+            "", "ann", commands=("mail",), count=9, lease_ms=LEASE_MS, wait_s=0, timeout_s=4
+        ),
+    )
+    assert isinstance(got, Claimed)
+    return [task.id for task in got.tasks]
+
+
+def ended(brokers: SimBrokers, node_id: str, task_id: str) -> None:
+    """End a task."""
+    new = NewResult(task_id=task_id, status="COMPLETED")
+    [answer] = asked(brokers, node_id, lambda broker: broker.submit("", "ann", (new,), timeout_s=4))
+    assert isinstance(answer, Submitted)
+
+
+def states(brokers: SimBrokers) -> dict[str, int]:
+    """Return how many tasks are in each state, as node B has them."""
+    found: dict[str, int] = {}
+    for state in brokers.nodes["B"].states:
+        for _, value in state.scan(*keyspace.prefix_range(keyspace.TASK_PREFIX), 9999):
+            name = records.decode_task(value).state.name
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def at_rest(brokers: SimBrokers) -> None:
+    """Heal all links, and let every relay and every replica arrive."""
+    brokers.cut(set())
+    assert brokers.run_until(
+        lambda: not brokers.relays.waiting and brokers.converged(), seconds=3 * PATIENCE_S
+    )
+    brokers.check_converged()
+
+
+def kill_leader(brokers: SimBrokers, shard: int) -> None:
+    """Crash the leader of a shard, wait for the next one, and start it again."""
+    leader = brokers.leader(shard)
+    assert leader is not None
+    brokers.crash(leader, power=True)
+    assert brokers.run_until(
+        lambda: brokers.leader(shard) not in (None, leader), seconds=PATIENCE_S
+    )
+    brokers.start(leader)
+    brokers.run(0.5)
+
+
+def test_a_key_goes_on_in_order_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:
+    """Whoever leads next finds in the rows who holds the key, and who is next."""
+    put_rule(brokers, "A", PerKey())
+    tasks = [created(brokers, "ABC"[n % 3], "ann").id for n in range(4)]
+    shard = shard_of_lane("", "mail", "ann", SHARDS)
+    done: list[str] = []
+    for _ in tasks:
+        [task_id] = claimed(brokers, "B")
+        kill_leader(brokers, shard)
+        assert [] == claimed(brokers, "C")
+        ended(brokers, "A", task_id)
+        done.append(task_id)
+    at_rest(brokers)
+
+    assert tasks == done
+    assert {"DONE": 4} == states(brokers)
+
+
+def test_a_lease_that_expires_under_another_leader_keeps_its_place(brokers: SimBrokers) -> None:
+    """The task of the lost worker goes again before the one behind it."""
+    put_rule(brokers, "A", PerKey())
+    first, second = (created(brokers, "A", "ann").id for _ in range(2))
+    assert [first] == claimed(brokers, "B")
+    kill_leader(brokers, shard_of_lane("", "mail", "ann", SHARDS))
+    brokers.run(4 * LEASE_MS / 1000)
+
+    assert [first] == claimed(brokers, "C")
+    ended(brokers, "C", first)
+    assert [second] == claimed(brokers, "A")
+
+
+def test_a_rule_reaches_a_shard_that_was_out(brokers: SimBrokers) -> None:
+    """The entry that changes the topic holds a relay for it, which needs no node to remember."""
+    shard = 1 - home_shard("", SHARDS)
+    keys = (f"k{number}" for number in range(100))
+    key = next(key for key in keys if shard_of_lane("", "mail", key, SHARDS) == shard)
+    for _ in range(60):
+        created(brokers, "A", key)
+    kill_leader(brokers, shard)
+    put_rule(brokers, "A", PerKey(max_running=2))
+    kill_leader(brokers, shard)
+    at_rest(brokers)
+    bound = brokers.run_until(
+        lambda: states(brokers) == {"READY": 1, "HELD": 59}, seconds=PATIENCE_S
+    )
+    put_rule(brokers, "B", None)
+    kill_leader(brokers, shard)
+    free = brokers.run_until(lambda: states(brokers) == {"READY": 60}, seconds=PATIENCE_S)
+    at_rest(brokers)
+
+    assert bound
+    assert free
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [({"ready": 2}, "by its tasks"), ({"held": 0}, "by its tasks"), (None, "by its tasks")],
+)
+def test_a_row_that_its_tasks_contradict_is_noticed(
+    brokers: SimBrokers, change: dict[str, int] | None, fault: str
+) -> None:
+    """W17 reads every entry."""
+    put_rule(brokers, "A", PerKey())
+    for _ in range(2):
+        created(brokers, "A", "ann")
+    shard = shard_of_lane("", "mail", "ann", SHARDS)
+    name = lane_id("mail", lane_name("ann"))
+    lane = Lane(tenant="", id=name, key="ann", ready=1, held=1)
+    value = None if change is None else records.encode(replace(lane, **change))
+    rows = {keyspace.item(ItemKind.LANE, "", name): value}
+    entry = entries.encode(entries.Entry(9, 1, 1, 1, rows), level=LEVEL)
+
+    with pytest.raises(InvariantBroken, match=fault):
+        brokers.watches[shard].applied("A", 10_000, 9, entry)

@@ -1,0 +1,88 @@
+"""Lanes: the keys of one simulated shard, counted again from its tasks with every entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core.lane import Flow, Lane, lane_of
+from codeq_cluster.core.lanes import UNCLAIMED_MAX, count, is_stopped
+from codeq_cluster.core.task import State, Task
+
+_Name = tuple[str, str]
+
+
+class LaneFault(AssertionError):
+    """A key's row contradicts its tasks, or a task waits without a cause; the text says how."""
+
+
+class LaneRows:
+    """The keys of a shard, as the first replica of it applies its entries."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task] = {}  # Those that have a key.
+        self._lanes: dict[_Name, Lane] = {}
+        self._flows: dict[_Name, Flow] = {}
+
+    def written(self, mutations: Mapping[bytes, bytes | None]) -> None:
+        """Check an entry.
+
+        Raises:
+            LaneFault: A row is not what its tasks say, or the queue's rule is not kept.
+        """
+        before = dict(self._lanes)
+        touched = False
+        for key, value in mutations.items():
+            family = keyspace.family(key)
+            if family is Family.TASK:
+                touched = self._task(keyspace.last_id(key), value) or touched
+            elif family is Family.ITEM and keyspace.knows_kind(key):
+                touched = self._item(key, value) or touched
+        if not touched:
+            return
+        counted: dict[_Name, Lane] = {}
+        for task in self._tasks.values():
+            count(counted, task)
+        if counted != self._lanes:
+            name = min(set(counted.items()) ^ set(self._lanes.items()), key=str)[0]
+            raise LaneFault(f"{name}: {self._lanes.get(name)} is {counted.get(name)} by its tasks")
+        for name, lane in self._lanes.items():
+            self._follows(lane, before.get(name))
+
+    def _task(self, task_id: str, value: bytes | None) -> bool:
+        had = self._tasks.pop(task_id, None) is not None
+        task = None if value is None else records.decode_task(value)
+        if task is not None and lane_of(task):
+            self._tasks[task_id] = task
+        elif task is not None and task.state is State.HELD:
+            raise LaneFault(f"task {task_id} is held without a key")
+        return had or task_id in self._tasks
+
+    def _item(self, key: bytes, value: bytes | None) -> bool:
+        _, tenant, name = keyspace.item_parts(key)
+        self._lanes.pop((tenant, name), None)
+        self._flows.pop((tenant, name), None)
+        item = None if value is None else records.decode_item(value)
+        if isinstance(item, Lane):
+            self._lanes[tenant, name] = item
+        elif isinstance(item, Flow):
+            self._flows[tenant, name] = item
+        return isinstance(item, Lane | Flow) or "@" in name
+
+    def _follows(self, lane: Lane, before: Lane | None) -> None:
+        """Check a lane against the rule of its queue, once all lanes follow that."""
+        flow = self._flows.get((lane.tenant, lane.queue))
+        rule = flow.per_key if flow is not None else None
+        if flow is not None and flow.expires_ms:
+            return
+        if rule is None:
+            if lane.held:
+                raise LaneFault(f"{lane.id}: {lane.held} tasks are held by no rule")
+            return
+        was = before.running if before is not None else 0
+        if lane.running > max(rule.max_running, was):
+            raise LaneFault(f"{lane.id}: {lane.running} of {rule.max_running} tasks run")
+        places = min(UNCLAIMED_MAX, rule.max_running - lane.running - lane.kept)
+        if lane.held and lane.ready < places and not is_stopped(lane, rule):
+            raise LaneFault(f"{lane.id}: {lane.held} tasks are held, and the key is free")
