@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from codeq_cluster.core.items import Item
@@ -42,6 +44,20 @@ class ItemChange(Struct, frozen=True, kw_only=True):
 
 
 Change = TaskChange | ItemChange
+
+
+def share_a_row(changes: Iterable[Change]) -> bool:
+    """Return whether changes are of tasks that may share a row with others: a key, or a schedule.
+
+    Two decisions with such changes need each other's result.
+    """
+    for change in changes:
+        if isinstance(change, TaskChange):
+            task = change.after or change.before
+            more = task.more if task is not None else None
+            if more is not None and (more.key or more.run is not None):
+                return True
+    return False
 
 
 class Decision(Struct, frozen=True):

@@ -51,6 +51,7 @@ from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, refusal_of
 from codeq_cluster.core.items import SetAside
+from codeq_cluster.core.lane import Flow
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
@@ -103,30 +104,30 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     """
     of = type(operation)
     decision = _RULES[of](view, operation, rules)
-    if decision.changes and lanes.concern(decision.changes):
-        decision = _with_lanes(view, decision)
+    for change in decision.changes:
+        # Asked of every decision, so without a call.
+        thing = change.after if change.after is not None else change.before
+        if (thing.more is not None) if thing.__class__ is Task else (thing.__class__ is Flow):
+            decision = _with_shared_rows(view, of, decision, rules)
+            break
     if decision.changes and view.asides:
         ended = setting_aside.ended(view, decision.changes)
         decision = Decision(decision.outcome, (*decision.changes, *ended))
     if not decision.changes or of in _END_NOTHING:
         return decision
-    for change in decision.changes:
-        # Asked of every end, so without a call.
-        if (
-            change.__class__ is TaskChange
-            and change.after is not None
-            and change.after.more is not None
-            and of not in _FIRE
-        ):
-            following = firing.ends(view, decision.changes, rules)
-            decision = Decision(decision.outcome, (*decision.changes, *following))
-            break
     more = tuple(delivering.consequences(view, decision, rules))
     return Decision(decision.outcome, (*decision.changes, *more)) if more else decision
 
 
-def _with_lanes(view: View, decision: Decision) -> Decision:
-    outcome, changes = decision.outcome, lanes.settled(view, decision.changes)
+def _with_shared_rows(
+    view: View, of: type[Operation], decision: Decision, rules: LifetimeRules
+) -> Decision:
+    """Add what the changes of tasks cause on the rows that they share: schedules, and keys."""
+    changes = decision.changes
+    if of not in _FIRE and of not in _END_NOTHING:
+        # First the next runs of schedules begin, because these may have keys.
+        changes = (*changes, *firing.ends(view, changes, rules))
+    outcome, changes = decision.outcome, lanes.settled(view, changes)
     if isinstance(outcome, Created) and not outcome.replay:
         # It may have to wait for its key.
         outcome = replace(outcome, task=_last_state(outcome.task, changes))

@@ -41,18 +41,6 @@ WALK_LANES_MAX = 256
 _COUNTED = {State.LEASED: "running", State.READY: "ready", State.HELD: "held"}
 
 
-def concern(changes: Iterable[Change]) -> bool:
-    """Return whether there is anything for `settled` to do."""
-    for change in changes:
-        thing = change.after or change.before
-        if isinstance(thing, Task):
-            if thing.more is not None and thing.more.key:
-                return True
-        elif isinstance(thing, Flow):
-            return True
-    return False
-
-
 def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return a decision's changes with those of the keys' lanes.
 

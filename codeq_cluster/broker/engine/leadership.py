@@ -29,9 +29,8 @@ from codeq_cluster.broker.engine.state import CLOCK_KEY, SEQ_KEY, EngineState
 from codeq_cluster.broker.engine.timers import Timers
 from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change, TaskChange, share_a_row
 from codeq_cluster.core.decide import decide
-from codeq_cluster.core.lanes import concern
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Advance, Claim, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
@@ -260,22 +259,24 @@ class Leadership:
         setup, view = self._setup, self._view
         view.now_ms = max(view.now_ms, self._clock_base_ms + setup.clock.monotonic_ms())
         while True:
-            decisions = [decide(view, operation, setup.rules) for operation in run]
-            if len(run) > 1 and any(concern(each.changes) for each in decisions):
-                return None  # Two tasks of one key change one row.
-            outcomes = [each.outcome for each in decisions]
-            decided = [change for each in decisions for change in each.changes]
+            outcomes: list[Outcome] = []
+            decided: list[Change] = []
+            for operation in run:
+                decision = decide(view, operation, setup.rules)
+                outcomes.append(decision.outcome)
+                decided += decision.changes
             if view.unread:
                 self._state.read_soon()
             if not decided:
                 return outcomes, None
             rows = mutations(decided, view.counters)
             rows_bytes = weigh(rows)
-            if rows_bytes <= setup.limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES:
-                break
+            fits = rows_bytes <= setup.limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES
             # Only numbers have been drawn so far, so deciding again for fewer tasks is safe.
-            if len(run) > 1:
+            if len(run) > 1 and (not fits or share_a_row(decided)):
                 return None
+            if fits:
+                break
             run = [_smaller(run[0])]
         batch = self.open[-1] if self.open else self._new_batch()
         if batch.rows and batch.rows_bytes + rows_bytes > BATCH_BYTES_MAX:

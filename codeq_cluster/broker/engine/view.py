@@ -410,8 +410,9 @@ class ShardView:
 
     def _use(self, tenant: str, before: Counters, after: Counters) -> None:
         usage = self._usages.get(tenant, _NO_USAGE)
+        waiting = after.ready + after.delayed + after.held
         now = Usage(
-            usage.waiting + after.waiting - before.waiting,
+            usage.waiting + waiting - before.ready - before.delayed - before.held,
             usage.leased + after.leased - before.leased,
             usage.stored_bytes + after.stored_bytes - before.stored_bytes,
         )

@@ -73,7 +73,9 @@ class Producer:
         task_id = task_ids.task_id(tenant, os.urandom(16))
         fingerprint = ""
         count = self._count
-        shard = placed_by_key(item, tenant, count)
+        shard = None
+        if item.key or item.idempotency_key:
+            shard = placed_by_key(item, tenant, count)
         if item.idempotency_key:
             fingerprint = fingerprint_of(item.command, item.payload)
         if shard is None:

@@ -532,3 +532,19 @@ async def test_older_rules_change_nothing(stage: Stage) -> None:
     await until(timed, what="newer rules")
 
     assert ("9999z", FIRST_MS + 777) == (stage.at("newer").zone_rules, stage.at("newer").next_ms)
+
+
+async def test_runs_that_end_in_one_batch_all_end_for_their_schedule(stage: Stage) -> None:
+    """Each end changes the schedule's row, so each decision needs the one before."""
+    await stage.put("often", replace(EVERY_MINUTE, overlap=Overlap.ALLOW))
+    for minute in range(3):
+        stage.to_minute(minute)
+        await stage.until_fired("often", *range(minute + 1))
+    [claimed] = await stage.ask(claim("claim", tenant="acme", count=3))
+    assert isinstance(claimed, Claimed)
+    await stage.ask(
+        *(submit(task.id, tenant="acme", token=task.lease_token) for task in claimed.tasks)
+    )
+
+    assert () == stage.at("often").open
+    assert 3 == len(stage.at("often").recent)
