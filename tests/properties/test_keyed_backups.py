@@ -1,0 +1,149 @@
+"""Backups of tasks with keys: their rows follow from the tasks, and rules from the topics."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codeq_cluster.backup.directory import BackupDirectory
+from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec.keyspace import Family
+from codeq_cluster.core import lanes
+from codeq_cluster.core.flowing import rule_on
+from codeq_cluster.core.items import Topic
+from codeq_cluster.core.lane import Flow, Lane, PerKey, SetFlow, WhenDead, lane_of
+from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.operations import PutFlow, PutTopic
+from codeq_cluster.core.placing import is_apart
+from codeq_cluster.core.relays import Relay
+from codeq_cluster.core.sharding import home_shard, shard_of_lane, with_shard
+from codeq_cluster.core.task import State, Task
+from codeq_cluster.errors import BackupFailed
+
+from .backup_worlds import TENANTS, World, all_rows, back_up
+from .rows import Rows
+
+seeds = st.integers(0, 2**32)
+RULES = (None, PerKey(), PerKey(max_running=2, when_dead=WhenDead.STOP))
+
+
+class KeyedWorld(World):
+    """A world whose tasks have keys, on shards that know the rules of the keys."""
+
+    def live(self, steps: int) -> None:
+        """Run random operations."""
+        for step in range(steps):
+            does = [self._create_keyed, self._create_keyed, self._put_rule, self._claim]
+            does += [self._end, self._wait, self._requeue]
+            self.random.choice(does)(str(step))
+
+    def _create_keyed(self, name: str) -> None:
+        tenant = self.random.choice(TENANTS)
+        command = self.random.choice(["render", "Render", "scan"])
+        key = f"key/{self.random.randrange(3)}"
+        shard = shard_of_lane(tenant, command.lower(), key, self.shards)
+        create = Create(
+            id=with_shard(self._id(), shards=self.shards, wanted=shard),
+            tenant=tenant,
+            command=command,
+            payload=f'"{name}"',
+            priority=self.random.choice([0, 9]),
+            max_attempts=1,
+            key=key,
+        )
+        self._ask(shard, CreateKeyed(create))
+
+    def _put_rule(self, name: str) -> None:
+        tenant = self.random.choice(TENANTS)
+        queue, home = self.random.choice(["render", "scan"]), home_shard(tenant, self.shards)
+        topic = PutTopic(request=name, tenant=tenant, name=queue, by="op")
+        rule = self.random.choice(RULES)
+        self._ask(home, PutFlow(topic=topic, per_key=rule, shards=self.shards))
+        stands = self.views[home].policy(tenant, queue).topic
+        assert stands is not None
+        for shard in range(self.shards):
+            if stands.rule_seq and self.random.random() < 0.8:  # Another one hears of it later.
+                self._ask(shard, SetFlow(rule_on(stands, shard)))
+
+
+def restored(world: World, shards: int, home: Path, *, forget_keys: bool = False) -> list[Rows]:
+    """Return the rows of a cluster that is made from a backup of the world."""
+    place = BackupDirectory(home / "backups")
+    source = RestoreSource(place=place, manifest=back_up(world, place, home))
+    wanted = Wanted(cluster_id="new", shards=shards, forget_keys=forget_keys)
+    restore([source], wanted, into=home / "data", node_id="a")
+    return [all_rows(home / "data" / f"shard-{shard}") for shard in range(shards)]
+
+
+def tasks_in(rows: Rows) -> list[Task]:
+    """Return the tasks of a shard."""
+    return [
+        records.decode_task(value)
+        for key, value in rows.items()
+        if keyspace.family(key) is Family.TASK
+    ]
+
+
+def items_in(rows: Rows) -> list[object]:
+    """Return the items of a shard."""
+    return [
+        records.decode_item(value)
+        for key, value in rows.items()
+        if keyspace.family(key) is Family.ITEM
+    ]
+
+
+def test_each_shard_has_the_rows_of_its_keys_and_every_rule(tmp_path: Path) -> None:
+    """Restored to any divisor of the number of shards, with all tasks as they were."""
+
+    @settings(max_examples=25, deadline=None)
+    @given(seeds, st.sampled_from([(1, 1), (2, 2), (4, 2), (4, 1), (6, 3)]))
+    def check(seed: int, numbers: tuple[int, int]) -> None:
+        before, after = numbers
+        with tempfile.TemporaryDirectory(dir=tmp_path) as home:
+            world = KeyedWorld(before, seed)
+            world.live(60)
+            found = restored(world, after, Path(home))
+            tasks = {task.id: task for rows in found for task in tasks_in(rows)}
+            rules = {
+                (topic.tenant, topic.id): topic.per_key
+                for view in world.views
+                for topic in view.items.values()
+                if isinstance(topic, Topic) and topic.per_key is not None
+            }
+
+            assert world.tasks() == tasks
+            for rows in found:
+                counted: dict[tuple[str, str], Lane] = {}
+                for task in tasks_in(rows):
+                    lanes.count(counted, task)
+                items = items_in(rows)
+                kept = {(each.tenant, each.id): each for each in items if isinstance(each, Lane)}
+                flows = [each for each in items if isinstance(each, Flow)]
+
+                assert counted == kept
+                assert rules == {(each.tenant, each.id): each.per_key for each in flows}
+                assert all(each.expires_ms for each in flows)
+                assert [] == [each for each in items if isinstance(each, Relay)]
+
+    check()
+
+
+def test_more_shards_take_no_key_whose_tasks_would_be_apart(tmp_path: Path) -> None:
+    """They are refused, or left out if that is wanted; then nothing holds their tasks."""
+    world = KeyedWorld(2, 1)
+    world.live(80)
+    apart = {task.id for task in world.tasks().values() if is_apart(task, 3)}
+    with pytest.raises(BackupFailed, match=f"^{len(apart)} tasks with keys cannot"):
+        restored(world, 3, tmp_path / "refused")
+    found = restored(world, 3, tmp_path / "forgotten", forget_keys=True)
+    tasks = {task.id: task for rows in found for task in tasks_in(rows)}
+
+    assert apart
+    assert apart == {each for each in tasks if not lane_of(tasks[each])}
+    assert State.HELD not in {tasks[each].state for each in apart}
