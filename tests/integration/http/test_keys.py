@@ -189,3 +189,40 @@ async def test_rules_and_held_tasks_survive_a_restart(tmp_path: Path) -> None:
     assert 204 == none.status
     assert tasks[:2] == [first["id"], second["id"]]
     assert 1 == held
+
+
+async def test_what_follows_a_result_may_have_keys(node: Client) -> None:
+    """It goes to the shard of its key, whichever shard the task before it is on."""
+    await put_and_settle(node, "leg", **SERIAL)
+    await node.create("trip")
+    trip = await node.claim("trip")
+    following = [{"command": "leg", "payload": {"n": n}, "key": f"rider {n % 2}"} for n in range(4)]
+    done = await node.post(f"tasks/{trip['id']}/result", {**DONE, "next": following})
+    await eventually(
+        lambda: node.depth("leg"), lambda depth: (2, 2) == (depth["ready"], depth["held"])
+    )
+    ends: list[object] = []
+    for _ in following:
+        leg = await node.claim("leg")
+        assert trip["id"] == leg["parentId"]
+        ends.append(leg["key"])
+        await end(node, leg)
+
+    assert 200 == done.status, done.body
+    assert ["rider 0", "rider 0", "rider 1", "rider 1"] == sorted(map(str, ends))
+
+
+async def test_a_failed_attempt_keeps_its_turn(node: Client) -> None:
+    """It backs off, and its key waits for it; with `yield`, the key goes on."""
+    await put_and_settle(node, "stay", **SERIAL)
+    await put_and_settle(node, "pass", flow={"perKey": {"onRetry": "yield"}})
+    held: dict[str, bool] = {}
+    for queue in ("stay", "pass"):
+        first, second = [await node.create(queue, key="k") for _ in range(2)]
+        task = await node.claim(queue)
+        await node.post(f"tasks/{task['id']}/nack", {"delaySeconds": 60})
+        held[queue] = "HELD_SET" == await location(node, second)
+        assert "DELAYED_ZSET" == await location(node, first)
+        await node.post(f"admin/queues/{queue}/purge")
+
+    assert {"stay": True, "pass": False} == held
