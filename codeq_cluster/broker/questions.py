@@ -177,6 +177,22 @@ class ListItems(
     owner: str = ""
 
 
+class ListKeys(
+    Question[ItemPage], Struct, frozen=True, array_like=True, tag="list_keys", kw_only=True
+):
+    """List the keys of a queue, those with the most held tasks first; it has no next page.
+
+    Attributes:
+        queue: In lower case.
+    """
+
+    answer = ItemPage
+
+    tenant: str
+    queue: str
+    count: int
+
+
 class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settle", kw_only=True):
     """Wait until the node that leads this shard has applied entry `index` of another one."""
 
@@ -186,4 +202,4 @@ class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settl
     index: int
 
 
-AnyQuestion = Browse | BrowseDelayed | BrowseIds | Explain | ListItems | Settle
+AnyQuestion = Browse | BrowseDelayed | BrowseIds | Explain | ListItems | ListKeys | Settle

@@ -66,6 +66,10 @@ class Operator(Schedules):
         """Return how many tasks a queue holds."""
         return await self._get(f"{ADMIN}/queues/{part(command)}")
 
+    async def keys(self, command: str, *, limit: int = PAGE_MAX) -> Mapping[str, Any]:
+        """Return the busiest keys of a queue, those with the most held tasks first."""
+        return await self._get(f"{ADMIN}/queues/{part(command)}/keys{query(limit=limit)}")
+
     async def pause(self, command: str) -> Mapping[str, Any]:
         """Stop all claims from a queue; the answer says whether that changed anything."""
         return await self._write("POST", f"{ADMIN}/queues/{part(command)}/pause", repeatable=True)

@@ -102,6 +102,7 @@ class SyncOperator(_Sync[Operator]):
 
     queues = _waiting(Operator.queues)
     queue_page = _waiting(Operator.queue_page)
+    keys = _waiting(Operator.keys)
     queue = _waiting(Operator.queue)
     pause = _waiting(Operator.pause)
     purge = _waiting(Operator.purge)

@@ -100,6 +100,11 @@ def count(lanes: dict[tuple[str, str], Lane], task: Task) -> None:
         lanes[name] = replace(lane, stopped_by=stops or lane.stopped_by)
 
 
+def by_work(lane: Lane) -> tuple[int, int, str]:
+    """Return what sorts lanes: the one with the most held tasks first."""
+    return -lane.held, -lane.taken, lane.key
+
+
 def is_stopped(lane: Lane, rule: PerKey) -> bool:
     """Return whether a dead letter keeps all other tasks of its key waiting."""
     return rule.when_dead is WhenDead.STOP and bool(lane.stopped_by)

@@ -30,11 +30,9 @@ INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")
 COUNT_DEFAULT = 50
 COUNT_MAX = 500  # A page of tasks is rendered on the loop: 500 take about 5 ms.
 
-_LIMIT = whole(
-    "limit", "Maximum number of entries.", least=1, most=COUNT_MAX, default=COUNT_DEFAULT
-)
+LIMIT = whole("limit", "Maximum number of entries.", least=1, most=COUNT_MAX, default=COUNT_DEFAULT)
 PAGE = (
-    _LIMIT,
+    LIMIT,
     query(
         "cursor", "The `cursor` of the previous page; absent for the first page.", INVALID_CURSOR
     ),
@@ -163,7 +161,7 @@ def asked_page(call: Call, *, order: str = "") -> AskedPage:
     Raises:
         ApiError: 400 for a limit out of bounds, or a cursor that is not of this list.
     """
-    count = _LIMIT.read(call) or COUNT_DEFAULT
+    count = LIMIT.read(call) or COUNT_DEFAULT
     name = f"{call.identity.tenant}\0{call.request.path}\0{order}".encode()
     start = AskedPage(count=count, after=b"", name=name)
     cursor = call.query_text("cursor")

@@ -25,6 +25,7 @@ from codeq_cluster.broker.questions import (
     Explained,
     ItemPage,
     ListItems,
+    ListKeys,
     Settle,
     Settled,
     ShardPage,
@@ -35,7 +36,7 @@ from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
 from codeq_cluster.core.items import TASK, Item, aside_id
 from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
-from codeq_cluster.core.lanes import is_stopped
+from codeq_cluster.core.lanes import by_work, is_stopped
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.stored_item import ItemKind
@@ -77,6 +78,8 @@ async def answer(state: EngineState, question: AnyQuestion) -> Answer:
             return browse_ids(store, question, unreadable)
         case ListItems():
             return list_items(store, question, unreadable)
+        case ListKeys():
+            return list_keys(store, question, unreadable)
         case Explain():
             return Explained(explain_task(state, question))
         case Settle():
@@ -238,6 +241,20 @@ def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> I
                 continue
             rows.append((position, item))
     return ItemPage(tuple(rows), position if len(page) == count else END)
+
+
+def list_keys(store: StateStore, asked: ListKeys, unreadable: Unreadable) -> ItemPage:
+    """Return the busiest keys of a queue, of `LOOKED_AT_MAX` of them."""
+    prefix = keyspace.item_prefix(ItemKind.LANE, asked.tenant) + lane_id(asked.queue, "").encode()
+    page = store.scan(*keyspace.prefix_range(prefix), LOOKED_AT_MAX)
+    rows: list[tuple[bytes, Lane]] = []
+    for key, value in page:
+        with alone(unreadable, kind=ItemKind.LANE.value, item=keyspace.last_id(key)):
+            lane = records.decode_item(value)
+            assert isinstance(lane, Lane)
+            rows.append((key[len(prefix) :], lane))
+    busiest = heapq.nsmallest(asked.count, rows, key=lambda row: by_work(row[1]))
+    return ItemPage(tuple(busiest), END if len(page) < LOOKED_AT_MAX else busiest[-1][0])
 
 
 def explain_task(state: EngineState, asked: Explain) -> Explanation | None:

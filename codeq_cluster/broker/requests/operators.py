@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
-from codeq_cluster.broker.questions import END, Browse, Explain, ListItems
+from codeq_cluster.broker.questions import END, Browse, Explain, ListItems, ListKeys
 from codeq_cluster.broker.requests.bulk import PAGE, act, carry_out, half_way, parts_of, rows_of
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.broker.values import Caller, FoundTask, new_request
@@ -17,6 +18,8 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item
+from codeq_cluster.core.lane import Lane
+from codeq_cluster.core.lanes import by_work
 from codeq_cluster.core.operations import Delete, Replay, Retry
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
@@ -62,6 +65,18 @@ class Operators:
         """
         rows, edge = await self._browser.items(asked, deadline=deadline)
         return [item for _, item in rows], b"" if edge == END else edge
+
+    async def keys(self, caller: Caller, queue: str, *, count: int) -> tuple[list[Lane], bool]:
+        """Return the busiest keys of a queue, and whether there may be busier ones."""
+        asked = ListKeys(tenant=caller.tenant, queue=queue, count=count)
+        pages = await asyncio.gather(
+            *(
+                self._shards.ask(shard, asked, deadline=caller.deadline)
+                for shard in range(self._shards.count)
+            )
+        )
+        lanes = [item for page in pages for _, item in page.rows if isinstance(item, Lane)]
+        return sorted(lanes, key=by_work)[:count], any(page.edge != END for page in pages)
 
     async def explain(self, caller: Caller, task_id: str) -> Explanation | None:
         """Return why a task is in its state, or None if it is not the tenant's."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, counted_or_done
+from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.named import refuse_unknown
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import (
@@ -32,6 +33,15 @@ _COLUMNS = {
     "OLDEST READY (S)": "oldestReadySeconds",
     "PAUSED": "paused",
 }
+_KEYS_SHOWN = 20
+_KEYS = {
+    "KEY": "key",
+    "IN PROGRESS": "inProgress",
+    "READY": "ready",
+    "HELD": "held",
+    "BACKING OFF": "backingOff",
+    "STOPPED BY": "stoppedBy",
+}
 
 
 def add(commands: Verbs) -> None:
@@ -47,6 +57,15 @@ def add(commands: Verbs) -> None:
     inspect = verbs.add_parser("inspect", help="show a queue, and what its dead letters died of")
     inspect.add_argument("queue")
     asks(inspect, Operator, _inspect)
+
+    keys = verbs.add_parser(
+        "keys",
+        help="show the busiest keys of a queue",
+        description="Show the keys of a queue, those with the most held tasks first.",
+    )
+    keys.add_argument("queue")
+    number(keys, "--limit", f"keys at most; default: {_KEYS_SHOWN}", default=_KEYS_SHOWN)
+    asks(keys, Operator, _keys)
 
     pause = verbs.add_parser("pause", help="let nobody claim from a queue; leases that run go on")
     pause.add_argument("queue")
@@ -97,6 +116,18 @@ async def _inspect(operator: Operator, options: argparse.Namespace) -> None:
         print()
         rows = ((row.get("count"), row.get("kind")) for row in died)
         table(("DEAD LETTERS", "KIND OF ERROR"), rows)
+
+
+async def _keys(operator: Operator, options: argparse.Namespace) -> None:
+    await refuse_unknown(operator, options.queue)
+    found = await operator.keys(options.queue, limit=options.limit)
+    if options.json:
+        document(found, compact=True)
+        return
+    rows = rows_of(found.get("keys"))
+    table(tuple(_KEYS), [[row.get(field, "-") for field in _KEYS.values()] for row in rows])
+    if found.get("more"):
+        note("the queue has more keys than were looked at; others may be busier")
 
 
 async def _pause(operator: Operator, options: argparse.Namespace) -> None:

@@ -57,6 +57,7 @@ STATUSES = {
     "DELETE /workers/subscriptions/{id}": "401 | 401 403 204 401 401 | 401 403 404 401 401",
     "GET /admin/queues": _ADMIN,
     "GET /admin/queues/{command}": _ADMIN,
+    "GET /admin/queues/{command}/keys": _ADMIN,
     "POST /admin/queues/{command}/pause": _ADMIN,
     "POST /admin/queues/{command}/purge": _ADMIN,
     "POST /admin/queues/{command}/resume": _ADMIN,

@@ -226,3 +226,26 @@ async def test_a_failed_attempt_keeps_its_turn(node: Client) -> None:
         await node.post(f"admin/queues/{queue}/purge")
 
     assert {"stay": True, "pass": False} == held
+
+
+async def test_the_busiest_keys_of_a_queue_are_listed(node: Client) -> None:
+    """Those with the most held tasks come first; another queue's are not among them."""
+    await put_and_settle(node, "busy", **SERIAL)
+    await node.create("busy.er", key="other")
+    for key, count in (("few", 2), ("many", 4), ("one", 1)):
+        for _ in range(count):
+            await node.create("Busy", key=key)
+    task = await node.claim("busy")
+    listed = await node.get("admin/queues/Busy/keys")
+    first = await node.get("admin/queues/busy/keys?limit=1")
+    for queue in ("busy", "busy.er"):
+        await node.post(f"admin/queues/{queue}/purge")
+    await end(node, task)
+    none = await node.get("admin/queues/busy/keys")
+
+    assert [("many", 3), ("few", 1), ("one", 0)] == [
+        (each["key"], each["held"]) for each in listed.json["keys"]
+    ]
+    assert 1 == sum(each["inProgress"] for each in listed.json["keys"])
+    assert ["many"] == [each["key"] for each in first.json["keys"]]
+    assert {"keys": [], "more": False} == none.json

@@ -1,0 +1,31 @@
+"""Keys on the command line: a task is created with one, and a queue's busiest ones are shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from codeq_cluster.cli.main import main
+from codeq_cluster.testing.broker import LocalBroker
+
+
+def test_the_keys_of_a_queue_are_shown(
+    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rule of the topic holds all but one task of a key; the busiest key comes first."""
+    with broker.sync_operator() as operator:
+        operator.put_topic("parcel", {"flow": {"perKey": {"maxRunning": 1}}})
+        for key in ("ann", "bob", "bob", "bob"):
+            task = ("--command", "parcel", "--payload", "1", "--key", key)
+            assert 0 == main(["task", "create", *task])
+        capsys.readouterr()
+        assert 0 == main(["queue", "keys", "parcel"])
+        shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert 0 == main(["queue", "keys", "parcel", "--limit", "1", "--json"])
+        first = json.loads(capsys.readouterr().out)
+        operator.purge("parcel")
+
+    assert ["KEY", "IN", "PROGRESS", "READY", "HELD", "BACKING", "OFF", "STOPPED", "BY"] == shown[0]
+    assert [["bob", "0", "1", "2", "-", "-"], ["ann", "0", "1", "0", "-", "-"]] == shown[1:]
+    assert ["bob"] == [each["key"] for each in first["keys"]]
