@@ -106,7 +106,8 @@ def add(commands: Verbs) -> None:
         description="Let past instants fire, one after the other. An instant whose task is still "
         "kept does not fire again, unless it is forced.",
     )
-    backfill.add_argument("id")
+    # Not `id`: those of `counted_or_done` are of what is counted.
+    backfill.add_argument("schedule", metavar="id")
     for flag, dest, words in (
         ("--from", "first", "the first instant, RFC 3339"),
         ("--to", "last", "the last instant, not after now"),
@@ -197,7 +198,7 @@ async def _trigger(operator: Operator, options: argparse.Namespace) -> Exit:
 async def _backfill(operator: Operator, options: argparse.Namespace) -> Exit:
     async def act(dry_run: bool) -> Mapping[str, object]:
         found = await operator.backfill_schedule(
-            options.id,
+            options.schedule,
             first=options.first,
             last=options.last,
             overlap=options.overlap,

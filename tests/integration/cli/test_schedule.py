@@ -212,13 +212,13 @@ def test_runs_are_triggered_paused_and_listed(run: Run, broker: LocalBroker) -> 
 
 def test_past_instants_are_fired_once_it_is_confirmed(run: Run) -> None:
     """Without `--yes` they are only counted."""
-    run("put", "back", *NIGHT, "--command", "cli.back")
-    counted = run("backfill", "back", *MARCH, code=2)
-    dry = _document(run("backfill", "back", *MARCH, "--dry-run", "--json")[0])
-    before = _document(run("get", "back", "--json")[0])
-    done = run("backfill", "back", *MARCH, "--overlap", "allow", "--yes")
-    later = run("backfill", "back", "--from", "2090-01-01T00:00:00Z", *MARCH[2:], code=4)
-    run("rm", "back", "--yes")
+    run("put", "back-in-march", *NIGHT, "--command", "cli.back")
+    counted = run("backfill", "back-in-march", *MARCH, code=2)
+    dry = _document(run("backfill", "back-in-march", *MARCH, "--dry-run", "--json")[0])
+    before = _document(run("get", "back-in-march", "--json")[0])
+    done = run("backfill", "back-in-march", *MARCH, "--overlap", "allow", "--yes")
+    later = run("backfill", "back-in-march", "--from", "2090-01-01T00:00:00Z", *MARCH[2:], code=4)
+    run("rm", "back-in-march", "--yes")
 
     assert ["9"] == counted[0]
     assert "9 instants would be fired; add --yes" in counted[1]
