@@ -277,7 +277,7 @@ async def test_certificates_and_their_authority_are_replaced(tmp_path: Path) -> 
 
 
 async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> None:
-    """Four pages on one cluster: dead letters, waiting tasks, callbacks, and failing requests."""
+    """Five pages on one cluster: of dead letters, waiting tasks, schedules, callbacks, requests."""
     settings = {"resultWebhookMaxAttempts": 1, "limits": {"requestTimeoutMs": 3000}}
     async with (
         LocalCluster(tmp_path, shards=2, settings=settings) as cluster,
@@ -304,6 +304,18 @@ async def test_tasks_callbacks_and_requests_that_fail_go_on(tmp_path: Path) -> N
             for _ in range(2):
                 await _work(client)
             await book.run("Follow-ups that do not come")
+            await book.run("It is over")
+
+        nightly = {
+            "cron": "30 2 * * *",
+            "zone": "Europe/Berlin",
+            "task": {"command": "nightly-report", "payload": {}},
+        }
+        path = "/admin/schedules/nightly-report"
+        await client.done("PUT", "n1", path, ADMIN_TOKEN, nightly, repeatable=True)
+        async with opened("late-schedules.md", cluster) as book:
+            await book.run("See")
+            await book.run("Fire what was missed")
             await book.run("It is over")
 
         heard.status = 500

@@ -36,6 +36,12 @@ def queues() -> Board:
         unit="ops",
     )
     board.graph(
+        "Fired by schedules in a second",
+        (rate("codeq_schedule_fired_total"), "instants"),
+        unit="ops",
+        about="Of all queues.",
+    )
+    board.graph(
         "Ended in a second",
         (rate("codeq_task_completed_total", "command, status", **_MINE), "{{command}} {{status}}"),
         unit="ops",
@@ -75,6 +81,18 @@ def queues() -> Board:
         "Requests over a rate limit",
         (growth("codeq_rate_limit_hits_total", "scope, operation"), "{{scope}} {{operation}}"),
         about="Answered 429, or put off where they are webhooks. Of all queues.",
+    )
+    board.graph(
+        "Instants of schedules that did not fire",
+        (growth("codeq_schedule_missed_total", "schedule"), "{{schedule}}"),
+        about="Late by more than the schedule allows. Of all queues.",
+    )
+    board.graph(
+        "Until a schedule's run is there",
+        (quantile(0.5, "codeq_schedule_lag_seconds"), "half of them"),
+        (quantile(0.99, "codeq_schedule_lag_seconds"), "99 of 100"),
+        unit="s",
+        about="From when it was due. Of all queues.",
     )
     board.graph(
         "Follow-ups on their way to another shard",

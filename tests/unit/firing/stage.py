@@ -42,6 +42,7 @@ class Stage:
 
     Attributes:
         fired: The operations that moved a schedule on, in order.
+        due_ms: When the last run of each of these was due.
         failed: One for each schedule that was set aside.
         waits_s: By tenant, the answers to its next firings' question when they may create tasks.
     """
@@ -50,6 +51,7 @@ class Stage:
     firer: ScheduleFirer
     background: Background
     fired: list[Fire] = field(default_factory=list)
+    due_ms: list[int] = field(default_factory=list)
     failed: list[None] = field(default_factory=list)
     waits_s: dict[str, list[float]] = field(default_factory=dict)
 
@@ -76,6 +78,11 @@ class Stage:
         [outcome] = await self.ask(replace(operation, **fields))
         assert isinstance(outcome, ScheduleStands)
         return outcome.schedule
+
+    def note(self, operation: Fire, due_ms: int) -> None:
+        """Note that a schedule has fired."""
+        self.fired.append(operation)
+        self.due_ms.append(due_ms)
 
     def at(self, name: str, *, tenant: str = "acme") -> Schedule:
         """Return a schedule as it is stored."""
@@ -138,7 +145,13 @@ def make_stage(
     shard.log.term = 4
     background = Background()
     fired: list[Fire] = []
+    due_ms: list[int] = []
     failed: list[None] = []
+
+    def note(operation: Fire, at_ms: int) -> None:
+        fired.append(operation)
+        due_ms.append(at_ms)
+
     waits_s: dict[str, list[float]] = {}
     firer = ScheduleFirer(
         shard.engine,
@@ -146,14 +159,14 @@ def make_stage(
         wall_ms=shard.clock.wall_ms,
         wait_s=_answering(waits_s),
         background=background,
-        fired=lambda operation, _: fired.append(operation),
+        fired=note,
         failed=lambda: failed.append(None),
     )
     shard.engine.on_rows(firer.rows, keyspace.Family.FIRE)
     shard.engine.on_leader(firer.look)
     if leads:
         shard.log.lead()
-    return Stage(shard, firer, background, fired, failed, waits_s)
+    return Stage(shard, firer, background, fired, due_ms, failed, waits_s)
 
 
 def make_successor(stage: Stage) -> ScheduleFirer:
@@ -164,7 +177,7 @@ def make_successor(stage: Stage) -> ScheduleFirer:
         wall_ms=stage.shard.clock.wall_ms,
         wait_s=_answering(stage.waits_s),
         background=stage.background,
-        fired=lambda operation, _: stage.fired.append(operation),
+        fired=stage.note,
         failed=lambda: None,
     )
 

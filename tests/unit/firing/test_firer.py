@@ -22,6 +22,7 @@ from codeq_cluster.core.schedules import (
     PutSchedule,
     ResumeSchedule,
     Timing,
+    jitter_ms,
 )
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
@@ -92,6 +93,24 @@ async def test_a_schedule_fires_at_its_instant_and_not_before(stage: Stage) -> N
         stage.at("on-time").done_ms,
         stage.at("on-time").next_ms,
     )
+
+
+async def test_a_run_is_due_when_its_jitter_is_over(stage: Stage) -> None:
+    """What is told of a firing counts from there: a jitter is no delay."""
+    await stage.put("even")
+    made = await stage.put("spread", replace(EVERY_MINUTE, jitter_s=50))
+    more_ms = jitter_ms(made, FIRST_MS)
+    stage.to_minute(0)
+    await stage.until_fired("even", 0)
+    before = stage.instants("spread")
+    stage.shard.clock.pass_ms(more_ms)
+    await stage.until_fired("spread", 0)
+
+    assert 0 < more_ms < 50_000
+    assert [] == before
+    assert [("even", FIRST_MS), ("spread", FIRST_MS + more_ms)] == [
+        (each.id, due_ms) for each, due_ms in zip(stage.fired, stage.due_ms, strict=True)
+    ]
 
 
 async def test_a_timer_wakes_it(stage: Stage) -> None:
