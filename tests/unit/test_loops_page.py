@@ -18,6 +18,7 @@ _COUNTED = {
     Loop.TIMERS: "time",
     Loop.OUTBOX: "outbox",
     Loop.RELAYS: "relays",
+    Loop.SCHEDULES: "schedules",
     Loop.CATALOGUE: "catalogue",
     Loop.LISTENERS: "applied entries",
     Loop.CLAIMS: "claims",

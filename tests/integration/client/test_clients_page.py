@@ -74,6 +74,16 @@ async def test_producers_get_what_the_worker_returns(broker: LocalBroker, worker
     assert 0 == working.returncode, said.decode()
 
 
+async def test_the_schedules_of_the_page_are_put_run_and_deleted(broker: LocalBroker) -> None:
+    """The program does without an event loop what admins do."""
+    said = await _ran(broker, PROGRAMS["schedules"])
+    async with broker.operator() as operator:
+        left = await operator.schedules()
+
+    assert "active\ncreated 7\n" == said
+    assert [] == [row for row in left.rows if row["id"] == "hourly-sync"]
+
+
 async def test_the_worker_of_the_page_runs_both_handlers(broker: LocalBroker) -> None:
     """One handler is a plain function; the other fails a greeting without a name."""
     working = await _started(broker, PROGRAMS["worker"])
@@ -115,7 +125,15 @@ async def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
 
 def test_every_program_of_the_page_is_run() -> None:
     """Every program on the page is named in a test here."""
-    assert {"producer", "sync", "worker", "callback", "conftest", "tests"} == PROGRAMS.keys()
+    assert {
+        "producer",
+        "sync",
+        "worker",
+        "schedules",
+        "callback",
+        "conftest",
+        "tests",
+    } == PROGRAMS.keys()
 
 
 async def test_the_receiver_of_the_page_tells_genuine_callbacks(

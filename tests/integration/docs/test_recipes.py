@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
@@ -57,33 +56,25 @@ def test_a_result_over_http_makes_what_follows(broker: LocalBroker, tmp_path: Pa
     assert ("invoice", '"book"', task) == (made["command"], made["payload"], made["parentId"])
 
 
-def test_one_run_of_every_machines_cron_is_one_task(broker: LocalBroker, tmp_path: Path) -> None:
-    """The page's commands are run; the line of the crontab has the same command."""
-    program, shown = _SHOWN["Cron from outside"]
-    [crontab] = [block.body for block in _BLOCKS if block.marks == "cron"]
-    # Cron passes the text after the five fields to the shell, after removing its own escapes.
-    command = crontab.split(maxsplit=5)[5].replace("\\%", "%")
-    made = shell(broker, command, directory=tmp_path).strip()
-    said = shell(broker, program.body, directory=tmp_path)
+def test_a_schedule_is_put_from_a_shell(broker: LocalBroker, tmp_path: Path) -> None:
+    """The page's commands put the schedule whose instants they show."""
+    [commands] = [block.body for block in _BLOCKS if block.marks == "run"]
+    said = shell(broker, commands, directory=tmp_path)
+    with broker.sync_operator() as operator:
+        made = operator.schedule("weekly-report")
 
-    assert shown == said
-    assert re.fullmatch(r"[0-9a-f-]{36}", made)
-    assert "codeq-cluster task create --command report --payload '{}'" in command
-    assert _words(program.body.splitlines()[0]) == _words(command)
+    assert ("0 6 * * MON", "Europe/Berlin", "report") == (made.cron, made.zone, made.task.command)
+    assert all(each.local.replace("T", " ") in said for each in made.next)
 
 
 def test_every_block_of_the_page_is_run() -> None:
     """A recipe is a program with its output."""
     kinds = [_kind(block) for block in _BLOCKS]
 
-    assert {"program", "shows", "curl", "cron", "run"} == set(kinds)
+    assert {"program", "shows", "curl", "run"} == set(kinds)
     assert len(_PROGRAMS) == kinds.count("program")
     assert len(_SHOWN) == len({block.section for block in _BLOCKS})
 
 
 def _kind(block: Block) -> str:
     return "program" if block.language in _RUN_BY else block.marks
-
-
-def _words(command: str) -> list[str]:
-    return re.findall(r"--[\w-]+", command)
