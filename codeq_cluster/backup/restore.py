@@ -33,7 +33,7 @@ from codeq_cluster.core.flowing import restored
 from codeq_cluster.core.items import KIND_OF, Item, Topic
 from codeq_cluster.core.lane import FlowRule, Lane, lane_of
 from codeq_cluster.core.placing import is_apart, without_keys
-from codeq_cluster.core.relays import Relay, RelayLink
+from codeq_cluster.core.relays import Relay, RelayedCancel, RelayLink
 from codeq_cluster.core.schedules import (
     PAUSED_BY_RESTORE,
     RunEnded,
@@ -375,7 +375,7 @@ class _Filling:
             origin = shard_of(relay.task_id, self._old_count)
             return self._acted.get((relay.to, origin), 0) >= relay.number
         # One tenant's rows do not tell; a task that was deleted meanwhile comes again.
-        if isinstance(relay.effect, RunEnded):
+        if isinstance(relay.effect, RunEnded | RelayedCancel):
             return False  # Noted twice, it acts once.
         effect = relay.effect.among(self._count)
         create, shard = effect.create, self._shards[effect.home(self._count)]

@@ -14,6 +14,8 @@ from codeq_cluster.core import task_ids
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.creating import made, refusal_of_new
 from codeq_cluster.core.outcomes import How, Rejected, Rejection
+from codeq_cluster.core.placing import placed_by_key
+from codeq_cluster.core.relays import Effect, RelayedCancel, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     FIRED_MAX,
@@ -27,9 +29,10 @@ from codeq_cluster.core.schedules import (
     Schedule,
     schedule_shard,
 )
-from codeq_cluster.core.sharding import with_shard
+from codeq_cluster.core.sending import RUN_PLACE, Cause, sent
+from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import COMPLETED, More, Run, State
+from codeq_cluster.core.task import COMPLETED, More, Run, State, Task
 from codeq_cluster.core.transitions import CANCELLED, cancelled
 from codeq_cluster.core.view import View
 
@@ -46,14 +49,14 @@ class Course:
         self._rules = rules
         self._before = found
         self._tasks: list[TaskChange] = []
+        self._sent: list[ItemChange] = []
         self.at = found
 
     @property
     def changes(self) -> tuple[Change, ...]:
         """Return everything that the decision changes for it."""
-        if self.at == self._before:
-            return tuple(self._tasks)
-        return *self._tasks, ItemChange(before=self._before, after=self.at)
+        own = () if self.at == self._before else (ItemChange(before=self._before, after=self.at),)
+        return *self._tasks, *self._sent, *own
 
     def admit(self, row: RunRow, overlap: Overlap) -> How | Rejected:
         """Begin a run, or do with it what is to be done while others are open.
@@ -101,8 +104,17 @@ class Course:
     def task_id(self, name: str) -> str:
         """Return the id of the task of a run."""
         at, shards = self.at, self._rules.shards
+        placed = placed_by_key(at.plan.task, at.tenant, shards)
+        return self._id(name, shard=self._home if placed is None else placed)
+
+    @property
+    def _home(self) -> int:
+        return schedule_shard(self.at.tenant, self.at.id, self._rules.shards)
+
+    def _id(self, name: str, *, shard: int) -> str:
+        at = self.at
         drawn = task_ids.derived(at.tenant, f"{at.id}.{at.generation}.{name}")
-        return with_shard(drawn, shards=shards, wanted=schedule_shard(at.tenant, at.id, shards))
+        return with_shard(drawn, shards=self._rules.shards, wanted=shard)
 
     def _begin(self, row: RunRow) -> How | Rejected:
         refused = self._refusal(row)
@@ -129,17 +141,30 @@ class Course:
             at_ms=row.at_ms,
             late=row.late,
         )
-        change = made(self._view, create, self._rules, more=More(run=run))
-        if change is not None:
+        more = More(run=run)
+        if shard_of(task_id, self._rules.shards) != self._home:
+            # Its key belongs on another shard; its end comes back from there.
+            self._send(row.name, RelayedTask(create, more), position=0)
+        else:
+            change = made(self._view, create, self._rules, more=more)
+            if change is None:
+                return
             self._tasks.append(change)
-            begun = replace(row, task_id=task_id, made_ms=self._view.now_ms)
-            self.at = replace(at, open=(*at.open, begun))
+        begun = replace(row, task_id=task_id, made_ms=self._view.now_ms)
+        self.at = replace(at, open=(*at.open, begun))
+
+    def _send(self, name: str, effect: Effect, *, position: int) -> None:
+        """Put an effect of a run into the line to the shard of its task."""
+        local = self._id(name, shard=self._home)
+        shard = effect.home(self._rules.shards)
+        cause = Cause(f"{local}.{position}.{RUN_PLACE}", local, shard, effect)
+        self._sent += sent(self._view, (cause,))
 
     def _replace_open(self, row: RunRow) -> How | Rejected:
         """Begin a run in the place of the open ones, of which one decision cancels some.
 
-        Those on other shards go on. A run that this decision has begun is not in the view yet, so
-        the next decision cancels it.
+        A run that this decision has begun here is not in the view yet, so the next decision cancels
+        it. One of another shard is cancelled by a relay, behind the one that has made it.
         """
         begun = {change.after.id for change in self._tasks if change.after and not change.before}
         if any(each.task_id in begun for each in self.at.open):
@@ -150,6 +175,11 @@ class Course:
         if refused is not None and over_budget(refused):
             return refused  # It stays due, so nothing is cancelled for it.
         self._tasks += ending
+        for each in some:
+            if shard_of(each.task_id, self._rules.shards) != self._home:
+                request = f"{self.at.generation}.{row.name}"
+                cancel = RelayedCancel(self.at.tenant, each.task_id, request)
+                self._send(each.name, cancel, position=1)
         self._close(some, CANCELLED, ended_ms=self._view.now_ms)
         return How.LATER if self.at.open else self._begin(row)
 
@@ -170,6 +200,15 @@ class Course:
             open=tuple(row for row in at.open if row not in rows),
             recent=(*at.recent, *closed)[-RECENT_MAX:],
         )
+
+
+def status_of(task: Task) -> str:
+    """Return how a task has ended, as its schedule keeps it."""
+    if task.state is State.DEAD:
+        return State.DEAD.name
+    if task.state is State.DONE:
+        return COMPLETED
+    return CANCELLED if task.error == CANCELLED else State.FAILED.name
 
 
 class Courses:

@@ -325,6 +325,6 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
 }
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 # None of these ends or deletes a task, and four of them are frequent.
-_END_NOTHING = frozenset({Claim, Create, CreateKeyed, Heartbeat, Import, TakeRelays})
+_END_NOTHING = frozenset({Claim, Create, CreateKeyed, Heartbeat, Import})
 # These note the ends that they cause themselves.
 _FIRE = frozenset({Fire, FillBack, TriggerSchedule})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import relaying, task_ids
+from codeq_cluster.core import sending, task_ids
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.creating import made, outside_tiers, too_many_queues
 from codeq_cluster.core.holding import found, refusal_of
@@ -76,7 +76,7 @@ def finish(view: View, operation: Finish, rules: LifetimeRules) -> Decision:
     )
     names: list[FollowUp] = []
     here: list[TaskChange] = []
-    elsewhere: list[relaying.Cause] = []
+    elsewhere: list[sending.Cause] = []
     for position, asked in enumerate(operation.next):
         key, cause = asked.idempotency_key, f"{parent.id}.{parent.endings}.{position}"
         placed = placed_by_key(asked, parent.tenant, shards)
@@ -85,11 +85,11 @@ def finish(view: View, operation: Finish, rules: LifetimeRules) -> Decision:
         create = _of_parent(asked, parent, task_id)
         names.append(FollowUp(key=key) if key else FollowUp(task_id))
         if shard != home:
-            elsewhere.append(relaying.Cause(cause, parent.id, shard, RelayedTask(create, more)))
+            elsewhere.append(sending.Cause(cause, parent.id, shard, RelayedTask(create, more)))
         elif new := made(view, create, rules, more=more):
             here.append(new)
     result = replace(result, next=tuple(names), next_digest=operation.digest)
-    relays = relaying.sent(view, elsewhere)
+    relays = sending.sent(view, elsewhere)
     first = replace(change, result=result)
     return Decision(Submitted(result), (first, *here, *relays))
 

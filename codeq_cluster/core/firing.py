@@ -9,20 +9,16 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import relaying
+from codeq_cluster.core import sending
 from codeq_cluster.core.changes import Change, Decision, TaskChange
-from codeq_cluster.core.courses import Course, Courses, over_budget
+from codeq_cluster.core.courses import Course, Courses, over_budget, status_of
 from codeq_cluster.core.outcomes import Changed, How, Rejected
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import FIRED_MAX, Due, FillBack, Fire, RunEnded, RunRow, Schedule
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import COMPLETED, FOLLOW_UPS_MAX, State, Task
-from codeq_cluster.core.transitions import CANCELLED
+from codeq_cluster.core.task import Task
 from codeq_cluster.core.view import View
-
-# Behind the places of a result's follow-ups, in the names of what an end sends to other shards.
-_PLACE = FOLLOW_UPS_MAX
 
 
 def fire(view: View, operation: Fire, rules: LifetimeRules) -> Decision:
@@ -94,7 +90,7 @@ def fill_back(view: View, operation: FillBack, rules: LifetimeRules) -> Decision
 def ends(view: View, changes: tuple[Change, ...], rules: LifetimeRules) -> Iterator[Change]:
     """Yield what the ends of runs cause: on their schedules, here or on another shard."""
     courses = Courses(view, rules)
-    elsewhere: list[relaying.Cause] = []
+    elsewhere: list[sending.Cause] = []
     for change in changes:
         task = change.after
         if not isinstance(task, Task) or task.more is None or task.more.run is None:
@@ -106,25 +102,17 @@ def ends(view: View, changes: tuple[Change, ...], rules: LifetimeRules) -> Itera
         end = RunEnded(
             tenant=task.tenant,
             run=task.more.run,
-            status=_status(task),
+            status=status_of(task),
             ended_ms=task.updated_ms,
         )
         shard = end.home(rules.shards)
         if shard == shard_of(task.id, rules.shards):
             courses.ended(end)
         else:
-            name = f"{task.id}.{task.endings}.{_PLACE}"
-            elsewhere.append(relaying.Cause(name, task.id, shard, end))
+            name = f"{task.id}.{task.endings}.{sending.RUN_PLACE}"
+            elsewhere.append(sending.Cause(name, task.id, shard, end))
     yield from courses.changes
-    yield from relaying.sent(view, elsewhere)
-
-
-def _status(task: Task) -> str:
-    if task.state is State.DEAD:
-        return State.DEAD.name
-    if task.state is State.DONE:
-        return COMPLETED
-    return CANCELLED if task.error == CANCELLED else State.FAILED.name
+    yield from sending.sent(view, elsewhere)
 
 
 def _fired(at: Schedule, due: Due, how: How | Rejected) -> Schedule:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import relaying
+from codeq_cluster.core import sending
 from codeq_cluster.core.administering import delete_topic, stands
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.items import Topic
@@ -75,10 +75,10 @@ def _spread(view: View, rule: FlowRule, shards: int) -> Iterator[ItemChange]:
     home = home_shard(rule.tenant, shards)
     cause = f"flow:{lane_name(rule.queue)}"
     yield from in_force(view, rule)
-    yield from relaying.sent(
+    yield from sending.sent(
         view,
         [
-            relaying.Cause(
+            sending.Cause(
                 f"{cause}.{rule.seq}.{shard}",
                 cause,
                 shard,

@@ -39,7 +39,7 @@ class Arrow:
 
     Attributes:
         operation: The operation that makes it; `Advance` is time. None for any operation by which
-            another task of its key gets or loses a place.
+            another task of its key gets or loses a place, or by which a schedule goes on.
         before: None for a task that does not exist yet.
         after: None for a task that is deleted.
         cause: When the operation makes this change, in words of the HTTP API.
@@ -101,10 +101,10 @@ ARROWS = (
         Arrow(operation=each, before=None, after=State.READY, cause="queued run of a schedule")
         for each in (Submit, Cancel, Purge, Abandon, Nack, Advance, ResumeSchedule)
     ),
+    Arrow(operation=None, before=None, after=State.HELD, cause="run of a schedule, key busy"),
     *(
-        Arrow(operation=each, before=before, after=State.FAILED, cause="overlap: cancel")
-        for each in (Fire, FillBack, TriggerSchedule)
-        for before in (State.READY, State.DELAYED, State.LEASED)
+        Arrow(operation=None, before=each, after=State.FAILED, cause="overlap: cancel")
+        for each in (State.READY, State.DELAYED, State.HELD, State.LEASED)
     ),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),

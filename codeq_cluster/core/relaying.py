@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.changes import Change, Decision, ItemChange
-from codeq_cluster.core.courses import Courses
+from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.courses import Courses, status_of
 from codeq_cluster.core.creating import made
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.outcomes import Changed, Taken
 from codeq_cluster.core.relays import (
     KEPT_MS,
-    Effect,
     Relay,
+    Relayed,
+    RelayedCancel,
+    RelayedTask,
     RelayLink,
     RelaysMissed,
     RelaysTaken,
@@ -24,47 +25,15 @@ from codeq_cluster.core.relays import (
 )
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import RunEnded
+from codeq_cluster.core.sending import RUN_PLACE, Cause, sent
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import Run
+from codeq_cluster.core.transitions import cancelled
 from codeq_cluster.core.view import View
 
 # What one entry takes of another shard: each relay is about as much work as a create.
 RELAYS_MAX = 64
 RELAYS_BYTES_MAX = 2**20
-
-
-class Cause(NamedTuple):
-    """An effect on another shard, with what causes it; see `Relay`."""
-
-    id: str
-    task_id: str
-    shard: int
-    effect: Effect
-
-
-def sent(view: View, causes: Iterable[Cause]) -> list[ItemChange]:
-    """Return the relays of a decision, each at the end of its line."""
-    relays = [
-        Relay(
-            tenant=cause.effect.tenant,
-            id=cause.id,
-            task_id=cause.task_id,
-            effect=cause.effect,
-            to=cause.shard,
-            number=view.next_seq(),
-            created_ms=view.now_ms,
-        )
-        for cause in causes
-    ]
-    # A task that was deleted and imported again may end once more while its relay is still kept.
-    return [
-        ItemChange(before=view.item(ItemKind.RELAY, relay.tenant, relay.id), after=relay)
-        for relay in relays
-    ]
-
-
-def sent_again(view: View, relay: Relay) -> ItemChange:
-    """Put a relay at the end of its line: others may have overtaken it while it was set aside."""
-    return ItemChange(before=relay, after=replace(relay, number=view.next_seq()))
 
 
 def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
@@ -74,32 +43,82 @@ def take(view: View, operation: TakeRelays, rules: LifetimeRules) -> Decision:
     new = [relayed for relayed in operation.relays if relayed.number > last.number]
     if not new or operation.after > last.number:
         return Decision(Taken(last.number))
-    changes: list[Change] = []
-    keys: set[tuple[str, str]] = set()
-    rules_of_keys: dict[tuple[str, str], FlowRule] = {}  # By queue, the last of this batch.
-    courses = Courses(view, rules)
+    taking = _Taking(view, rules)
     for relayed in new:
+        taking.take(relayed)
+    after = replace(last, number=new[-1].number)
+    link_change = ItemChange(before=link, after=after)
+    return Decision(Taken(after.number), (*taking.changes(), link_change))
+
+
+class _Taking:
+    """The effects of one batch of relays."""
+
+    def __init__(self, view: View, rules: LifetimeRules) -> None:
+        self._view = view
+        self._rules = rules
+        self._made: dict[str, TaskChange] = {}  # By task; none of them is in the view.
+        self._keys: set[tuple[str, str]] = set()
+        self._flows: dict[tuple[str, str], FlowRule] = {}  # By queue, the last of the batch.
+        self._cancelled: dict[str, TaskChange] = {}
+        self._answers: list[Cause] = []
+        self._courses = Courses(view, rules)
+
+    def take(self, relayed: Relayed) -> None:
+        """Do what one relay says."""
         effect = relayed.effect
-        if isinstance(effect, RunEnded):
-            courses.ended(effect)
-            continue
-        if isinstance(effect, FlowRule):
-            rules_of_keys[effect.tenant, effect.queue] = effect
-            continue
+        match effect:
+            case RunEnded():
+                self._courses.ended(effect)
+            case FlowRule():
+                self._flows[effect.tenant, effect.queue] = effect
+            case RelayedCancel():
+                self._cancel(effect)
+            case RelayedTask():
+                self._make(effect, caused_ms=relayed.at_ms)
+
+    def changes(self) -> Iterator[Change]:
+        """Yield what the batch changes."""
+        yield from self._made.values()
+        yield from self._cancelled.values()
+        yield from self._courses.changes
+        for rule in self._flows.values():
+            yield from in_force(self._view, rule)
+        yield from sent(self._view, self._answers)
+
+    def _make(self, effect: RelayedTask, *, caused_ms: int) -> None:
         create = effect.create
         key = create.tenant, create.idempotency_key
-        if key in keys:
-            continue
+        if key in self._keys or create.id in self._made:
+            return
         if create.idempotency_key:
-            keys.add(key)
-        change = made(view, create, rules, more=effect.more, caused_ms=relayed.at_ms)
+            self._keys.add(key)
+        change = made(self._view, create, self._rules, more=effect.more, caused_ms=caused_ms)
         if change is not None:
-            changes.append(change)
-    changes += courses.changes
-    for rule in rules_of_keys.values():
-        changes += in_force(view, rule)
-    after = replace(last, number=new[-1].number)
-    return Decision(Taken(after.number), (*changes, ItemChange(before=link, after=after)))
+            self._made[create.id] = change
+        elif effect.more.run is not None:
+            self._answer(create.id, effect.more.run)
+
+    def _answer(self, task_id: str, run: Run) -> None:
+        """Report the end of a run whose task is here already: it will not report it again."""
+        task = self._view.task(task_id)
+        if task is not None and task.state.terminal:
+            end = RunEnded(
+                tenant=task.tenant, run=run, status=status_of(task), ended_ms=task.updated_ms
+            )
+            name = f"{task_id}.0.{RUN_PLACE}"
+            self._answers.append(Cause(name, task_id, end.home(self._rules.shards), end))
+
+    def _cancel(self, effect: RelayedCancel) -> None:
+        """End a run; if its task comes in the same batch, there is nothing to make."""
+        if self._made.pop(effect.task_id, None) is not None:
+            return
+        task = self._view.task(effect.task_id)
+        if task is not None and task.tenant == effect.tenant and not task.state.terminal:
+            policy = self._view.policy(task.tenant, task.command.lower())
+            self._cancelled[task.id] = cancelled(
+                task, self._rules, policy, request=effect.request, now_ms=self._view.now_ms
+            )
 
 
 def taken(view: View, operation: RelaysTaken, _: LifetimeRules) -> Decision:

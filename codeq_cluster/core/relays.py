@@ -14,7 +14,19 @@ from typing import Annotated, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from codeq_cluster.core.bounds import SEQ_MAX, TASK_ID, Id, Instant, Owner, Seq, sound, that, whole
+from codeq_cluster.core.bounds import (
+    SEQ_MAX,
+    TASK_ID,
+    Id,
+    Instant,
+    Name,
+    Owner,
+    Seq,
+    broken,
+    sound,
+    that,
+    whole,
+)
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
 from codeq_cluster.core.placing import placed_by_key
@@ -64,7 +76,33 @@ class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
         return replace(self, create=replace(self.create, id=task_id))
 
 
-Effect: TypeAlias = RelayedTask | RunEnded | FlowRule
+class RelayedCancel(Struct, frozen=True, array_like=True, tag="cancel_run"):
+    """The end of a run of a schedule in whose place another one begins."""
+
+    tenant: Owner
+    task_id: Id
+    request: Name
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes."""
+        return 128
+
+    @property
+    def fault(self) -> str:
+        """Return which rule a field breaks, or ""."""
+        return broken(self)
+
+    def home(self, shards: int) -> int:
+        """Return the shard of the task, of so many."""
+        return shard_of(self.task_id, shards)
+
+    def among(self, shards: int) -> RelayedCancel:  # noqa: ARG002, as every effect has it
+        """Return it for another number of shards."""
+        return self
+
+
+Effect: TypeAlias = RelayedTask | RunEnded | RelayedCancel | FlowRule
 
 
 def _sound_effect(value: object) -> str:

@@ -20,9 +20,9 @@ from codeq_cluster.core.items import (
 )
 from codeq_cluster.core.operations import Retry
 from codeq_cluster.core.outcomes import Changed
-from codeq_cluster.core.relaying import sent_again
 from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.sending import sent_again
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 from codeq_cluster.core.view import View

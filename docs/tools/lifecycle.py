@@ -18,7 +18,6 @@ _START, _END = "start", "end"
 _GROUPS: Mapping[str, frozenset[State]] = {
     "waiting": frozenset({State.READY, State.DELAYED, State.HELD}),
     "not ended": frozenset({State.READY, State.DELAYED, State.HELD, State.LEASED}),
-    "without a key": frozenset({State.READY, State.DELAYED, State.LEASED}),
     "ready or held": frozenset({State.READY, State.HELD}),
     "ended": frozenset({State.DONE, State.FAILED, State.DEAD}),
 }
@@ -83,7 +82,6 @@ _WAYS: Mapping[tuple[str, str], _Way] = {
     ("LEASED", "DONE"): _Way("M690 330 H934", 828, 320),
     ("LEASED", "DEAD"): _Way("M690 344 C860 350 1010 400 1010 476", 898, 424, "end"),
     ("not ended", "FAILED"): _Way("M740 138 H934", 828, 128),
-    ("without a key", "FAILED"): _Way("M740 138 H934", 828, 158),
     ("waiting", "FAILED"): _Way("M400 96 H1000 Q1010 96 1010 106 V116", 620, 88),
     ("ready or held", "DEAD"): _Way("M360 358 V476 Q360 486 370 486 H934", 560, 478),
     ("waiting", "DEAD"): _Way("M340 400 V500 Q340 510 350 510 H934", 560, 500),

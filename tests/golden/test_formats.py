@@ -45,7 +45,7 @@ from codeq_cluster.core.lane import (
     lane_name,
 )
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
+from codeq_cluster.core.relays import Relay, RelayedCancel, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import (
     Backfill,
     Missed,
@@ -282,6 +282,15 @@ ITEMS: dict[str, Item] = {
         ),
         to=2,
         number=SEQ + 2,
+        created_ms=NOW_MS,
+    ),
+    "relayed end of a run that another replaces": Relay(
+        tenant="acme",
+        id="22222222.1.100",
+        task_id="22222222",
+        effect=RelayedCancel("acme", "33333333", "request-9"),
+        to=2,
+        number=SEQ + 3,
         created_ms=NOW_MS,
     ),
     "schedule": Schedule(

@@ -28,7 +28,7 @@ from codeq_cluster.core.operations import (
     Submit,
     UndoRequeue,
 )
-from codeq_cluster.core.relays import Relayed, RelayedTask, TakeRelays
+from codeq_cluster.core.relays import Relayed, RelayedCancel, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     Backfill,
@@ -220,6 +220,23 @@ RESUME = ResumeSchedule(
 )
 DELAYING = replace(NACK, delay_ms=MINUTE_MS)
 
+KEYED = replace(PLAN, task=replace(PLAN.task, key="k"))
+
+
+def put_keyed(overlap: Overlap) -> PutSchedule:
+    """Return a schedule whose runs have a key."""
+    return replace(put(overlap), plan=replace(KEYED, overlap=overlap))
+
+
+CANCEL_RELAYED = TakeRelays(
+    origin=1,
+    after=2,
+    relays=(
+        Relayed(3, RelayedCancel("acme", "r1", "x")),
+        Relayed(4, RelayedCancel("acme", "r2", "x")),
+    ),
+)
+
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ...] = (
     (*QUEUED, on_run(DONE)),
@@ -233,6 +250,9 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (put(Overlap.SKIP), TRIGGER, replace(TRIGGER, name="u"), CLAIM, replace(TRIGGER, name="v")),
     (put(Overlap.SKIP), TRIGGER, CLAIM, on_run(DELAYING), replace(TRIGGER, name="u")),
     (put(Overlap.SKIP), BACKFILL, fill_back),
+    (ONE_AT_ONCE, created_keyed(), put_keyed(Overlap.CANCEL), fire, fire),
+    (TAKE_RELAYS, CANCEL_RELAYED),
+    (TAKE_RELAYS, CLAIM, CANCEL_RELAYED),
     (put(Overlap.SKIP), TRIGGER, BACKFILL_BY_CANCEL, fill_back),
     (put(Overlap.SKIP), TRIGGER, CLAIM, BACKFILL_BY_CANCEL, fill_back),
     (put(Overlap.SKIP), TRIGGER, CLAIM, on_run(DELAYING), BACKFILL_BY_CANCEL, fill_back),
