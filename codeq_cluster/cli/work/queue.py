@@ -9,7 +9,7 @@ from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, counted_or_done
 from codeq_cluster.cli.support.flags import number
 from codeq_cluster.cli.support.named import refuse_unknown
-from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import (
     LIMIT_MAX,
     add_paging,
@@ -21,7 +21,7 @@ from codeq_cluster.cli.support.output import (
     rows_of,
     table,
 )
-from codeq_cluster.client import Operator, Page
+from codeq_cluster.client import Operator, Page, Refused
 
 _COLUMNS = {
     "QUEUE": "command",
@@ -33,6 +33,12 @@ _COLUMNS = {
     "OLDEST READY (S)": "oldestReadySeconds",
     "PAUSED": "paused",
 }
+# The flags of a rule of keys, with its fields and their values, the default first.
+_RULE = (
+    ("--order", "order", ("priority", "fifo")),
+    ("--on-retry", "onRetry", ("hold", "yield")),
+    ("--when-dead", "whenDead", ("next", "stop")),
+)
 _KEYS_SHOWN = 20
 _KEYS = {
     "KEY": "key",
@@ -57,6 +63,18 @@ def add(commands: Verbs) -> None:
     inspect = verbs.add_parser("inspect", help="show a queue, and what its dead letters died of")
     inspect.add_argument("queue")
     asks(inspect, Operator, _inspect)
+
+    flow = verbs.add_parser(
+        "flow",
+        help="show or set how many tasks of one key may be in progress at once",
+        description="Show or change the rule of a queue's keys; all else of its topic stays.",
+    )
+    flow.add_argument("queue")
+    number(flow, "--max-per-key", "tasks of one key in progress at once")
+    for flag, field, words in _RULE:
+        flow.add_argument(flag, dest=field, choices=words, help=words[0] + " if never set")
+    flow.add_argument("--off", action="store_true", help="end the rule: nothing holds tasks then")
+    asks(flow, Operator, _flow)
 
     keys = verbs.add_parser(
         "keys",
@@ -116,6 +134,27 @@ async def _inspect(operator: Operator, options: argparse.Namespace) -> None:
         print()
         rows = ((row.get("count"), row.get("kind")) for row in died)
         table(("DEAD LETTERS", "KIND OF ERROR"), rows)
+
+
+async def _flow(operator: Operator, options: argparse.Namespace) -> None:
+    said = {field: getattr(options, field) for _, field, _ in _RULE if getattr(options, field)}
+    if options.max_per_key is not None:
+        said["maxRunning"] = options.max_per_key
+    if options.off and said:
+        raise UsageRefused("--off ends the rule: leave out the other flags")
+    try:
+        topic = await operator.topic(options.queue)
+    except Refused as error:
+        if error.code != "not-found":
+            raise
+        topic = {"policy": {}}
+    policy = dict(topic["policy"])
+    if options.off or said:
+        before = policy.pop("flow", {}).get("perKey", {})
+        flow = {} if options.off else {"flow": {"perKey": {**before, **said}}}
+        topic = await operator.put_topic(options.queue, {**policy, **flow})
+    shown = {"flow": topic["policy"].get("flow", {}), "settling": topic.get("settling", False)}
+    document(shown, compact=options.json)
 
 
 async def _keys(operator: Operator, options: argparse.Namespace) -> None:

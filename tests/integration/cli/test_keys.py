@@ -15,7 +15,8 @@ def test_the_keys_of_a_queue_are_shown(
 ) -> None:
     """The rule of the topic holds all but one task of a key; the busiest key comes first."""
     with broker.sync_operator() as operator:
-        operator.put_topic("parcel", {"flow": {"perKey": {"maxRunning": 1}}})
+        operator.put_topic("parcel", {"weight": 3})
+        assert 0 == main(["queue", "flow", "parcel", "--max-per-key", "1"])
         for key in ("ann", "bob", "bob", "bob"):
             task = ("--command", "parcel", "--payload", "1", "--key", key)
             assert 0 == main(["task", "create", *task])
@@ -25,7 +26,16 @@ def test_the_keys_of_a_queue_are_shown(
         assert 0 == main(["queue", "keys", "parcel", "--limit", "1", "--json"])
         first = json.loads(capsys.readouterr().out)
         operator.purge("parcel")
+        assert 0 == main(["queue", "flow", "parcel", "--when-dead", "stop", "--json"])
+        rule = json.loads(capsys.readouterr().out)["flow"]["perKey"]
+        assert 0 == main(["queue", "flow", "parcel", "--off"])
+        assert 0 == main(["queue", "flow", "never-made", "--json"])
+        none = json.loads(capsys.readouterr().out.splitlines()[-1])
+        left = operator.topic("parcel")
 
     assert ["KEY", "IN", "PROGRESS", "READY", "HELD", "BACKING", "OFF", "STOPPED", "BY"] == shown[0]
     assert [["bob", "0", "1", "2", "-", "-"], ["ann", "0", "1", "0", "-", "-"]] == shown[1:]
+    assert (1, "hold", "stop") == (rule["maxRunning"], rule["onRetry"], rule["whenDead"])
+    assert {"flow": {}, "settling": False} == none
+    assert {"weight": 3} == left["policy"]
     assert ["bob"] == [each["key"] for each in first["keys"]]

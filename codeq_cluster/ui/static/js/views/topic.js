@@ -57,6 +57,7 @@ export function openTopic({ follow }, name) {
     patch(facts, topic && [
       fact("Attempts", topic.maxAttempts && plural(topic.maxAttempts, "delivery", "deliveries"), "as the task says, or the broker"),
       fact("In progress at once", topic.maxConsumers && plural(topic.maxConsumers, "task"), "as many as are claimed"),
+      fact("Each key", perKey(topic), "as many at once as are claimed"),
       fact("Weight", String(topic.weight)),
       fact("Priorities", topic.priorityTiers && topic.priorityTiers.join(", "), "any from 0 to 9"),
       fact("Dead letters go to", topic.deadLetterTopicRef && h("a", { href: href("dead-letters", topic.deadLetterTopicRef) }, topic.deadLetterTopicRef), "the queue's own"),
@@ -82,6 +83,19 @@ export function openTopic({ follow }, name) {
   const top = head(queue, { trail: { text: "Topics", href: href("topics") }, actions: [] });
   top.querySelector(".actions").replaceWith(actions);
   return { title: "Policy of " + queue, node: h("div", {}, top, card("Policy", [note, facts])) };
+}
+
+// What a topic says of the tasks of one key.
+export function perKey(topic) {
+  if (!topic.flow) return "";
+  const { maxRunning, order, onRetry, whenDead } = topic.flow.perKey;
+  return [
+    `${plural(maxRunning, "task")} at once`,
+    order === "fifo" && "first in, first out",
+    onRetry === "yield" && "a retry lets others pass",
+    whenDead === "stop" && "a dead letter stops it",
+    topic.settling && "some tasks do not follow this yet",
+  ].filter(Boolean).join(", ");
 }
 
 // What a task or a topic says of its backoff.
