@@ -111,6 +111,10 @@ class Asker(ABC):
             answer = await self.invoke(process, f, args, worker=worker)
         return answer
 
+    async def unrecorded(self, process: Process, f: F, args: Args, *, worker: str) -> Answer:
+        """Carry out an operation outside of the history."""
+        return await self._asked(f, args, process.random.choice(self.nodes), worker)
+
     async def weigh_down(self) -> bool:
         """Create a large task outside of the history: nobody claims or reads it."""
         # Bytes from a seeded generator compress as little as the machine's random bytes.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, ClassVar, Self
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.gathering import Gathered
-from jepsen_lite.history import Args, F, Follow, Out, Recorder, Type
+from jepsen_lite.history import Args, Counts, F, Follow, Out, Plan, Recorder, Run, Type
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
 
@@ -19,6 +22,8 @@ from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
 # is certainly too late.
 GIVE_UP_S = 4.0
 CONNECT_S = 3.0
+PAGES_MAX = 50
+PAGE = 200
 
 _encode = msgspec.json.encode
 
@@ -36,7 +41,7 @@ class Client(Asker):
     """Sends operations to real nodes and records them; an async context manager."""
 
     # While there is no result, the task is read by a second request.
-    requests_max: ClassVar[Mapping[F, int]] = {F.READ: 2}
+    requests_max: ClassVar[Mapping[F, int]] = {F.READ: 2, F.RUNS: PAGES_MAX}
 
     def __init__(
         self,
@@ -103,10 +108,47 @@ class Client(Asker):
                 sent = _encode({"ids": [args.task]})
                 answer, body = await self._send(node, path, self._tokens.admin, sent)
                 return _requeued(answer, body)
+            case F.RUNS:
+                return await self._runs(node, args.command)
+            case F.PUT_SCHEDULE | F.PAUSE_SCHEDULE | F.BACKFILL | F.SCHEDULE:
+                return await self._schedule(f, args, node)
             case _:
                 path = f"/tasks/{args.task}/{f.value}"
                 answer, body = await self._send(node, path, token, _change(f, args))
                 return _with(answer, _changed, body)
+
+    async def _schedule(self, f: F, args: Args, node: str) -> Answer:
+        path, admin = f"/admin/schedules/{args.schedule}", self._tokens.admin
+        match f:
+            case F.PUT_SCHEDULE:
+                assert args.plan is not None
+                sent = _planned(args.plan, args.command)
+                answer, body = await self._send(node, path, admin, sent, method="PUT")
+            case F.PAUSE_SCHEDULE:
+                answer, body = await self._send(node, f"{path}/pause", admin, b"{}")
+            case F.BACKFILL:
+                wanted = {"from": _time(args.from_ms), "to": _time(args.to_ms)}
+                sent = _encode(wanted | {"idempotencyKey": args.idempotency_key})
+                answer, body = await self._send(node, f"{path}/backfill", admin, sent)
+                return answer
+            case _:
+                answer, body = await self._send(node, path, admin)
+        return _with(answer, _counted, body)
+
+    async def _runs(self, node: str, command: str) -> Answer:
+        """List every task of a command; one operation."""
+        runs: list[Run] = []
+        cursor = ""
+        while True:
+            path = f"/admin/tasks?command={command}&limit={PAGE}&cursor={cursor}"
+            answer, body = await self._send(node, path, self._tokens.admin)
+            if answer.type is not Type.OK:
+                return answer
+            runs += [_run(task) for task in body["tasks"] if task.get("scheduleId")]
+            cursor = quote(body.get("cursor") or "")
+            if not cursor:
+                out = Out(http=200, runs=tuple(runs))
+                return Answer(type=Type.OK, out=out, again=False)
 
     async def _create_all(self, node: str, new: list[bytes]) -> list[Answer]:
         """Create tasks by the batch route."""
@@ -140,11 +182,18 @@ class Client(Asker):
         return _with(answer, _seen, body)
 
     async def _send(
-        self, node: str, path: str, token: str, body: bytes | None = None, *, wait_ms: int = 0
+        self,
+        node: str,
+        path: str,
+        token: str,
+        body: bytes | None = None,
+        *,
+        wait_ms: int = 0,
+        method: str = "POST",
     ) -> tuple[Answer, Any]:
         try:
             answer = await self._http.send(
-                "GET" if body is None else "POST",
+                "GET" if body is None else method,
                 self._urls[node],
                 f"/v1/codeq{path}",
                 token=token,
@@ -264,6 +313,44 @@ def _named(result: dict[str, Any]) -> tuple[Follow, ...]:
         Follow(task=each.get("id", ""), key=each.get("idempotencyKey", ""))
         for each in result.get("next", ())
     )
+
+
+def _planned(plan: Plan, command: str) -> bytes:
+    fields = {name: value for name, value in asdict(plan).items() if value}
+    return _encode(fields | {"task": {"command": command, "payload": {}}})
+
+
+def _counted(body: Any) -> Out:
+    coming = body["next"]
+    counts = Counts(
+        next_ms=_ms(coming[0]["at"]) if coming else 0,
+        made=body["made"],
+        missed=body["missed"]["count"],
+        skipped=body["skipped"],
+        paused=body.get("pausedBy", ""),
+        filling="backfill" in body,
+    )
+    return Out(counts=counts)
+
+
+def _run(task: Any) -> Run:
+    return Run(
+        task=task["id"],
+        schedule=task["scheduleId"],
+        at_ms=_ms(task["scheduledFor"]),
+        created_ms=_ms(task["createdAt"]),
+        changed_ms=_ms(task["updatedAt"]),
+        status=task["status"],
+        error=task.get("error", ""),
+    )
+
+
+def _ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _seen(body: Any) -> Out:

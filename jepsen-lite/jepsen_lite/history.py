@@ -35,6 +35,11 @@ class F(StrEnum):
     CANCEL = "cancel"
     READ = "read"
     REQUEUE = "requeue"
+    PUT_SCHEDULE = "put-schedule"
+    PAUSE_SCHEDULE = "pause-schedule"
+    BACKFILL = "backfill"
+    SCHEDULE = "schedule"
+    RUNS = "runs"
     PHASE = "phase"
     FAULT = "fault"
     STATUS = "status"
@@ -57,6 +62,52 @@ LOST = " lost"
 AND_CLIENTS = " and clients"
 # The kind of fault that strikes neither nodes nor links: it excuses nobody from a promise.
 HOSTILE = "hostile"
+
+
+# Operations on schedules, and the list of the tasks that these have made.
+OF_SCHEDULES = frozenset({F.PUT_SCHEDULE, F.PAUSE_SCHEDULE, F.BACKFILL, F.SCHEDULE, F.RUNS})
+
+
+class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked for of a schedule: `cron` in a zone or `every`."""
+
+    overlap: str
+    cron: str = ""
+    zone: str = "UTC"
+    every: str = ""
+    note: str = ""
+
+
+class Counts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a schedule says of itself.
+
+    Attributes:
+        next_ms: Every instant before it is decided; 0 for none.
+        paused: By whom.
+    """
+
+    next_ms: int = 0
+    made: int = 0
+    missed: int = 0
+    skipped: int = 0
+    paused: str = ""
+    filling: bool = False
+
+
+class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The task of a schedule's run, in Unix milliseconds.
+
+    Attributes:
+        created_ms, changed_ms: When it was made, and when it last changed.
+    """
+
+    task: str
+    schedule: str
+    at_ms: int
+    created_ms: int
+    changed_ms: int
+    status: str
+    error: str = ""
 
 
 class Follow(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,6 +146,9 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         detail: Of a fault: its shape.
         amount_ms: Of a clock fault: the largest shift.
         next: Of a result: the tasks it makes, all of `command`.
+        schedule: The name of a schedule.
+        plan: Of a put of a schedule.
+        from_ms, to_ms: Of a backfill: its first and its last instant.
     """
 
     content: str = ""
@@ -120,6 +174,10 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
     amount_ms: int = 0
     next: tuple[Follow, ...] = ()
+    schedule: str = ""
+    plan: Plan | None = None
+    from_ms: int = 0
+    to_ms: int = 0
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -158,6 +216,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         signed: Of a webhook call: whether the signature is valid.
         next: Of a result, or of a read that shows one: the tasks it made.
         parent: Of a read: the task whose result made this one; empty for none.
+        counts: Of a schedule.
+        runs: Of all schedules.
     """
 
     http: int = 0
@@ -182,6 +242,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signed: bool = False
     next: tuple[Follow, ...] = ()
     parent: str = ""
+    counts: Counts | None = None
+    runs: tuple[Run, ...] = ()
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -19,13 +19,13 @@ from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 from jepsen_lite.asking import Answer, Asker
 from jepsen_lite.gathering import Gathered
-from jepsen_lite.history import Args, F, Follow, Out, Recorder, Type
+from jepsen_lite.history import OF_SCHEDULES, Args, F, Follow, Out, Recorder, Type
 from jepsen_lite.outcome import may_succeed_later, outcome
+from jepsen_lite.sim_schedules import TENANT, SimSchedules
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 
 _T = TypeVar("_T")
 
-TENANT = ""
 PRODUCER = "producer"
 # As in the HTTP routes, a wait ends early, so that its answer arrives in time.
 EARLY_S = 0.2
@@ -49,10 +49,13 @@ class SimClient(Asker):
         super().__init__(lambda: brokers.ids, recorder, deadline_ms=deadline_ms)
         self._brokers = brokers
         self._shards = brokers.settings.shards
+        self._schedules = SimSchedules(brokers, timeout_s=deadline_ms / 1000)
         self._gathered = Gathered(self._create_all) if gathers else None
 
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
         async def ask(broker: Broker) -> Out:
+            if f in OF_SCHEDULES:
+                return await self._schedules.serve(broker, f, args, node)
             return await self._serve(broker, f, args, worker or PRODUCER)
 
         give_up_s = (self._deadline_ms + args.wait_ms) / 1000 + GIVE_UP_S

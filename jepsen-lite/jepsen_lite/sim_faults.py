@@ -16,8 +16,8 @@ from tests.simulator.network import NetworkFaults
 # Only real nodes have receivers of webhooks, membership changes and gigabytes.
 PLAYED = tuple(name for name in WORKLOADS if name not in {"webhooks", "membership", "big-state"})
 # Drawn by a generator of its own, so that the other seeds keep the runs that they had before it.
-_LATER = "follow-ups"
-_FIRST = tuple(name for name in PLAYED if name != _LATER)
+_LATER = ("follow-ups", "schedules")
+_FIRST = tuple(name for name in PLAYED if name not in _LATER)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -52,7 +52,13 @@ class Options(Struct, frozen=True, kw_only=True):
 
 def draw_workload(seed: int) -> str:
     """Return the workload that a seed plays whatever else it draws, or nothing."""
-    return _LATER if Random(f"{seed}/workload").random() < 1 / len(PLAYED) else ""
+    drawn = Random(f"{seed}/workload").random()
+    # In the order in which they came, so that each leaves the seeds of those before it alone.
+    for position, name in enumerate(_LATER):
+        share = 1 / (len(_FIRST) + 1)
+        if position * share <= drawn < (position + 1) * share:
+            return name
+    return ""
 
 
 def draw_options(random: Random, workload: str = "") -> Options:

@@ -26,7 +26,7 @@ from jepsen_lite.checker.judging import verdicts
 from jepsen_lite.checker.verdict import Verdict
 from jepsen_lite.gathering import gathers
 from jepsen_lite.history import Args, Event, F, Group, Out, Recorder, Type
-from jepsen_lite.operations import SECOND, History
+from jepsen_lite.operations import MS, SECOND, History
 from jepsen_lite.sim_client import SimClient
 from jepsen_lite.sim_faults import Options, SimFaults, draw_options, draw_workload
 from jepsen_lite.workload import WORKLOADS, Mix, Workload
@@ -175,7 +175,9 @@ class _Run:
         self.note(f"options {options}")
         for node_id in brokers.ids:
             brokers.start(node_id)
-        self._phase("setup")
+        # As with real nodes, the checkers relate the time of day to the history's clock by it.
+        wall_ms = brokers.nodes[brokers.ids[0]].clocks.wall_ms()
+        self._phase("setup", str(wall_ms * MS))
         self._until(brokers.converged, SETTLE_S, "a new cluster has no leaders")
         self._phase("main")
         over = asyncio.Event()
@@ -240,9 +242,9 @@ class _Run:
         )
         self._recorder.fault(args, Out(applied=len(nodes)))
 
-    def _phase(self, name: str) -> None:
+    def _phase(self, name: str, detail: str = "") -> None:
         self.note(name)
-        self._recorder.phase("harness", name, nodes=self._brokers.ids)
+        self._recorder.phase("harness", name, nodes=self._brokers.ids, detail=detail)
 
     def _observe(self) -> None:
         self._observed = self._brokers.clock.now

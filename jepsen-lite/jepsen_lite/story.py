@@ -219,9 +219,9 @@ class Story:
         out = Out(http=200, delivery=delivery, signed=signed)
         self._add(at_s, "sink", F.DELIVERY, Type.INFO, args=args, out=out)
 
-    def phase(self, name: str, at_s: float, nodes: Sequence[str] = ()) -> None:
+    def phase(self, name: str, at_s: float, nodes: Sequence[str] = (), *, detail: str = "") -> None:
         """Add the beginning of a phase."""
-        args = Args(name=name, nodes=tuple(nodes))
+        args = Args(name=name, nodes=tuple(nodes), detail=detail)
         self._add(at_s, "harness", F.PHASE, Type.INFO, args=args)
 
     def _add(

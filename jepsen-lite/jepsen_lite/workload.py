@@ -14,6 +14,7 @@ from jepsen_lite.asking import Answer, Asker, Process, content_of
 from jepsen_lite.db import WORKERS_MAX, soon_forgotten
 from jepsen_lite.history import Args, F, Follow, Out, Type
 from jepsen_lite.operations import TERMINAL
+from jepsen_lite.schedules import Schedules
 
 COMMAND = "work"
 # The broker's default, and so few that some tasks of a run use up their attempts.
@@ -64,6 +65,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         delayed: Share of creates with a delay.
         webhooks: Share of creates with one.
         follows: Share of results that make tasks, half of these with an idempotency key.
+        schedules: Edits and looks of each schedule per second; there are some if it is not 0.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
         cancels, reads, requeues: Operations per second on randomly chosen known tasks.
@@ -88,6 +90,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     delayed: float = 0.0
     webhooks: float = 0.0
     follows: float = 0.0
+    schedules: float = 0.0
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
     lease_s: tuple[int, int] = (3, 6)
@@ -256,6 +259,15 @@ WORKLOADS: dict[str, Mix] = {
         cancels=0.5,
         shards_min=2,
     ),
+    "schedules": Mix(
+        says="schedules of every overlap, edited under load, and both nights of changed clocks",
+        proves=(*_ALWAYS, "G23", "G24"),
+        ok={"create": 150, "claim": 150, "result": 100, "put-schedule": 30, "schedule": 30},
+        rate=8,
+        workers=8,
+        schedules=0.4,
+        shards_min=2,
+    ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
         proves=(*_ALWAYS, "G20"),
@@ -324,6 +336,7 @@ class Workload:
         self._shards = shards
         self._stop = asyncio.Event()
         self._numbers = itertools.count()
+        self._schedules = Schedules(client, seed=seed, rate=mix.schedules)
 
     async def load(self) -> bool:
         """Grow the state to its intended size; return whether that succeeded."""
@@ -345,6 +358,8 @@ class Workload:
                 clients.create_task(self._work(f"worker-{n}"))
             for shard in range(self._shards):
                 clients.create_task(self._probe(shard))
+            if mix.schedules:
+                clients.create_task(self._schedules.run(stop))
             for f, rate in (
                 (F.CANCEL, mix.cancels),
                 (F.READ, mix.reads),
@@ -359,6 +374,8 @@ class Workload:
         """Finish all tasks; return whether every known task ended and every queue is empty."""
         self._stop = asyncio.Event()
         deadline = _now() + within_s
+        if self._mix.schedules and not await self._schedules.end(within_s=within_s):
+            return False
         async with asyncio.TaskGroup() as clients:
             for n in range(DRAINERS):
                 clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
@@ -367,6 +384,8 @@ class Workload:
 
     async def read_all(self, *, silent_s: float = SILENT_S) -> bool:
         """Read every known task at rest; return whether all answered."""
+        if self._mix.schedules and not await self._schedules.read_all(silent_s=silent_s):
+            return False
         waiting = deque(self.known.ids)
         unread: list[str] = []
         answered = _now()
@@ -487,8 +506,10 @@ class Workload:
         args = Args(
             command=COMMAND,
             # Half of the workers take any command, so that both ways to claim meet every fault.
-            # With ballast none may: its tasks have a command of their own, and must stay.
-            any_command=not self._mix.ballast and int(worker.rpartition("-")[2]) % 2 == 1,
+            # With ballast none may: its tasks have a command of their own, and must stay. Nor may
+            # one have runs of schedules, which no client has created.
+            any_command=not (self._mix.ballast or self._mix.schedules)
+            and int(worker.rpartition("-")[2]) % 2 == 1,
             lease_ms=1000 * lease_s,
             wait_ms=wait_ms,
         )

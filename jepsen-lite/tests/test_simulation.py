@@ -90,13 +90,22 @@ def test_results_make_exactly_what_follows_them() -> None:
     assert report.counters["relays"] > 20
 
 
+def test_schedules_fire_each_instant_once() -> None:
+    """Schedules of every overlap under faults: G23, G24, and the invariants of schedules."""
+    report = simulate(_SEED, workload="schedules")
+    judged = {each.guarantee: each.valid for each in report.verdicts}
+
+    assert () == report.broken
+    assert (True, True) == (judged["G23"], judged["G24"])
+
+
 def test_a_workload_that_came_later_leaves_other_seeds_alone() -> None:
     """Seeds that found something keep their runs, and some seeds play the new workload."""
     later = [seed for seed in range(100) if draw_workload(seed)]
 
     assert _SEED not in later
-    assert 0 < len(later) < 20
-    assert {"follow-ups"} == {draw_workload(seed) for seed in later}
+    assert 0 < len(later) < 30
+    assert {"follow-ups", "schedules"} == {draw_workload(seed) for seed in later}
 
 
 def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:

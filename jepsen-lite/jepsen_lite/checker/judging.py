@@ -24,6 +24,7 @@ from jepsen_lite.checker.membership import agree_who_they_are
 from jepsen_lite.checker.order import first_in_first_out, higher_first
 from jepsen_lite.checker.register import happened_at_moments
 from jepsen_lite.checker.replicas import converge
+from jepsen_lite.checker.schedules import fired_once, overlap_as_asked
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, shortcomings, starved
 from jepsen_lite.checker.verdict import Verdict, combined, judged, unknown
 from jepsen_lite.checker.webhooks import told
@@ -52,6 +53,8 @@ PROMISES = {
     "G20": "shards recover by themselves",
     "G21": "webhooks at least once, and true",
     "G22": "every request is answered honestly and in time",
+    "G23": "one run a schedule and instant, and none is missing",
+    "G24": "runs overlap as asked, and what did not fire is counted",
     "G25": "an accepted result has exactly its follow-ups",
 }
 
@@ -105,6 +108,8 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         writes_again(history),
         told(history),
         _both(answered_in_time(history), unharmed(history, calm_p99_ms=calm_p99_ms)),
+        fired_once(history),
+        overlap_as_asked(history),
         made_with_results(history),
     ]
     found = {verdict.guarantee: verdict for verdict in parts}
@@ -147,7 +152,7 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 25)]
+    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25)]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
         if dark
