@@ -120,10 +120,16 @@ class ScheduleFirer:
         self._line.clear()
         self._held_ms.clear()
         if self._engine.leads and not self._stopped:
-            for tenant, due_ms in self._tenants():
-                self._add(tenant, due_ms)
-            self._spawn(self._by_new_rules())
-            self._look()
+            self._spawn(self._begin())
+
+    async def _begin(self) -> None:
+        """Learn which tenants have schedules, and let those fire that are due."""
+        for number, (tenant, due_ms) in enumerate(self._tenants(), start=1):
+            self._add(tenant, due_ms)
+            if number % _PAGE == 0:
+                await asyncio.sleep(0)  # There may be tens of thousands.
+        self._look()
+        await self._by_new_rules()
 
     def stop(self) -> None:
         """Begin no more passes."""
