@@ -139,6 +139,30 @@ async def test_a_run_meets_another_that_has_not_ended(
     assert (0, 0) == (left["ready"], left["inProgress"])
 
 
+async def test_what_fires_is_counted_with_its_lag(node: Client) -> None:
+    """Each instant counts once, and each firing has a lag; a run that is asked for has neither."""
+
+    async def counted() -> tuple[float, float]:
+        text = (await node.get("/metrics")).body.decode()
+        names = ("codeq_schedule_fired_total", "codeq_schedule_lag_seconds_count")
+        found = dict(line.split(" ", 1) for line in text.splitlines() if line.startswith(names))
+        return float(found[names[0]]), float(found[names[1]])
+
+    before = await counted()
+    job = Nightly(node, "counted")
+    await job.put()
+    await job.trigger()
+    between = await counted()
+    await job.put(every="1s", maxRuns=2, overlap="allow")
+    await eventually(job.get, lambda found: found["state"] == "over")
+    after = await eventually(counted, lambda now: now[0] >= before[0] + 2)
+    await job.delete()
+
+    assert before == between
+    assert before[0] + 2 == after[0]
+    assert 1 <= after[1] - before[1] <= 2
+
+
 async def test_an_instant_is_skipped_while_a_run_is_open(node: Client) -> None:
     """It is counted, and makes no run: the next one after the end does."""
     job = Nightly(node, "skipped")
