@@ -120,6 +120,7 @@ class Metrics:
         for loop in Loop:
             self.item_failures.inc(loop, by=0)
         self._fired = self._counter("codeq_schedule_fired", "Instants of schedules that fired.")
+        self._fired.inc(by=0)
         self._missed = self._counter(
             "codeq_schedule_missed", "Instants of schedules that did not fire.", "schedule"
         )
