@@ -56,6 +56,7 @@ class _Due(NamedTuple):
 
     Attributes:
         due_ms: When its last run was due, its jitter included; 0 without one.
+        missed: How many instants it had missed before.
     """
 
     key: bytes
@@ -63,6 +64,7 @@ class _Due(NamedTuple):
     operations: Sequence[Fire | FillBack]
     error: Exception | None = None
     due_ms: int = 0
+    missed: int = 0
 
 
 class ScheduleFirer:
@@ -75,7 +77,8 @@ class ScheduleFirer:
         wait_s: Takes so many creates of the tenant's rate and returns 0, or the seconds to wait.
         background: Owns the passes.
         fired: Called for each schedule that fires, with the operation that did it and the instant
-            at which the last of its runs was due, Unix milliseconds; 0 if it has none.
+            at which the last of its runs was due, Unix milliseconds; 0 if it has none; and how many
+            instants it has missed by it.
         failed: Called for each schedule that is set aside.
     """
 
@@ -87,7 +90,7 @@ class ScheduleFirer:
         wall_ms: Callable[[], int],
         wait_s: Callable[[str, int], Awaitable[float]],
         background: Background,
-        fired: Callable[[Fire, int], None],
+        fired: Callable[[Fire, int, int], None],
         failed: Callable[[], None],
     ) -> None:
         self._engine = engine
@@ -292,7 +295,14 @@ class ScheduleFirer:
             log.info("schedules wait for the budget", extra=extra)
             self._hold(due.tenant, OVER_BUDGET_MS)
         elif isinstance(operation, Fire) and outcome == Changed(1):
-            self._fired(operation, due.due_ms)
+            self._fired(operation, due.due_ms, self._missed(due.key) - due.missed)
+
+    def _missed(self, key: bytes) -> int:
+        """Return how many instants a schedule has missed, refused ones included."""
+        _, tenant, schedule_id = keyspace.item_parts(key)
+        record = self._store.get(keyspace.item(ItemKind.SCHEDULE, tenant, schedule_id))
+        at = None if record is None else records.decode_item(record)
+        return at.missed if isinstance(at, Schedule) else 0
 
     async def _set_aside(self, key: bytes, error: Exception) -> bool:
         """Take a schedule out of the line; return whether that was possible."""
@@ -340,7 +350,7 @@ def _of_one(found: _Found, now_ms: int) -> _Due:
     at_ms = fire.runs[-1].at_ms if fire is not None and fire.runs else 0
     due_ms = at_ms + jitter_ms(schedule, at_ms) if at_ms else 0
     operations = tuple(each for each in (fill, fire) if each is not None)
-    return _Due(key, tenant, operations, due_ms=due_ms)
+    return _Due(key, tenant, operations, due_ms=due_ms, missed=schedule.missed)
 
 
 def _of_older_rules(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[Schedule]:

@@ -47,12 +47,11 @@ async def _wait_s(quotas: RateLimiter, tenant: str, count: int) -> float:
     return await quotas.wait_s(Scope.PRODUCER, "fire_schedule", tenant, min(count, most))
 
 
-def _count(base: NodeBase, operation: Fire, due_ms: int) -> None:
+def _count(base: NodeBase, operation: Fire, due_ms: int, missed: int) -> None:
     name = f"{operation.tenant}/{operation.id}"
     if operation.runs:
         lag_s = base.now_s() - due_ms / 1000
         base.metrics.schedule_fired(len(operation.runs), max(0.0, lag_s))
-    missed = operation.missed + sum(due.missed for due in operation.runs)
-    if missed:
+    if missed > 0:  # It may have been deleted meanwhile.
         log.warning("instants missed", extra={"schedule": name, "count": missed})
         base.metrics.schedule_missed(name, missed)

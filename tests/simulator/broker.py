@@ -358,7 +358,7 @@ def _nobody_counts() -> None:
     """Do nothing: the watches see what is set aside."""
 
 
-def _nobody_looks(_operation: Fire, _due_ms: int) -> None:
+def _nobody_looks(_operation: Fire, _due_ms: int, _missed: int) -> None:
     """Do nothing: the watches see what fires."""
 
 

@@ -43,6 +43,7 @@ class Stage:
     Attributes:
         fired: The operations that moved a schedule on, in order.
         due_ms: When the last run of each of these was due.
+        missed: How many instants each of them has missed.
         failed: One for each schedule that was set aside.
         waits_s: By tenant, the answers to its next firings' question when they may create tasks.
     """
@@ -52,6 +53,7 @@ class Stage:
     background: Background
     fired: list[Fire] = field(default_factory=list)
     due_ms: list[int] = field(default_factory=list)
+    missed: list[int] = field(default_factory=list)
     failed: list[None] = field(default_factory=list)
     waits_s: dict[str, list[float]] = field(default_factory=dict)
 
@@ -79,10 +81,11 @@ class Stage:
         assert isinstance(outcome, ScheduleStands)
         return outcome.schedule
 
-    def note(self, operation: Fire, due_ms: int) -> None:
+    def note(self, operation: Fire, due_ms: int, missed: int) -> None:
         """Note that a schedule has fired."""
         self.fired.append(operation)
         self.due_ms.append(due_ms)
+        self.missed.append(missed)
 
     def at(self, name: str, *, tenant: str = "acme") -> Schedule:
         """Return a schedule as it is stored."""
@@ -148,9 +151,12 @@ def make_stage(
     due_ms: list[int] = []
     failed: list[None] = []
 
-    def note(operation: Fire, at_ms: int) -> None:
+    missed: list[int] = []
+
+    def note(operation: Fire, at_ms: int, more: int) -> None:
         fired.append(operation)
         due_ms.append(at_ms)
+        missed.append(more)
 
     waits_s: dict[str, list[float]] = {}
     firer = ScheduleFirer(
@@ -166,7 +172,7 @@ def make_stage(
     shard.engine.on_leader(firer.look)
     if leads:
         shard.log.lead()
-    return Stage(shard, firer, background, fired, due_ms, failed, waits_s)
+    return Stage(shard, firer, background, fired, due_ms, missed, failed, waits_s)
 
 
 def make_successor(stage: Stage) -> ScheduleFirer:

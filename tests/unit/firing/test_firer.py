@@ -10,7 +10,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.operations import Retry
+from codeq_cluster.core.operations import PutTopic, Retry
 from codeq_cluster.core.outcomes import Changed, Claimed
 from codeq_cluster.core.schedules import (
     Backfill,
@@ -567,3 +567,22 @@ async def test_runs_that_end_in_one_batch_all_end_for_their_schedule(stage: Stag
 
     assert () == stage.at("often").open
     assert 3 == len(stage.at("often").recent)
+
+
+async def test_an_instant_that_is_refused_counts_as_missed_where_it_is_watched(
+    stage: Stage,
+) -> None:
+    """Its priority is none of the topic's, which has changed since it was put."""
+    await stage.put("odd")
+    await stage.ask(
+        PutTopic(request="p", tenant="acme", name="render", by="op", priority_tiers=(9,))
+    )
+    stage.to_minute(0)
+
+    async def decided() -> bool:
+        return bool(stage.fired)
+
+    await until(decided, what="the instant")
+
+    assert [1] == stage.missed
+    assert 1 == stage.at("odd").missed
