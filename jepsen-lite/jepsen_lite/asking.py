@@ -16,6 +16,7 @@ from jepsen_lite.history import Args, F, Out, Recorder, Type
 
 PAUSE_S = 0.2
 PAUSE_S_MAX = 2.0
+GOVERN_TRIES = 50
 BALLAST_BYTES = 32 * 2**10
 
 
@@ -122,6 +123,18 @@ class Asker(ABC):
         args = Args(command="ballast", content=content_of({"pad": pad}))
         answer = await self._asked(F.CREATE, args, self._ballast.choice(self.nodes), "")
         return answer.type is Type.OK
+
+    async def govern(self, command: str) -> bool:
+        """Let one task of each key be in progress at a time, in order; return whether it is so."""
+        for tried in range(GOVERN_TRIES):
+            if await self._govern(self.nodes[tried % len(self.nodes)], command):
+                return True
+            await asyncio.sleep(PAUSE_S)
+        return False
+
+    @abstractmethod
+    async def _govern(self, node: str, command: str) -> bool:
+        """Put the rule of keys through a node; return whether every task follows it."""
 
     @abstractmethod
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:

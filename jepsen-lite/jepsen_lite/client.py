@@ -168,6 +168,7 @@ class Client(Asker):
             "delaySeconds": args.delay_ms // 1000,
             "ttlSeconds": args.ttl_ms // 1000,
             "webhook": self._webhook if args.webhook else "",
+            "key": args.key,
         }
         return _encode(fields | {name: value for name, value in optional.items() if value})
 
@@ -180,6 +181,17 @@ class Client(Asker):
         if answer.out.http == 404:
             return Answer(type=Type.OK, out=Out(http=404, absent=True), again=False)
         return _with(answer, _seen, body)
+
+    async def _govern(self, node: str, command: str) -> bool:
+        path, token = f"/v1/codeq/admin/topics/{command}", self._tokens.admin
+        topic = _encode({"priorityTiers": [0], "flow": {"perKey": {"order": "fifo"}}})
+        try:
+            answer = await self._http.send(
+                "PUT", self._urls[node], path, token=token, body=topic, timeout_s=GIVE_UP_S
+            )
+        except Broken:
+            return False
+        return answer.status in (200, 201) and b'"settling"' not in answer.body
 
     async def _send(
         self,

@@ -149,6 +149,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         schedule: The name of a schedule.
         plan: Of a put of a schedule.
         from_ms, to_ms: Of a backfill: its first and its last instant.
+        key: Of a create: what the task shares a limit with.
     """
 
     content: str = ""
@@ -178,6 +179,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     plan: Plan | None = None
     from_ms: int = 0
     to_ms: int = 0
+    key: str = ""
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):

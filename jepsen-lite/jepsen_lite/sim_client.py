@@ -12,7 +12,9 @@ from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller, FoundTask, NewResult
+from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Created, Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result
@@ -79,6 +81,18 @@ class SimClient(Asker):
             return Answer(type=Type.FAIL, out=out, again=False)
         return Answer(type=Type.OK, out=out, again=False)
 
+    async def _govern(self, node: str, command: str) -> bool:
+        async def put(broker: Broker) -> bool:
+            asking = Caller(TENANT, "operator", deadline_in(self._deadline_ms / 1000))
+            topic = PutTopic(tenant=TENANT, name=command, by="operator", priority_tiers=(0,))
+            stands = await broker.queue_policies.put_flow(asking, topic, PerKey(order=Order.FIFO))
+            return not await broker.queue_policies.is_settling(asking, stands.topic)
+
+        try:
+            return await self._brokers.request(node, put, give_up_s=GIVE_UP_S)
+        except (NotReached, AnswerLost, TimeoutError, CodeqError):
+            return False
+
     async def _serve(self, broker: Broker, f: F, args: Args, worker: str) -> Out:
         """Call the node as the route does, and return what a client reads in the answer."""
         timeout_s = self._deadline_ms / 1000
@@ -132,6 +146,7 @@ class SimClient(Asker):
             idempotency_key=args.idempotency_key,
             delay_ms=args.delay_ms,
             ttl_ms=args.ttl_ms,
+            key=args.key,
         )
         if self._gathered is None:
             [created] = await self._create_all(broker, [new])

@@ -179,6 +179,8 @@ class _Run:
         wall_ms = brokers.nodes[brokers.ids[0]].clocks.wall_ms()
         self._phase("setup", str(wall_ms * MS))
         self._until(brokers.converged, SETTLE_S, "a new cluster has no leaders")
+        if not self._finish(self._workload.load()):
+            raise InvariantBroken(Invariant.W10, "the rules of the workload cannot be put")
         self._phase("main")
         over = asyncio.Event()
         load = brokers.outside.create_task(self._workload.run(over))

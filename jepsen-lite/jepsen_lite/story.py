@@ -57,6 +57,7 @@ class Story:
         code: str = "",
         deadline_ms: int = 0,
         final: bool = False,
+        lane: str = "",
     ) -> None:
         """Add a create that makes `task`; its payload is the task's name unless given."""
         args = Args(
@@ -70,6 +71,7 @@ class Story:
             webhook=webhook,
             deadline_ms=deadline_ms,
             final=final,
+            key=lane,
         )
         self.op(F.CREATE, at, kind, args, Out(task=task, shard=shard, code=code))
 

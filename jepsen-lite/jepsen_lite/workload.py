@@ -66,6 +66,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         webhooks: Share of creates with one.
         follows: Share of results that make tasks, half of these with an idempotency key.
         schedules: Edits and looks of each schedule per second; there are some if it is not 0.
+        keys: Every create has one of so many keys, of which one task is in progress at a time.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
         cancels, reads, requeues: Operations per second on randomly chosen known tasks.
@@ -91,6 +92,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     webhooks: float = 0.0
     follows: float = 0.0
     schedules: float = 0.0
+    keys: int = 0
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
     lease_s: tuple[int, int] = (3, 6)
@@ -268,6 +270,21 @@ WORKLOADS: dict[str, Mix] = {
         schedules=0.4,
         shards_min=2,
     ),
+    "lanes": Mix(
+        says="tasks of a few keys, one of each at a time and in order, and workers that lose them",
+        proves=(*_ALWAYS, "G5", "G28", "G29"),
+        ok={"create": 150, "claim": 150, "result": 80},
+        rate=12,
+        workers=16,
+        keyed=0.0,
+        keys=8,
+        lease_s=(2, 3),
+        # So many that a task seldom dies of its attempts, which lets the next one go.
+        attempts_max=(200,),
+        ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5),
+        cancels=0.2,
+        shards_min=2,
+    ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
         proves=(*_ALWAYS, "G20"),
@@ -339,13 +356,14 @@ class Workload:
         self._schedules = Schedules(client, seed=seed, rate=mix.schedules)
 
     async def load(self) -> bool:
-        """Grow the state to its intended size; return whether that succeeded."""
+        """Grow the state to its intended size, and put its rules; return whether that succeeded."""
         waiting = iter(range(self._mix.ballast))
 
         async def fill() -> bool:
             return all([await self._client.weigh_down() for _ in waiting])
 
-        return all(await asyncio.gather(*(fill() for _ in range(LOADERS))))
+        governed = not self._mix.keys or await self._client.govern(COMMAND)
+        return governed and all(await asyncio.gather(*(fill() for _ in range(LOADERS))))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Create, work, read and interfere until `stop` is set; return after the last answer."""
@@ -452,6 +470,8 @@ class Workload:
 
     def _new(self, process: Process) -> Args:
         rng, mix = process.random, self._mix
+        # Only a workload with keys draws one: the others' seeds keep their runs.
+        lane = f"key {rng.randrange(mix.keys)}" if mix.keys else ""
         keyed = rng.random() < mix.keyed
         key = f"{process.name}/{next(self._numbers)}" if keyed else ""
         return Args(
@@ -463,6 +483,7 @@ class Workload:
             attempts_max=rng.choice(mix.attempts_max),
             delay_ms=1000 * rng.randint(1, 6) if rng.random() < mix.delayed else 0,
             webhook=rng.random() < mix.webhooks,
+            key=lane,
         )
 
     def _payload(self, process: Process, what: str) -> str:

@@ -707,6 +707,43 @@ def a_shared_key_makes_a_task_of_neither_result(story: Story, broken: bool) -> N
     _found_by_key(story, parent="c" if broken else "b")
 
 
+@planted("G28")
+def two_tasks_of_a_key_are_leased_at_once(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), lane="k")
+    story.create("b", (2, 3), lane="k")
+    story.claim("a", (4, 5))
+    story.result("a", (9, 10), content="1")
+    story.claim("b", (7, 8) if broken else (9.5, 11))
+
+
+@planted("G28")
+def a_key_is_given_on_before_the_lease_has_ended(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), lane="k")
+    story.create("b", (0, 1), lane="k" if broken else "other")
+    story.claim("a", (4, 5), lease_s=20)
+    story.claim("b", (15, 16), lease_s=20)
+
+
+@planted("G29")
+def a_task_of_a_key_overtakes_another(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), lane="k")
+    story.create("b", (2, 3) if broken else (0.5, 3), lane="k")
+    story.claim("b", (4, 5), lease_s=1)
+    story.result("b", (5, 6), content="1")
+    story.claim("a", (7, 8))
+
+
+@planted("G29")
+def a_key_goes_on_while_its_task_backs_off(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), lane="k")
+    story.create("b", (2, 3), lane="k")
+    story.claim("a", (4, 5))
+    story.give_back("a", (6, 7), nack_s=1)
+    if not broken:
+        story.cancel("a", (7, 8))
+    story.claim("b", (9, 10))
+
+
 FOLLOWING = (Follow(content="1"), Follow(content="2", key="k"))
 MADE = (Follow(task="x"), Follow(key="k"))
 

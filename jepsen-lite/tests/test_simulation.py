@@ -99,13 +99,22 @@ def test_schedules_fire_each_instant_once() -> None:
     assert (True, True) == (judged["G23"], judged["G24"])
 
 
+def test_the_tasks_of_a_key_go_one_after_the_other() -> None:
+    """Workers lose leases and leaders die: G28, G29, and the invariant of keys."""
+    report = simulate(_SEED, workload="lanes")
+    found = {each.guarantee: each.valid for each in report.verdicts}
+
+    assert () == report.broken
+    assert found["G28"] is found["G29"] is True
+
+
 def test_a_workload_that_came_later_leaves_other_seeds_alone() -> None:
     """Seeds that found something keep their runs, and some seeds play the new workload."""
     later = [seed for seed in range(100) if draw_workload(seed)]
 
     assert _SEED not in later
-    assert 0 < len(later) < 30
-    assert {"follow-ups", "schedules"} == {draw_workload(seed) for seed in later}
+    assert 0 < len(later) < 40
+    assert {"follow-ups", "schedules", "lanes"} == {draw_workload(seed) for seed in later}
 
 
 def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:

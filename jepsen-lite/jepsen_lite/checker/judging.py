@@ -13,6 +13,7 @@ from jepsen_lite.checker.delays import not_before_due
 from jepsen_lite.checker.follow_ups import made_with_results
 from jepsen_lite.checker.idempotency import one_task_a_key
 from jepsen_lite.checker.isolation import unharmed
+from jepsen_lite.checker.lanes import in_order_of_arrival, one_lease_a_key
 from jepsen_lite.checker.leases import held_to_the_end, kept_up, tokens_grow
 from jepsen_lite.checker.liveness import (
     abandoned_comes_back,
@@ -56,6 +57,8 @@ PROMISES = {
     "G23": "one run a schedule and instant, and none is missing",
     "G24": "runs overlap as asked, and what did not fire is counted",
     "G25": "an accepted result has exactly its follow-ups",
+    "G28": "at most one valid lease a key",
+    "G29": "the tasks of a key go in their order, one at a time",
 }
 
 
@@ -111,6 +114,8 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         fired_once(history),
         overlap_as_asked(history),
         made_with_results(history),
+        one_lease_a_key(history),
+        in_order_of_arrival(history),
     ]
     found = {verdict.guarantee: verdict for verdict in parts}
     for verdict in _under_faults(history, found):
@@ -152,7 +157,7 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25)]
+    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 28, 29)]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
         if dark

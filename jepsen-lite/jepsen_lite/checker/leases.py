@@ -65,6 +65,16 @@ def kept_up(history: History) -> Verdict:
     return judged("G14", found, checked=checked)
 
 
+def lease_ended_ns(history: History, task: TaskOps, held: Op) -> int:
+    """Return the first instant at which a lease may have ended."""
+    ends = [
+        op.call_ns
+        for op in (*task.releases, *task.results, *task.cancels)
+        if op.possible and op.args.token in (0, held.out.token)
+    ]
+    return min([_held_until_ns(task, held) - history.clock_ns, *ends])
+
+
 def _tokens_fall(claims: list[Op]) -> Iterator[Violation]:
     seen: dict[int, Op] = {}
     for claim in claims:

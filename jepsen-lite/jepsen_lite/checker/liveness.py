@@ -205,11 +205,15 @@ def _of(
     spans: Callable[[TaskOps], Iterator[tuple[int, int, tuple[int, ...]]]],
     within_ns: int,
 ) -> tuple[list[_Open], int]:
-    """Return the spans in which a task was claimable for long enough, and how many there are."""
+    """Return the spans in which a task was claimable for long enough, and how many there are.
+
+    A task with a key may wait for its key, however long it is there.
+    """
     found = []
     count = 0
     for task in history.tasks.values():
-        if task.creates and not task.args.ttl_ms and not task.requeues:
+        alone = not task.args.ttl_ms and not task.args.key
+        if task.creates and alone and not task.requeues:
             for from_ns, until_ns, events in spans(task):
                 count += from_ns < until_ns
                 begins_ns = from_ns + within_ns + history.clock_ns

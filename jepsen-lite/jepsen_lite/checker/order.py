@@ -13,7 +13,7 @@ from jepsen_lite.operations import History, Op, TaskOps
 def first_in_first_out(history: History) -> Verdict:
     """G12: within a shard, command and priority, first deliveries follow the order of creates.
 
-    Tasks with a delay, and tasks whose first delivery no client had, are left out.
+    Tasks with a delay or a key, and tasks whose first delivery no client had, are left out.
     """
     lanes: dict[tuple[str, int, int], list[TaskOps]] = defaultdict(list)
     for task in _plain(history):
@@ -60,7 +60,7 @@ def higher_first(history: History) -> Verdict:
 
 
 def _plain(history: History) -> Iterator[TaskOps]:
-    """Yield acknowledged tasks without a delay whose first delivery a client had.
+    """Yield acknowledged tasks without a delay or a key whose first delivery a client had.
 
     If a claim's caller is gone, or a stopping node refused it, the task returns to the end of the
     queue and the attempt does not count. The token of the next delivery shows that it was not the
@@ -68,7 +68,7 @@ def _plain(history: History) -> Iterator[TaskOps]:
     """
     for task in history.tasks.values():
         first = task.first_claim
-        at_once = task.acknowledged is not None and not task.args.delay_ms
+        at_once = task.acknowledged is not None and not (task.args.delay_ms or task.args.key)
         if at_once and first is not None and first.out.token == 1:
             yield task
 
