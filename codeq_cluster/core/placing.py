@@ -24,6 +24,12 @@ def placed_by_key(create: Create, tenant: str, shards: int) -> int | None:
     return None
 
 
+def home_of(create: Create, shards: int) -> int:
+    """Return the shard of a new task that has its id."""
+    placed = placed_by_key(create, create.tenant, shards)
+    return shard_of(create.id, shards) if placed is None else placed
+
+
 def is_apart(task: Task, shards: int) -> bool:
     """Return whether one of a task's keys belongs on another shard than the task."""
     home, lane, key = shard_of(task.id, shards), lane_of(task), task.idempotency_key

@@ -29,7 +29,7 @@ from codeq_cluster.core.bounds import (
 )
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
-from codeq_cluster.core.placing import placed_by_key
+from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.sharding import SHARDS_MAX, shard_of, with_shard
 from codeq_cluster.core.stored_item import Place, StoredItem
@@ -67,8 +67,7 @@ class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
 
     def home(self, shards: int) -> int:
         """Return the shard it belongs on, of so many."""
-        placed = placed_by_key(self.create, self.create.tenant, shards)
-        return shard_of(self.create.id, shards) if placed is None else placed
+        return home_of(self.create, shards)
 
     def among(self, shards: int) -> RelayedTask:
         """Return it for another number of shards, which its id must suit."""

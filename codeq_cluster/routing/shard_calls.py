@@ -11,10 +11,11 @@ from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import Import, Operation
+from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.relays import TakeRelays
-from codeq_cluster.core.sharding import shard_of, shard_of_key
+from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import MethodUnknown, NotLeader
 from codeq_cluster.telemetry.tracing import Tracing
 
@@ -111,8 +112,9 @@ class ShardCalls:
         """Assert that new tasks belong to the shard: nobody would find them anywhere else."""
         shards = len(self._engines)
         for operation in operations:
-            if isinstance(operation, Create):
-                homes = {_home(operation, shards)}
+            create = operation.create if isinstance(operation, CreateKeyed) else operation
+            if isinstance(create, Create):
+                homes = {home_of(create, shards)}
             elif isinstance(operation, TakeRelays):
                 homes = {each.effect.home(shards) for each in operation.relays}
             elif isinstance(operation, Import):
@@ -120,11 +122,6 @@ class ShardCalls:
             else:
                 continue
             assert homes <= {shard}, "a task sent to a foreign shard"
-
-
-def _home(create: Create, shards: int) -> int:
-    key = create.idempotency_key
-    return shard_of_key(create.tenant, key, shards) if key else shard_of(create.id, shards)
 
 
 def heads_here(
