@@ -64,7 +64,7 @@ class CreateKeyed(Struct, frozen=True, array_like=True, tag="create_keyed"):
 
 def template_of(task: Create) -> Create:
     """Return what each of the tasks has that are made from a template; each has its own rest."""
-    return replace(task, id="", tenant="", idempotency_key="", run_at_ms=0, delay_ms=0, key="")
+    return replace(task, id="", tenant="", idempotency_key="", run_at_ms=0, delay_ms=0)
 
 
 def sound_create(value: object) -> str:

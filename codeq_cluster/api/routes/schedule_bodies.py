@@ -101,7 +101,7 @@ class ScheduleBody(CalendarBody):
     """A schedule; absent fields get their defaults, even if an earlier version set them."""
 
     task: Raw = field(
-        "The task of each run, as it is created, without a key, a start or a delay of its own. "
+        "The task of each run, as it is created, without idempotency key, start and delay. "
         f"Its payload has at most {TEMPLATE_BYTES_MAX} bytes.",
         default=Raw(b"null"),
         required=True,
@@ -291,7 +291,7 @@ async def _template(call: Call, item: Raw) -> Create:
     except ApiError as error:
         raise error.about("task") from None
     if task != template_of(task):
-        own = "task: leave out its key, start and delay: the schedule decides them"
+        own = "task: leave out idempotency key, start and delay: the schedule decides them"
         raise INVALID_SCHEDULE.about("task").because(own)
     if len(task.payload.encode()) > TEMPLATE_BYTES_MAX:
         raise TEMPLATE_TOO_LARGE

@@ -66,6 +66,7 @@ class TemplateView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     command: str
     payload: Raw
     priority: int = 0
+    key: str = ""
     webhook: str = ""
     max_attempts: int = 0
     ttl_seconds: int = 0
@@ -204,6 +205,7 @@ def _template_view(task: Create) -> TemplateView:
         command=task.command,
         payload=Raw(task.payload.encode()),
         priority=task.priority,
+        key=task.key,
         webhook=task.webhook,
         max_attempts=task.max_attempts,
         ttl_seconds=task.ttl_ms // 1000,

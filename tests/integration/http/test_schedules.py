@@ -249,11 +249,11 @@ async def test_tenants_share_names_and_see_nothing_of_each_other(world: World) -
         ({"task": {"command": "a b", "payload": 1}}, 400, "invalid-command", "task", ""),
         (
             {"task": {"command": "c", "payload": 1, "runAt": "2096-01-01T00:00:00Z"}},
-            *(400, "invalid-schedule", "task", "key, start and delay"),
+            *(400, "invalid-schedule", "task", "idempotency key, start and delay"),
         ),
         (
             {"task": {"command": "c", "payload": 1, "idempotencyKey": "k"}},
-            *(400, "invalid-schedule", "task", "key, start and delay"),
+            *(400, "invalid-schedule", "task", "idempotency key, start and delay"),
         ),
         (
             {"task": {"command": "c", "payload": "x" * TEMPLATE_BYTES_MAX}},
