@@ -49,6 +49,11 @@ def drop_topic(view: View, operation: DeleteTopic, rules: LifetimeRules) -> Deci
     return Decision(decision.outcome, (*decision.changes, *_spread(view, rule, operation.shards)))
 
 
+def spread(view: View, topic: Topic, shards: int) -> list[ItemChange]:
+    """Return what puts the rule of a new topic's keys in force on every shard; none without one."""
+    return list(_spread(view, rule_on(topic, 0), shards)) if topic.rule_seq else []
+
+
 def rule_on(topic: Topic, shard: int) -> FlowRule:
     """Return the rule of a topic's keys for a shard."""
     return FlowRule(topic.tenant, topic.id, topic.rule_seq, topic.per_key, shard)

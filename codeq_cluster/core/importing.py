@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codeq_cluster.core import flowing
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.items import KIND_OF, Governing, Item, arriving
+from codeq_cluster.core.items import KIND_OF, Governing, Item, Topic, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart, without_keys
@@ -157,7 +158,12 @@ class _Taking:
             return
         self._items.add(name)
         self._items_imported += 1
-        self._changes.append(ItemChange(before=None, after=replace(item, tenant=self._tenant)))
+        own = replace(item, tenant=self._tenant)
+        if isinstance(own, Topic):
+            # The other cluster's number says nothing here.
+            own = replace(own, rule_seq=self._view.next_seq() if own.per_key is not None else 0)
+            self._changes += flowing.spread(self._view, own, self._operation.shards)
+        self._changes.append(ItemChange(before=None, after=own))
 
     def _refusing(self, task: Task) -> list[str] | None:
         """Return the list for tasks whose keys are refused for this one's reason, or None."""

@@ -272,7 +272,7 @@ WORKLOADS: dict[str, Mix] = {
     ),
     "lanes": Mix(
         says="tasks of a few keys, one of each at a time and in order, and workers that lose them",
-        proves=(*_ALWAYS, "G5", "G28", "G29"),
+        proves=(*(name for name in _ALWAYS if name != "G4"), "G5", "G28", "G29"),
         ok={"create": 150, "claim": 150, "result": 80},
         rate=12,
         workers=16,

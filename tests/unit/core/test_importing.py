@@ -17,8 +17,12 @@ from codeq_cluster.core.items import (
     audit_id,
     audit_ms,
 )
-from codeq_cluster.core.operations import Arrival, Import, PutTopic, Undelivered
+from codeq_cluster.core.lane import Flow, PerKey, lane_of
+from codeq_cluster.core.new_task import CreateKeyed
+from codeq_cluster.core.operations import Arrival, Import, PutFlow, PutTopic, Undelivered
 from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.placing import is_apart
+from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     PAUSED_BY_IMPORT,
@@ -30,7 +34,7 @@ from codeq_cluster.core.schedules import (
     ScheduleTally,
     Timing,
 )
-from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State
 
@@ -87,6 +91,60 @@ def recorded(shard: Shard) -> list[tuple[str, str, str]]:
         for item in shard.items(ItemKind.AUDIT)
         if isinstance(item, Audit)
     ]
+
+
+def keyed(*names: str) -> Shard:
+    """Return a shard that has a rule of keys, and tasks of one key."""
+    shard = Shard()
+    topic = PutTopic(request="p", tenant="acme", name="render", by="op")
+    shard.ask(PutFlow(topic=topic, per_key=PerKey(), shards=1))
+    shard.wait(0)
+    for name in names:
+        shard.ask(CreateKeyed(replace(create(name), key="k")))
+    return shard
+
+
+def test_a_held_task_waits_where_its_key_is_busy_and_nowhere_else() -> None:
+    """The order of the key stays; without a rule nothing holds the task."""
+    there = keyed("a", "b")
+    came = arrival(there, "a"), arrival(there, "b")
+    bound, free = keyed(), Shard()
+    took(bound, *came)
+    took(free, *came)
+
+    assert State.HELD is there.task("b").state
+    assert (State.READY, State.HELD) == (bound.task("a").state, bound.task("b").state)
+    assert (State.READY, State.READY) == (free.task("a").state, free.task("b").state)
+
+
+def test_a_key_of_another_shard_stays_behind_only_if_that_is_wanted() -> None:
+    """One log decides about a key; without its key, nothing holds the task."""
+    came = arrival(keyed("a", "b"), "b")
+    shards = next(n for n in range(2, 9) if is_apart(came.task, n))
+    refused, forgotten = keyed(), keyed()
+    first = took(refused, came, shards=shards)
+    second = took(forgotten, came, shards=shards, forget_keys=True)
+
+    assert ("b",) == first.keys_apart
+    assert 1 == second.forgotten_keys
+    assert State.READY is forgotten.task("b").state
+    assert "" == lane_of(forgotten.task("b"))
+
+
+def test_an_imported_topic_has_its_rule_of_keys_on_every_shard() -> None:
+    """The rule is in force here at once, and on its way to the others."""
+    topic = keyed().view.policy("acme", "render").topic
+    assert topic is not None
+    shard = Shard()
+    took(shard, items=(topic,), shards=3)
+    flow = shard.view.item(ItemKind.FLOW, "acme", "render")
+    relays = [each for each in shard.items(ItemKind.RELAY) if isinstance(each, Relay)]
+    stands = shard.view.policy("acme", "render").topic
+
+    assert isinstance(flow, Flow)
+    assert stands is not None
+    assert (PerKey(), stands.rule_seq) == (flow.per_key, flow.seq)
+    assert {0, 1, 2} - {home_shard("acme", 3)} == {each.to for each in relays}
 
 
 def test_a_task_is_imported_unchanged_and_once() -> None:
