@@ -20,7 +20,7 @@ from jepsen_lite.operations import MS, NEVER_NS, SECOND, History, Op
 # The broker misses an instant that is a minute late; so long nobody may have fired it.
 LATE_NS = 50 * SECOND
 # Once all faults have ended: an election, and a clock that is looked at again.
-BEHIND_S_MAX = 15.0
+BEHIND_S_MAX = 8.0
 _ONE_AT_A_TIME = ("skip", "queueOne", "queue", "cancel")
 
 
