@@ -204,7 +204,8 @@ class Spiller:
         upto = self._writer.completed
         for number in range(len(self._shards)):
             self._spill(number, seq=upto)
-        if not all(shard.holds(upto) for shard in self._shards):
+        # What a database shows after it has refused a write may not be on disk.
+        if self._failed or not all(shard.holds(upto) for shard in self._shards):
             self._arm(self._turn_s)
             return
         self._releasing = True

@@ -214,6 +214,30 @@ def test_no_segment_is_deleted_after_a_sync_that_failed() -> None:
     assert 1 == len(segments.names())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_database_that_refused_a_write_keeps_its_segments(seed: int) -> None:
+    """It may show the rows that it refused, and its next sync succeeds without them."""
+    node = started(segment_bytes=1, seed=seed)
+    node.databases[1].stalled = True
+    first, last = rows(2)
+    assert node.write(1, first) is None
+    for row in big(9):
+        assert node.write(0, row) is None
+    assert node.write(1, last) is None
+    node.databases[1].stalled = False
+    node.disks[1].full = True
+    node.flush_s = 1.0
+    node.run(0.5)
+    assert [(1, "no space left")] == node.failed
+    node.disks[1].full = False
+    node.run(3.0)
+
+    node.shard(1).withdraw()
+    node.shard(1).reopen()
+
+    assert dict([first, last]) == node.rows(1)
+
+
 def test_a_shard_that_is_being_reopened_keeps_its_segments() -> None:
     """A sync between its opening and its reading of the log proves nothing."""
     node = started(segment_bytes=1)
