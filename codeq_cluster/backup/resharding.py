@@ -11,7 +11,6 @@ from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.items import Item
-from codeq_cluster.core.schedules import schedule_shard
 from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_key
 from codeq_cluster.core.stored_item import Place
 
@@ -33,8 +32,8 @@ def shard_of_item(item: Item, *, source: int, shards: int) -> int:
         case Place.TASK:
             # Its id begins with its task's id.
             return shard_of(item.id.split(".", 1)[0], shards)
-        case Place.SCHEDULE:
-            return schedule_shard(item.tenant, item.id, shards)
+        case Place.NAME:
+            return shard_of_key(item.tenant, item.shard_name, shards)
         case Place.ORIGIN:
             return source % shards
         case Place.TENANT:

@@ -28,15 +28,16 @@ from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core import lanes
+from codeq_cluster.core import groups, lanes
 from codeq_cluster.core.flowing import restored
+from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import KIND_OF, Item, Topic
 from codeq_cluster.core.lane import FlowRule, Lane, lane_of
 from codeq_cluster.core.placing import is_apart, without_keys
-from codeq_cluster.core.relays import Relay, RelayedCancel, RelayLink
+from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import (
     PAUSED_BY_RESTORE,
-    RunEnded,
+    TALLY_ID,
     Schedule,
     ScheduleTally,
     held_back,
@@ -193,7 +194,7 @@ class _Shard:
         self.recount = Recount()
         self.lanes: dict[tuple[str, str], Lane] = {}
         self.relays: Counter[int] = Counter()  # By the shard they go to.
-        self.schedules: Counter[str] = Counter()  # By tenant.
+        self.tallies: Counter[tuple[str, str]] = Counter()  # By tenant and id.
         self._rows: dict[bytes, bytes | None] = {}
         self._size = 0
 
@@ -205,6 +206,13 @@ class _Shard:
         while page := self.store.state.scan(start, end, _PAGE):
             yield from page
             start = page[-1][0] + b"\0"
+
+    def count(self, item: Item) -> None:
+        """Count an item in its tenant's tally, if there is one of its kind."""
+        if isinstance(item, Schedule):
+            self.tallies[item.tenant, TALLY_ID] += 1
+        elif isinstance(item, Group) and not item.ended_ms:
+            self.tallies[item.tenant, groups.TALLY_ID] += 1
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self._rows[key] = value
@@ -277,8 +285,8 @@ class _Filling:
         for shard in self._shards:
             self._send_relays_again(shard)
         for shard in self._shards:
-            for tenant, count in shard.schedules.items():
-                self._put_item(shard, ScheduleTally(tenant=tenant, count=count))
+            for (tenant, of), count in shard.tallies.items():
+                self._put_item(shard, ScheduleTally(tenant=tenant, id=of, count=count))
             for key, value in shard.recount.rows().items():
                 self._put(shard, key, value)
             for lane in shard.lanes.values():
@@ -326,6 +334,7 @@ class _Filling:
         if shard.has(key):
             # Its index rows would stay beside those of the second, and name nothing.
             raise records.RecordInvalid(f"item {item.id} is there twice")
+        shard.count(item)
         if isinstance(item, RelayLink):
             way, _, other = item.id.partition(".")
             if way == "from" and self._acted is not None:
@@ -333,7 +342,6 @@ class _Filling:
         elif isinstance(item, Relay):
             self._put(shard, key, row[1])  # All tasks must be there before its other rows.
         elif isinstance(item, Schedule):
-            shard.schedules[item.tenant] += 1
             if not self._wanted.run_schedules:
                 item = held_back(item, by=PAUSED_BY_RESTORE, now_ms=item.updated_ms)
             self._put_item(shard, item)
@@ -375,7 +383,7 @@ class _Filling:
             origin = shard_of(relay.task_id, self._old_count)
             return self._acted.get((relay.to, origin), 0) >= relay.number
         # One tenant's rows do not tell; a task that was deleted meanwhile comes again.
-        if isinstance(relay.effect, RunEnded | RelayedCancel):
+        if not isinstance(relay.effect, RelayedTask):
             return False  # Noted twice, it acts once.
         effect = relay.effect.among(self._count)
         create, shard = effect.create, self._shards[effect.home(self._count)]

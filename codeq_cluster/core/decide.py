@@ -38,8 +38,10 @@ from codeq_cluster.core import (
     finishing,
     firing,
     flowing,
+    grouping,
     lanes,
     relaying,
+    rolls,
     setting_aside,
     subscribing,
 )
@@ -74,6 +76,7 @@ from codeq_cluster.core.outcomes import (
     Changed,
     Created,
     Extended,
+    GroupStands,
     Rejected,
     Rejection,
     Returned,
@@ -122,15 +125,19 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
 def _with_shared_rows(
     view: View, of: type[Operation], decision: Decision, rules: LifetimeRules
 ) -> Decision:
-    """Add what the changes of tasks cause on the rows that they share: schedules, and keys."""
+    """Add what the changes of tasks cause on rows that they share: of schedules, groups, keys."""
     changes = decision.changes
     if of not in _FIRE and of not in _END_NOTHING:
         # First the next runs of schedules begin, because these may have keys.
         changes = (*changes, *firing.ends(view, changes, rules))
+        changes = rolls.counted(view, changes, rules)
     outcome, changes = decision.outcome, lanes.settled(view, changes)
     if isinstance(outcome, Created) and not outcome.replay:
         # It may have to wait for its key.
         outcome = replace(outcome, task=_last_state(outcome.task, changes))
+    elif isinstance(outcome, GroupStands):
+        tasks = tuple(_last_state(task, changes) for task in outcome.tasks)
+        outcome = replace(outcome, tasks=tasks)
     return Decision(outcome, changes)
 
 
@@ -320,6 +327,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     FillBack: firing.fill_back,
     SetAside: setting_aside.set_aside,
     **flowing.RULES,
+    **grouping.RULES,
     **subscribing.RULES,
     **auditing.RULES,
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from codeq_cluster.core import grouping
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.groups import Group
 from codeq_cluster.core.operations import Advance
 from codeq_cluster.core.outcomes import Advanced
 from codeq_cluster.core.rules import LifetimeRules
@@ -13,6 +15,7 @@ from codeq_cluster.core.transitions import (
     attempt_of,
     dead,
     due,
+    kept,
     returned,
 )
 from codeq_cluster.core.view import View
@@ -23,9 +26,14 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
     assert operation.count >= 1
     due_ids = view.due(operation.count, leases_too=operation.leases_too)
     changes: list[Change] = [_elapsed(view, task_id, rules) for task_id in due_ids]
-    if len(changes) < operation.count:
-        gone = view.lapsed(operation.count - len(changes))
-        changes += [ItemChange(before=item, after=None) for item in gone]
+    left = operation.count - len(changes)
+    lapsed = view.lapsed(left) if left else ()
+    changes += [
+        ItemChange(before=item, after=None) for item in lapsed if not isinstance(item, Group)
+    ]
+    # A step may be as much work as all others together: the next group has the next entry.
+    for group in [item for item in lapsed if isinstance(item, Group)][:1]:
+        changes += grouping.elapsed(view, group, rules, due_ids)
     return Decision(Advanced(len(changes)), tuple(changes))
 
 
@@ -36,6 +44,9 @@ def _elapsed(view: View, task_id: str, rules: LifetimeRules) -> TaskChange:
     now_ms = view.now_ms
     if task.state.terminal:
         assert task.retain_until_ms <= now_ms
+        until_ms = grouping.kept_until_ms(view, task, rules)
+        if until_ms > now_ms:
+            return kept(task, until_ms=until_ms)
         return TaskChange(before=task, after=None)
     if task.state is State.LEASED:
         assert task.lease_until_ms <= now_ms

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import sending, task_ids
+from codeq_cluster.core import task_ids
 from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.creating import made, outside_tiers, too_many_queues
+from codeq_cluster.core.groups import MEMBERS_MAX, NewMember, group_shard
 from codeq_cluster.core.holding import found, refusal_of
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Submit
 from codeq_cluster.core.outcomes import Rejected, Rejection, Submitted
 from codeq_cluster.core.placing import placed_by_key
 from codeq_cluster.core.relays import RelayedTask
+from codeq_cluster.core.rolls import Rolls
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.sending import Cause, sent
 from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.core.task import FollowUp, More, Result, Task
 from codeq_cluster.core.transitions import submitted
@@ -67,31 +70,43 @@ def finish(view: View, operation: Finish, rules: LifetimeRules) -> Decision:
     parent, result = change.after, change.result
     assert parent is not None
     assert result is not None
-    refused = _refused(view, operation, rules)
+    refused = _refused(view, operation, rules) or _refused_group(view, operation, parent, rules)
     if refused is not None:
         return Decision(refused)
     home, shards = shard_of(parent.id, operation.shards), operation.shards
     more = More(
         parent_id=parent.id, root_id=(parent.more.root_id if parent.more else "") or parent.id
     )
+    member = parent.more.member if parent.more else None
     names: list[FollowUp] = []
     here: list[TaskChange] = []
-    elsewhere: list[sending.Cause] = []
+    elsewhere: list[Cause] = []
+    rolls = Rolls(view, rules)
     for position, asked in enumerate(operation.next):
         key, cause = asked.idempotency_key, f"{parent.id}.{parent.endings}.{position}"
         placed = placed_by_key(asked, parent.tenant, shards)
-        shard = home if placed is None else placed
+        joined = member if operation.groups and operation.groups[position] else None
+        start = home if joined is None else group_shard(parent.tenant, joined.group, shards)
+        shard = start if placed is None else placed
         task_id = with_shard(task_ids.derived(parent.tenant, cause), shards=shards, wanted=shard)
         create = _of_parent(asked, parent, task_id)
         names.append(FollowUp(key=key) if key else FollowUp(task_id))
-        if shard != home:
-            elsewhere.append(sending.Cause(cause, parent.id, shard, RelayedTask(create, more)))
+        if joined is not None:
+            new_member = NewMember(
+                create=create, parent=joined, parent_id=more.parent_id, root_id=more.root_id
+            )
+            if start == home:
+                rolls.joined(new_member)
+            else:
+                elsewhere.append(Cause(cause, parent.id, start, new_member))
+        elif shard != home:
+            elsewhere.append(Cause(cause, parent.id, shard, RelayedTask(create, more)))
         elif new := made(view, create, rules, more=more):
             here.append(new)
     result = replace(result, next=tuple(names), next_digest=operation.digest)
-    relays = sending.sent(view, elsewhere)
+    relays = sent(view, elsewhere)
     first = replace(change, result=result)
-    return Decision(Submitted(result), (first, *here, *relays))
+    return Decision(Submitted(result), (first, *here, *rolls.changes, *relays))
 
 
 def _of_parent(asked: Create, parent: Task, task_id: str) -> Create:
@@ -117,6 +132,31 @@ def _refused(view: View, operation: Finish, rules: LifetimeRules) -> Rejected | 
             begun.add(queue)
             if refused := too_many_queues(view, tenant, rules, begun=len(begun)):
                 return refused
+    return None
+
+
+def _refused_group(
+    view: View, operation: Finish, parent: Task, rules: LifetimeRules
+) -> Rejected | None:
+    """Return why a follow-up cannot join its group, or None: only a live member adds to its own."""
+    wanted = {each for each in operation.groups if each}
+    if not wanted:
+        return None
+    member = parent.more.member if parent.more else None
+    if member is None or wanted != {member.group}:
+        return Rejected(Rejection.OTHER_GROUP)
+    if parent.endings > 1:
+        return Rejected(Rejection.GROUP_SEALED)
+    if shard_of(parent.id, operation.shards) != group_shard(
+        parent.tenant, member.group, operation.shards
+    ):
+        return None
+    roll = Rolls(view, rules).roll(parent.tenant, member.group)
+    row = roll.member(member.name) if roll is not None else None
+    if roll is None or row is None or row.status or roll.at.generation != member.generation:
+        return Rejected(Rejection.GROUP_SEALED)
+    if roll.at.rows + len(operation.next) > MEMBERS_MAX:
+        return Rejected(Rejection.TOO_MANY, "members")
     return None
 
 

@@ -50,6 +50,7 @@ from codeq_cluster.core.bounds import (
     that,
     whole,
 )
+from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.lane import Flow, Lane, PerKeyOrNone
 from codeq_cluster.core.relays import Relay, RelayLink
@@ -375,6 +376,8 @@ Item = (
     | ScheduleTally
     | Flow
     | Lane
+    | Group
+    | Member
 )
 
 # What an export carries beside tasks, and an import takes over.

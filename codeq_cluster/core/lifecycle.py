@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
@@ -98,12 +99,41 @@ ARROWS = (
     Arrow(operation=FillBack, before=None, after=State.READY, cause="backfill of a schedule"),
     Arrow(operation=TriggerSchedule, before=None, after=State.READY, cause="schedule triggered"),
     *(
-        Arrow(operation=each, before=None, after=State.READY, cause="queued run of a schedule")
-        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance, ResumeSchedule)
+        Arrow(
+            operation=each,
+            before=None,
+            after=State.READY,
+            cause="queued run of a schedule, or end of a group",
+        )
+        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance)
     ),
-    Arrow(operation=None, before=None, after=State.HELD, cause="run of a schedule, key busy"),
+    Arrow(
+        operation=ResumeSchedule,
+        before=None,
+        after=State.READY,
+        cause="queued run of a schedule",
+    ),
     *(
-        Arrow(operation=None, before=each, after=State.FAILED, cause="overlap: cancel")
+        Arrow(operation=each, before=None, after=State.READY, cause="end of a group")
+        for each in (SealGroup, CancelGroup)
+    ),
+    *(
+        Arrow(operation=each, before=None, after=after, cause=f"member of a group{cause}")
+        for each in (CreateGroup, AddMembers)
+        for after, cause in ((State.READY, ""), (State.DELAYED, ", delayed"))
+    ),
+    *(
+        Arrow(operation=Advance, before=state, after=state, cause="kept for its group")
+        for state in (State.DONE, State.FAILED, State.DEAD)
+    ),
+    Arrow(operation=None, before=None, after=State.HELD, cause="run or member, key busy"),
+    *(
+        Arrow(
+            operation=None,
+            before=each,
+            after=State.FAILED,
+            cause="overlap or group: cancel",
+        )
         for each in (State.READY, State.DELAYED, State.HELD, State.LEASED)
     ),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),

@@ -10,21 +10,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
 from codeq_cluster.core.lane import PerKey, SetFlow
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
-from codeq_cluster.core.schedules import (
-    BackfillSchedule,
-    DeleteSchedule,
-    FillBack,
-    Fire,
-    PauseSchedule,
-    PutSchedule,
-    ResumeSchedule,
-    TriggerSchedule,
-)
+from codeq_cluster.core.schedules import ScheduleOperation
 from codeq_cluster.core.task import Artifact, Result, Task
 
 
@@ -116,12 +108,14 @@ class Finish(Struct, frozen=True, array_like=True, tag="finish", kw_only=True):
         next: The tasks, without id and tenant; a fingerprint only with an idempotency key.
         digest: Of all that is said of them.
         shards: Of the cluster.
+        groups: The group that each of them joins, empty for none; nothing if none joins one.
     """
 
     submit: Submit
     next: tuple[Create, ...]
     digest: str
     shards: int
+    groups: tuple[str, ...] = ()
 
 
 class Cancel(Struct, frozen=True, array_like=True, tag="cancel", kw_only=True):
@@ -481,14 +475,8 @@ Operation = (
     | TakeRelays
     | RelaysTaken
     | RelaysMissed
-    | PutSchedule
-    | DeleteSchedule
-    | PauseSchedule
-    | ResumeSchedule
-    | TriggerSchedule
-    | BackfillSchedule
-    | Fire
-    | FillBack
+    | ScheduleOperation
+    | GroupOperation
     | SetAside
     | Retry
     | Record

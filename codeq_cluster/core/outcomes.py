@@ -6,9 +6,10 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import Subscription, Topic
 from codeq_cluster.core.schedules import Schedule
-from codeq_cluster.core.task import Result, Task
+from codeq_cluster.core.task import FollowUp, Result, Task
 
 
 class Rejection(StrEnum):
@@ -26,6 +27,8 @@ class Rejection(StrEnum):
     STALE_REVISION = "stale-revision"
     OTHER_OWNER = "other-owner"
     BACKFILL_RUNNING = "backfill-running"
+    GROUP_SEALED = "group-sealed"
+    OTHER_GROUP = "other-group"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -121,6 +124,21 @@ class ScheduleStands(Struct, frozen=True, array_like=True, tag="schedule_stands"
     made: bool = False
 
 
+class GroupStands(Struct, frozen=True, array_like=True, tag="group_stands", kw_only=True):
+    """The group as it is now.
+
+    Attributes:
+        made: This request created it.
+        names: The members that were asked for, in order.
+        tasks: Those of them that are on the group's shard.
+    """
+
+    group: Group
+    made: bool = False
+    names: tuple[FollowUp, ...] = ()
+    tasks: tuple[Task, ...] = ()
+
+
 class How(StrEnum):
     """What becomes of a run that is to begin."""
 
@@ -189,6 +207,7 @@ Outcome = (
     | TopicStands
     | ScheduleStands
     | Triggered
+    | GroupStands
     | Subscribed
     | Imported
 )

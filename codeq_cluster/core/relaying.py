@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.courses import Courses, status_of
 from codeq_cluster.core.creating import made
+from codeq_cluster.core.groups import NOT_MADE, MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.outcomes import Changed, Taken
@@ -23,12 +24,13 @@ from codeq_cluster.core.relays import (
     RelaysTaken,
     TakeRelays,
 )
+from codeq_cluster.core.rolls import Rolls
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import RunEnded
-from codeq_cluster.core.sending import RUN_PLACE, Cause, sent
+from codeq_cluster.core.sending import MEMBER_PLACE, RUN_PLACE, Cause, sent
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Run
-from codeq_cluster.core.transitions import cancelled
+from codeq_cluster.core.task import Membership, Run
+from codeq_cluster.core.transitions import CANCELLED, cancelled
 from codeq_cluster.core.view import View
 
 # What one entry takes of another shard: each relay is about as much work as a create.
@@ -63,6 +65,7 @@ class _Taking:
         self._cancelled: dict[str, TaskChange] = {}
         self._answers: list[Cause] = []
         self._courses = Courses(view, rules)
+        self._rolls = Rolls(view, rules)
 
     def take(self, relayed: Relayed) -> None:
         """Do what one relay says."""
@@ -72,6 +75,10 @@ class _Taking:
                 self._courses.ended(effect)
             case FlowRule():
                 self._flows[effect.tenant, effect.queue] = effect
+            case MemberEnded():
+                self._rolls.ended(effect)
+            case NewMember():
+                self._rolls.joined(effect)
             case RelayedCancel():
                 self._cancel(effect)
             case RelayedTask():
@@ -82,6 +89,7 @@ class _Taking:
         yield from self._made.values()
         yield from self._cancelled.values()
         yield from self._courses.changes
+        yield from self._rolls.changes
         for rule in self._flows.values():
             yield from in_force(self._view, rule)
         yield from sent(self._view, self._answers)
@@ -89,15 +97,18 @@ class _Taking:
     def _make(self, effect: RelayedTask, *, caused_ms: int) -> None:
         create = effect.create
         key = create.tenant, create.idempotency_key
-        if key in self._keys or create.id in self._made:
+        if create.id in self._made:
             return
-        if create.idempotency_key:
-            self._keys.add(key)
-        change = made(self._view, create, self._rules, more=effect.more, caused_ms=caused_ms)
+        change = None
+        if key not in self._keys:
+            change = made(self._view, create, self._rules, more=effect.more, caused_ms=caused_ms)
         if change is not None:
             self._made[create.id] = change
+            self._keys |= {key} if create.idempotency_key else set()
         elif effect.more.run is not None:
             self._answer(create.id, effect.more.run)
+        elif effect.more.member is not None and self._view.task(create.id) is None:
+            self._never_begins(create.id, create.tenant, effect.more.member, NOT_MADE)
 
     def _answer(self, task_id: str, run: Run) -> None:
         """Report the end of a run whose task is here already: it will not report it again."""
@@ -109,9 +120,25 @@ class _Taking:
             name = f"{task_id}.0.{RUN_PLACE}"
             self._answers.append(Cause(name, task_id, end.home(self._rules.shards), end))
 
+    def _never_begins(self, task_id: str, tenant: str, member: Membership, status: str) -> None:
+        """Tell a group that there is no task of its member."""
+        end = MemberEnded(
+            tenant=tenant,
+            member=member,
+            task_id=task_id,
+            status=status,
+            ended_ms=self._view.now_ms,
+        )
+        name = f"{task_id}.0.{MEMBER_PLACE}"
+        self._answers.append(Cause(name, task_id, end.home(self._rules.shards), end))
+
     def _cancel(self, effect: RelayedCancel) -> None:
         """End a run; if its task comes in the same batch, there is nothing to make."""
-        if self._made.pop(effect.task_id, None) is not None:
+        begun = self._made.pop(effect.task_id, None)
+        if begun is not None:
+            more = begun.after.more if begun.after is not None else None
+            if more is not None and more.member is not None:
+                self._never_begins(effect.task_id, effect.tenant, more.member, CANCELLED)
             return
         task = self._view.task(effect.task_id)
         if task is not None and task.tenant == effect.tenant and not task.state.terminal:

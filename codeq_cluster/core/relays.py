@@ -27,6 +27,7 @@ from codeq_cluster.core.bounds import (
     that,
     whole,
 )
+from codeq_cluster.core.groups import MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
 from codeq_cluster.core.placing import home_of
@@ -76,7 +77,7 @@ class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
 
 
 class RelayedCancel(Struct, frozen=True, array_like=True, tag="cancel_run"):
-    """The end of a run of a schedule in whose place another one begins."""
+    """The end of a run in whose place another one begins, or of a member of a cancelled group."""
 
     tenant: Owner
     task_id: Id
@@ -101,7 +102,7 @@ class RelayedCancel(Struct, frozen=True, array_like=True, tag="cancel_run"):
         return self
 
 
-Effect: TypeAlias = RelayedTask | RunEnded | RelayedCancel | FlowRule
+Effect: TypeAlias = RelayedTask | RunEnded | RelayedCancel | FlowRule | MemberEnded | NewMember
 
 
 def _sound_effect(value: object) -> str:

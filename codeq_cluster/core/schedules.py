@@ -192,7 +192,7 @@ class Schedule(StoredItem, frozen=True, array_like=True, tag="sched", kw_only=Tr
         request: The request that changed it last.
     """
 
-    place = Place.SCHEDULE
+    place = Place.NAME
 
     tenant: Owner
     id: Name
@@ -228,6 +228,11 @@ class Schedule(StoredItem, frozen=True, array_like=True, tag="sched", kw_only=Tr
     request: NameOrNone = ""
 
     @property
+    def shard_name(self) -> str:
+        """Return the name that decides its shard."""
+        return f"schedule/{self.id}"
+
+    @property
     def fires_ms(self) -> int:
         """Return when the leader has to look at it; 0 for never."""
         if self.backfill is not None and self.has_room(self.backfill.overlap):
@@ -261,7 +266,7 @@ def held_back(schedule: Schedule, *, by: str, now_ms: int) -> Schedule:
 
 
 class ScheduleTally(StoredItem, frozen=True, array_like=True, tag="tally", kw_only=True):
-    """How many schedules a tenant has on the shard."""
+    """How many schedules a tenant has on the shard, or how many groups that have not ended."""
 
     place = Place.ORIGIN
     is_restored = False
@@ -426,6 +431,18 @@ class FillBack(Struct, frozen=True, array_like=True, tag="fill_back", kw_only=Tr
     from_ms: int
     runs: tuple[Due, ...]
     done_ms: int
+
+
+ScheduleOperation = (
+    PutSchedule
+    | DeleteSchedule
+    | PauseSchedule
+    | ResumeSchedule
+    | TriggerSchedule
+    | BackfillSchedule
+    | Fire
+    | FillBack
+)
 
 
 class RunEnded(Struct, frozen=True, array_like=True, tag="run_ended", kw_only=True):

@@ -25,6 +25,8 @@ class ItemKind(StrEnum):
     SCHEDULE_TALLY = "tally"
     FLOW = "flow"
     LANE = "lane"
+    GROUP = "group"
+    MEMBER = "member"
 
 
 class Place(Enum):
@@ -32,7 +34,7 @@ class Place(Enum):
 
     TENANT = auto()  # The tenant's home shard.
     TASK = auto()  # That of the task whose id stands in the item's before a dot.
-    SCHEDULE = auto()  # That of the schedule of this id.
+    NAME = auto()  # That of the item's `shard_name`.
     ORIGIN = auto()  # The one whose entry wrote it; a restore keeps it as far as it can.
 
 
@@ -55,6 +57,11 @@ class StoredItem(Struct, frozen=True, array_like=True):
     is_restored: ClassVar[bool] = True
     has_body: ClassVar[bool] = False
     count_max: ClassVar[int] = 0
+
+    @property
+    def shard_name(self) -> str:
+        """Return the name that decides its shard, if its place is one."""
+        return ""
 
     @property
     def job_ms(self) -> int:

@@ -137,6 +137,31 @@ class Run(Struct, frozen=True, array_like=True, kw_only=True):
     late: bool = False
 
 
+class Membership(Struct, frozen=True, array_like=True, kw_only=True):
+    """The member of a group that a task is.
+
+    Attributes:
+        group: Its id.
+        generation: Of the group; one of the same id may have replaced it.
+        name: Among the group's members: the id that the task was given first.
+    """
+
+    group: Name
+    generation: Seq
+    name: Id
+
+
+class GroupCounts(Struct, frozen=True, array_like=True, kw_only=True):
+    """What became of a group's members, for the task that follows them."""
+
+    id: Name
+    total: Number
+    completed: Number
+    failed: Number
+    cancelled: Number
+    dead: Number
+
+
 class More(Struct, frozen=True, array_like=True, kw_only=True):
     """What a task has that most tasks lack.
 
@@ -147,6 +172,8 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         key: What it shares a limit with: the tasks of its queue with the same key.
         keeps_place: While it backs off, no other task of its key takes its place.
         stops_key: While it is a dead letter, no other task of its key is handed out.
+        member: None unless it is a member of a group.
+        completes: None unless it is the completion task of a group.
     """
 
     parent_id: IdOrNone = ""
@@ -155,6 +182,8 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     key: Annotated[str, text(LANE_KEY_BYTES_MAX)] = ""
     keeps_place: bool = False
     stops_key: bool = False
+    member: Annotated[Membership | None, sound_or_none] = None
+    completes: Annotated[GroupCounts | None, sound_or_none] = None
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):

@@ -307,14 +307,10 @@ def _terminal(
 ) -> TaskChange:
     now_ms = result.completed_ms
     topic = policy.topic
+    dead_queue = ""
     if state is State.DEAD:
-        retention_ms = rules.dlq_retention_ms
         dead_queue = (topic.dead_letter if topic is not None else "") or task.command.lower()
-    else:
-        by_topic_s = topic.retention_s if topic is not None else 0
-        retention_ms = by_topic_s * 1000 or rules.retention_ms
-        dead_queue = ""
-    retain_until_ms = now_ms + retention_ms
+    retain_until_ms = now_ms + retention_ms(state, rules, policy)
     if task.idempotency_key:
         # The key's row is deleted with its task, so the task must stay for as long as the key is
         # promised.
@@ -343,6 +339,20 @@ def _terminal(
         history=task.history if ended is None else _history(task, ended, rules),
     )
     return TaskChange(before=task, after=after, result=result)
+
+
+def retention_ms(state: State, rules: LifetimeRules, policy: Policy) -> int:
+    """Return how long a queue's tasks are kept in a terminal state."""
+    if state is State.DEAD:
+        return rules.dlq_retention_ms
+    by_topic_s = policy.topic.retention_s if policy.topic is not None else 0
+    return by_topic_s * 1000 or rules.retention_ms
+
+
+def kept(task: Task, *, until_ms: int) -> TaskChange:
+    """Keep an ended member longer, because its group has not ended or has done so just now."""
+    assert task.state.terminal
+    return TaskChange(before=task, after=replace(task, retain_until_ms=until_ms))
 
 
 def _history(task: Task, ended: Attempt, rules: LifetimeRules) -> tuple[Attempt, ...]:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.groups import Member
 from codeq_cluster.core.items import Item, Policy
 from codeq_cluster.core.lane import Lane
 from codeq_cluster.core.stored_item import ItemKind
@@ -66,6 +67,9 @@ class View(Protocol):
 
     def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
         """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
+
+    def members(self, tenant: str, group: str, *, after: str) -> Iterator[Member]:
+        """Yield the members of a group by name, from the one after `after`."""
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Return the queue's policy, wherever it is kept; another shard's may be out of date."""

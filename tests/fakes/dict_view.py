@@ -9,6 +9,7 @@ from typing import assert_never
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
 from codeq_cluster.core.lane import Lane, lane_of
 from codeq_cluster.core.stored_item import ItemKind
@@ -76,6 +77,17 @@ class DictView:
     def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
         """Return how many items of a kind the tenant has, counting up to `most`."""
         return min(most, sum(name[:2] == (kind, tenant) for name in self.items))
+
+    def members(self, tenant: str, group: str, *, after: str) -> Iterator[Member]:
+        """Yield the members of a group by name, from the one after `after`."""
+        found = [
+            item
+            for item in self.items.values()
+            if isinstance(item, Member)
+            and (item.tenant, item.group) == (tenant, group)
+            and item.id > member_id(group, after)
+        ]
+        yield from sorted(found, key=lambda item: item.id)
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Return the policy of the queue."""

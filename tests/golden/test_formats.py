@@ -19,6 +19,7 @@ from codeq_cluster.codec import entries, keyspace, lane_keys, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.groups import Group, Member, MemberEnded, NewMember, OnFailure, ThenIf
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import (
     KIND_OF,
@@ -64,6 +65,8 @@ from codeq_cluster.core.task import (
     AttemptOutcome,
     Counters,
     FollowUp,
+    GroupCounts,
+    Membership,
     More,
     Result,
     Run,
@@ -79,6 +82,7 @@ SEQ = NOW_MS << 20
 HANDLING = Handling(
     timeout_ms=30_000, backoff="linear", backoff_base_ms=2_000, backoff_max_ms=60_000
 )
+MEMBERSHIP = Membership(group="import-7", generation=SEQ, name="22222222")
 MINIMAL = Task(
     id="11111111",
     tenant="",
@@ -146,6 +150,8 @@ FULL = Task(
         key="customer/7",
         keeps_place=True,
         stops_key=True,
+        member=MEMBERSHIP,
+        completes=GroupCounts(id="import-6", total=10, completed=1, failed=2, cancelled=3, dead=4),
     ),
 )
 HELD = Task(
@@ -371,6 +377,73 @@ ITEMS: dict[str, Item] = {
         held=4,
         stopped_by="11111111",
     ),
+    "group tally": ScheduleTally(tenant="acme", id="groups", count=3),
+    "group": Group(
+        tenant="acme",
+        id="import-7",
+        generation=SEQ,
+        then=Create(command="Report", payload='{"n":1}', priority=5),
+        then_if=ThenIf.SUCCEEDED,
+        on_failure=OnFailure.CANCEL,
+        digest="0" * 32,
+        rows=16,
+        live=1,
+        completed=2,
+        failed=3,
+        cancelled=4,
+        dead=5,
+        sealed_ms=NOW_MS,
+        cancelled_ms=NOW_MS + 1,
+        ended_ms=NOW_MS + 2,
+        walked="22222222",
+        reason="NOT_SEALED",
+        then_id="33333333",
+        created_ms=NOW_MS,
+        expires_ms=NOW_MS + 3,
+    ),
+    "small group": Group(tenant="", id="a", generation=1, sealed_ms=1),
+    "member": Member(
+        tenant="acme",
+        id="import-7:22222222",
+        task_id="22222223",
+        key="k",
+        status="COMPLETED",
+        ended_ms=NOW_MS,
+    ),
+    **{
+        f"relayed {name}": Relay(
+            tenant="acme",
+            id=f"22222222.{number}",
+            task_id="22222222",
+            effect=effect,
+            to=2,
+            number=SEQ + 3,
+            created_ms=NOW_MS,
+        )
+        for name, number, effect in (
+            (
+                "end of a member",
+                "1.101",
+                MemberEnded(
+                    tenant="acme",
+                    member=MEMBERSHIP,
+                    task_id="22222222",
+                    status="COMPLETED",
+                    ended_ms=NOW_MS,
+                ),
+            ),
+            (
+                "new member",
+                "1.0",
+                NewMember(
+                    create=Create(id="5", tenant="acme", command="a", payload="1"),
+                    parent=MEMBERSHIP,
+                    parent_id="22222222",
+                    root_id="11111111",
+                ),
+            ),
+        )
+    },
     "audit": Audit(
         tenant="acme",
         id="998300000000000-request-8",

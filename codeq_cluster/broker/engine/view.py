@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import islice
+from typing import Any
 
 from codeq_cluster.broker.engine.busy_queues import BusyQueues
 from codeq_cluster.broker.engine.catalogue import Catalogue
@@ -24,6 +26,7 @@ from codeq_cluster.broker.scanning import every_row, next_keys
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.lane import Lane, lane_id
 from codeq_cluster.core.stored_item import ItemKind
@@ -125,17 +128,13 @@ class ShardView:
 
     def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
         """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
-        start, end = keyspace.prefix_range(keyspace.item_prefix(kind, tenant))
-        count = 0
-        while start < end and count < most:
-            keys, start = self._live(start, end, most)
-            count += len(keys)
-        return min(count, most)
+        ids = self._ids(*keyspace.prefix_range(keyspace.item_prefix(kind, tenant)))
+        return sum(1 for _ in islice(ids, most))
 
     def leased(self, tenant: str, queue: str) -> int:
         """Return the number of leased tasks of the queue; other shards' as applied here."""
-        here = self.counters.get((queue, tenant), _NONE).leased
-        return here + self._catalogue.leased_elsewhere(self._shard, tenant, queue)
+        there = self._catalogue.leased_elsewhere(self._shard, tenant, queue)
+        return self.counters.get((queue, tenant), _NONE).leased + there
 
     def usage(self, tenant: str) -> Usage:
         """Return the tenant's usage; other shards' as applied on this node."""
@@ -205,21 +204,15 @@ class ShardView:
 
     def lanes(self, tenant: str, queue: str, *, after: str) -> Iterator[Lane]:
         """Yield the lanes of a queue by name, from the one after `after`."""
-        prefix = keyspace.item_prefix(ItemKind.LANE, tenant) + lane_id(queue, "").encode()
-        start, end = keyspace.prefix_range(prefix)
-        for lane_key in self._ids(prefix + after.encode() + b"\0" if after else start, end):
-            item = self.item(ItemKind.LANE, tenant, lane_key)
-            assert isinstance(item, Lane)
-            yield item
+        return self._items(ItemKind.LANE, tenant, lane_id(queue, ""), after)
+
+    def members(self, tenant: str, group: str, *, after: str) -> Iterator[Member]:
+        """Yield the members of a group by name, from the one after `after`."""
+        return self._items(ItemKind.MEMBER, tenant, member_id(group, ""), after)
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks now leased under a claim request."""
-        start, end = keyspace.prefix_range(keyspace.claim_prefix(request))
-        found: list[str] = []
-        while start < end:
-            keys, start = self._live(start, end, _STATS_PAGE)
-            found += [keyspace.last_id(key) for key in keys]
-        return tuple(found)
+        return tuple(self._ids(*keyspace.prefix_range(keyspace.claim_prefix(request))))
 
     def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
         """Return at most `count` ids of tasks whose timer is at or before now."""
@@ -465,6 +458,13 @@ class ShardView:
     def _note_unread(self, tenant: str, line: BusyQueues) -> None:
         if line.unread:
             self.unread[tenant] = None
+
+    def _items(self, kind: ItemKind, tenant: str, head: str, after: str) -> Iterator[Any]:
+        """Yield the items of a kind whose ids begin with `head`, from the one after `after`."""
+        prefix = keyspace.item_prefix(kind, tenant) + head.encode()
+        start = prefix + after.encode() + b"\0" if after else prefix
+        for item_id in self._ids(start, keyspace.prefix_range(prefix)[1]):
+            yield self.item(kind, tenant, item_id)
 
     def _ids(self, start: bytes, end: bytes) -> Iterator[str]:
         """Yield the last part of each key, in pages that grow; most callers want one or two."""

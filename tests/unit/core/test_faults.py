@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import bounds_of
 from codeq_cluster.core.faults import fault, item_fault, new_item_fault
+from codeq_cluster.core.groups import Group
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import (
     Aside,
@@ -230,6 +231,8 @@ def test_every_type_of_record_bounds_each_of_its_fields() -> None:
 
     assert [
         (Subscription, "mode"),
+        (Group, "then_if"),
+        (Group, "on_failure"),
         (Attempt, "outcome"),
         (Task, "state"),
         (Task, "has_result"),

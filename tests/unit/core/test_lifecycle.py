@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of
 from codeq_cluster.core.new_task import Create, CreateKeyed
@@ -45,7 +46,7 @@ from codeq_cluster.core.schedules import (
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import More
+from codeq_cluster.core.task import Membership, More
 from tests.fakes.dict_view import DictView
 
 RULES = LifetimeRules()
@@ -237,8 +238,67 @@ CANCEL_RELAYED = TakeRelays(
     ),
 )
 
+MEMBER = Create(command="render", payload="{}", max_attempts=1)
+KEYED_MEMBER = replace(MEMBER, key="k")
+LATE_MEMBER = replace(MEMBER, delay_ms=MINUTE_MS)
+GROUP = CreateGroup(
+    tenant="acme",
+    id="g",
+    digest="",
+    then=Create(command="report", payload="{}"),
+    tasks=(MEMBER,),
+    seal=True,
+)
+NAMED_GROUP = {"tenant": "acme", "id": "g"}
+EMPTY_GROUP = replace(GROUP, tasks=(), seal=False)
+ADDED = AddMembers(**NAMED_GROUP, name="1", tasks=(MEMBER, LATE_MEMBER))
+SEAL_GROUP, CANCEL_GROUP = SealGroup(**NAMED_GROUP), CancelGroup(**NAMED_GROUP)
+
+
+def relayed_members(number: int, *, key: str = "") -> TakeRelays:
+    """Relay a member that starts at once, one that starts later, and one that is claimed."""
+    delays = {"r": 0, "s": MINUTE_MS, "t": 0}
+    relays = tuple(
+        Relayed(
+            position,
+            RelayedTask(
+                replace(MEMBER, id=name, tenant="acme", delay_ms=delay_ms, key=key),
+                More(member=Membership(group="g", generation=1, name=name)),
+            ),
+        )
+        for position, (name, delay_ms) in enumerate(delays.items(), number)
+    )
+    return TakeRelays(origin=1, after=0, relays=relays)
+
+
+UNWANTED = TakeRelays(
+    origin=1,
+    after=0,
+    relays=tuple(
+        Relayed(position, RelayedCancel("acme", name, "g"))
+        for position, name in enumerate("rst", 4)
+    ),
+)
+
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ...] = (
+    (GROUP, CLAIM, on_run(DONE)),
+    (GROUP, on_run(CANCEL)),
+    (GROUP, on_run(PURGE)),
+    (GROUP, CLAIM, on_run(ABANDON)),
+    (GROUP, CLAIM, on_run(NACK)),
+    (GROUP, CLAIM, MINUTE_MS),
+    (EMPTY_GROUP, SEAL_GROUP),
+    (EMPTY_GROUP, CANCEL_GROUP),
+    (replace(GROUP, tasks=(LATE_MEMBER,)), CANCEL_GROUP, 1),
+    (EMPTY_GROUP, ADDED, CANCEL_GROUP, 1),
+    (GROUP, CLAIM, CANCEL_GROUP, 1),
+    (EMPTY_GROUP, replace(ADDED, tasks=(MEMBER,)), CLAIM, on_run(DONE), FOR_GOOD_MS // 7),
+    (EMPTY_GROUP, replace(ADDED, tasks=(MEMBER,)), on_run(CANCEL), FOR_GOOD_MS // 7),
+    (relayed_members(1), CLAIM, UNWANTED),
+    (ONE_AT_ONCE, relayed_members(1, key="k"), UNWANTED),
+    (ONE_AT_ONCE, replace(GROUP, tasks=(KEYED_MEMBER, KEYED_MEMBER)), CANCEL_GROUP, 1),
+    (ONE_AT_ONCE, EMPTY_GROUP, replace(ADDED, tasks=(KEYED_MEMBER, KEYED_MEMBER))),
     (*QUEUED, on_run(DONE)),
     (*QUEUED, on_run(CANCEL)),
     (*QUEUED[:-1], on_run(PURGE)),
@@ -310,12 +370,14 @@ def drawn(
 
 
 def test_every_arrow_of_the_table_can_be_drawn() -> None:
-    """Two transitions need a nack without backoff, which the broker's own rules never give."""
+    """Some need other rules: a nack without backoff, or dead letters that are kept for a day."""
     at_once = LifetimeRules(backoff_base_ms=0, backoff_max_ms=0)
+    dead_for_a_day = LifetimeRules(dlq_retention_ms=RULES.retention_ms)
     found = set().union(
         *(drawn(story, RULES) for story in STORIES),
         drawn((created(), CLAIM, NACK_AT_ONCE), at_once),
         drawn((ONE_AT_ONCE, created_keyed(), CLAIM, OTHER, NACK_AT_ONCE), at_once),
+        drawn((EMPTY_GROUP, ADDED, CLAIM, MINUTE_MS, RULES.retention_ms), dead_for_a_day),
     )
 
     assert set(ARROWS) == found
