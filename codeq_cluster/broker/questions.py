@@ -165,6 +165,7 @@ class ListItems(
     Attributes:
         after: Position after which to begin; empty for the start.
         owner: Only the schedules of this set; empty for all.
+        prefix: Only those whose ids begin with it; positions do not repeat it.
     """
 
     answer = ItemPage
@@ -175,6 +176,7 @@ class ListItems(
     count: int
     dead_only: bool = False
     owner: str = ""
+    prefix: str = ""
 
 
 class ListKeys(

@@ -10,6 +10,7 @@ from codeq_cluster.broker.ports import Clock, ReadinessCheck, Shards
 from codeq_cluster.broker.queries.queries import Queries
 from codeq_cluster.broker.queries.search import Search
 from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.groups import Groups
 from codeq_cluster.broker.requests.importer import Importer
 from codeq_cluster.broker.requests.operators import Operators
 from codeq_cluster.broker.requests.producer import Producer
@@ -56,6 +57,7 @@ class Broker:
         self.operators = Operators(shards)
         self.queue_policies = QueuePolicies(shards)
         self.schedules = Schedules(shards)
+        self.groups = Groups(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)
         self.triage = Triage(shards)

@@ -68,6 +68,7 @@ class NewResult(Struct, frozen=True, kw_only=True):
         token: Lease token the worker holds; 0 if it sent none.
         next: The tasks that follow, without ids.
         next_digest: Of what the worker said of them; empty if there are none.
+        next_groups: See `Finish.groups`.
     """
 
     task_id: str
@@ -78,6 +79,7 @@ class NewResult(Struct, frozen=True, kw_only=True):
     token: int = 0
     next: tuple[Create, ...] = ()
     next_digest: str = ""
+    next_groups: tuple[str, ...] = ()
 
 
 class FoundTask(Struct, frozen=True):

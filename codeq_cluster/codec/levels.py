@@ -15,6 +15,7 @@ from codeq_cluster.errors import ReleaseTooOld
 FOLLOW_UPS_FROM = 2
 KEYS_FROM = 2
 SCHEDULES_FROM = 2
+GROUPS_FROM = 2
 RESTS_FROM = 2
 LEVEL = 2
 LEVEL_MAX = 10_000  # Far beyond any release.

@@ -238,6 +238,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
     async with running(settings_of(places, attempts=1), clock) as (_, client):
         await _govern(client)
         await _schedule(client, tasks)
+        await _group(client, tasks)
         await _end(client, tasks)
         await _follow(client, tasks)
         await eventually(
@@ -314,6 +315,19 @@ async def _schedule(client: Client, tasks: dict[str, str]) -> None:
     run = await client.post("admin/schedules/yearly/trigger", {"idempotencyKey": "first"})
     assert "created" == run.json["outcome"], run.body
     tasks[str(run.json["taskId"])] = State.READY.name
+
+
+async def _group(client: Client, tasks: dict[str, str]) -> None:
+    """Make a group with a member, and one that has ended."""
+    task = {"command": "nobody.claims.this", "payload": {}}
+    for name, members in (("import-7", [task]), ("import-6", [])):
+        body = {"id": name, "then": task, "tasks": members, "seal": True}
+        made = await client.post("groups", body)
+        assert 202 == made.status, made.body
+        for each in made.json.get("tasks", ()):
+            tasks[str(each["id"])] = State.READY.name
+        if "thenTaskId" in made.json:
+            tasks[str(made.json["thenTaskId"])] = State.READY.name
 
 
 async def _share(client: Client, tasks: dict[str, str]) -> None:

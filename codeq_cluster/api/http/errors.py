@@ -196,6 +196,8 @@ _STATUS_OF_REJECTION = {
     Rejection.STALE_REVISION: 409,
     Rejection.OTHER_OWNER: 409,
     Rejection.BACKFILL_RUNNING: 409,
+    Rejection.GROUP_SEALED: 409,
+    Rejection.OTHER_GROUP: 409,
 }
 
 

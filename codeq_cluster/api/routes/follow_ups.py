@@ -53,8 +53,8 @@ def next_field() -> Any:
 
 async def read_next(
     call: Call, items: Sequence[Raw] | None, *, beside: int
-) -> tuple[tuple[Create, ...], str]:
-    """Return the tasks of a result's `next`, and the digest of what it says.
+) -> tuple[tuple[Create, ...], tuple[str, ...], str]:
+    """Return the tasks of a result's `next`, the groups they join, and the digest of what it says.
 
     Args:
         call: With the result.
@@ -65,7 +65,7 @@ async def read_next(
         ApiError: 400, 403 or 413; nothing of the result may be done.
     """
     if not items:
-        return (), ""
+        return (), (), ""
     if SCOPE not in call.identity.scopes:
         raise lacks_scope(SCOPE)
     if call.services.broker.level() < FOLLOW_UPS_FROM:
@@ -78,13 +78,15 @@ async def read_next(
         raise _too_large(max(0, min(room, BYTES_MAX)))
     bodies = [TASK_SCHEMA.decode(item) for item in items]
     refused = await refused_webhooks(call, bodies)
-    tasks = tuple(_keyed(new_task(call, body, refused=refused)) for body in bodies)
+    tasks = tuple(_keyed(new_task(call, body, refused=refused, may_join=True)) for body in bodies)
     commands = [task.command for task in tasks]
     allowed_commands(call, commands, field="next", count_max=FOLLOW_UPS_MAX)
     keys = [task.idempotency_key for task in tasks if task.idempotency_key]
     if len(set(keys)) < len(keys):
         raise KEY_TWICE
-    return tasks, blake2b(b"\n".join(texts), digest_size=_DIGEST_BYTES).hexdigest()
+    groups = tuple(body.group or "" for body in bodies)
+    digest = blake2b(b"\n".join(texts), digest_size=_DIGEST_BYTES).hexdigest()
+    return tasks, groups if any(groups) else (), digest
 
 
 async def spend_on_next(call: Call, count: int) -> None:

@@ -326,7 +326,7 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
         raise error_too_large(settings)
     # The callback has a copy of the result, and the task itself one of the error.
     beside = 2 * len(text.encode()) + 3 * len(error.encode())
-    following, digest = await read_next(call, body.next, beside=beside)
+    following, groups, digest = await read_next(call, body.next, beside=beside)
     return NewResult(
         task_id="",
         status=body.status,
@@ -336,6 +336,7 @@ async def _new_result(call: Call, body: ResultBody, *, token: int) -> NewResult:
         token=token,
         next=following,
         next_digest=digest,
+        next_groups=groups,
     )
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, Struct, UnsetType
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from codeq_cluster.api.declared.bodies import Schema, field
 from codeq_cluster.api.http.errors import from_failure
@@ -74,11 +74,24 @@ class AttemptView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     worker_name: str = ""
 
 
+class GroupCountsView(Struct):
+    """How the members of a group have ended."""
+
+    id: str
+    total: int
+    completed: int
+    failed: int
+    cancelled: int
+    dead: int
+
+
 class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """A task; fields without a default are always present.
 
     `readyAt` is when a delayed task can be claimed, `expiresAt` when a waiting one dies. A run of a
-    schedule has its instant in `scheduledFor`, and is `late` if it could not fire in time.
+    schedule has its instant in `scheduledFor`, and is `late` if it could not fire in time. A member
+    of a group has the group's id in `groupId`; a group's completion task says in `group` what
+    became of the members.
     """
 
     id: str
@@ -116,6 +129,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     scheduled_for: str = ""
     late: bool = False
     key: str = ""
+    group_id: str = ""
+    group: GroupCountsView | UnsetType = UNSET
 
 
 class ArtifactView(Struct):
@@ -199,6 +214,10 @@ def show_more(view: TaskView, more: More) -> None:
         view.schedule_id = more.run.schedule
         view.scheduled_for = rfc3339(more.run.at_ms)
         view.late = more.run.late
+    if more.member is not None:
+        view.group_id = more.member.group
+    if more.completes is not None:
+        view.group = GroupCountsView(*astuple(more.completes))
 
 
 def result_view(result: Result) -> ResultView:

@@ -32,6 +32,16 @@ from codeq_cluster.api.http.refusals import (
     rate_limited,
     too_high,
 )
+from codeq_cluster.api.routes.group_calls import (
+    BAD_ID,
+    BAD_MEMBER,
+    GROUP_SEALED,
+    OTHER_GROUP,
+    TOO_EARLY,
+    accepted,
+    check_joined,
+)
+from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.task_views import (
     ANY_JSON,
     TASK,
@@ -45,9 +55,11 @@ from codeq_cluster.api.routes.task_views import (
 from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks, takes_webhooks
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import too_many_queues
+from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
+from codeq_cluster.core.groups import GROUP_NAME
 from codeq_cluster.core.handling import BOUNDS
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
@@ -161,6 +173,12 @@ class TaskBody(Body):
     )
     backoff_base_seconds: int | None = _handling("backoffBaseSeconds", "The delay it grows from.")
     backoff_max_seconds: int | None = _handling("backoffMaxSeconds", "The longest delay it gives.")
+    group: str | None = field(
+        "The group that it joins, if that is not sealed. A task with a key of any kind joins by a "
+        "request to the group. In a result's `next`: the group of the ended task, sealed or not.",
+        pattern=f"^{GROUP_NAME.pattern}$",
+        refused=(BAD_ID, BAD_MEMBER, OTHER_GROUP, GROUP_SEALED, TOO_EARLY),
+    )
 
 
 TASK_SCHEMA = Schema(TaskBody)
@@ -231,7 +249,9 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
     await call.spend(*CREATING)
     body = TASK_SCHEMA.decode(call.text)
     refused = await refused_webhooks(call, (body,)) if body.webhook else ()
-    new = new_task(call, body, refused=refused)
+    new = new_task(call, body, refused=refused, may_join=True)
+    if body.group:
+        return reply(_view(call, await _joined(call, body.group, new)), status=202)
     [outcome] = await call.services.broker.create(
         call.identity.tenant, (new,), timeout_s=call.timeout_s
     )
@@ -312,6 +332,16 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     return reply(CancelledTask("cancelled", outcome.task.id))
 
 
+async def _joined(call: Call, group: str, new: Create) -> Created:
+    """Create a task as a member of a group; raises ApiError if it is refused."""
+    if new.idempotency_key or new.key:
+        raise BAD_MEMBER
+    groups = call.services.broker.groups
+    outcome = await groups.add(caller(call), group, (new,), name=new_request())
+    [task] = accepted(outcome).tasks
+    return Created(task, payload=new.payload)
+
+
 def _decoded(item: Raw) -> TaskBody | ApiError:
     try:
         return TASK_SCHEMA.decode(item)
@@ -340,8 +370,21 @@ def _read_item(
         return error.with_traceback(None)
 
 
-def new_task(call: Call, body: TaskBody, *, refused: Collection[str]) -> Create:
-    """Return the task that a body describes; `refused` are forbidden webhooks, raises ApiError."""
+def new_task(
+    call: Call, body: TaskBody, *, refused: Collection[str], may_join: bool = False
+) -> Create:
+    """Return the task that a body describes.
+
+    Args:
+        call: The request.
+        body: Of the task.
+        refused: Webhooks that are forbidden targets.
+        may_join: It may say which group it joins.
+
+    Raises:
+        ApiError: A field is refused.
+    """
+    _check_group(call, body.group or "", may_join=may_join)
     limits = call.services.settings.limits
     payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:
@@ -396,6 +439,13 @@ def _lane(call: Call, key: str, *, once: bool) -> str:
     if call.services.broker.level() < KEYS_FROM:
         raise KEYS_TOO_EARLY
     return key
+
+
+def _check_group(call: Call, group: str, *, may_join: bool) -> None:
+    if group:
+        check_joined(call, group)
+        if not may_join:
+            raise BAD_MEMBER
 
 
 def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attempts: int) -> None:

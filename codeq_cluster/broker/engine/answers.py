@@ -213,7 +213,7 @@ def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> I
     prefix = (
         keyspace.dead_prefix(asked.tenant)
         if by_death
-        else keyspace.item_prefix(asked.kind, asked.tenant)
+        else keyspace.item_prefix(asked.kind, asked.tenant) + asked.prefix.encode()
     )
     start, end = keyspace.prefix_range(prefix)
     if asked.after:

@@ -261,7 +261,13 @@ def submit_of(
     )
     if not item.next:
         return submit
-    return Finish(submit=submit, next=item.next, digest=item.next_digest, shards=shards)
+    return Finish(
+        submit=submit,
+        next=item.next,
+        digest=item.next_digest,
+        shards=shards,
+        groups=item.next_groups,
+    )
 
 
 def _digest(files: list[NewFile]) -> str:

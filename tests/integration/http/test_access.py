@@ -26,6 +26,7 @@ _ANYBODY = "200 | 200 200 200 200 200 | 200 200 200 200 200"
 _TOKEN = "401 | 200 200 200 200 200 | 200 200 200 200 200"
 _READ = "401 | 200 200 200 200 403 | 404 404 404 404 403"
 _WORK = "401 | 401 403 200 401 401 | 401 403 404 401 401"
+_GROUP = "401 | 200 401 401 200 403 | 404 401 401 404 403"
 _ADMIN = "401 | 401 401 401 200 401 | 401 401 401 200 401"
 _ADMIN_OF = "401 | 401 401 401 200 401 | 401 401 401 404 401"
 _OPERATE = "401 | 403 403 403 403 200 | 403 403 403 403 200"
@@ -50,6 +51,12 @@ STATUSES = {
     "GET /tasks/{id}/explain": _READ,
     "GET /tasks/{id}/artifacts/{upload}/{artifact}": _READ,
     "HEAD /tasks/{id}/artifacts/{upload}/{artifact}": _READ,
+    "POST /groups": "401 | 202 401 401 202 403 | 202 401 401 202 403",
+    "POST /groups/{name}/tasks": "401 | 202 401 401 202 403 | 404 401 401 404 403",
+    "POST /groups/{name}/seal": _GROUP,
+    "POST /groups/{name}/cancel": _GROUP,
+    "GET /groups/{name}": _GROUP,
+    "GET /groups/{name}/results": _GROUP,
     "GET /raft/status": _TOKEN,
     "POST /workers/subscriptions": "401 | 401 403 200 401 401 | 401 403 200 401 401",
     "GET /workers/subscriptions": "401 | 401 403 200 401 401 | 401 403 200 401 401",

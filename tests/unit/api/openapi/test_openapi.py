@@ -29,6 +29,8 @@ from codeq_cluster.api.routes import (
     dead_letters,
     flows,
     follow_ups,
+    group_calls,
+    groups,
     imports,
     listing,
     membership,
@@ -76,6 +78,8 @@ HANDLERS = (
     *(
         dead_letters,
         schedule_bodies,
+        group_calls,
+        groups,
         schedules,
         subscriptions,
         task_lists,

@@ -1,0 +1,64 @@
+"""Group calls: what the routes of groups and of tasks share: their refusals."""
+
+from __future__ import annotations
+
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.broker.requests.producer import over_budget, too_many_queues
+from codeq_cluster.codec.levels import GROUPS_FROM
+from codeq_cluster.core.groups import GROUP_NAME, GROUPS_MAX, MEMBERS_MAX
+from codeq_cluster.core.outcomes import GroupStands, Rejected, Rejection
+from codeq_cluster.errors import TooMany, UpgradeUnderWay
+
+TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"groups need formats of level {GROUPS_FROM} on every shard")
+)
+BAD_ID = bad_request("invalid group id", "invalid-group-id").because("use 1 to 128 of A-Za-z0-9._-")
+BAD_MEMBER = bad_request("invalid 'group'", "invalid-group").because(
+    "a member with a key, or of a batch, joins by POST /groups/{name}/tasks"
+)
+GROUP_SEALED = from_rejection(Rejected(Rejection.GROUP_SEALED))
+OTHER_GROUP = from_rejection(Rejected(Rejection.OTHER_GROUP))
+TOO_MANY_GROUPS = from_failure(TooMany("groups", GROUPS_MAX))
+TOO_MANY_MEMBERS = from_failure(TooMany("members", MEMBERS_MAX))
+
+
+def check_level(call: Call) -> None:
+    """Refuse what a node of an earlier release, elected next, would not know."""
+    if call.services.broker.level() < GROUPS_FROM:
+        raise TOO_EARLY
+
+
+def check_joined(call: Call, group_id: str) -> None:
+    """Check the group that a new task names; raises ApiError."""
+    check_level(call)
+    check_group_id(group_id)
+
+
+def check_group_id(group_id: str) -> str:
+    """Return a group's id; raises ApiError if no group can have it."""
+    if not GROUP_NAME.fullmatch(group_id):
+        raise BAD_ID
+    return group_id
+
+
+def accepted(outcome: GroupStands | Rejected) -> GroupStands:
+    """Return the outcome; raise the answer to a refusal."""
+    if isinstance(outcome, Rejected):
+        raise refusal(outcome)
+    return outcome
+
+
+def refusal(rejected: Rejected) -> ApiError:
+    """Return the answer to a refusal of members."""
+    match rejected.rejection:
+        case Rejection.TOO_MANY if rejected.limit == "groups":
+            return TOO_MANY_GROUPS
+        case Rejection.TOO_MANY if rejected.limit == "members":
+            return TOO_MANY_MEMBERS
+        case Rejection.TOO_MANY:
+            return from_failure(too_many_queues(int(rejected.limit)))
+        case Rejection.BUDGET_EXCEEDED:
+            return from_failure(over_budget(rejected, "create_task"))
+        case _:
+            return from_rejection(rejected)
