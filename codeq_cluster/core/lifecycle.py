@@ -103,15 +103,9 @@ ARROWS = (
             operation=each,
             before=None,
             after=State.READY,
-            cause="queued run of a schedule, or end of a group",
+            cause="queued run, or end of a group",
         )
-        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance)
-    ),
-    Arrow(
-        operation=ResumeSchedule,
-        before=None,
-        after=State.READY,
-        cause="queued run of a schedule",
+        for each in (Submit, Cancel, Purge, Abandon, Nack, Advance, ResumeSchedule)
     ),
     *(
         Arrow(operation=each, before=None, after=State.READY, cause="end of a group")

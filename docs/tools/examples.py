@@ -40,12 +40,14 @@ _DONE = '"status":"COMPLETED","result":{"width":640}'
 _NODE = '"nodeId":"n4"'
 _SELECTION = '{"error":"MAX_ATTEMPTS","limit":100,"dryRun":true}'
 _TIMES = '"cron":"30 2 * * MON-FRI","zone":"Europe/Berlin"'
-_RUN = '"task":{"command":"report","payload":{"region":"eu"}}'
+_REPORT = '"command":"report","payload":{"region":"eu"}'
+_RUN = f'"task":{{{_REPORT}}}'
 _SET = Example(
     query="owner=reports-app",
     body=f'{{"schedules":[{{"id":"nightly-report",{_TIMES},{_RUN}}}],"revision":7}}',
 )
 _SCHEDULE = Example(task="with a schedule")
+_GROUP = Example(id="$GROUP", task="with a group")
 _SUBSCRIPTION = Example(id="$SUBSCRIPTION")
 
 # By operation; an operation without an entry needs only its path.
@@ -87,6 +89,14 @@ EXAMPLES: Mapping[str, Example] = {
     "topics_topic": Example(task="with a topic"),
     "topics_put": Example(body='{"maxAttempts":8,"maxConsumers":20,"retentionSeconds":3600}'),
     "topics_delete": Example(query="deletionPolicy=Delete", task="with a topic"),
+    "groups_create": Example(
+        body=f'{{"id":"import-7","then":{{{_REPORT}}},"tasks":[{_BODY},{_BODY}],"seal":true}}'
+    ),
+    "groups_add": Example(body=f'{{"tasks":[{_BODY}]}}', id="$GROUP", task="with a group"),
+    "groups_seal": _GROUP,
+    "groups_cancel": _GROUP,
+    "groups_group": _GROUP,
+    "groups_results": _GROUP,
     "schedules_preview": Example(body=f'{{{_TIMES},"count":2}}'),
     "schedules_put_set": _SET,
     "schedules_put_own_set": _SET,

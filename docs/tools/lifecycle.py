@@ -86,6 +86,9 @@ _WAYS: Mapping[tuple[str, str], _Way] = {
     ("ready or held", "DEAD"): _Way("M360 358 V476 Q360 486 370 486 H934", 560, 478),
     ("waiting", "DEAD"): _Way("M340 400 V500 Q340 510 350 510 H934", 560, 500),
     ("DEAD", "READY"): _Way("M940 524 Q930 548 900 548 H270 Q260 548 260 538 V364", 560, 566),
+    ("FAILED", "FAILED"): _Way("M1060 178 C1060 200 1020 200 1020 184", 1104, 210, "end"),
+    ("DONE", "DONE"): _Way("M1060 358 C1060 380 1020 380 1020 364", 1104, 390, "end"),
+    ("DEAD", "DEAD"): _Way("M1060 538 C1060 560 1020 560 1020 544", 1104, 570, "end"),
     ("ended", _END): _Way("M1110 330 H1274", 1190, 304),
 }
 _DOTS = ((58, 150), (58, 240), (58, 330))  # The start of every task.
@@ -132,7 +135,8 @@ def _arrows() -> dict[tuple[str, str], list[str]]:
         befores.setdefault((arrow.operation, arrow.cause, after), set()).add(arrow.before)
     drawn: dict[tuple[str, str], list[str]] = {}
     for (_, cause, after), states in befores.items():
-        drawn.setdefault((_source(states), after), []).append(cause)
+        known = drawn.setdefault((_source(states), after), [])
+        known += [cause] if cause not in known else []
     return dict(sorted(drawn.items(), key=lambda each: tuple(map(_ORDER.index, each[0]))))
 
 

@@ -15,7 +15,7 @@ TOO_EARLY = from_failure(
 )
 BAD_ID = bad_request("invalid group id", "invalid-group-id").because("use 1 to 128 of A-Za-z0-9._-")
 BAD_MEMBER = bad_request("invalid 'group'", "invalid-group").because(
-    "a member with a key, or of a batch, joins by POST /groups/{name}/tasks"
+    "a member with a key, or of a batch, joins by POST /groups/{id}/tasks"
 )
 GROUP_SEALED = from_rejection(Rejected(Rejection.GROUP_SEALED))
 OTHER_GROUP = from_rejection(Rejected(Rejection.OTHER_GROUP))

@@ -255,7 +255,7 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
 
 @ROUTES(
     "POST",
-    "/groups/{name}/tasks",
+    "/groups/{id}/tasks",
     Answer("The group, with the tasks that were asked for.", EXAMPLE, status=202),
     body=_MEMBERS,
     example={"tasks": [_TASK]},
@@ -277,19 +277,19 @@ async def add(call: Call) -> HttpAnswer[GroupView]:
     return _reply(await groups.add(caller(call), group_id, tasks, name=name), status=202)
 
 
-@ROUTES("POST", "/groups/{name}/seal", _STANDS, errors=_NAMED)
+@ROUTES("POST", "/groups/{id}/seal", _STANDS, errors=_NAMED)
 async def seal(call: Call) -> HttpAnswer[GroupView]:
     """Let nobody add to a group but its live members, by the `next` of their results."""
     return _reply(await call.services.broker.groups.seal(caller(call), _id(call)))
 
 
-@ROUTES("POST", "/groups/{name}/cancel", _STANDS, errors=_NAMED)
+@ROUTES("POST", "/groups/{id}/cancel", _STANDS, errors=_NAMED)
 async def cancel(call: Call) -> HttpAnswer[GroupView]:
     """Seal a group and cancel its members; they end a few at a time."""
     return _reply(await call.services.broker.groups.cancel(caller(call), _id(call)))
 
 
-@ROUTES("GET", "/groups/{name}", _STANDS, errors=_NAMED)
+@ROUTES("GET", "/groups/{id}", _STANDS, errors=_NAMED)
 async def group(call: Call) -> HttpAnswer[GroupView]:
     """Return a group; it is kept for seven days after its end."""
     return reply(_view(await _known(call)))
@@ -297,7 +297,7 @@ async def group(call: Call) -> HttpAnswer[GroupView]:
 
 @ROUTES(
     "GET",
-    "/groups/{name}/results",
+    "/groups/{id}/results",
     Answer("A page.", MembersPage([MemberView(task_id=TASK_ID, status="LIVE")])),
     parameters=PAGE,
     errors=_NAMED,
@@ -383,7 +383,7 @@ async def _known(call: Call) -> Group:
 
 
 def _id(call: Call) -> str:
-    return check_group_id(call.request.match_info["name"].removeprefix("~"))
+    return check_group_id(call.request.match_info["id"])
 
 
 def _reply(outcome: GroupStands | Rejected, *, status: int = 200) -> HttpAnswer[GroupView]:

@@ -45,6 +45,8 @@ class Stage:
             case "with a schedule":
                 plan = {"cron": "@daily", "task": {"command": "report", "payload": {}}}
                 self.send("PUT", f"/admin/schedules/{COMMAND}", plan)
+            case "with a group":
+                self.set["GROUP"] = self.send("POST", "/groups", {})["id"]
             case _:
                 raise AssertionError(task)
 

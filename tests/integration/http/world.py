@@ -71,7 +71,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
         "dryRun": True,
     },
     "POST /groups": {},
-    "POST /groups/{name}/tasks": {"tasks": [{"command": "made", "payload": 1}]},
+    "POST /groups/{id}/tasks": {"tasks": [{"command": "made", "payload": 1}]},
     "POST /admin/deliveries/replay": {"all": True},
     "POST /admin/aside/retry": {"all": True},
     "POST /admin/cluster/aside/retry": {"all": True},
@@ -154,18 +154,12 @@ class World:
         if "{name}" in path:
             # Tests run in any order, and an admin of the other tenant may create one of that name.
             known["name"] = f"named-{next(self.numbers)}"
-            await self._make_named(path, known["name"])
+            of, body = ("schedules", _YEARLY) if "schedules" in path else ("topics", _TOPIC)
+            await self._done("admin", "PUT", f"admin/{of}/{known['name']}", body)
         if path.startswith("/tasks/claim"):
             await self._task("ready")
         filled = re.sub(r"{(\w+)}", lambda part: known[part[1]], path)
         return filled if path in OUTSIDE_BASE else BASE + filled
-
-    async def _make_named(self, path: str, name: str) -> None:
-        if path.startswith("/groups"):
-            await self._done("producer", "POST", "groups", {"id": name})
-            return
-        of, body = ("schedules", _YEARLY) if "schedules" in path else ("topics", _TOPIC)
-        await self._done("admin", "PUT", f"admin/{of}/{name}", body)
 
     async def _id(self, route: str, path: str) -> str:
         if path.startswith("/admin/backup"):
@@ -176,6 +170,8 @@ class World:
             if "delivery" not in self.fixed:
                 self.fixed["delivery"] = await self._undelivered()
             return self.fixed["delivery"]
+        if path.startswith("/groups"):
+            return str((await self._done("producer", "POST", "groups", {}))["id"])
         if path.startswith("/workers/subscriptions"):
             body = {"callbackUrl": NO_OWNER}
             made = await self._done("worker", "POST", "workers/subscriptions", body)
