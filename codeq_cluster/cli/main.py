@@ -27,6 +27,7 @@ _COMMANDS = {
     "top": "operate.top",
     "tail": "operate.tail",
     "task": "work.task",
+    "group": "work.group",
     "worker": "work.worker",
     "bench": "work.bench",
     "queue": "work.queue",

@@ -17,6 +17,7 @@ from codeq_cluster.client.client import Client
 from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.documents import Page
+from codeq_cluster.client.groups import GroupMember, GroupMembers, GroupRecord, OpenGroup
 from codeq_cluster.client.handling import (
     Done,
     Ended,
@@ -38,6 +39,7 @@ from codeq_cluster.client.records import (
     AttemptRecord,
     Explanation,
     FollowUp,
+    GroupCounts,
     ResultRecord,
     State,
     Status,
@@ -54,7 +56,7 @@ from codeq_cluster.client.scheduling import (
     ScheduleRecord,
     Triggered,
 )
-from codeq_cluster.client.sync import SyncClient, SyncOperator
+from codeq_cluster.client.sync import SyncClient, SyncGroup, SyncOperator
 from codeq_cluster.client.tokens import Token
 from codeq_cluster.client.worker import Worker
 
@@ -73,6 +75,10 @@ __all__ = [
     "Explanation",
     "Fail",
     "FollowUp",
+    "GroupCounts",
+    "GroupMember",
+    "GroupMembers",
+    "GroupRecord",
     "HandlerTimeout",
     "HandlerUnfit",
     "HandlersStuck",
@@ -84,6 +90,7 @@ __all__ = [
     "NewTask",
     "NotCreated",
     "NotFinished",
+    "OpenGroup",
     "Operator",
     "Page",
     "Probe",
@@ -98,6 +105,7 @@ __all__ = [
     "State",
     "Status",
     "SyncClient",
+    "SyncGroup",
     "SyncOperator",
     "Task",
     "TaskEnded",

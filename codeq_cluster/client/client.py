@@ -15,7 +15,8 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from msgspec import Raw, Struct
 
 from codeq_cluster.client.codecs import JSON, Codec
-from codeq_cluster.client.connection import BASE, DEADLINE_S, TIMEOUT_S, Connection, as_json, part
+from codeq_cluster.client.connection import BASE, DEADLINE_S, TIMEOUT_S, as_json, part
+from codeq_cluster.client.groups import Groups
 from codeq_cluster.client.producing import (
     BATCH_MAX,
     Duration,
@@ -83,7 +84,7 @@ def _as_arguments(
     return decorate
 
 
-class Client(Connection):
+class Client(Groups):
     """Creates tasks, reads them and waits for their results.
 
     Every call raises `Unreachable` when no node took it. It raises `Refused` when the broker

@@ -53,6 +53,17 @@ class AttemptRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     worker_name: str = ""
 
 
+class GroupCounts(Struct, frozen=True, kw_only=True):
+    """How the members of a group have ended."""
+
+    id: str
+    total: int
+    completed: int
+    failed: int
+    cancelled: int
+    dead: int
+
+
 class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A task as the broker keeps it.
 
@@ -74,6 +85,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         schedule_id: The schedule that made it; empty if none did.
         scheduled_for: The instant of that schedule that it is for.
         late: It could not fire in time.
+        group_id: The group that it is a member of; empty for none.
+        group: What became of a group's members, if it is the group's completion task.
     """
 
     id: str
@@ -111,6 +124,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     scheduled_for: str = ""
     late: bool = False
     key: str = ""
+    group_id: str = ""
+    group: GroupCounts | None = None
 
     @property
     def state(self) -> State:

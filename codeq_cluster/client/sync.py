@@ -10,7 +10,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from codeq_cluster.client.client import Client
 from codeq_cluster.client.connection import Connection
+from codeq_cluster.client.groups import GroupRecord, OpenGroup
 from codeq_cluster.client.operator import Operator
+from codeq_cluster.client.producing import Duration, NewTask
 
 A = ParamSpec("A")
 T = TypeVar("T")
@@ -95,6 +97,59 @@ class SyncClient(_Sync[Client]):
     create_and_wait = _waiting(Client.create_and_wait)
     explain = _waiting(Client.explain)
     cancel = _waiting(Client.cancel)
+    begin_group = _waiting(Client.begin_group)
+    add_to_group = _waiting(Client.add_to_group)
+    group_record = _waiting(Client.group_record)
+    seal_group = _waiting(Client.seal_group)
+    cancel_group = _waiting(Client.cancel_group)
+    group_results = _waiting(Client.group_results)
+
+    def group(
+        self,
+        group_id: str | None = None,
+        *,
+        then: NewTask | None = None,
+        then_if: str | None = None,
+        on_failure: str | None = None,
+        seal_within: Duration | None = None,
+    ) -> SyncGroup:
+        """Return a group to begin, as `Client.group` does, for a `with` block."""
+        return SyncGroup(
+            self,
+            self._connection.group(
+                group_id,
+                then=then,
+                then_if=then_if,
+                on_failure=on_failure,
+                seal_within=seal_within,
+            ),
+        )
+
+
+class SyncGroup:
+    """An `OpenGroup` for programs without an event loop."""
+
+    def __init__(self, client: SyncClient, group: OpenGroup) -> None:
+        """Prepare a group; nothing is sent yet."""
+        self._client = client
+        self._group = group
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self._group.id
+
+    def __enter__(self) -> Self:
+        self._client.begin_group(self._group.body)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self._client.seal_group(self.id)
+
+    def add(self, *tasks: NewTask) -> GroupRecord:
+        """Add tasks, a hundred in one request; each may have an idempotency key."""
+        return self._client.add_to_group(self.id, tasks)
 
 
 class SyncOperator(_Sync[Operator]):

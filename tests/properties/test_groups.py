@@ -176,7 +176,7 @@ class Groups(RuleBasedStateMachine):
         if group is not None and group.generation == generation:
             decision = decide(self.views[shard], operation, RULES)
 
-            assert decision.changes == ()
+            assert () == decision.changes
 
     # -- what workers and operators do -----------------------------------------------------------
 
@@ -330,7 +330,7 @@ class Groups(RuleBasedStateMachine):
                 if not isinstance(item, Group):
                     continue
                 assert shard == self._home(item.id)
-                assert item.fault == ""
+                assert "" == item.fault
                 if not (item.ended_ms and item.expires_ms <= view.now_ms):
                     found = rows.get(item.id, Counter())
                     assert found.total() == item.rows

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from codeq_cluster.cli.support.outcome import Exit
+from msgspec import Raw
+
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.core.backoff import POLICIES
 
 
@@ -21,6 +25,22 @@ def number(
 ) -> None:
     """Add a flag that takes a number; `words` is its line of help, `more` argparse's keywords."""
     parser.add_argument(flag, type=kind, metavar=metavar, help=words, **more)
+
+
+def given_json(flag: str, text: str) -> Raw:
+    """Return a flag's JSON, that of stdin for `-`: unparsed, so that numbers keep every digit.
+
+    Raises:
+        UsageRefused: It is no JSON.
+    """
+    text = sys.stdin.read() if text == "-" else text
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise UsageRefused(
+            f'{flag}: must be JSON text, quoted for the shell as \'{{"name":"world"}}\': {error}'
+        ) from error
+    return Raw(text.encode())
 
 
 def runs(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], Exit]) -> None:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-
-from msgspec import Raw
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.flags import add_backoff, number
+from codeq_cluster.cli.support.flags import add_backoff, given_json, number
 from codeq_cluster.cli.support.named import refuse_unknown, whole_id
-from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.times import add_times, given_instant, times_of
@@ -120,16 +115,9 @@ def add(commands: Verbs) -> None:
 
 
 async def _create(client: Client, options: argparse.Namespace) -> None:
-    text = sys.stdin.read() if options.payload == "-" else options.payload
-    try:
-        json.loads(text)
-    except ValueError as error:
-        raise UsageRefused(
-            f'--payload: must be JSON text, quoted for the shell as \'{{"name":"world"}}\': {error}'
-        ) from error
     task = await client.create(
         options.task_command,
-        Raw(text.encode()),  # Unparsed, so that numbers keep every digit.
+        given_json("--payload", options.payload),
         **{name: getattr(options, name) for name in OPTIONS},
     )
     if options.quiet:

@@ -158,7 +158,7 @@ async def test_members_of_other_shards_are_counted_and_come_once(world: World, n
     home = group_shard("acme", name, shards)
     keys = [f"{name}.{number}" for number in range(20)]
     away = [key for key in keys if shard_of_key("acme", key, shards) != home][:3]
-    assert len(away) == 3
+    assert 3 == len(away)
     task = {"command": name, "payload": 1}
     taken = {"command": f"{name}.other", "payload": 1, "idempotencyKey": away[0]}
     assert 202 == (await _post(world, "tasks", taken)).status
