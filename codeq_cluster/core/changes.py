@@ -47,7 +47,7 @@ Change = TaskChange | ItemChange
 
 
 def share_a_row(changes: Iterable[Change]) -> bool:
-    """Return whether changes are of tasks that may share a row with others: a key, or a schedule.
+    """Return whether changes are of tasks that may share a row with others: a key, a schedule, or a group.
 
     Two decisions with such changes need each other's result.
     """
@@ -55,7 +55,7 @@ def share_a_row(changes: Iterable[Change]) -> bool:
         if isinstance(change, TaskChange):
             task = change.after or change.before
             more = task.more if task is not None else None
-            if more is not None and (more.key or more.run is not None):
+            if more is not None and (more.key or more.run or more.member):
                 return True
     return False
 

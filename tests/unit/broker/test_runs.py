@@ -10,9 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codeq_cluster.broker.scanning import every_row
+from codeq_cluster.core.groups import CreateGroup, Group
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Claim, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed, Created, Outcome, Submitted
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import OperationTooLarge, OutcomeUnknown
 from tests.fakes.memory_store import MemoryShard
 
@@ -100,6 +102,27 @@ async def test_a_run_is_one_change_of_its_queue() -> None:
     assert _IDS == [task.id for task in claimed.tasks]
     assert [Submitted] * 6 == [type(outcome) for outcome in ended]
     assert (0, 0, 6) == (counters.ready, counters.leased, counters.done)
+
+
+@pytest.mark.asyncio
+async def test_the_members_of_a_group_that_end_together_all_count() -> None:
+    """Each end changes the group's row, so each decision needs the one before."""
+    shard = _leading()
+    part, report = Create(command="render", payload="1"), Create(command="report", payload="{}")
+    group = CreateGroup(
+        tenant="acme", id="g", digest="d", then=report, tasks=(part,) * 3, seal=True
+    )
+    await shard.engine.operate([group])
+    [claimed] = await shard.engine.operate([claim("r", count=3)])
+    assert isinstance(claimed, Claimed)
+    await shard.engine.operate([submit(task.id, token=task.lease_token) for task in claimed.tasks])
+    found = shard.engine.view.item(ItemKind.GROUP, "acme", "g")
+    ready = shard.engine.view.queues("acme")
+    shard.engine.stop()
+
+    assert isinstance(found, Group)
+    assert (3, 3, 0) == (found.total, found.completed, found.live)
+    assert {"report"} == ready
 
 
 @pytest.mark.asyncio
