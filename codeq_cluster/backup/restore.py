@@ -29,7 +29,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
 from codeq_cluster.core import groups, lanes
-from codeq_cluster.core.flowing import restored
+from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import KIND_OF, Item, Topic
 from codeq_cluster.core.lane import FlowRule, Lane, lane_of
@@ -291,6 +291,9 @@ class _Filling:
                 self._put(shard, key, value)
             for lane in shard.lanes.values():
                 self._put_item(shard, lane)
+                flow = restored_without(lane)
+                if lane.held and not shard.has(keyspace.item(ItemKind.FLOW, flow.tenant, flow.id)):
+                    self._put_item(shard, flow)
             for key, number in ((CLOCK, clock_ms), (SEQ, seq)):
                 if number:
                     self._put(shard, key, number.to_bytes(8))

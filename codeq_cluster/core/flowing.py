@@ -11,7 +11,7 @@ from codeq_cluster.core import sending
 from codeq_cluster.core.administering import delete_topic, stands
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.items import Topic
-from codeq_cluster.core.lane import Flow, FlowRule, SetFlow, lane_name
+from codeq_cluster.core.lane import Flow, FlowRule, Lane, SetFlow, lane_name
 from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.operations import DeleteTopic, PutFlow
 from codeq_cluster.core.outcomes import Changed
@@ -68,6 +68,14 @@ def restored(topic: Topic) -> Flow:
         per_key=topic.per_key,
         expires_ms=1,  # The other cluster may not have followed it everywhere.
     )
+
+
+def restored_without(lane: Lane) -> Flow:
+    """Return what lets the tasks go that wait in a lane although no topic of a backup has a rule.
+
+    The shard may have been copied before it followed the end of the rule everywhere.
+    """
+    return Flow(tenant=lane.tenant, id=lane.queue, seq=0, expires_ms=1)
 
 
 def _set_flow(view: View, operation: SetFlow, _: LifetimeRules) -> Decision:

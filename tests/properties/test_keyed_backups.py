@@ -8,23 +8,28 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import lanes
+from codeq_cluster.core.changes import ItemChange
+from codeq_cluster.core.decide import decide
 from codeq_cluster.core.flowing import rule_on
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Flow, Lane, PerKey, SetFlow, WhenDead, lane_of
 from codeq_cluster.core.new_task import Create, CreateKeyed
-from codeq_cluster.core.operations import PutFlow, PutTopic
+from codeq_cluster.core.operations import Advance, PutFlow, PutTopic
 from codeq_cluster.core.placing import is_apart
 from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.sharding import home_shard, shard_of_lane, with_shard
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.errors import BackupFailed
 
+from .backup_worlds import RULES as FOR_ONE
 from .backup_worlds import TENANTS, World, all_rows, back_up
 from .rows import Rows
 
@@ -127,11 +132,33 @@ def test_each_shard_has_the_rows_of_its_keys_and_every_rule(tmp_path: Path) -> N
                 flows = [each for each in items if isinstance(each, Flow)]
 
                 assert counted == kept
-                assert rules == {(each.tenant, each.id): each.per_key for each in flows}
+                waiting = {(each.tenant, each.queue): None for each in kept.values() if each.held}
+                assert waiting | rules == {(each.tenant, each.id): each.per_key for each in flows}
                 assert all(each.expires_ms for each in flows)
                 assert [] == [each for each in items if isinstance(each, Relay)]
 
     check()
+
+
+def test_a_task_that_waits_for_a_rule_that_has_ended_goes_on(tmp_path: Path) -> None:
+    """The shard is copied before it has let all of them go, and no topic has the rule."""
+    world = KeyedWorld(1, 1)
+    topic = PutTopic(request="t", tenant="acme", name="render", by="op")
+    view = world.views[0]
+    view.advance(decide(view, PutFlow(topic=topic, per_key=PerKey(), shards=1), FOR_ONE).changes)
+    for task_id in ("a", "b", "c"):
+        create = Create(id=task_id, tenant="acme", command="render", payload="{}", key="k")
+        view.advance(decide(view, CreateKeyed(create), FOR_ONE).changes)
+    ended = PutFlow(topic=replace(topic, request="u"), per_key=None, shards=1)
+    view.advance(decide(view, ended, FOR_ONE).changes)
+    [rows] = restored(world, 1, tmp_path)
+    view.items = {name: item for name, item in view.items.items() if name[0] is not ItemKind.FLOW}
+    [flow] = [each for each in items_in(rows) if isinstance(each, Flow)]
+    view.advance([ItemChange(before=None, after=flow)])
+    view.advance(decide(view, Advance(count=9), FOR_ONE).changes)
+
+    assert 2 == sum(task.state is State.HELD for task in tasks_in(rows))
+    assert {State.READY} == {task.state for task in world.tasks().values()}
 
 
 def test_more_shards_take_no_key_whose_tasks_would_be_apart(tmp_path: Path) -> None:
