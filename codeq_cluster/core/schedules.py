@@ -341,6 +341,7 @@ class ResumeSchedule(Struct, frozen=True, array_like=True, tag="resume_schedule"
     Attributes:
         catch_up: The instants of the pause count as late; otherwise they count for nothing.
         at_ms: As in `PutSchedule`, and so are the next two.
+        version: Of the schedule whose calendar was asked; 0 for any.
     """
 
     request: str
@@ -351,6 +352,7 @@ class ResumeSchedule(Struct, frozen=True, array_like=True, tag="resume_schedule"
     at_ms: int
     next_ms: int
     zone_rules: str
+    version: int = 0
 
 
 class TriggerSchedule(Struct, frozen=True, array_like=True, tag="trigger_schedule", kw_only=True):

@@ -94,6 +94,9 @@ def resume(view: View, operation: ResumeSchedule, rules: LifetimeRules) -> Decis
     after = replace(found, paused_ms=0, paused_by="", failures=0, request=operation.request)
     if not operation.catch_up:
         after = _from_now(after, operation)
+        if operation.version not in (0, found.version):
+            # Another calendar was asked than that of the plan, so the leader asks this one at once.
+            after = replace(after, next_ms=after.done_ms + 1)
     course = Course(view, found, rules)
     course.at = after
     course.go_on()

@@ -56,7 +56,7 @@ class Scheduled:
                     return await schedules.pause(caller, name)
                 case "resume":
                     timed = self._timed(node_id, SECONDLY)
-                    return await schedules.resume(caller, name, timed, catch_up=True)
+                    return await schedules.resume(caller, name, timed, catch_up=True, version=0)
                 case "trigger":
                     at_ms = self._wall_ms(node_id)
                     return await schedules.trigger(

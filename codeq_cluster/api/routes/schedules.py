@@ -285,9 +285,11 @@ async def pause(call: Call) -> HttpAnswer[ScheduleView]:
 async def resume(call: Call) -> HttpAnswer[ScheduleView]:
     """Let a paused schedule fire again."""
     body = RESUME.decode_any(call.text)
-    begins = await timed(call, (await _known(call)).plan.timing)
+    known = await _known(call)
+    begins = await timed(call, known.plan.timing)
+    catch_up, version = body.catch_up or False, known.version
     stands = await call.services.broker.schedules.resume(
-        caller(call), _id(call), begins, catch_up=body.catch_up or False
+        caller(call), known.id, begins, catch_up=catch_up, version=version
     )
     return await _shown(call, accepted(stands).schedule)
 

@@ -137,7 +137,7 @@ class Schedules:
         return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
 
     async def resume(
-        self, caller: Caller, schedule_id: str, timed: Timed, *, catch_up: bool
+        self, caller: Caller, schedule_id: str, timed: Timed, *, catch_up: bool, version: int
     ) -> ScheduleStands | Rejected:
         """Let it fire again; see `ResumeSchedule`."""
         operation = ResumeSchedule(
@@ -149,6 +149,7 @@ class Schedules:
             at_ms=timed.at_ms,
             next_ms=timed.next_ms,
             zone_rules=timed.zone_rules,
+            version=version,
         )
         return _either(await self._operate(caller, schedule_id, operation), ScheduleStands)
 

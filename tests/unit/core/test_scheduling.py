@@ -224,6 +224,17 @@ def test_a_resume_may_catch_up() -> None:
     assert (NOW_MS, minute(1), minute(1)) == (after.done_ms, after.next_ms, after.fires_ms)
 
 
+def test_a_resume_that_asked_an_older_calendar_lets_the_leader_ask_the_newer_one() -> None:
+    """The older one has ended: its answer would keep the schedule from firing for ever."""
+    shard = Scheduled()
+    shard.ask(PAUSE)
+    asked = replace(resume(minute(5)), next_ms=0, version=shard.at.version)
+    shard.put(timing=Timing(every="2m"))
+    after = shard.stands(shard.ask(asked))
+
+    assert (minute(5), minute(5) + 1) == (after.done_ms, after.fires_ms)
+
+
 @pytest.mark.parametrize(
     "operation",
     [PAUSE, resume(NOW_MS), "trigger", "backfill"],
