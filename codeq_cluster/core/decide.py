@@ -128,8 +128,9 @@ def _with_shared_rows(
     """Add what the changes of tasks cause on rows that they share: of schedules, groups, keys."""
     changes = decision.changes
     if of not in _FIRE and of not in _END_NOTHING:
-        # First the next runs of schedules begin, because these may have keys.
-        changes = (*changes, *firing.ends(view, changes, rules))
+        if of is not TakeRelays:  # It notes them itself, beside those that relays tell of.
+            # First the next runs of schedules begin, because these may have keys.
+            changes = (*changes, *firing.ends(view, changes, rules))
         changes = rolls.counted(view, changes, rules)
     outcome, changes = decision.outcome, lanes.settled(view, changes)
     if isinstance(outcome, Created) and not outcome.replay:

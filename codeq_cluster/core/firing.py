@@ -5,7 +5,7 @@ A firing and its tasks are one decision, and so are the end of a run and the run
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -87,9 +87,22 @@ def fill_back(view: View, operation: FillBack, rules: LifetimeRules) -> Decision
     return Decision(Changed(1), course.changes)
 
 
-def ends(view: View, changes: tuple[Change, ...], rules: LifetimeRules) -> Iterator[Change]:
-    """Yield what the ends of runs cause: on their schedules, here or on another shard."""
-    courses = Courses(view, rules)
+def ends(
+    view: View,
+    changes: Iterable[Change],
+    rules: LifetimeRules,
+    *,
+    courses: Courses | None = None,
+) -> Iterator[Change]:
+    """Yield what the ends of runs cause: on their schedules, here or on another shard.
+
+    Args:
+        view: The shard's state.
+        changes: Of the runs' tasks, among others.
+        rules: For the runs that begin.
+        courses: Those that the decision has changed before, which are yielded as well.
+    """
+    courses = courses or Courses(view, rules)
     elsewhere: list[sending.Cause] = []
     for change in changes:
         task = change.after

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.courses import Courses, status_of
 from codeq_cluster.core.creating import made
+from codeq_cluster.core.firing import ends
 from codeq_cluster.core.groups import NOT_MADE, MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.lanes import in_force
@@ -88,7 +89,8 @@ class _Taking:
         """Yield what the batch changes."""
         yield from self._made.values()
         yield from self._cancelled.values()
-        yield from self._courses.changes
+        # A restored shard may have relays for itself, and both may be of one schedule.
+        yield from ends(self._view, self._cancelled.values(), self._rules, courses=self._courses)
         yield from self._rolls.changes
         for rule in self._flows.values():
             yield from in_force(self._view, rule)

@@ -11,7 +11,7 @@ from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import item_fault
 from codeq_cluster.core.operations import Purge, Requeue
-from codeq_cluster.core.relays import Relay, Relayed, TakeRelays
+from codeq_cluster.core.relays import Relay, Relayed, RelayedCancel, TakeRelays
 from codeq_cluster.core.schedules import RECENT_MAX, Overlap, RunEnded, Schedule, schedule_shard
 from codeq_cluster.core.sharding import with_shard
 from codeq_cluster.core.stored_item import ItemKind
@@ -203,3 +203,23 @@ def test_the_relayed_end_closes_the_run_and_begins_the_next() -> None:
     assert ([2], 1) == (shard.open(), shard.at.failures)
     assert [("FAILED", 77)] == [(each.status, each.ended_ms) for each in shard.at.recent]
     assert State.READY is shard.run(2).state
+
+
+def test_a_run_that_ends_and_one_that_is_cancelled_by_relays_are_of_one_schedule() -> None:
+    """A shard of a cluster that was restored to fewer shards may have relays for itself."""
+    shard = Scheduled(overlap=Overlap.QUEUE)
+    shard.fire(1, 2, 3)
+    shard.trigger("x", Overlap.ALLOW)
+    run = shard.run(1).more
+    assert run is not None
+    assert run.run is not None
+    end = RunEnded(tenant="acme", run=run.run, status="COMPLETED", ended_ms=NOW_MS)
+    cancel = RelayedCancel("acme", shard.run("x").id, "c")
+    taking = TakeRelays(origin=0, after=0, relays=(Relayed(1, end), Relayed(2, cancel)))
+    decision = decide(shard.view, taking, RULES)
+    changed = [each.after for each in decision.changes if isinstance(each.after, Schedule)]
+    shard.ask(taking)
+
+    assert [shard.at] == changed
+    assert ([2], [3]) == (shard.open(), shard.queued())
+    assert ["COMPLETED", "CANCELLED"] == [each.status for each in shard.at.recent]
