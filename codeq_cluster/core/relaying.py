@@ -30,7 +30,7 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.sending import MEMBER_PLACE, RUN_PLACE, Cause, sent
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Membership, Run
+from codeq_cluster.core.task import Membership, Run, State
 from codeq_cluster.core.transitions import CANCELLED, cancelled
 from codeq_cluster.core.view import View
 
@@ -113,12 +113,14 @@ class _Taking:
             self._never_begins(create.id, create.tenant, effect.more.member, NOT_MADE)
 
     def _answer(self, task_id: str, run: Run) -> None:
-        """Report the end of a run whose task is here already: it will not report it again."""
+        """Report the end of a run whose task is here already: it will not report it again.
+
+        One that an operator has revived was dead.
+        """
         task = self._view.task(task_id)
-        if task is not None and task.state.terminal:
-            end = RunEnded(
-                tenant=task.tenant, run=run, status=status_of(task), ended_ms=task.updated_ms
-            )
+        if task is not None and task.endings:
+            status = status_of(task) if task.state.terminal else State.DEAD.name
+            end = RunEnded(tenant=task.tenant, run=run, status=status, ended_ms=task.updated_ms)
             name = f"{task_id}.0.{RUN_PLACE}"
             self._answers.append(Cause(name, task_id, end.home(self._rules.shards), end))
 

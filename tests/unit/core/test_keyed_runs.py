@@ -6,6 +6,7 @@ from dataclasses import replace as with_rules
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.operations import Requeue
 from codeq_cluster.core.outcomes import Taken
 from codeq_cluster.core.relays import Relay, TakeRelays, relayed
 from codeq_cluster.core.schedules import Overlap, schedule_shard
@@ -14,7 +15,7 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State
 
 from .scheduled import NAME, TEMPLATE, Scheduled, minute
-from .shard import RULES, Shard, submit
+from .shard import LEASE_MS, RULES, Shard, submit
 
 HOME = schedule_shard("acme", NAME, 2)
 AWAY = 1 - HOME
@@ -102,3 +103,23 @@ def test_an_instant_that_is_filled_in_again_ends_at_once_if_its_task_has() -> No
     kept = [each.name for each in pair.home.at.open]
 
     assert [str(minute(2))] == kept
+
+
+def test_an_instant_that_is_filled_in_again_ends_at_once_if_its_task_was_revived() -> None:
+    """The task has reported its death, and reports no later end."""
+    pair = Pair(Overlap.SKIP)
+    pair.home.fire(1)
+    pair.deliver()
+    [task_id] = pair.away.claim()
+    pair.away.wait(LEASE_MS)
+    pair.deliver()
+    pair.away.ask(Requeue(request="r", tenant="acme", ids=(task_id,), by="ops"))
+    pair.home.backfill(1)
+    pair.home.fill(1)
+    pair.deliver()
+
+    assert State.READY is pair.away.task(task_id).state
+    assert ((), ["DEAD", "DEAD"]) == (
+        pair.home.at.open,
+        [each.status for each in pair.home.at.recent],
+    )
