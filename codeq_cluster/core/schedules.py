@@ -423,6 +423,13 @@ class Fire(Struct, frozen=True, array_like=True, tag="fire", kw_only=True):
     next_ms: int
     zone_rules: str
 
+    @property
+    def half(self) -> Fire:
+        """Return the first half of several runs; the others stay due."""
+        runs = self.runs[: len(self.runs) // 2]
+        next_ms = self.runs[len(runs)].at_ms
+        return replace(self, runs=runs, missed=0, done_ms=runs[-1].at_ms, next_ms=next_ms)
+
 
 class FillBack(Struct, frozen=True, array_like=True, tag="fill_back", kw_only=True):
     """Take a step of a backfill; the leader's own operation. Fields as in `Fire`."""
@@ -433,6 +440,12 @@ class FillBack(Struct, frozen=True, array_like=True, tag="fill_back", kw_only=Tr
     from_ms: int
     runs: tuple[Due, ...]
     done_ms: int
+
+    @property
+    def half(self) -> FillBack:
+        """Return the first half of several runs; the walk goes on behind them."""
+        runs = self.runs[: len(self.runs) // 2]
+        return replace(self, runs=runs, done_ms=runs[-1].at_ms)
 
 
 ScheduleOperation = (

@@ -35,6 +35,7 @@ from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Advance, Claim, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.runs import runs
+from codeq_cluster.core.schedules import FillBack, Fire
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import (
     CodeqError,
@@ -360,4 +361,6 @@ def _smaller(operation: Operation) -> Operation:
     """
     if isinstance(operation, Advance | Claim) and operation.count > 1:
         return replace(operation, count=operation.count // 2)
+    if isinstance(operation, Fire | FillBack) and len(operation.runs) > 1:
+        return operation.half
     raise OperationTooLarge("the operation writes more than an entry of the log can carry")

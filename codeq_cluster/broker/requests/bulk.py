@@ -10,9 +10,9 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.core.administering import IDS_MAX
 from codeq_cluster.core.operations import Operation
-from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.outcomes import Changed, Outcome
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.errors import CodeqError, OutcomeUnknown
+from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
 PAGE = 256  # Tasks or items read in one step of a bulk action.
 
@@ -55,8 +55,34 @@ async def act(shards: Shards, ids: Sequence[str], operation: Makes, *, deadline:
         # A delivery's id begins with its task's id, which names the shard.
         shard = shard_of(item_id.split(".", 1)[0], shards.count)
         by_shard.setdefault(shard, []).append(item_id)
-    placed = [(shard, operation(ids)) for shard, part in by_shard.items() for ids in parts_of(part)]
-    return await carry_out(shards, placed, deadline=deadline)
+    parts = [(shard, ids) for shard, part in by_shard.items() for ids in parts_of(part)]
+    return await _act_on(shards, parts, operation, deadline=deadline)
+
+
+async def _act_on(
+    shards: Shards,
+    parts: Sequence[tuple[int, tuple[str, ...]]],
+    operation: Makes,
+    *,
+    deadline: float,
+) -> int:
+    """Act on parts; one that is too large for an entry is split."""
+    placed = [(shard, operation(ids)) for shard, ids in parts]
+    outcomes = await _answers(shards, placed, deadline=deadline)
+    halves = [
+        (shard, half)
+        for (shard, ids), outcome in zip(parts, outcomes, strict=True)
+        if isinstance(outcome, OperationTooLarge) and len(ids) > 1
+        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :])
+    ]
+    if not halves:
+        return _count(outcomes)
+    split = {half[0] for _, half in halves}
+    count = _count(
+        [each for (_, ids), each in zip(parts, outcomes, strict=True) if ids[0] not in split]
+    )
+    with half_way(count):
+        return count + await _act_on(shards, halves, operation, deadline=deadline)
 
 
 def parts_of(ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -73,10 +99,20 @@ async def carry_out(
         OutcomeUnknown: Some of it is or may be done.
         CodeqError: Nothing was done.
     """
+    return _count(await _answers(shards, placed, deadline=deadline))
+
+
+async def _answers(
+    shards: Shards, placed: Sequence[tuple[int, Operation]], *, deadline: float
+) -> list[Outcome | CodeqError]:
     if not placed:
-        return 0
+        return []
     left_s = deadline - asyncio.get_running_loop().time()
-    outcomes = await on_their_shards(shards, placed, timeout_s=left_s)
+    return await on_their_shards(shards, placed, timeout_s=left_s)
+
+
+def _count(outcomes: Sequence[Outcome | CodeqError]) -> int:
+    """Return how many tasks were changed; raises as `carry_out`."""
     count = sum(outcome.count for outcome in outcomes if isinstance(outcome, Changed))
     failures = [outcome for outcome in outcomes if isinstance(outcome, CodeqError)]
     # Raise OutcomeUnknown first: another error would claim that nothing was done.
