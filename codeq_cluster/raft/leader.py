@@ -13,8 +13,6 @@ from codeq_cluster.raft.replica import Replica
 # Without a bound, one slow transfer could fill the disk.
 _HELD_LOGS_MAX = 16
 _HOLD_S = 60.0
-# A peer that has not answered within this many heartbeats is not left alone.
-_ANSWERED_PERIODS = 2
 _NEVER = float("inf")
 
 
@@ -44,8 +42,9 @@ class Leader:
         self._term = 0
         # The log is trimmed after an entry was applied, and with every heartbeat.
         self._looked_at = (0, 0.0)
-        # What the last heartbeat told the followers.
+        # What the last heartbeat told the followers, and when.
         self._told: object = None
+        self._told_at = 0.0
 
     @property
     def ready(self) -> bool:
@@ -97,14 +96,13 @@ class Leader:
     def rest(self) -> bool:
         """Begin to rest instead of a heartbeat, if the last one told everybody everything.
 
-        Then every peer has answered lately, holds the whole log, has the same state and may trim
+        Then every peer has answered since, holds the whole log, has the same state and may trim
         what this log has trimmed. Nothing is under way, and no trim is due.
         """
         replica, engine, last = self._replica, self._replica.engine, self._replica.journal.last
-        voters, settings = replica.voters, replica.settings
+        voters, rest = replica.voters, replica.ports.rest
         told, self._told = self._told, (engine.term, voters.index, last, replica.floor)
-        since = replica.now() - _ANSWERED_PERIODS * settings.heartbeat_ms / 1000
-        rest = replica.ports.rest
+        told_at, self._told_at = self._told_at, replica.now()
         if not (
             rest is not None
             and told == self._told
@@ -119,7 +117,7 @@ class Leader:
             and self.trimmer.done
             and all(
                 engine.match_index(peer) == last
-                and engine.answered_since(peer, since)
+                and engine.answered_since(peer, told_at)
                 and replica.divergence.agrees(peer, last)
                 for peer in voters.peers
             )

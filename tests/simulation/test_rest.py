@@ -157,6 +157,30 @@ def test_a_follower_that_is_away_keeps_the_others_awake(refused: bool) -> None:
     assert "A" == cluster.nodes["C"].group.status().leader
 
 
+def test_a_follower_whose_replica_is_paused_keeps_the_others_awake() -> None:
+    """Its node beats on and refuses the group, which is no answer to a heartbeat."""
+    cluster = at_rest()
+
+    cluster.nodes["B"].group.pause(lambda _failed: None)
+    cluster.run(1.0)
+    awake = kinds(cluster, 5.0)
+    begun = cluster.nodes["A"].group.transfer("B")
+
+    assert 0 == awake[BEAT]
+    assert awake[APPEND] > 40
+    assert not begun
+
+
+def test_a_leader_whose_only_follower_is_paused_steps_down() -> None:
+    """The follower's node, which refuses, does not keep it in office."""
+    cluster = at_rest("AB")
+
+    cluster.nodes["B"].group.pause(lambda _failed: None)
+    seconds = cluster.run_until(lambda: not cluster.nodes["A"].group.status().is_leader)
+
+    assert seconds < FALLBACK_S + 0.5
+
+
 def test_a_follower_that_has_forgotten_its_leader_learns_of_it() -> None:
     """A replica that read its store again refuses the beat, so its leader sends a heartbeat."""
     cluster = at_rest()
