@@ -311,7 +311,7 @@ class RaftGroup:
             or (leader, term) != (engine.leader, engine.term)
             or replica.behind
             or divergence.wrong_at
-            or divergence.differs
+            or (divergence.differs and leader in divergence.differing)
         ):
             return False
         replica.elections.rest(leader, replica.now())

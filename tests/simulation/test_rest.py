@@ -198,6 +198,39 @@ def test_a_follower_that_has_forgotten_its_leader_learns_of_it() -> None:
     assert 1 == group.status().term
 
 
+def test_a_follower_that_once_differed_from_another_rests_again() -> None:
+    """Only leaders are compared with, so it never hears that a former one was put right."""
+    cluster = at_rest()
+
+    cluster.crash("A")
+    former = cluster.elect()
+    cluster.start("A")
+    cluster.run(1.0)
+    cluster.nodes[former].machine.corrupt()
+    propose(cluster, 1, prefix="doubted")
+    # A leader that has served a snapshot holds more of its log for a minute.
+    cluster.run(60.0 + QUIET_S)
+    said = kinds(cluster, 10.0)
+
+    assert 1 == cluster.reseeded
+    assert "A" == cluster.leader()
+    assert resting(cluster)
+    assert 0 == said[APPEND]
+
+
+def test_a_follower_that_differs_from_its_leader_does_not_rest() -> None:
+    """Their heartbeats and answers have to show whose state is right."""
+    cluster = at_rest()
+    group = cluster.nodes["B"].group
+    divergence = group._replica.divergence
+
+    agreeing = group.rest_under("A", 1)
+    divergence.compared("A", group.status().applied_index, same=False)
+
+    assert agreeing
+    assert not group.rest_under("A", 1)
+
+
 def test_a_follower_rests_only_under_the_leader_of_its_term() -> None:
     """Another node's word, or that of another term, is refused."""
     cluster = at_rest()
