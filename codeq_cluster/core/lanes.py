@@ -115,6 +115,7 @@ class _Lanes:
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._walks = WALK_CHANGES_MAX, WALK_LANES_MAX  # What is left for the walks of all queues.
         self.known: dict[tuple[str, str], _Lane] = {}
 
     def noted(self, change: TaskChange) -> TaskChange:
@@ -128,16 +129,22 @@ class _Lanes:
         return self._of(found).noted(change)
 
     def walked(self, flow: Flow) -> Iterator[Change]:
-        """Let the next lanes of a queue follow its rule; then the walk goes on, or it ends."""
-        left, after = WALK_CHANGES_MAX, flow.walked
+        """Let the next lanes of a queue follow its rule; then the walk goes on, or it ends.
+
+        A walk for which other queues' walks leave nothing stays due.
+        """
+        (changes_left, lanes_left), after = self._walks, flow.walked
+        if not changes_left or not lanes_left:
+            return
         lanes = self._view.lanes(flow.tenant, flow.id, after=flow.walked)
-        for lane in islice(lanes, WALK_LANES_MAX):
+        for lane in islice(lanes, lanes_left):
             if (lane.tenant, lane.id) in self.known:
                 break  # This decision changes it: the next step sees how.
-            changes = self._of(lane).followed(left)
+            changes = self._of(lane).followed(changes_left)
             yield from changes
-            left -= len(changes)
-            if left <= 0:
+            changes_left, lanes_left = changes_left - len(changes), lanes_left - 1
+            self._walks = changes_left, lanes_left
+            if not changes_left:
                 break
             after = lane.name
         else:

@@ -10,7 +10,7 @@ from codeq_cluster.core.lane import PerKey
 from .model_items import Fields, Name
 from .model_task import Item
 
-CHANGES_MAX = 48  # Of one step of a walk.
+CHANGES_MAX = 48  # Of the walks of one operation.
 
 _Key = tuple[str, str, str]  # Tenant, queue and key.
 _Was = dict[str, tuple[str, bool, int]]  # By id: place, whether it kept its place, attempts.
@@ -37,6 +37,7 @@ class Lanes:
         self._rank = rank
         self.rules = rules
         self._was: _Was = {}
+        self._left = CHANGES_MAX
         self._rows: list[_Key] = []
         self._keys: dict[str, _Key] = {}
 
@@ -72,6 +73,7 @@ class Lanes:
 
     def before(self) -> None:
         """Note the tasks as they are before an operation."""
+        self._left = CHANGES_MAX
         self._was = {i.id: (i.place, i.keeps, i.attempts) for i in self._items.values() if i.lane}
         self._rows = [
             (tenant, id_.split("@")[0], row["key"]) for (tenant, id_), row in self.rows().items()
@@ -91,15 +93,16 @@ class Lanes:
     def walk(self, name: Name, changed: set[_Key]) -> None:
         """Let the lanes of a queue follow its rule, up to one that this operation has changed."""
         flow = self.rules[name]
-        left = CHANGES_MAX
+        if self._left <= 0:
+            return
         lanes = [key for key in self._rows if key[:2] == name]
         for key in sorted(lanes, key=lambda each: digest(each[2])):
             if digest(key[2]) <= flow["walked"]:
                 continue
             if key in changed:
                 return
-            left -= self._follow(key, left)
-            if left <= 0:
+            self._left -= self._follow(key, self._left)
+            if self._left <= 0:
                 return
             flow["walked"] = digest(key[2])
         flow |= {"walked": "", "expires_ms": 0}
