@@ -47,7 +47,7 @@ Change = TaskChange | ItemChange
 
 
 def share_a_row(changes: Iterable[Change]) -> bool:
-    """Return whether changes are of tasks that may share a row with others: a key, a schedule, or a group.
+    """Return whether changes are of tasks that may share a row: of a key, a schedule or a group.
 
     Two decisions with such changes need each other's result.
     """

@@ -14,6 +14,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import body_too_large, too_many
 from codeq_cluster.api.routes.tasks import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.broker.requests.schedules import SET_MAX
 from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.new_task import Create, template_of
 from codeq_cluster.core.schedules import (
@@ -33,7 +34,6 @@ from codeq_cluster.schedules.calendar import NAMED
 
 COUNT_DEFAULT = 10
 COUNT_MAX = 100
-SET_MAX = 1000  # Schedules of one owner that are put together.
 UTC = "UTC"
 WINDOW_S_DEFAULT = 86_400
 

@@ -28,8 +28,11 @@ from codeq_cluster.core.schedules import (
     schedule_shard,
 )
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.errors import TooMany
 
 _PAGE = 500
+SET_MAX = 1000  # Schedules of one owner that are put together.
+_ONE_BY_ONE = "put and delete them one by one, or give some another owner"
 
 _O = TypeVar("_O")
 
@@ -76,7 +79,11 @@ class Schedules:
         return found
 
     async def all_of(self, caller: Caller, owner: str) -> list[Schedule]:
-        """Return every schedule of an owner; the shards read all of the tenant's."""
+        """Return every schedule of an owner; the shards read all of the tenant's.
+
+        Raises:
+            TooMany: There are more than a set may have.
+        """
         found: list[Schedule] = []
         after = b""
         while after != END:
@@ -89,6 +96,8 @@ class Schedules:
             )
             rows, after = await self._browser.items(asked, deadline=caller.deadline)
             found += [item for _, item in rows if isinstance(item, Schedule)]
+            if len(found) > SET_MAX:
+                raise TooMany("schedules of one owner", SET_MAX, advice=_ONE_BY_ONE)
         return found
 
     async def put(
