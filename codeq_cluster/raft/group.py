@@ -304,12 +304,16 @@ class RaftGroup:
             replica.engine.alive(peer)
 
     def rest_under(self, leader: str, term: int) -> bool:
-        """Follow a leader's beats instead of its heartbeats; False if it is not leader here."""
+        """Follow a leader's beats instead of its heartbeats.
+
+        False if it is not leader here, or a heartbeat has work for this replica.
+        """
         replica, engine, divergence = self._replica, self._replica.engine, self._replica.divergence
         if (
             not self._schedule.running
             or (leader, term) != (engine.leader, engine.term)
             or replica.behind
+            or replica.trim_waits
             or divergence.wrong_at
             or (divergence.differs and leader in divergence.differing)
         ):

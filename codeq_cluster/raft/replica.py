@@ -82,6 +82,7 @@ class Replica:
         followers: What this node as leader remembers of its followers' answers.
         campaign: The election that this node is about to start, or has started last.
         floor: The log may be trimmed up to here.
+        trim_waits: At this follower's last turn, its stored state lacked entries up to `floor`.
         known_commit: The highest commit index that a leader has reported.
         behind: A leader has said since the last turn that it lacks the entries this replica needs.
     """
@@ -185,6 +186,7 @@ class Replica:
         self.followers = Followers()
         self.campaign = Campaign()
         self.floor = 0
+        self.trim_waits = False
         self.known_commit = 0
         self.behind = False
 

@@ -126,8 +126,11 @@ class Turn:
         if replica.read_index.open:
             replica.read_index.fail()
         divergence, journal = replica.divergence, replica.journal
+        replica.trim_waits = False
         if replica.floor > journal.first and not (divergence.differs and divergence.open):
-            journal.trim(min(replica.floor, replica.machine.stored_index))
+            stored = replica.machine.stored_index
+            journal.trim(min(replica.floor, stored))
+            replica.trim_waits = stored < replica.floor
 
     def _write(self) -> None:
         """Hand over what has to be on disk before promises leave, if anything has."""

@@ -254,6 +254,22 @@ def test_followers_forget_what_their_leader_forgot_before_it_rests() -> None:
     assert {logs[0].log_first} == {log.log_first for log in logs}
 
 
+def test_a_follower_whose_state_is_stored_late_still_trims_its_log() -> None:
+    """The group rests once that is done: a follower at rest takes no turns."""
+    cluster = settled(rests=True, settings=RaftSettings(log_entries_max=40, keep_entries=8))
+    database = cluster.nodes["B"].database
+    database.stalled = True
+    propose(cluster, 100)
+    cluster.run(QUIET_S)
+    database.stalled = False
+    cluster.run(5.0)
+    logs = [cluster.nodes[node_id].group.status() for node_id in "ABC"]
+
+    assert resting(cluster)
+    assert logs[0].log_first > 40
+    assert {logs[0].log_first} == {log.log_first for log in logs}
+
+
 def test_an_entry_that_is_proposed_as_its_group_goes_to_rest_is_sent_until_it_is_held() -> None:
     """A message may be lost, and only heartbeats would send it again."""
     went, lost = settled(rests=True), settled(rests=True)
