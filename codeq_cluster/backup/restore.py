@@ -30,7 +30,7 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
 from codeq_cluster.core import groups, lanes
 from codeq_cluster.core.flowing import restored, restored_without
-from codeq_cluster.core.groups import Group
+from codeq_cluster.core.groups import Group, Member, group_shard, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Topic
 from codeq_cluster.core.lane import FlowRule, Lane, lane_of
 from codeq_cluster.core.placing import is_apart, without_keys
@@ -44,6 +44,7 @@ from codeq_cluster.core.schedules import (
 )
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind, Place
+from codeq_cluster.core.task import Membership
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
@@ -367,6 +368,8 @@ class _Filling:
                 continue
             effect = relay.effect.among(self._count)
             to = effect.home(self._count)
+            if isinstance(effect, RelayedTask) and effect.more.member is not None:
+                self._name_member(effect, effect.more.member)
             shard.relays[to] += 1
             again = replace(
                 relay,
@@ -377,6 +380,17 @@ class _Filling:
                 expires_ms=0,
             )
             self._put_item(shard, again)
+
+    def _name_member(self, effect: RelayedTask, member: Membership) -> None:
+        """Tell a group the id that its member has in this cluster."""
+        tenant = effect.tenant
+        shard = self._shards[group_shard(tenant, member.group, self._count)]
+        key = keyspace.item(ItemKind.MEMBER, tenant, member_id(member.group, member.name))
+        shard.flush()
+        record = shard.store.state.get(key)
+        row = None if record is None else records.decode_item(record)
+        if isinstance(row, Member):
+            shard.put(key, records.encode(replace(row, task_id=effect.create.id)))
 
     def _has_acted(self, relay: Relay) -> bool:
         """Return whether the other shard's copy is from after a relay."""

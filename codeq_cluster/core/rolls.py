@@ -141,10 +141,11 @@ class Roll:
             task: None if it is on another shard, or gone.
         """
         request = f"{self.at.id}.{self.at.generation}"[-128:]
-        if not self._is_here(row):
+        # A restore may leave a member of this shard on its way: the cancel goes behind it.
+        if task is None or not self._is_here(row):
             effect = RelayedCancel(row.tenant, row.task_id, request)
             self._send(row.task_id, 1, effect)
-        elif task is not None and not task.state.terminal:
+        elif not task.state.terminal:
             self._tasks.append(cancel_change(self._view, task, self._rules, request=request))
 
     def ended(self, end: MemberEnded) -> None:

@@ -32,14 +32,8 @@ def check_level(call: Call) -> None:
 def check_joined(call: Call, group_id: str) -> None:
     """Check the group that a new task names; raises ApiError."""
     check_level(call)
-    check_group_id(group_id)
-
-
-def check_group_id(group_id: str) -> str:
-    """Return a group's id; raises ApiError if no group can have it."""
     if not GROUP_NAME.fullmatch(group_id):
         raise BAD_ID
-    return group_id
 
 
 def accepted(outcome: GroupStands | Rejected) -> GroupStands:

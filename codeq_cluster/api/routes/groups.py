@@ -23,7 +23,6 @@ from codeq_cluster.api.routes.group_calls import (
     TOO_MANY_GROUPS,
     TOO_MANY_MEMBERS,
     accepted,
-    check_group_id,
     check_level,
 )
 from codeq_cluster.api.routes.listing import PAGE, asked_page, caller
@@ -210,7 +209,7 @@ _LIMITED = (
     lambda node: from_failure(too_many_queues(node.limits.queues_max)),
     TOO_MANY_MEMBERS,
 )
-_NAMED = (BAD_ID, NOT_FOUND)
+_NAMED = (NOT_FOUND,)
 _STANDS = Answer("The group.", EXAMPLE)
 
 
@@ -383,7 +382,10 @@ async def _known(call: Call) -> Group:
 
 
 def _id(call: Call) -> str:
-    return check_group_id(call.request.match_info["id"])
+    group_id = call.request.match_info["id"]
+    if not GROUP_NAME.fullmatch(group_id):
+        raise NOT_FOUND  # No group can have it.
+    return group_id
 
 
 def _reply(outcome: GroupStands | Rejected, *, status: int = 200) -> HttpAnswer[GroupView]:

@@ -26,6 +26,7 @@ from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, f
 from codeq_cluster.api.http.refusals import (
     INVALID_COMMAND,
     NO_TASK,
+    NOT_FOUND,
     batch_too_large,
     bounded,
     budget_exceeded,
@@ -38,6 +39,7 @@ from codeq_cluster.api.routes.group_calls import (
     GROUP_SEALED,
     OTHER_GROUP,
     TOO_EARLY,
+    TOO_MANY_MEMBERS,
     accepted,
     check_joined,
 )
@@ -241,6 +243,8 @@ _LIMITED = rate_limited(*CREATING)
         budget_exceeded("readyTasks", "create_task"),
         budget_exceeded("storedBytes", "create_task"),
         lambda node: from_failure(too_many_queues(node.limits.queues_max)),
+        NOT_FOUND,
+        TOO_MANY_MEMBERS,
     ),
     whole=True,
 )
@@ -384,7 +388,7 @@ def new_task(
     Raises:
         ApiError: A field is refused.
     """
-    _check_group(call, body.group or "", may_join=may_join)
+    _check_group(call, body.group, may_join=may_join)
     limits = call.services.settings.limits
     payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:
@@ -441,8 +445,8 @@ def _lane(call: Call, key: str, *, once: bool) -> str:
     return key
 
 
-def _check_group(call: Call, group: str, *, may_join: bool) -> None:
-    if group:
+def _check_group(call: Call, group: str | None, *, may_join: bool) -> None:
+    if group is not None:
         check_joined(call, group)
         if not may_join:
             raise BAD_MEMBER

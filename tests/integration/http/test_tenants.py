@@ -47,8 +47,8 @@ LISTS = [
 BODIES: dict[str, dict[str, object]] = {
     "/result": {"status": "FAILED", "error": "stolen"},
     "/topics/{name}": {"maxAttempts": 1},
-    "/schedules/{name}": {"every": "1d", "task": {"command": "stolen", "payload": 1}},
     "/groups/{id}/tasks": {"tasks": [{"command": "stolen", "payload": 1}]},
+    "/schedules/{name}": {"every": "1d", "task": {"command": "stolen", "payload": 1}},
     "/backfill": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"},
 }
 QUERIES = {("DELETE", f"{BASE}/admin/topics/{{name}}"): "?deletionPolicy=Delete"}
