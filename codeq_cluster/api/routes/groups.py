@@ -234,9 +234,10 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
     """
     check_level(call)
     body = _GROUP.decode(call.text)
-    group_id = body.id or body.idempotency_key or new_request()
-    if not GROUP_NAME.fullmatch(group_id) or (body.idempotency_key or group_id) != group_id:
+    names = {name for name in (body.id, body.idempotency_key) if name is not None}
+    if len(names) > 1 or not all(map(GROUP_NAME.fullmatch, names)):
         raise BAD_ID
+    [group_id] = names or {new_request()}
     within_s = SEAL_S_DEFAULT if body.seal_within_seconds is None else body.seal_within_seconds
     asked = CreateGroup(
         tenant=call.identity.tenant,
@@ -267,9 +268,9 @@ async def add(call: Call) -> HttpAnswer[GroupView]:
     """
     group_id = _id(call)
     body = _MEMBERS.decode(call.text)
-    tasks = await _tasks(call, body.tasks or ())
-    if not tasks:
-        raise _MEMBERS.unreadable.because("tasks is empty")
+    if body.tasks is None:
+        raise _MEMBERS.unreadable.because("tasks is missing")
+    tasks = await _tasks(call, body.tasks)
     key = (body.idempotency_key or new_request()).encode()
     name = blake2b(key, digest_size=_DIGEST_BYTES).hexdigest()
     groups = call.services.broker.groups
