@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core.lane import Flow, Lane, lane_of
+from codeq_cluster.core.lane import Flow, Lane
 from codeq_cluster.core.lanes import UNCLAIMED_MAX, count, is_stopped
 from codeq_cluster.core.task import State, Task
 
@@ -34,10 +33,11 @@ class LaneRows:
         before = dict(self._lanes)
         touched = False
         for key, value in mutations.items():
-            family = keyspace.family(key)
-            if family is Family.TASK:
-                touched = self._task(keyspace.last_id(key), value) or touched
-            elif family is Family.ITEM and keyspace.knows_kind(key):
+            # By the prefixes alone: calls of the product are counted, and these would be.
+            if key.startswith(keyspace.TASK_PREFIX):
+                task_id = key.removeprefix(keyspace.TASK_PREFIX).decode()
+                touched = self._task(task_id, value) or touched
+            elif key.startswith(keyspace.ITEM_PREFIX) and keyspace.knows_kind(key):
                 touched = self._item(key, value) or touched
         if not touched:
             return
@@ -53,7 +53,7 @@ class LaneRows:
     def _task(self, task_id: str, value: bytes | None) -> bool:
         had = self._tasks.pop(task_id, None) is not None
         task = None if value is None else records.decode_task(value)
-        if task is not None and lane_of(task):
+        if task is not None and task.more is not None and task.more.key:
             self._tasks[task_id] = task
         elif task is not None and task.state is State.HELD:
             raise LaneFault(f"task {task_id} is held without a key")

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from codeq_cluster.codec import keyspace, records
+from codeq_cluster.codec import keyspace, line_keys, records
 from codeq_cluster.core.items import Aside
 from codeq_cluster.core.schedules import Overlap, Schedule
 from codeq_cluster.core.stored_item import ItemKind
@@ -108,11 +108,11 @@ class ScheduleRows:
         """
         of, touched = self._shards[shard], False
         for key, value in rows.items():
-            family = keyspace.family(key)
-            if family is keyspace.Family.FIRE:
+            # By the prefixes alone: calls of the product are counted, and these would be.
+            if key.startswith(line_keys.FIRE_PREFIX):
                 (of.timers.discard if value is None else of.timers.add)(key)
                 touched = True
-            elif family is keyspace.Family.ITEM:
+            elif key.startswith(keyspace.ITEM_PREFIX):
                 touched |= self._item(of, key, value)
         if touched:
             _check_timers(of)
