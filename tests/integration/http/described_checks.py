@@ -50,6 +50,8 @@ def what_fits_is_taken(ctx: CheckContext, response: Response, case: Case) -> boo
         _code(response) in BEYOND_A_SCHEMA or _holds_no_int64(case.body)
     ):
         return None
+    if response.status_code == 422 and response.json().get("field") == "flow.perKey.order":
+        return None  # First come, first served, only where a topic has a single priority.
     return checks.positive_data_acceptance(ctx, response, case)
 
 
