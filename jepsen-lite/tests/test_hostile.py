@@ -73,7 +73,7 @@ async def test_every_attack_has_its_turn_before_one_has_two(db: Db) -> None:
     repeated = [await again.plan(same) for _ in bursts]
 
     assert {1} == set(Counter(a for each in bursts for a in each.detail.split(", ")).values())
-    assert len(ATTACKS) == len(bursts) * AT_ONCE
+    assert len(ATTACKS) - len(bursts) * AT_ONCE < AT_ONCE
     assert bursts == repeated
 
 
@@ -125,5 +125,5 @@ async def test_attacks_reach_a_node_that_runs_and_no_other(db: Db) -> None:
     await hostile.begin(planned)
     in_vain = await hostile.end(planned)
 
-    assert [(202, 1)] * (len(ATTACKS) // AT_ONCE) == served
+    assert [(202, 1)] * len(range(0, len(ATTACKS), AT_ONCE)) == served
     assert 0 == in_vain
