@@ -199,7 +199,7 @@ def test_a_restored_group_ends_once(tmp_path: Path) -> None:
     """With the number of shards of the backup, a divisor of it or another one."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(st.integers(0, 2**32), st.sampled_from([(1, 1), (2, 2), (4, 4), (4, 2), (2, 3)]))
     def check(seed: int, numbers: tuple[int, int]) -> None:
         before, after = numbers

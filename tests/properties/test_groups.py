@@ -491,5 +491,5 @@ class Groups(RuleBasedStateMachine):
 def test_groups_agree_with_a_model_that_watches_tasks() -> None:
     """One completion task a group, after its last member's end, with true counts."""
     run_state_machine_as_test(
-        Groups, settings=settings(max_examples=150, stateful_step_count=50, deadline=None)
+        Groups, settings=settings(max_examples=60, stateful_step_count=50, deadline=None)
     )

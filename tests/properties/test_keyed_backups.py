@@ -106,7 +106,7 @@ def items_in(rows: Rows) -> list[object]:
 def test_each_shard_has_the_rows_of_its_keys_and_every_rule(tmp_path: Path) -> None:
     """Restored to any divisor of the number of shards, with all tasks as they were."""
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(seeds, st.sampled_from([(1, 1), (2, 2), (4, 2), (4, 1), (6, 3)]))
     def check(seed: int, numbers: tuple[int, int]) -> None:
         before, after = numbers

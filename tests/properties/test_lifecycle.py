@@ -63,10 +63,10 @@ TestFollowing = Following.TestCase
 TestFollowing.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 TestScheduled = Scheduled.TestCase
-TestScheduled.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestScheduled.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 TestKeys = Keys.TestCase
-TestKeys.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestKeys.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 TestEverything = Everything.TestCase
 TestEverything.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)

@@ -107,7 +107,7 @@ def test_schedules_come_back_paused_or_running_on_the_shards_of_their_names(
     """With any number of shards; how many there are is counted again."""
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(
         st.integers(0, 2**32),
         st.sampled_from([(1, 1), (4, 2), (2, 2), (2, 3), (1, 4)]),
