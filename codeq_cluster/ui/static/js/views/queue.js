@@ -80,9 +80,11 @@ export function openQueue({ query, follow }, name) {
   async function purge() {
     const { ready, delayed, held } = view.queue;
     const waiting = ready + delayed + held;
+    const kinds = [plural(ready, "ready one"), plural(delayed, "delayed one")];
+    if (held > 0) kinds.push(plural(held, "held one"));
     const sure = await confirm({
       title: `Purge ${queue}?`,
-      text: `${plural(waiting, "waiting task")}, ${plural(ready, "ready one")}, ${plural(delayed, "delayed one")} and ${plural(held, "held one")}, are cancelled: they end as failed, and those who wait for their results are told so. There is no undo. Tasks in progress go on.`,
+      text: `${plural(waiting, "waiting task")}, ${kinds.slice(0, -1).join(", ")} and ${kinds.at(-1)}, are cancelled: they end as failed, and those who wait for their results are told so. There is no undo. Tasks in progress go on.`,
       button: `Cancel ${plural(waiting, "task")}`,
       danger: true,
       typed: queue,
