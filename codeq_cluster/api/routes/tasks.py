@@ -388,7 +388,8 @@ def new_task(
     Raises:
         ApiError: A field is refused.
     """
-    _check_group(call, body.group, may_join=may_join)
+    if body.group is not None:
+        _check_group(call, body.group, may_join=may_join)
     limits = call.services.settings.limits
     payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:
