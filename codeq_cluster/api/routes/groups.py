@@ -235,7 +235,9 @@ async def create(call: Call) -> HttpAnswer[GroupView]:
     check_level(call)
     body = _GROUP.decode(call.text)
     names = {name for name in (body.id, body.idempotency_key) if name is not None}
-    if len(names) > 1 or not all(map(GROUP_NAME.fullmatch, names)):
+    if len(names) > 1:
+        raise _CONFLICT
+    if not all(map(GROUP_NAME.fullmatch, names)):
         raise BAD_ID
     [group_id] = names or {new_request()}
     within_s = SEAL_S_DEFAULT if body.seal_within_seconds is None else body.seal_within_seconds

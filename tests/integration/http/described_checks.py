@@ -36,6 +36,7 @@ BEYOND_A_SCHEMA = {
     "invalid-schedule",  # either of two fields, in the words of cron
     "invalid-zone",  # a name in the rules of time zones
     "invalid-from",  # from 1970 on
+    "invalid-to",  # after it, and not after now
     "invalid-group",  # only where a task may say so, and not beside a key
 }
 # Elsewhere a body's `count` is ignored.

@@ -280,11 +280,17 @@ async def test_requests_at_once_make_one_group(world: World, name: str) -> None:
     assert await _claim(world, f"{name}.then") is None
 
 
+async def test_a_group_has_one_name(world: World) -> None:
+    """The idempotency key is the id."""
+    answer = await _post(world, "groups", {"id": "a", "idempotencyKey": "b"})
+
+    assert (409, "idempotency-conflict") == (answer.status, answer.json["code"])
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
         ({"id": "a:b"}, "invalid-group-id"),
-        ({"id": "a", "idempotencyKey": "b"}, "invalid-group-id"),
         ({"thenIf": "never"}, "invalid-group"),
         ({"onFailure": "retry"}, "invalid-group"),
         ({"then": {"command": "a", "payload": 1, "idempotencyKey": "k"}}, "invalid-group"),
