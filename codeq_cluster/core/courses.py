@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.creating import made, refusal_of_new
 from codeq_cluster.core.outcomes import How, Rejected, Rejection
@@ -33,7 +34,7 @@ from codeq_cluster.core.sending import RUN_PLACE, Cause, sent
 from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import COMPLETED, More, Run, State, Task
-from codeq_cluster.core.transitions import CANCELLED, cancelled
+from codeq_cluster.core.transitions import CANCELLED
 from codeq_cluster.core.view import View
 
 
@@ -187,10 +188,7 @@ class Course:
         for row in rows:
             task = self._view.task(row.task_id)
             if task is not None and not task.state.terminal:
-                policy = self._view.policy(task.tenant, task.command.lower())
-                yield cancelled(
-                    task, self._rules, policy, request=request, now_ms=self._view.now_ms
-                )
+                yield cancel_change(self._view, task, self._rules, request=request)
 
     def _close(self, rows: tuple[RunRow, ...], status: str, *, ended_ms: int) -> None:
         closed = tuple(replace(row, status=status, ended_ms=ended_ms) for row in rows)

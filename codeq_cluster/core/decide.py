@@ -46,6 +46,7 @@ from codeq_cluster.core import (
     subscribing,
 )
 from codeq_cluster.core.backoff import backoff_ms
+from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, TaskChange
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.creating import create, create_keyed
@@ -89,7 +90,6 @@ from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State,
 from codeq_cluster.core.transitions import (
     MAX_ATTEMPTS,
     attempt_of,
-    cancelled,
     dead,
     delayed,
     extended,
@@ -253,8 +253,7 @@ def _cancel(view: View, operation: Cancel, rules: LifetimeRules) -> Decision:
         if task.ended_by == operation.request:
             return Decision(Cancelled(task))
         return Decision(Rejected(Rejection.ALREADY_TERMINAL))
-    policy = view.policy(task.tenant, task.command.lower())
-    change = cancelled(task, rules, policy, request=operation.request, now_ms=view.now_ms)
+    change = cancel_change(view, task, rules, request=operation.request)
     assert change.after is not None
     return Decision(Cancelled(change.after), (change,))
 

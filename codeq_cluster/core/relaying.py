@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.courses import Courses, status_of
 from codeq_cluster.core.creating import made
@@ -31,7 +32,7 @@ from codeq_cluster.core.schedules import RunEnded
 from codeq_cluster.core.sending import MEMBER_PLACE, RUN_PLACE, Cause, sent
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Membership, Run, State
-from codeq_cluster.core.transitions import CANCELLED, cancelled
+from codeq_cluster.core.transitions import CANCELLED
 from codeq_cluster.core.view import View
 
 # What one entry takes of another shard: each relay is about as much work as a create.
@@ -146,9 +147,8 @@ class _Taking:
             return
         task = self._view.task(effect.task_id)
         if task is not None and task.tenant == effect.tenant and not task.state.terminal:
-            policy = self._view.policy(task.tenant, task.command.lower())
-            self._cancelled[task.id] = cancelled(
-                task, self._rules, policy, request=effect.request, now_ms=self._view.now_ms
+            self._cancelled[task.id] = cancel_change(
+                self._view, task, self._rules, request=effect.request
             )
 
 

@@ -13,6 +13,7 @@ from typing import TypeGuard
 from msgspec.structs import replace
 
 from codeq_cluster.core import courses, task_ids
+from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.creating import made
 from codeq_cluster.core.groups import (
@@ -40,7 +41,7 @@ from codeq_cluster.core.sending import MEMBER_PLACE, Cause, sent
 from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import COMPLETED, FAILED, GroupCounts, Membership, More, Task
-from codeq_cluster.core.transitions import CANCELLED, cancelled
+from codeq_cluster.core.transitions import CANCELLED
 from codeq_cluster.core.view import View
 
 _COUNTED = {COMPLETED: "completed", FAILED: "failed", CANCELLED: "cancelled", DEAD: "dead"}
@@ -384,9 +385,3 @@ def _netted(changes: tuple[Change, ...], more: list[Change]) -> tuple[Change, ..
         else:
             found.append(change)
     return *(each for each in changes if not _is_ours(each)), *first.values(), *found
-
-
-def cancel_change(view: View, task: Task, rules: LifetimeRules, *, request: str) -> TaskChange:
-    """Return the change that cancels a task because its group is cancelled."""
-    policy = view.policy(task.tenant, task.command.lower())
-    return cancelled(task, rules, policy, request=request, now_ms=view.now_ms)
