@@ -120,7 +120,6 @@ class Course:
     def _begin(self, row: RunRow) -> How | Rejected:
         refused = self._refusal(row)
         if refused is not None:
-            self.go_on()
             return refused
         self._make(row)
         return How.CREATED
@@ -173,8 +172,8 @@ class Course:
         some = self.at.open[:FIRED_MAX]
         ending = list(self._cancels(some, f"{self.at.generation}.{row.name}"))
         refused = self._refusal(row, ending=ending)
-        if refused is not None and over_budget(refused):
-            return refused  # It stays due, so nothing is cancelled for it.
+        if refused is not None:
+            return refused  # So nothing is cancelled for it.
         self._tasks += ending
         for each in some:
             if shard_of(each.task_id, self._rules.shards) != self._home:
@@ -182,7 +181,10 @@ class Course:
                 cancel = RelayedCancel(self.at.tenant, each.task_id, request)
                 self._send(each.name, cancel, position=1)
         self._close(some, CANCELLED, ended_ms=self._view.now_ms)
-        return How.LATER if self.at.open else self._begin(row)
+        if self.at.open:
+            return How.LATER
+        self._make(row)
+        return How.CREATED
 
     def _cancels(self, rows: Iterable[RunRow], request: str) -> Iterator[TaskChange]:
         for row in rows:

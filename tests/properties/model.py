@@ -70,6 +70,7 @@ class Model:
         self._ends: list[RunEnded] = []
         self._order = 0
         self.lanes = Lanes(self.items, self.beside.flows, self._rank)
+        self._ended = 0
         self._turns: dict[str, Turns] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
         self._revived: set[tuple[str, str]] = set()
@@ -648,6 +649,8 @@ class Model:
         item.ended_by = request
         item.revival = ""
         item.died_ms = at_ms
+        self._ended += 1
+        item.ended = self._ended
         item.endings += 0 if told else 1
         item.result_bytes = len(error) + (len(said.body) if said else 0)
         item.timer_ms = at_ms + retention_ms

@@ -118,7 +118,7 @@ class Lanes:
     def _mark(self, key: _Key) -> None:
         """Note who keeps a place, and who has stopped the key by dying."""
         rule = self.rule(*key[:2])
-        for item in self._of(key):
+        for item in sorted(self._of(key), key=lambda each: each.ended):
             was = self._was.get(item.id, ("", False, 0))[0]
             if was == "leased" and item.place == "delayed":
                 item.keeps = rule is not None and rule.on_retry == "hold"

@@ -197,7 +197,7 @@ class Schedules:
         walk = found["backfill"]
         if walk is not None and walk.name != asked.backfill.name:
             return "rejected", "backfill-running"
-        if walk is None:
+        if walk is None and found["request"] != asked.request:
             found["backfill"] = asked.backfill
             self._done(found, asked, "backfill")
         return _stands(found)
@@ -261,7 +261,7 @@ class Schedules:
             would_free = sum(self._tasks.is_waiting(each.task_id) for each in at["open"])
             begun = len(self._begun) - self._freed - would_free
             refused = self._tasks.refusal_of_run(create, begun=begun, before=self._before)
-            if refused[1:2] == ("budget-exceeded",):
+            if refused:
                 return refused  # And nothing is cancelled for it.
             self._freed += would_free
             for each in at["open"]:
@@ -271,7 +271,6 @@ class Schedules:
             begun = len(self._begun) - self._freed
             refused = self._tasks.refusal_of_run(create, begun=begun, before=self._before)
             if refused:
-                self._go_on(at)
                 return refused
             self._begin(at, row)
             return "created"

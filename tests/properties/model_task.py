@@ -51,6 +51,7 @@ class Item:
     place: str
     expires_ms: int
     died_ms: int = 0
+    ended: int = 0  # Its place among all ends, of which one operation may cause several.
     timer_ms: int = 0  # The end of the delay, the lease or the retention.
     order: int = 0
     attempts: int = 0

@@ -87,7 +87,7 @@ class Scheduling(Machine):
 
             assert alive == {row.name for row in at.open}
             assert len(at.open) == len(alive)
-            assert at.open or not at.queued
+            assert at.open or not at.queued or at.holds_queue
 
     @invariant()
     def the_counts_agree_with_a_recount(self) -> None:

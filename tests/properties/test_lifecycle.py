@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
@@ -17,6 +18,9 @@ from .relay_rules import FollowUps, Relays
 from .rows import counters_in, write
 from .schedule_rules import Scheduling
 from .work_rules import Work
+
+# A history that fails is made shorter for five minutes at most; then it is shown.
+pytestmark = pytest.mark.timeout(600)
 
 
 class Lifecycle(Work):

@@ -356,14 +356,15 @@ def test_what_is_refused_for_good_counts_as_missed() -> None:
     assert minute(2) == shard.at.last_ms
 
 
-def test_what_waits_begins_when_its_successor_is_refused_for_good() -> None:
-    """The open run is cancelled for one that cannot be made: nothing else would begin it."""
+def test_a_run_that_is_refused_for_good_cancels_none() -> None:
+    """The open run and those that wait for it go on as if the instant had not come."""
     shard = Scheduled(overlap=Overlap.CANCEL)
     shard.fire(1)
     shard.trigger("extra", Overlap.QUEUE)
     shard.ask(PutTopic(request="t", tenant="acme", name="render", by="ops", priority_tiers=(9,)))
     shard.fire(2)
 
-    assert ["extra"] == [each.name for each in shard.at.open]
-    assert () == shard.at.queued
+    assert [1] == shard.open()
+    assert State.READY is shard.run(1).state
+    assert ["extra"] == [each.name for each in shard.at.queued]
     assert 1 == shard.at.missed
