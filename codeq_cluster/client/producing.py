@@ -44,6 +44,7 @@ class NewTask:
         key: What it shares a limit with: the tasks of its queue with the same key, one after the
             other if the topic says so. It takes no `idempotency_key`, so a request whose answer is
             lost is not repeated.
+        cost: How many tokens of the rate of its `key` a claim of it spends; 1 if None.
     """
 
     command: str
@@ -61,6 +62,7 @@ class NewTask:
     backoff_base: Duration | None = None
     backoff_max: Duration | None = None
     key: str | None = None
+    cost: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     scheduled_for: str = ""
     late: bool = False
     key: str = ""
+    cost: int = 1
     group_id: str = ""
     group: GroupCounts | None = None
 

@@ -73,7 +73,7 @@ def _refusal(
     queue, budget = operation.command.lower(), rules.budget_of(operation.tenant)
     refusal = None
     if topic is not None:
-        refusal = outside_tiers(topic, operation)
+        refusal = outside_tiers(topic, operation) or _above_burst(topic, operation)
     if refusal is None and budget != NO_BUDGET:
         refusal = _over_budget(view, operation, budget, begun=begun)
     if refusal is None and not view.has_queue(operation.tenant, queue):
@@ -103,6 +103,17 @@ def outside_tiers(topic: Topic, operation: Create) -> Rejected | None:
     if operation.priority in (min(tier, PRIORITY_MAX) for tier in topic.priority_tiers):
         return None
     return Rejected(Rejection.INVALID_PRIORITY, ", ".join(map(str, topic.priority_tiers)))
+
+
+def _above_burst(topic: Topic, operation: Create) -> Rejected | None:
+    """Return the refusal that names the burst which a new task would always exceed, or None.
+
+    If the burst is lowered later, tasks that are there cost the burst.
+    """
+    rate = topic.per_key.rate if topic.per_key is not None else None
+    if rate is None or operation.cost <= rate.burst:
+        return None
+    return Rejected(Rejection.INVALID_COST, str(rate.burst))
 
 
 def _over_budget(view: View, operation: Create, budget: Budget, *, begun: int) -> Rejected | None:
@@ -184,7 +195,7 @@ def _new_task(
             max_attempts = min(operation.max_attempts, topic.max_attempts) or topic.max_attempts
         handling = of_new_task(handling, topic.handling)
     if operation.key:
-        more = replace(more or More(), key=operation.key)
+        more = replace(more or More(), key=operation.key, cost=operation.cost)
     return Task(
         id=operation.id,
         tenant=operation.tenant,

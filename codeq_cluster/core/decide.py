@@ -54,7 +54,7 @@ from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, refusal_of
 from codeq_cluster.core.items import SetAside
-from codeq_cluster.core.lane import Flow
+from codeq_cluster.core.lane import Flow, Lane
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
@@ -110,7 +110,7 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     for change in decision.changes:
         # Asked of every decision, so without a call.
         thing = change.after if change.after is not None else change.before
-        if (thing.more is not None) if thing.__class__ is Task else (thing.__class__ is Flow):
+        if (thing.more is not None) if thing.__class__ is Task else (thing.__class__ in _LANES):
             decision = _with_shared_rows(view, of, decision, rules)
             break
     if decision.changes and view.asides:
@@ -334,5 +334,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 # None of these ends or deletes a task, and four of them are frequent.
 _END_NOTHING = frozenset({Claim, Create, CreateKeyed, Heartbeat, Import})
+# A decision changes these when their instants come; all else about keys follows.
+_LANES = frozenset({Flow, Lane})
 # These note the ends that they cause themselves.
 _FIRE = frozenset({Fire, FillBack, TriggerSchedule})

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     CONSUMER_LIMIT = "consumer-limit"
     KEY_BUSY = "key-busy"
     KEY_STOPPED = "key-stopped"
+    RATE_LIMITED = "rate-limited"
     IN_FLIGHT_LIMIT = "in-flight-limit"
     BEHIND_OTHERS = "behind-others"
     NO_CLAIM = "no-claim"
@@ -54,6 +55,7 @@ _WAITING = frozenset(
         Reason.CONSUMER_LIMIT,
         Reason.KEY_BUSY,
         Reason.KEY_STOPPED,
+        Reason.RATE_LIMITED,
         Reason.IN_FLIGHT_LIMIT,
         Reason.BEHIND_OTHERS,
         Reason.NO_CLAIM,
@@ -73,6 +75,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         ahead: Ready tasks of its queue and shard before it, counted up to a bound.
         set_aside: The broker failed at it and waits for an admin.
         stopper: The dead letter that stops its key; empty if none does.
+        limited_until_ms: When its key has the tokens for its next task; 0 if it waits for none.
         before: A task that takes a place of its key; empty if none does.
     """
 
@@ -84,6 +87,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ahead: int = 0
     set_aside: bool = False
     stopper: str = ""
+    limited_until_ms: int = 0
     before: str = ""
 
 
@@ -169,6 +173,9 @@ def _held(task: Task, facts: Facts) -> Explanation:
     if facts.stopper:
         text = f"dead letter {facts.stopper} stops its key {key}; requeue or delete that one"
         return Explanation(Reason.KEY_STOPPED, text)
+    if facts.limited_until_ms > facts.now_ms:
+        text = f"its key {key} has used up its rate; the next task of it may go then"
+        return Explanation(Reason.RATE_LIMITED, text, facts.limited_until_ms)
     if facts.before:
         return Explanation(Reason.KEY_BUSY, f"task {facts.before} goes before it, by its key {key}")
     return Explanation(Reason.KEY_BUSY, f"its key {key} is about to be free")

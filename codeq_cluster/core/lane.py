@@ -22,6 +22,7 @@ from codeq_cluster.core.bounds import (
     Seq,
     that,
 )
+from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import LaneKey, State, Task
 
@@ -57,17 +58,20 @@ class PerKey(Struct, frozen=True, array_like=True, kw_only=True):
 
     Attributes:
         max_running: Tasks of one key in progress at once.
+        rate: How often tasks of one key may be claimed; None for no limit.
     """
 
     max_running: int = 1
     order: Order = Order.PRIORITY
     on_retry: OnRetry = OnRetry.HOLD
     when_dead: WhenDead = WhenDead.NEXT
+    rate: Rate | None = None
 
     @property
     def is_sound(self) -> bool:
         """Whether a broker could have taken every value."""
-        return 1 <= self.max_running <= RUNNING_MAX
+        in_bounds = 1 <= self.max_running <= RUNNING_MAX
+        return in_bounds and (self.rate is None or self.rate.is_sound)
 
 
 def _sound_or_none(value: object) -> str:
@@ -142,7 +146,9 @@ class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
 
 
 class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
-    """The tasks of a queue that have one key; it exists while there are any that wait or run.
+    """The tasks of a queue that have one key.
+
+    It exists while any of them waits or runs, and until the tokens are back that they have spent.
 
     Attributes:
         id: The queue, `@` and the digest of the key.
@@ -151,6 +157,10 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
         kept: Backing off, and keeping their place of the key.
         held: Waiting for a place.
         stopped_by: The dead letter that stops the key; empty if none does.
+        spent_us: The instant until which the tokens of its rate are spent, in microseconds of the
+            log's clock; see `rate`. A restore forgets it.
+        expires_ms: When a held task may go because a token has come, or, of a key without tasks,
+            when nothing is left to remember; 0 if time changes nothing.
     """
 
     place = Place.ORIGIN
@@ -164,11 +174,23 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
     kept: Number = 0
     held: Number = 0
     stopped_by: IdOrNone = ""
+    spent_us: Seq = 0
+    expires_ms: Instant = 0
 
     @property
     def taken(self) -> int:
         """Return how many places of the key are taken."""
         return self.running + self.ready + self.kept
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing of the key but spent tokens."""
+        return not (self.taken or self.held or self.stopped_by)
+
+    @property
+    def limited_until_ms(self) -> int:
+        """Return until when its rate holds its next task; 0 if other things do, or nothing."""
+        return self.expires_ms if self.held else 0
 
     @property
     def queue(self) -> str:
@@ -200,6 +222,11 @@ def lane_id(queue: str, lane: str) -> str:
 def lane_of(task: Task) -> str:
     """Return the key of a task, or ""."""
     return task.more.key if task.more is not None else ""
+
+
+def cost_of(task: Task) -> int:
+    """Return how many tokens of its key a claim of a task spends."""
+    return task.more.cost if task.more is not None else 1
 
 
 def takes_place(task: Task) -> bool:

@@ -3,7 +3,8 @@
 `decide` passes every decision that changes a task with a key, or by which the walk of a new rule
 goes on. So whatever makes, returns or ends such a task: its key's row, and the next task of the
 key, change in the same entry. Tasks that may run now are READY; the others are HELD in their lane.
-A lane has at most `UNCLAIMED_MAX` tasks that are READY, so the keys of a queue take turns.
+A lane has at most `UNCLAIMED_MAX` tasks that are READY, so the keys of a queue take turns. With a
+rate, a task becomes READY when its key has the tokens for it, and its claim spends them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from codeq_cluster.core.lane import (
     Order,
     PerKey,
     WhenDead,
+    cost_of,
     lane_id,
     lane_name,
     lane_of,
@@ -44,7 +46,8 @@ _COUNTED = {State.LEASED: "running", State.READY: "ready", State.HELD: "held"}
 def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return a decision's changes with those of the keys' lanes.
 
-    The end of a `Flow` by time stands for the next step of its walk.
+    The end of a `Flow` by time stands for the next step of its walk, that of a `Lane` for a look
+    at whom a token lets go.
     """
     lanes = _Lanes(view)
     all_: list[Change] = []
@@ -54,6 +57,8 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
             all_.append(lanes.noted(change))
         elif change.after is None and isinstance(change.before, Flow):
             walks.append(change.before)
+        elif change.after is None and isinstance(change.before, Lane):
+            lanes.woken(change.before)
         else:
             all_.append(change)
     waits: dict[str, Task] = {}
@@ -128,6 +133,10 @@ class _Lanes:
         found = Lane(tenant=task.tenant, id=lane_id(task.command.lower(), lane_name(key)), key=key)
         return self._of(found).noted(change)
 
+    def woken(self, lane: Lane) -> None:
+        """Look at a lane whose instant has come."""
+        self._of(lane)
+
     def walked(self, flow: Flow) -> Iterator[Change]:
         """Let the next lanes of a queue follow its rule; then the walk goes on, or it ends.
 
@@ -177,12 +186,15 @@ class _Lane:
         self._returned: dict[str, Task] = {}  # Became ready, and kept theirs.
         self._front: set[str] = set()  # Those of them that go before all others of their priority.
         self._first: dict[int, int] = {}  # By priority, the place in the order of the first.
+        self._free_ms = 0  # When the next held task has its tokens; 0 if it waits for other things.
 
     def noted(self, change: TaskChange) -> TaskChange:
         """Count a change; return it with what the rule marks in the task."""
         before, after = change.before, change.after
         if before is not None:
             self._left(before)
+            if before.state is State.READY and after is not None and after.state is State.LEASED:
+                self._spend(before)
         if after is not None:
             after = self._marked(before, after)
             self._came(before, after)
@@ -197,48 +209,68 @@ class _Lane:
         rule = self._rule
         if rule is None:
             return []
-        # A bound may have been lowered since they took their places.
-        beyond = self._now.taken - len(self._arrived) - rule.max_running
-        for task in sorted(self._returned.values(), key=self._rank)[::-1][: max(0, beyond)]:
-            self._arrived[task.id] = task
-            self._front.add(task.id)
+        self._take_back(rule)
         arrived = deque(sorted(self._arrived.values(), key=self._rank))
-        room = self._room(rule, besides=len(arrived))
-        changes: list[Change] = []
-        heads = self._heads()
-        head = next(heads, None)
-        while room > 0 and (arrived or head is not None):
-            if head is None or (arrived and self._rank(arrived[0]) < self._rank(head)):
-                arrived.popleft()
-            else:
-                changes.append(self._changed(head, self._admitted(head)))
-                head = next(heads, None)
-            room -= 1
+        changes = list(self._let_go(arrived, self._room(rule, besides=len(arrived))))
         for weak in self._weak(rule) if arrived else ():
-            if weak.priority < arrived[0].priority:
+            if weak.priority < arrived[0].priority and self._free(arrived[0]) <= self._view.now_ms:
                 arrived.popleft()
-                changes.append(self._changed(weak, self._held(weak)))
+                changes.append(self._changed(weak, self._held_again(weak)))
         # The last first: whoever goes to the front goes before those that are there already.
         for task in reversed(arrived):
             waits[task.id] = self._held(task)
             self._changed(task, waits[task.id])
         return changes
 
+    def _take_back(self, rule: PerKey) -> None:
+        """Let those give up their places that came back to more of them than the rule allows."""
+        beyond = max(0, self._now.taken - len(self._arrived) - rule.max_running)
+        if rule.rate is not None:
+            beyond = len(self._returned)  # Another claim has its price.
+        for task in sorted(self._returned.values(), key=self._rank)[::-1][:beyond]:
+            self._arrived[task.id] = task
+            self._front.add(task.id)
+
+    def _let_go(self, arrived: deque[Task], room: int) -> Iterator[Change]:
+        """Yield the changes of held tasks that go; take those that go from the arrived ones."""
+        heads = self._heads()
+        head = next(heads, None)
+        while room > 0 and (arrived or head is not None):
+            new = arrived[0] if arrived else None
+            if head is not None and (new is None or self._rank(head) < self._rank(new)):
+                if self._lacks_tokens(head):
+                    break
+                yield self._changed(head, self._admitted(head))
+                head = next(heads, None)
+            elif new is None or self._lacks_tokens(new):
+                break
+            else:
+                arrived.popleft()
+            room -= 1
+
     def followed(self, most: int) -> list[Change]:
         """Return at most so many changes that the rule demands of a lane that was there before."""
         rule = self._rule
         room = most if rule is None else self._room(rule)
         if rule is None or room > 0:
-            heads = islice(self._heads(), min(room, most))
+            heads = list(islice(self._heads(), min(room, most)))
+            if heads and self._lacks_tokens(heads[0]):
+                return []
             return [self._changed(task, self._admitted(task)) for task in heads]
         stay = self._places(rule)
-        wait = islice(self._ready(), stay, stay + most)
-        return [self._changed(task, self._held(task)) for task in wait]
+        ready = list(islice(self._ready(), stay + most))
+        if stay and ready and self._lacks_tokens(ready[0]):
+            stay = 0
+        waits = ready[stay : stay + most]
+        return [self._changed(task, self._held_again(task)) for task in reversed(waits)]
 
     def row(self) -> Iterator[ItemChange]:
         """Yield the change of the lane's row, if it changes."""
-        now = self._now
-        after = now if now.taken or now.held or now.stopped_by else None
+        now, end_ms = self._now, self._free_ms
+        if now.is_idle:
+            spent_ms = -(-now.spent_us // 1000)
+            end_ms = spent_ms if spent_ms > self._view.now_ms else 0
+        after = None if now.is_idle and not end_ms else replace(now, expires_ms=end_ms)
         if after != self._found:
             yield ItemChange(before=self._found, after=after)
 
@@ -253,6 +285,25 @@ class _Lane:
         if is_stopped(now, rule):
             return 0
         return max(0, min(UNCLAIMED_MAX, rule.max_running - now.running - now.kept))
+
+    def _free(self, task: Task) -> int:
+        """Return from when on the key has the tokens for a task, milliseconds; 0 without a rate."""
+        rate = self._rule.rate if self._rule is not None else None
+        return rate.free_ms(self._now.spent_us, cost_of(task)) if rate is not None else 0
+
+    def _lacks_tokens(self, task: Task) -> bool:
+        """Return whether the next task of the key has to wait for tokens, and note until when."""
+        free_ms = self._free(task)
+        if free_ms <= self._view.now_ms:
+            return False
+        self._free_ms = free_ms
+        return True
+
+    def _spend(self, task: Task) -> None:
+        rate = self._rule.rate if self._rule is not None else None
+        if rate is not None:
+            spent_us = rate.spent_us(self._now.spent_us, cost_of(task), now_ms=self._view.now_ms)
+            self._now = replace(self._now, spent_us=spent_us)
 
     def _marked(self, before: Task | None, after: Task) -> Task:
         """Return the task with what it does to its key in its new state."""
@@ -334,6 +385,11 @@ class _Lane:
             first = self._first.get(task.priority) or self._first_held(task.priority)
             seq = self._first[task.priority] = max(1, min(seq, first - 1)) if first else seq
         return held(task, seq=seq, now_ms=self._view.now_ms)
+
+    def _held_again(self, task: Task) -> Task:
+        """Hold a task whose turn it was: it goes before all others of its priority."""
+        self._front.add(task.id)
+        return self._held(task)
 
     def _first_held(self, priority: int) -> int:
         first = next(self._view.held(self._now, priority=priority), None)

@@ -17,7 +17,7 @@ from codeq_cluster.core.bounds import (
     is_url,
 )
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.task import LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
+from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
 
 _SPAN_MS_MAX = NUMBER_MAX // 2  # So that it may follow any instant of a clock.
 
@@ -36,6 +36,7 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
         fingerprint: Hash of command and payload; tells a repeated create from a conflicting one.
         handling: Its time limit and back-off, if it says any.
         key: What it shares a limit with; its shard then follows from it.
+        cost: Of the tokens of its key's rate; 1 for a task without a key.
     """
 
     id: str = ""
@@ -54,6 +55,7 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     trace_state: str = ""
     handling: Handling | None = None
     key: str = ""
+    cost: int = 1
 
 
 class CreateKeyed(Struct, frozen=True, array_like=True, tag="create_keyed"):
@@ -86,5 +88,6 @@ def sound_create(value: object) -> str:
         and (value.handling is None or value.handling.is_sound)
         and sound_key
         and len(value.key.encode()) <= LANE_KEY_BYTES_MAX
+        and 1 <= value.cost <= (COST_MAX if value.key else 1)
     )
     return "" if fits else "must be a task that a request can make"

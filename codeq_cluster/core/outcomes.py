@@ -24,6 +24,7 @@ class Rejection(StrEnum):
     BUDGET_EXCEEDED = "budget-exceeded"
     TOO_MANY = "too-many"
     INVALID_PRIORITY = "invalid-priority"
+    INVALID_COST = "invalid-cost"
     STALE_REVISION = "stale-revision"
     OTHER_OWNER = "other-owner"
     BACKFILL_RUNNING = "backfill-running"

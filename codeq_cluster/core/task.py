@@ -63,6 +63,7 @@ UPLOADS_MAX = 100
 ARTIFACTS_MAX = 100  # Of one result.
 FOLLOW_UPS_MAX = 100  # The same.
 LANE_KEY_BYTES_MAX = 256
+COST_MAX = 1000
 
 LaneKey: TypeAlias = Annotated[str, text(LANE_KEY_BYTES_MAX, empty=False)]
 
@@ -174,6 +175,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         stops_key: While it is a dead letter, no other task of its key is handed out.
         member: None unless it is a member of a group.
         completes: None unless it is the completion task of a group.
+        cost: How many tokens of its key's rate a claim of it spends.
     """
 
     parent_id: IdOrNone = ""
@@ -184,6 +186,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     stops_key: bool = False
     member: Annotated[Membership | None, sound_or_none] = None
     completes: Annotated[GroupCounts | None, sound_or_none] = None
+    cost: Annotated[int, whole(1, COST_MAX)] = 1
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):

@@ -46,6 +46,7 @@ from codeq_cluster.core.lane import (
     lane_name,
 )
 from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.relays import Relay, RelayedCancel, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import (
     Backfill,
@@ -148,6 +149,7 @@ FULL = Task(
         root_id="33333333",
         run=Run(schedule="nightly", generation=SEQ, name="1", at_ms=NOW_MS, late=True),
         key="customer/7",
+        cost=3,
         keeps_place=True,
         stops_key=True,
         member=MEMBERSHIP,
@@ -164,9 +166,15 @@ HELD = Task(
     updated_ms=NOW_MS,
     state=State.HELD,
     seq=SEQ,
-    more=More(key="customer/7"),
+    more=More(key="customer/7", cost=3),
 )
-RULE = PerKey(max_running=2, order=Order.FIFO, on_retry=OnRetry.YIELD, when_dead=WhenDead.STOP)
+RULE = PerKey(
+    max_running=2,
+    order=Order.FIFO,
+    on_retry=OnRetry.YIELD,
+    when_dead=WhenDead.STOP,
+    rate=Rate(100, 60, 10),
+)
 RESULT = Result(
     task_id="22222222",
     status="COMPLETED",
@@ -376,6 +384,8 @@ ITEMS: dict[str, Item] = {
         kept=3,
         held=4,
         stopped_by="11111111",
+        spent_us=NOW_MS * 1000 + 1,
+        expires_ms=NOW_MS + 1,
     ),
     "group tally": ScheduleTally(tenant="acme", id="groups", count=3),
     "group": Group(

@@ -22,7 +22,7 @@ REASONS = {
         Reason.BEHIND_OTHERS,
         Reason.NO_CLAIM,
     },
-    State.HELD: {Reason.EXPIRING, Reason.KEY_BUSY, Reason.KEY_STOPPED},
+    State.HELD: {Reason.EXPIRING, Reason.KEY_BUSY, Reason.KEY_STOPPED, Reason.RATE_LIMITED},
     State.DELAYED: {
         Reason.EXPIRING,
         Reason.BECOMING_READY,
@@ -132,7 +132,13 @@ def kept_by(operation: object) -> tuple[str, ...]:
 
 
 def explained(
-    view: DictView, task: Task, rules: LifetimeRules, *, ahead: int, stopper: str
+    view: DictView,
+    task: Task,
+    rules: LifetimeRules,
+    *,
+    ahead: int,
+    stopper: str,
+    limited_until_ms: int,
 ) -> Reason:
     """Return a task's reason, checked against its state and against what a claim would do."""
     queue = task.command.lower()
@@ -144,6 +150,7 @@ def explained(
         tenant_leased_max=rules.budget_of(task.tenant).leased_max,
         ahead=ahead,
         stopper=stopper,
+        limited_until_ms=limited_until_ms,
     )
     explanation = explain(task, facts)
     reason = explanation.reason

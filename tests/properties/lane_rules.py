@@ -8,6 +8,7 @@ from hypothesis.stateful import rule
 from codeq_cluster.core.lane import FlowRule, OnRetry, Order, PerKey, SetFlow, WhenDead
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import PutFlow, PutTopic
+from codeq_cluster.core.rate import Rate
 
 from .machine import commands, tenants
 from .work_rules import Work, hooks
@@ -22,6 +23,7 @@ rules = st.one_of(
         order=st.sampled_from(Order),
         on_retry=st.sampled_from(OnRetry),
         when_dead=st.sampled_from(WhenDead),
+        rate=st.sampled_from([None, None, Rate(100, 1), Rate(150, 1, 2), Rate(1, 1, 5)]),
     ),
 )
 
@@ -36,6 +38,7 @@ class Lanes(Work):
         priority=st.sampled_from([0, 5]),
         max_attempts=st.integers(0, 2),
         key=st.sampled_from(["a", "a", "a", "b/c"]),
+        cost=st.sampled_from([1, 1, 1, 2]),
         once=st.sampled_from(["", "", "", "k"]),
         delay_ms=st.sampled_from([0, 0, 0, 5]),
         ttl_ms=st.sampled_from([0, 0, 0, 10]),
@@ -50,6 +53,7 @@ class Lanes(Work):
         priority: int,
         max_attempts: int,
         key: str,
+        cost: int,
         once: str,
         delay_ms: int,
         ttl_ms: int,
@@ -70,6 +74,7 @@ class Lanes(Work):
                 ttl_ms=ttl_ms,
                 webhook=webhook,
                 key=key,
+                cost=cost,
             )
             self.ask(CreateKeyed(create))
 

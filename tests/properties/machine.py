@@ -258,8 +258,15 @@ class Machine(RuleBasedStateMachine):
         for task in islice(reversed(self.view.tasks.values()), EXPLAINED_MAX):
             item = self.model.items[task.id]
             ahead = self.model.ahead(item) if task.state is State.READY else 0
-            stopper = self.model.lanes.stopper(item) if task.state is State.HELD else ""
-            reason = checks.explained(self.view, task, RULES, ahead=ahead, stopper=stopper)
+            lanes, is_held = self.model.lanes, task.state is State.HELD
+            reason = checks.explained(
+                self.view,
+                task,
+                RULES,
+                ahead=ahead,
+                stopper=lanes.stopper(item) if is_held else "",
+                limited_until_ms=lanes.limited_until_ms(item) if is_held else 0,
+            )
 
             assert reason == self.model.why(item)
 

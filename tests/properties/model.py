@@ -69,7 +69,7 @@ class Model:
         self.schedules = Schedules(self)
         self._ends: list[RunEnded] = []
         self._order = 0
-        self.lanes = Lanes(self.items, self.beside.flows, self._rank)
+        self.lanes = Lanes(self.items, self.beside.flows, self._rank, lambda: self.now_ms)
         self._ended = 0
         self._turns: dict[str, Turns] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
@@ -94,7 +94,7 @@ class Model:
             answer = self.schedules.ask(operation)
         else:
             answer = self._ask(operation)
-        changed = self.lanes.after()
+        changed = self.lanes.after(self.beside.due_lanes)
         while self.beside.due_flows:
             self.lanes.walk(self.beside.due_flows.pop(0), changed)
         while self._ends:
@@ -192,6 +192,7 @@ class Model:
             "running": item.place == "leased",
             "expiring": waits and 0 < item.expires_ms <= now_ms,
             "key-stopped": item.place == "held" and self.lanes.stopper(item) != "",
+            "rate-limited": item.place == "held" and self.lanes.limited_until_ms(item) > now_ms,
             "key-busy": item.place == "held",
             "becoming-ready": item.place == "delayed" and item.timer_ms <= now_ms,
             "backing-off": item.place == "delayed" and item.attempts > 0,
@@ -230,6 +231,8 @@ class Model:
                 return "rejected", "idempotency-conflict"
         if refused := self._outside_tiers(asked.tenant, asked):
             return refused
+        if refused := self._above_burst(asked):
+            return refused
         if asked.tenant == TIGHT:
             if waiting(own) >= WAITING_MAX:
                 return "rejected", "budget-exceeded", "readyTasks"
@@ -237,6 +240,13 @@ class Model:
                 return "rejected", "budget-exceeded", "storedBytes"
         self._make(asked)
         return "created", asked.id, False
+
+    def _above_burst(self, asked: Create) -> Answer:
+        topic = self.beside.topics.get((asked.tenant, asked.command.lower()), {})
+        rule = topic.get("per_key")
+        if rule is not None and rule.rate is not None and asked.cost > rule.rate.burst:
+            return "rejected", "invalid-cost", str(rule.rate.burst)
+        return ()
 
     def _outside_tiers(self, tenant: str, asked: Create) -> Answer:
         """Return the refusal of a priority that the queue's topic does not have, or nothing."""
@@ -273,6 +283,7 @@ class Model:
             expires_ms=caused_ms + asked.ttl_ms if asked.ttl_ms else 0,
             origin=origin,
             lane=asked.key,
+            cost=asked.cost,
         )
         self._handle(item, asked)
         self._wait(item, start_ms - self.now_ms)
@@ -599,7 +610,11 @@ class Model:
                     item.revival = ""
                 self._wait(item, 0)
         count = len(due[: asked.count])
-        return "advanced", count + self.beside.lapse(asked.count - count)
+        return "advanced", count + self._lapse(asked.count - count)
+
+    def _lapse(self, most: int) -> int:
+        due = self.lanes.due_rows(self.now_ms)
+        return self.beside.lapse(most, [(at_ms, "lane", name) for at_ms, name in due])
 
     def _is_due(self, item: Item, leases_too: bool) -> bool:
         if item.place == "leased" and not leases_too:

@@ -92,6 +92,7 @@ class Items:
         self.tallies: dict[Name, Fields] = {}
         self.ungenerated: list[Name] = []  # New schedules; their generations are drawn.
         self.flows: dict[Name, Fields] = {}
+        self.due_lanes: list[Name] = []  # Keys whose instant has come.
         self.due_flows: list[Name] = []  # Rules whose walk over the keys goes on now.
         self.unnumbered: list[Name] = []  # Relays, in the order in which they were made.
         self._last_number = 0
@@ -219,18 +220,22 @@ class Items:
                 "count": count,
             }
 
-    def lapse(self, most: int) -> int:
-        """Delete expired items, the oldest first; return their number."""
+    def lapse(self, most: int, lanes: list[tuple[int, str, Name]]) -> int:
+        """Delete expired items, the oldest first, and note which `lanes` are; return how many."""
         ended = [
             (item["expires_ms"], kind, name)
             for kind, items in self.kinds.items()
             for name, item in items.items()
             if 0 < item.get("expires_ms", 0) <= self.now_ms
         ]
+        ended += lanes
         ended.sort()
         for _, kind, name in ended[:most]:
             if kind == "flow":
                 self.due_flows.append(name)
+                continue
+            if kind == "lane":
+                self.due_lanes.append(name)
                 continue
             del self.kinds[kind][name]
             if kind == "hook":

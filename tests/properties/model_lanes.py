@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
@@ -10,6 +11,7 @@ from codeq_cluster.core.lane import PerKey
 from .model_items import Fields, Name
 from .model_task import Item
 
+WORK = ("running", "ready", "kept", "held", "stopped_by")
 CHANGES_MAX = 48  # Of the walks of one operation.
 
 _Key = tuple[str, str, str]  # Tenant, queue and key.
@@ -28,17 +30,25 @@ class Lanes:
         items: All tasks by id.
         rules: The rules in force, as items.
         rank: Gives a task the next place in the ready order.
+        clock: Returns the log's clock, milliseconds.
     """
 
     def __init__(
-        self, items: dict[str, Item], rules: dict[Name, Fields], rank: Callable[[Item], None]
+        self,
+        items: dict[str, Item],
+        rules: dict[Name, Fields],
+        rank: Callable[[Item], None],
+        clock: Callable[[], int],
     ) -> None:
         self._items = items
         self._rank = rank
+        self._clock = clock
         self.rules = rules
         self._was: _Was = {}
         self._left = CHANGES_MAX
         self._rows: list[_Key] = []
+        self._spent: dict[_Key, int] = {}  # Until when the tokens of a key are spent, microseconds.
+        self._until: dict[_Key, int] = {}  # Until when a key lacks the tokens for its next task.
         self._keys: dict[str, _Key] = {}
 
     def rule(self, tenant: str, queue: str) -> PerKey | None:
@@ -49,7 +59,7 @@ class Lanes:
     def rows(self) -> dict[Name, Fields]:
         """Return the row of each key that has work or is stopped."""
         rows: dict[Name, Fields] = {}
-        for key in {_key(item) for item in self._items.values() if item.lane}:
+        for key in {*(_key(item) for item in self._items.values() if item.lane), *self._spent}:
             tenant, queue, lane = key
             own = self._of(key)
             row = {
@@ -61,8 +71,10 @@ class Lanes:
                 "kept": sum(_kept(item) for item in own),
                 "held": sum(item.place == "held" for item in own),
                 "stopped_by": next((item.id for item in own if _stops(item)), ""),
+                "spent_us": self._spent.get(key, 0),
+                "expires_ms": self._until.get(key, 0),
             }
-            if any(row[each] for each in ("running", "ready", "kept", "held", "stopped_by")):
+            if any(row[each] for each in WORK) or row["expires_ms"]:
                 rows[tenant, str(row["id"])] = row
         return rows
 
@@ -70,6 +82,15 @@ class Lanes:
         """Return the dead letter that stops the key of a task, or ""."""
         rule = self.rule(item.tenant, item.queue)
         return self._stopped_by(_key(item), rule) if rule is not None else ""
+
+    def limited_until_ms(self, item: Item) -> int:
+        """Return until when a held task waits for the rate of its key."""
+        return self._until.get(_key(item), 0)
+
+    def due_rows(self, now_ms: int) -> list[tuple[int, Name]]:
+        """Return the rows whose instants have come, with these."""
+        rows = self.rows().items()
+        return [(row["expires_ms"], name) for name, row in rows if 0 < row["expires_ms"] <= now_ms]
 
     def before(self) -> None:
         """Note the tasks as they are before an operation."""
@@ -80,14 +101,22 @@ class Lanes:
         ]
         self._keys = {i.id: _key(i) for i in self._items.values() if i.lane}
 
-    def after(self) -> set[_Key]:
-        """Let those wait who must, and those go who may; return the keys whose tasks changed."""
+    def after(self, due: list[Name]) -> set[_Key]:
+        """Let those wait who must, and those go who may; return the keys looked at.
+
+        Args:
+            due: The rows whose instants have come; it is emptied.
+        """
         now = {i.id: (i.place, i.keeps, i.attempts) for i in self._items.values() if i.lane}
         changed = [each for each in {**self._was, **now} if self._was.get(each) != now.get(each)]
         keys = {self._keys.get(each) or _key(self._items[each]) for each in changed}
+        keys |= {key for key in self._rows if (key[0], f"{key[1]}@{digest(key[2])}") in due}
+        due.clear()
         for key in sorted(keys):
             self._mark(key)
+            self._spend(key)
             self._arrange(key)
+            self._forget(key)
         return keys
 
     def walk(self, name: Name, changed: set[_Key]) -> None:
@@ -128,8 +157,41 @@ class Lanes:
             if item.place not in ("dead", ""):
                 item.stops = False
 
+    def _spend(self, key: _Key) -> None:
+        rule = self.rule(*key[:2])
+        for item in self._of(key):
+            if rule is None or rule.rate is None:
+                return
+            if item.place == "leased" and self._place_before(item) == "ready":
+                token_us = math.ceil(rule.rate.per_s * 1_000_000 / rule.rate.count)
+                spent_us = max(self._spent.get(key, 0), self._clock() * 1000)
+                self._spent[key] = spent_us + min(item.cost, rule.rate.burst) * token_us
+
+    def _has_tokens(self, item: Item, rule: PerKey, *, waits: bool = True) -> bool:
+        """Return whether its key has the tokens for a task; otherwise it may wait for them."""
+        if rule.rate is None:
+            return True
+        token_us = math.ceil(rule.rate.per_s * 1_000_000 / rule.rate.count)
+        cost = min(item.cost, rule.rate.burst)
+        first_us = self._spent.get(_key(item), 0) - (rule.rate.burst - cost) * token_us
+        first_ms = max(0, math.ceil(first_us / 1000))
+        if first_ms > self._clock() and waits:
+            self._until[_key(item)] = first_ms
+        return first_ms <= self._clock()
+
+    def _forget(self, key: _Key) -> None:
+        """Remember a key without tasks until its tokens are back."""
+        own = self._of(key)
+        has_work = any(i.place in ("leased", "ready", "held") or _kept(i) or _stops(i) for i in own)
+        if not has_work:
+            self._until[key] = math.ceil(self._spent.get(key, 0) / 1000)
+            if self._until[key] <= self._clock():
+                self._spent.pop(key, None)
+                del self._until[key]
+
     def _arrange(self, key: _Key) -> None:
         rule = self.rule(*key[:2])
+        self._until.pop(key, None)
         if rule is None:
             return
         own = self._of(key)
@@ -139,11 +201,7 @@ class Lanes:
         arrived = [item for item in new if item not in returned]
         front = {item.id for item in arrived if self._place_before(item) == "dead"}
         taken = sum(i.place in ("leased", "ready") or _kept(i) for i in own) - len(arrived)
-        returned.sort(key=_by_rank)
-        while returned and taken > rule.max_running:
-            front.add(returned[-1].id)
-            arrived.append(returned.pop())
-            taken -= 1
+        taken -= self._give_up(returned, arrived, front, taken, rule)
         unclaimed = [item for item in own if item.place == "ready" and item not in arrived]
         places = min(1 - len(unclaimed), rule.max_running - taken)
         if stopped:
@@ -153,22 +211,55 @@ class Lanes:
             [*arrived, *held], key=lambda i: (-i.priority, i.id not in front, i.order, i.id)
         )
         for item in line[: max(0, places)]:
+            if not self._has_tokens(item, rule):
+                break
             if item in held:
                 self._admit(item)
             else:
                 arrived.remove(item)
         arrived.sort(key=lambda i: (-i.priority, i.id not in front, i.order))
         if rule.order == "priority" and not stopped and arrived:
-            weak = sorted((item for item in unclaimed if item not in new), key=_by_rank)[:1]
-            weak = [i for i in weak if not (rule.on_retry == "hold" and i.attempts)]
-            if weak and weak[0].priority < arrived[0].priority:
-                weak[0].place = "held"
-                del arrived[0]
+            old = sorted((item for item in unclaimed if item not in new), key=_by_rank)[:1]
+            self._swap(arrived, old, rule)
         for item in reversed(arrived):
-            ahead = [i.order for i in own if i.place == "held" and i.priority == item.priority]
-            if item.id in front and ahead:
-                item.order = min(item.order, min(ahead) - 1)
+            if item.id in front:
+                self._to_the_front(item)
             item.place = "held"
+
+    def _give_up(
+        self,
+        returned: list[Item],
+        arrived: list[Item],
+        front: set[str],
+        taken: int,
+        rule: PerKey,
+    ) -> int:
+        """Take the places of those that came back and may not keep them; return how many."""
+        beyond = len(returned) if rule.rate is not None else taken - rule.max_running
+        gives = sorted(returned, key=_by_rank)[::-1][: max(0, beyond)]
+        for item in gives:
+            returned.remove(item)
+            arrived.append(item)
+            front.add(item.id)
+        return len(gives)
+
+    def _swap(self, arrived: list[Item], unclaimed: list[Item], rule: PerKey) -> None:
+        """Let the first that arrived take the place of one with a lower priority."""
+        if rule.on_retry == "hold":
+            unclaimed = [item for item in unclaimed if not item.attempts]
+        if not self._has_tokens(arrived[0], rule, waits=False):
+            return
+        for weak in unclaimed:
+            if weak.priority < arrived[0].priority:
+                self._to_the_front(weak)
+                del arrived[0]
+
+    def _to_the_front(self, item: Item) -> None:
+        """Let one whose turn it was wait before all others of its priority."""
+        own = self._of(_key(item))
+        ahead = [i.order for i in own if i.place == "held" and i.priority == item.priority]
+        item.order = min([item.order, *(order - 1 for order in ahead)])
+        item.place = "held"
 
     def _follow(self, key: _Key, most: int) -> int:
         """Bring one lane to what its rule says; return how many tasks changed."""
@@ -183,12 +274,18 @@ class Lanes:
             places = max(0, min(1, rule.max_running - running))
             if self._stopped_by(key, rule):
                 places = 0
-        goes = held[: max(0, places - len(ready))][:most]
+        self._until.pop(key, None)
+        room = max(0, places - len(ready))
+        goes = held[:room][:most]
+        if rule is not None and goes and not self._has_tokens(goes[0], rule):
+            goes = []
+        if rule is not None and not room and ready[:places]:
+            places = places if self._has_tokens(ready[0], rule) else 0
         waits = ready[places:][:most]
         for item in goes:
             self._admit(item)
-        for item in waits:
-            item.place = "held"
+        for item in reversed(waits):
+            self._to_the_front(item)
         return len(goes) + len(waits)
 
     def _admit(self, item: Item) -> None:

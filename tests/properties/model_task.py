@@ -74,6 +74,7 @@ class Item:
     timeout_ms: int = 0
     backoff: tuple[str, int, int] = ("", 0, 0)  # Its own policy, base and longest delay.
     lane: str = ""  # The key that it shares a limit with.
+    cost: int = 1  # Of its tokens.
     keeps: bool = False  # It keeps its place of the key while it backs off.
     stops: bool = False  # As a dead letter, it stops the key.
     death: Death | None = None  # The death from which it was revived.

@@ -193,6 +193,7 @@ _STATUS_OF_REJECTION = {
     Rejection.BUDGET_EXCEEDED: 429,
     Rejection.TOO_MANY: 409,
     Rejection.INVALID_PRIORITY: 400,
+    Rejection.INVALID_COST: 422,
     Rejection.STALE_REVISION: 409,
     Rejection.OTHER_OWNER: 409,
     Rejection.BACKFILL_RUNNING: 409,
@@ -213,4 +214,6 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         # The body may have no priority: say that this means 0.
         allowed = f"one of {rejected.limit}, the priorityTiers of its topic"
         text = f"invalid 'priority' (must be {allowed}; 0 when absent)"
+    elif rejection is Rejection.INVALID_COST:
+        text = f"invalid 'cost' (must be at most {rejected.limit}, the burst of its topic's rate)"
     return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)

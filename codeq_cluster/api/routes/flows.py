@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field
 from codeq_cluster.api.http.call import Call
@@ -14,6 +14,7 @@ from codeq_cluster.api.http.errors import ApiError, from_failure
 from codeq_cluster.api.http.refusals import invalid_field
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.lane import RUNNING_MAX, OnRetry, Order, PerKey, WhenDead
+from codeq_cluster.core.rate import BURST_MAX, COUNT_MAX, PERIOD_S_MAX, Rate
 from codeq_cluster.errors import UpgradeUnderWay
 
 _RULE = PerKey()
@@ -41,6 +42,30 @@ def _none_of(name: str, kind: type[StrEnum]) -> ApiError:
 
 def _choice(name: str, kind: type[StrEnum], text: str) -> Any:
     return field(text, enum=[*kind, None], refused=(_none_of(name, kind),))
+
+
+def _number(name: str, text: str, most: int) -> Any:
+    refused = invalid_field(f"flow.perKey.rate.{name}", f"must be between 1 and {most}")
+    return field(text, ge=1, le=most, refused=(refused,))
+
+
+class RateBody(Body):
+    """How often tasks of one key may be claimed, retries included."""
+
+    count: int | None = _number("count", "Tokens; a claim of a task spends its `cost`.", COUNT_MAX)
+    per_seconds: int | None = _number(
+        "perSeconds", "The time in which so many tokens come, evenly; 1 when absent.", PERIOD_S_MAX
+    )
+    burst: int | None = _number(
+        "burst",
+        "Tokens that a key without claims saves up, 1 when absent. In any time at most `burst` "
+        "tokens are spent beside those that came in it.",
+        BURST_MAX,
+    )
+
+
+RATE = Schema(RateBody, refusal="invalid request body", unknown=_unknown("flow.perKey.rate"))
+NO_COUNT = invalid_field("flow.perKey.rate.count", "is required")
 
 
 class PerKeyBody(Body):
@@ -71,6 +96,12 @@ class PerKeyBody(Body):
         "Whether the `next` task of the key goes when one is a dead letter, the default, or the "
         "key must `stop` until that one is requeued or deleted.",
     )
+    rate: Raw = field(
+        "How often tasks of one key may be claimed; as often as they can be when absent.",
+        default=Raw(b"null"),
+        inner=RATE,
+        refused=(NO_COUNT,),
+    )
 
 
 PER_KEY = Schema(PerKeyBody, refusal="invalid request body", unknown=_unknown("flow.perKey"))
@@ -89,13 +120,22 @@ class FlowBody(Body):
 FLOW = Schema(FlowBody, refusal="invalid request body", unknown=_unknown("flow"))
 
 
+class RateView(Struct, rename="camel"):
+    """How often tasks of one key may be claimed."""
+
+    count: int
+    per_seconds: int
+    burst: int
+
+
 class PerKeyView(Struct, rename="camel"):
-    """The rule of each key of a queue's tasks."""
+    """The rule of each key of a queue's tasks; without `rate` they may be claimed at any pace."""
 
     max_running: int
     order: Order
     on_retry: OnRetry
     when_dead: WhenDead
+    rate: RateView | UnsetType = UNSET
 
 
 class FlowView(Struct, rename="camel"):
@@ -106,7 +146,10 @@ class FlowView(Struct, rename="camel"):
 
 def flow_view(rule: PerKey) -> FlowView:
     """Render the rule of a queue's keys."""
-    return FlowView(PerKeyView(rule.max_running, rule.order, rule.on_retry, rule.when_dead))
+    view = PerKeyView(rule.max_running, rule.order, rule.on_retry, rule.when_dead)
+    if rule.rate is not None:
+        view.rate = RateView(rule.rate.count, rule.rate.per_s, rule.rate.burst)
+    return FlowView(view)
 
 
 def read_flow(call: Call, item: Raw, *, tiers: int) -> PerKey | None:
@@ -132,7 +175,17 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> PerKey | None:
         order=order,
         on_retry=_chosen("onRetry", body.on_retry, _RULE.on_retry),
         when_dead=_chosen("whenDead", body.when_dead, _RULE.when_dead),
+        rate=_rate(body.rate),
     )
+
+
+def _rate(item: Raw) -> Rate | None:
+    if bytes(item) == b"null":
+        return None
+    body = RATE.decode(item)
+    if body.count is None:
+        raise NO_COUNT
+    return Rate(body.count, body.per_seconds or 1, body.burst or 1)
 
 
 def _chosen(name: str, said: str | None, otherwise: _E) -> _E:

@@ -21,6 +21,7 @@ from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.broker.values import QueueDepth
 from codeq_cluster.core import bounds
+from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import PAUSES_MAX
 from codeq_cluster.core.lane import Lane
 from codeq_cluster.core.task import Counters
@@ -68,7 +69,8 @@ class KeyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """A key of a queue, and how many of its tasks are in which state.
 
     `backingOff` are those that keep their place while they back off; `stoppedBy` is the dead letter
-    that stops the key.
+    that stops the key; the next task may go at `limitedUntil`, if the rate of its key allows none
+    before.
     """
 
     key: str
@@ -77,6 +79,7 @@ class KeyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     held: int
     backing_off: int = 0
     stopped_by: str = ""
+    limited_until: str = ""
 
 
 class KeysView(Struct, kw_only=True):
@@ -182,6 +185,7 @@ def _key_view(lane: Lane) -> KeyView:
         held=lane.held,
         backing_off=lane.kept,
         stopped_by=lane.stopped_by,
+        limited_until=rfc3339(lane.limited_until_ms) if lane.limited_until_ms else "",
     )
 
 

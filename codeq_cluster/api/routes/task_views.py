@@ -129,6 +129,7 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     scheduled_for: str = ""
     late: bool = False
     key: str = ""
+    cost: int = 1
     group_id: str = ""
     group: GroupCountsView | UnsetType = UNSET
 
@@ -208,7 +209,7 @@ def task_view(task: Task, payload: str, *, shards: int, claimed: bool = False) -
 
 def show_more(view: TaskView, more: More) -> None:
     """Write what most tasks lack into a view."""
-    view.key = more.key
+    view.key, view.cost = more.key, more.cost
     view.parent_id, view.root_id = more.parent_id, more.root_id
     if more.run is not None:
         view.schedule_id = more.run.schedule

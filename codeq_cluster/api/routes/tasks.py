@@ -65,7 +65,7 @@ from codeq_cluster.core.groups import GROUP_NAME
 from codeq_cluster.core.handling import BOUNDS
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
-from codeq_cluster.core.task import LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
+from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
 from codeq_cluster.errors import CodeqError, UpgradeUnderWay
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import LimitSettings, NodeSettings
@@ -83,6 +83,9 @@ INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
 INVALID_KEY = bad_request(
     f"invalid 'key' (at most {LANE_KEY_BYTES_MAX} bytes, and not together with 'idempotencyKey')",
     "invalid-key",
+)
+INVALID_COST = bad_request(
+    f"invalid 'cost' (must be between 1 and {COST_MAX}, and come with a 'key')", "invalid-cost"
 )
 KEYS_TOO_EARLY = from_failure(
     UpgradeUnderWay(f"'key' needs formats of level {KEYS_FROM} on every shard")
@@ -144,6 +147,12 @@ class TaskBody(Body):
         "What the task shares a limit with: the tasks of its queue with the same key; see `perKey` "
         f"of a topic. At most {LANE_KEY_BYTES_MAX} bytes, and not together with `idempotencyKey`.",
         refused=(INVALID_KEY, KEYS_TOO_EARLY),
+    )
+    cost: int | None = field(
+        "How many tokens of the `rate` of its `key` a claim of the task spends; 1 when absent.",
+        refused=(INVALID_COST, from_rejection(Rejected(Rejection.INVALID_COST, "10"))),
+        minimum=1,
+        maximum=COST_MAX,
     )
     run_at: str | None = field(
         "No worker gets the task before this instant; overrides `delaySeconds`. RFC 3339.",
@@ -415,7 +424,7 @@ def new_task(
     _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
     if len(key.encode()) > limits.idempotency_key_bytes_max:
         raise key_too_long(call.services.settings)
-    lane = _lane(call, body.key or "", once=bool(key))
+    lane, cost = _lane(call, body)
     handling = read_handling(body, _handling_number, _backoff)
     trace_parent, trace_state = _trace(call)
     return Create(
@@ -432,18 +441,22 @@ def new_task(
         trace_state=trace_state,
         handling=handling,
         key=lane,
+        cost=cost,
     )
 
 
-def _lane(call: Call, key: str, *, once: bool) -> str:
-    """Return what the task shares a limit with, checked."""
+def _lane(call: Call, body: TaskBody) -> tuple[str, int]:
+    """Return what the task shares a limit with, and the tokens it costs there, checked."""
+    key, cost = body.key or "", 1 if body.cost is None else body.cost
+    if not 1 <= cost <= (COST_MAX if key else 1):
+        raise INVALID_COST
     if not key:
-        return ""
-    if once or len(key.encode()) > LANE_KEY_BYTES_MAX:
+        return "", 1
+    if body.idempotency_key or len(key.encode()) > LANE_KEY_BYTES_MAX:
         raise INVALID_KEY
     if call.services.broker.level() < KEYS_FROM:
         raise KEYS_TOO_EARLY
-    return key
+    return key, cost
 
 
 def _check_group(call: Call, group: str | None, *, may_join: bool) -> None:

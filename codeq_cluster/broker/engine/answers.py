@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -252,9 +252,11 @@ def list_keys(store: StateStore, asked: ListKeys, unreadable: Unreadable) -> Ite
         with alone(unreadable, kind=ItemKind.LANE.value, item=keyspace.last_id(key)):
             lane = records.decode_item(value)
             assert isinstance(lane, Lane)
-            rows.append((key[len(prefix) :], lane))
+            if not lane.is_idle:
+                rows.append((key[len(prefix) :], lane))
     busiest = heapq.nsmallest(asked.count, rows, key=lambda row: by_work(row[1]))
-    return ItemPage(tuple(busiest), END if len(page) < LOOKED_AT_MAX else busiest[-1][0])
+    is_all = len(page) < LOOKED_AT_MAX
+    return ItemPage(tuple(busiest), END if is_all else page[-1][0][len(prefix) :])
 
 
 def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
@@ -285,8 +287,8 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
     return explain(task, facts)
 
 
-def _keys(state: EngineState, task: Task) -> dict[str, str]:
-    """Return what a task with a key waits for: the dead letter that stops it, a task before it."""
+def _keys(state: EngineState, task: Task) -> dict[str, Any]:
+    """Return what a task with a key waits for: a dead letter, tokens, a task before it."""
     queue = keyspace.queue_name(task.command)
     name = lane_id(queue, lane_name(lane_of(task)))
     lane = state.replica.item(ItemKind.LANE, task.tenant, name)
@@ -297,6 +299,7 @@ def _keys(state: EngineState, task: Task) -> dict[str, str]:
     taken = state.store.scan(*lane_keys.slot_range(lane, ready_only=False), 1)
     return {
         "stopper": lane.stopped_by if stops else "",
+        "limited_until_ms": lane.limited_until_ms,
         "before": keyspace.last_id(taken[0][0]) if taken else "",
     }
 

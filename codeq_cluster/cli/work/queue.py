@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from typing import Any
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.consent import add_consent, counted_or_done
@@ -47,6 +48,7 @@ _KEYS = {
     "HELD": "held",
     "BACKING OFF": "backingOff",
     "STOPPED BY": "stoppedBy",
+    "LIMITED UNTIL": "limitedUntil",
 }
 
 
@@ -66,11 +68,18 @@ def add(commands: Verbs) -> None:
 
     flow = verbs.add_parser(
         "flow",
-        help="show or set how many tasks of one key may be in progress at once",
+        help="show or set how many tasks of one key may run at once, and how often",
         description="Show or change the rule of a queue's keys; all else of its topic stays.",
     )
     flow.add_argument("queue")
     number(flow, "--max-per-key", "tasks of one key in progress at once")
+    flow.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="COUNT/SECONDS",
+        help="claims of one key in so many seconds, as 100/60; off for no limit",
+    )
+    number(flow, "--burst", "claims that a pause of a key saves up; default: 1")
     for flag, field, words in _RULE:
         flow.add_argument(flag, dest=field, choices=words, help=words[0] + " if never set")
     flow.add_argument("--off", action="store_true", help="end the rule: nothing holds tasks then")
@@ -137,9 +146,17 @@ async def _inspect(operator: Operator, options: argparse.Namespace) -> None:
 
 
 async def _flow(operator: Operator, options: argparse.Namespace) -> None:
-    said = {field: getattr(options, field) for _, field, _ in _RULE if getattr(options, field)}
+    said: dict[str, Any] = {
+        field: getattr(options, field) for _, field, _ in _RULE if getattr(options, field)
+    }
     if options.max_per_key is not None:
         said["maxRunning"] = options.max_per_key
+    if options.rate is not None:
+        said["rate"] = options.rate or None
+    if options.burst is not None and not options.rate:
+        raise UsageRefused("--burst is part of a rate: add --rate COUNT/SECONDS")
+    if options.burst is not None:
+        said["rate"]["burst"] = options.burst
     if options.off and said:
         raise UsageRefused("--off ends the rule: leave out the other flags")
     try:
@@ -155,6 +172,16 @@ async def _flow(operator: Operator, options: argparse.Namespace) -> None:
         topic = await operator.put_topic(options.queue, {**policy, **flow})
     shown = {"flow": topic["policy"].get("flow", {}), "settling": topic.get("settling", False)}
     document(shown, compact=options.json)
+
+
+def _rate(text: str) -> dict[str, int]:
+    """Read a rate; an empty one is none."""
+    if text == "off":
+        return {}
+    count, _, seconds = text.partition("/")
+    if not (count.isdecimal() and seconds.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate: write one as 100/60, or off")
+    return {"count": int(count), "perSeconds": int(seconds)}
 
 
 async def _keys(operator: Operator, options: argparse.Namespace) -> None:

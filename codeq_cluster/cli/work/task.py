@@ -73,6 +73,7 @@ def add(commands: Verbs) -> None:
         metavar="KEY",
         help="what it shares a limit with: tasks of the queue with the same key",
     )
+    number(create, "--cost", "tokens of its key's rate that a claim of it spends; default: 1")
     create.add_argument("--webhook", metavar="URL", help="gets its result in a signed request")
     create.add_argument("-q", "--quiet", action="store_true", help="print only the id")
     add_times(create)

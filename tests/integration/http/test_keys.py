@@ -152,6 +152,11 @@ async def test_a_topic_says_its_rule(node: Client) -> None:
         {"onRetry": "wait"},
         {"whenDead": "cry"},
         {"perHour": 1},
+        {"rate": {}},
+        {"rate": {"count": 0}},
+        {"rate": {"count": 1, "perSeconds": 86_401}},
+        {"rate": {"count": 1, "burst": 0}},
+        {"rate": {"count": 1, "perHour": 1}},
     ],
 )
 async def test_a_rule_that_cannot_be_kept_is_refused(node: Client, rule: object) -> None:
@@ -210,6 +215,39 @@ async def test_what_follows_a_result_may_have_keys(node: Client) -> None:
 
     assert 200 == done.status, done.body
     assert ["rider 0", "rider 0", "rider 1", "rider 1"] == sorted(map(str, ends))
+
+
+async def test_tasks_of_a_key_go_when_it_has_the_tokens(node: Client) -> None:
+    """Whoever waits is told until when; a claim that waits gets the task at that instant."""
+    rate = {"count": 2, "perSeconds": 1, "burst": 2}
+    rule = {"maxRunning": 9, "rate": rate}
+    await put_and_settle(node, "call", flow={"perKey": rule})
+    tasks = [await node.create("call", key="api", cost=2) for _ in range(2)]
+    dear = await node.post("tasks", {"command": "call", "payload": 1, "key": "api", "cost": 3})
+    first = await node.claim("call")
+    explained = await node.get(f"tasks/{tasks[1]}/explain")
+    [key] = (await node.get("admin/queues/call/keys")).json["keys"]
+    none = await claim(node, "call")
+    second = (await claim(node, "call", waitSeconds=5)).json
+    shown = await node.get("admin/topics/call")
+
+    assert tasks == [first["id"], second["id"]]
+    assert 2 == second["cost"]
+    assert "rate-limited" == explained.json["reason"]
+    assert explained.json["until"] == key["limitedUntil"]
+    assert 204 == none.status
+    assert (422, "invalid-cost") == (dear.status, dear.json["code"])
+    assert rate == shown.json["flow"]["perKey"]["rate"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"cost": 2}, {"key": "k", "cost": 0}, {"key": "k", "cost": 1001}]
+)
+async def test_a_cost_that_no_key_has_is_refused(node: Client, fields: dict[str, object]) -> None:
+    """It is spent of a key's tokens."""
+    refused = await node.post("tasks", {"command": "c", "payload": {}, **fields})
+
+    assert (400, "invalid-cost") == (refused.status, refused.json["code"])
 
 
 async def test_a_failed_attempt_keeps_its_turn(node: Client) -> None:

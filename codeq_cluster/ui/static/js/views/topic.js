@@ -88,9 +88,10 @@ export function openTopic({ follow }, name) {
 // What a topic says of the tasks of one key.
 export function perKey(topic) {
   if (!topic.flow) return "";
-  const { maxRunning, order, onRetry, whenDead } = topic.flow.perKey;
+  const { maxRunning, order, onRetry, whenDead, rate } = topic.flow.perKey;
   return [
     `${plural(maxRunning, "task")} at once`,
+    rate && `${rate.count} claims in ${span(rate.perSeconds)}, ${rate.burst} at once after a pause`,
     order === "fifo" && "first in, first out",
     onRetry === "yield" && "a retry lets others pass",
     whenDead === "stop" && "a dead letter stops it",
