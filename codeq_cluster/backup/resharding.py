@@ -42,19 +42,12 @@ def shard_of_item(item: Item, *, source: int, shards: int) -> int:
             assert_never(item.place)
 
 
-def is_key_apart(row: Row, shards: int) -> bool:
-    """Return whether an idempotency key belongs on another shard than its task."""
-    tenant, key = tenant_key(row[0])
-    task_id = records.decode_key_row(row[1]).task_id
-    return shard_of_key(tenant, key, shards) != shard_of_task(task_id, shards)
-
-
 def shard_of_row(row: Row, *, source: int, shards: int) -> int:
     """Return the shard of a primary row; see `shard_of_item` for `source`."""
     key, value = row
     match keyspace.family(key):
         case Family.IDEMPOTENCY:
-            return shard_of_key(*tenant_key(key), shards)
+            return shard_of_task(records.decode_key_row(value).task_id, shards)
         case Family.ITEM:
             return shard_of_item(records.decode_item(value), source=source, shards=shards)
         case Family.BODY:

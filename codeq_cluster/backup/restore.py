@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from codeq_cluster.backup import manifest as manifests
 from codeq_cluster.backup.catalogue import known_rows_of
 from codeq_cluster.backup.manifest import BackupManifest, Part
-from codeq_cluster.backup.resharding import is_key_apart, shard_of_row
+from codeq_cluster.backup.resharding import shard_of_row
 from codeq_cluster.backup.row_faults import row_fault
 from codeq_cluster.backup.rows import CLOCK, SEQ, Row
 from codeq_cluster.backup.target import BackupTarget
@@ -33,7 +33,7 @@ from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group, Member, group_shard, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Topic
 from codeq_cluster.core.lane import FlowRule, Lane, lane_of
-from codeq_cluster.core.placing import is_apart, without_keys
+from codeq_cluster.core.placing import is_apart, once_name, without_keys
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import (
     PAUSED_BY_RESTORE,
@@ -250,6 +250,7 @@ class _Filling:
         self._acted: dict[tuple[int, int], int] | None = None
         self._old_count = 0
         self._exported: set[str] = set()
+        self._bare: set[str] = set()  # Those of tasks that have come without their keys.
         self._lost: set[str] = set()  # The ids of tasks and deliveries that cannot be read.
 
     def take(
@@ -307,6 +308,7 @@ class _Filling:
             case Family.TASK:
                 task = records.decode_task(value)
                 if is_apart(task, self._count):
+                    self._bare.add(task.id)
                     task = without_keys(task)
                     value = records.encode(task)
                     self.forgotten += 1
@@ -319,8 +321,8 @@ class _Filling:
                 lanes.count(shard.lanes, task)
                 self.tasks += 1
             case Family.IDEMPOTENCY:
-                is_lost = records.decode_key_row(value).task_id in self._lost
-                if not is_lost and not is_key_apart(row, self._count):
+                task_id = records.decode_key_row(value).task_id
+                if task_id not in self._lost and task_id not in self._bare:
                     self._put(shard, key, value)
             case Family.ITEM:
                 self._add_item(shard, row, source)
@@ -406,7 +408,7 @@ class _Filling:
         create, shard = effect.create, self._shards[effect.home(self._count)]
         if not create.idempotency_key:
             return shard.has(keyspace.task(create.id))
-        return shard.has(keyspace.idempotency(create.tenant, create.idempotency_key))
+        return shard.has(keyspace.idempotency(create.tenant, once_name(create)))
 
     def _put_item(self, shard: _Shard, item: Item) -> None:
         self._put(
@@ -466,12 +468,10 @@ def _key_apart(row: Row, shards: int) -> str:
     """Return what a row has that belongs on another shard, in words, or ""."""
     try:
         match keyspace.family(row[0]):
-            case Family.IDEMPOTENCY:
-                return "idempotency keys" if is_key_apart(row, shards) else ""
             case Family.TASK:
                 task = records.decode_task(row[1])
-                apart = bool(lane_of(task)) and is_apart(replace(task, idempotency_key=""), shards)
-                return "tasks with keys" if apart else ""
+                kind = "tasks with keys" if lane_of(task) else "idempotency keys"
+                return kind if is_apart(task, shards) else ""
             case _:
                 return ""
     except records.RecordInvalid:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from codeq_cluster.backup.catalogue import known_rows_of
 from codeq_cluster.backup.manifest import BackupManifest, Part
-from codeq_cluster.backup.resharding import shard_of_task
 from codeq_cluster.backup.rows import Row, tenant_key
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.backup.tenant_rows import tenant_of
@@ -22,8 +23,8 @@ from codeq_cluster.core import task_ids
 from codeq_cluster.core.creating import task_on_its_way
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
 from codeq_cluster.core.operations import Arrival
+from codeq_cluster.core.placing import is_apart, once_name, placed_again
 from codeq_cluster.core.relays import Relay, RelayedTask
-from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Result, Task
 from codeq_cluster.errors import BackupDamaged
@@ -99,12 +100,12 @@ class TenantReader:
         The copies of the shards are not of one instant: a relay may be on its way although its task
         has ended, or taken although the task is missing.
         """
-        keyed: dict[str, Arrival] = {}  # By idempotency key.
+        keyed: dict[str, Arrival] = {}  # By the name of its idempotency key.
         others: dict[bytes, Arrival] = {}  # By id.
         for arrival in self._relayed():
             task = arrival.task
             if task.idempotency_key:
-                keyed[task.idempotency_key] = arrival
+                keyed[once_name(task)] = arrival
             else:
                 others[task.id.encode()] = arrival
         for part in self.manifest.parts if keyed else ():
@@ -147,7 +148,7 @@ class TenantReader:
                     yield item
 
     def keys_apart(self, part: Part, *, tenant: str, shards: int) -> int:
-        """Return how many idempotency keys of a shard would be on another shard than their task.
+        """Return how many tasks of a shard would be on another shard than their keys.
 
         Args:
             part: Of the manifest.
@@ -155,12 +156,12 @@ class TenantReader:
             shards: The new number of shards.
         """
         apart = 0
-        for key, value in self._rows(part, Family.IDEMPOTENCY):
-            owner, name = tenant_key(key)
-            if owner == self.tenant:
-                old = records.decode_key_row(value).task_id
-                task_id = task_ids.kept(tenant, old, key=name, shards=shards)
-                apart += shard_of_key(tenant, name, shards) != shard_of_task(task_id, shards)
+        for row in self._rows(part, Family.TASK):
+            if tenant_of(row) == self.tenant:
+                task = replace(records.decode_task(row[1]), tenant=tenant)
+                home = placed_again(task, tenant, shards)
+                task_id = task_ids.kept(tenant, task.id, home=home, shards=shards)
+                apart += is_apart(replace(task, id=task_id), shards)
         return apart
 
     def _deliveries(self, part: Part) -> Iterator[Row]:

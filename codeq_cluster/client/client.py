@@ -135,7 +135,7 @@ class Client(Groups):
                 method="POST",
                 path=f"{BASE}/tasks",
                 body=body_of(_keyed(task), self._codec),
-                repeatable=task.key is None,
+                repeatable=True,
             )
             return await self._call(request, TaskRecord)
 
@@ -147,12 +147,9 @@ class Client(Groups):
         Each item is independent: some may be created and others not.
 
         Raises:
-            ValueError: A task has a `key`: it has no idempotency key, and a batch is repeated.
             Refused: The broker refused them all, for instance because the token may not create.
         """
         asked = [_keyed(task) for task in tasks]
-        if any(task.key is not None for task in asked):
-            raise ValueError("key: create a task with a key on its own")
         # Encode all of them first: an item that cannot be encoded must not leave others half-way.
         encoded = [body_of(task, self._codec) for task in asked]
         outcomes: list[TaskRecord | NotCreated] = []
@@ -273,6 +270,6 @@ class Client(Groups):
 
 
 def _keyed(task: NewTask) -> NewTask:
-    if task.idempotency_key is not None or task.key is not None:
+    if task.idempotency_key is not None:
         return task
     return replace(task, idempotency_key=fresh_key())

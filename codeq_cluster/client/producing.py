@@ -42,8 +42,7 @@ class NewTask:
         idempotency_key: Creates with the same key make one task. None draws a fresh key, so that
             a repeated request makes no second task.
         key: What it shares a limit with: the tasks of its queue with the same key, one after the
-            other if the topic says so. It takes no `idempotency_key`, so a request whose answer is
-            lost is not repeated.
+            other if the topic says so. Its `idempotency_key` counts among these tasks.
         cost: How many tokens of the rate of its `key` a claim of it spends; 1 if None.
     """
 
@@ -101,15 +100,14 @@ def body_of(task: NewTask, codec: Codec, *, keyless: bool = False) -> bytes:
     """Return a task as the body of a request.
 
     Args:
-        task: With its idempotency key, or without one if it is `keyless` or has a `key`.
+        task: With its idempotency key, or without one if it is `keyless`.
         codec: Writes the payload.
         keyless: A result or a schedule makes it, and makes it once without a key.
 
     Raises:
         ValueError: The task has no key yet, or `run_at` has no time zone.
     """
-    may_lack = keyless or task.key is not None
-    if not task.idempotency_key and not (may_lack and task.idempotency_key is None):
+    if not task.idempotency_key and not (keyless and task.idempotency_key is None):
         raise ValueError("idempotency_key: must be a text that is not empty, or None")
     if task.run_at is not None and task.run_at.tzinfo is None:
         raise ValueError(f"run_at={task.run_at}: must be an instant with its time zone")

@@ -15,6 +15,7 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.records import decode_item, encode
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.items import KIND_OF, Aside, Audit, Item
+from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, State, Task
 from codeq_cluster.core.view import KeyRow
@@ -158,10 +159,8 @@ def _remove(
     if after is None:
         rows[keyspace.task(task_id)] = None
         rows[keyspace.payload(task_id)] = None
-    if before.idempotency_key and (
-        after is None or after.idempotency_key != before.idempotency_key
-    ):
-        rows[keyspace.idempotency(before.tenant, before.idempotency_key)] = None
+    if before.idempotency_key and (after is None or once_name(after) != once_name(before)):
+        rows[keyspace.idempotency(before.tenant, once_name(before))] = None
 
 
 def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) -> None:
@@ -178,7 +177,7 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
         rows[keyspace.result(task_id)] = encode(net.result)
     if after.idempotency_key and net.made:
         row = KeyRow(task_id, net.fingerprint)
-        rows[keyspace.idempotency(after.tenant, after.idempotency_key)] = encode(row)
+        rows[keyspace.idempotency(after.tenant, once_name(after))] = encode(row)
 
 
 def _change_item(rows: dict[bytes, bytes | None], change: ItemChange) -> None:

@@ -13,6 +13,7 @@ from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
+from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More, State, Task
@@ -29,7 +30,7 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
     if existing is not None:
         return Decision(_created_before(existing, operation))
     if operation.idempotency_key:
-        row = view.keyed(operation.tenant, operation.idempotency_key)
+        row = view.keyed(operation.tenant, once_name(operation))
         if row is not None:
             if row.fingerprint != operation.fingerprint:
                 return Decision(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
@@ -149,7 +150,7 @@ def made(
     """
     if view.task(operation.id) is not None:
         return None
-    key = operation.idempotency_key
+    key = once_name(operation)
     if key and view.keyed(operation.tenant, key) is not None:
         return None
     topic = view.policy(operation.tenant, operation.command.lower()).topic

@@ -15,7 +15,7 @@ from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Topic, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
-from codeq_cluster.core.placing import is_apart, without_keys
+from codeq_cluster.core.placing import is_apart, once_name, without_keys
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.scheduling import is_full, tallied
@@ -130,7 +130,7 @@ class _Taking:
         self._ids.add(task.id)
         if self._begins(task):
             self._begun.add(_queue(task))
-        self._keys.add(task.idempotency_key)
+        self._keys.add(once_name(task))
         self._waiting += task.state in (State.READY, State.DELAYED, State.HELD)
         self._bytes += task.stored_bytes
         self._imported += 1
@@ -169,7 +169,7 @@ class _Taking:
         """Return the list for tasks whose keys are refused for this one's reason, or None."""
         if is_apart(replace(task, tenant=self._tenant), self._operation.shards):
             return self._keys_apart
-        key = task.idempotency_key
+        key = once_name(task)
         if not key:
             return None
         taken = key in self._keys or self._view.keyed(self._tenant, key) is not None

@@ -3,25 +3,31 @@
 One log decides about a key. The broker draws the id of a task with a key so that both have the
 same shard, for its own number of shards. They still agree for every divisor of that number, and by
 chance for any other.
+A task may have a key that it shares a limit with, and an idempotency key. The first one places it,
+so the second one is known among the tasks of the first alone.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core.lane import lane_of
+from codeq_cluster.core.lane import lane_id, lane_name, lane_of
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane
 from codeq_cluster.core.task import State, Task
 
+# No idempotency key of a request begins with it.
+AMONG_LANE = "\0"
+
 
 def placed_by_key(create: Create, tenant: str, shards: int) -> int | None:
     """Return the shard that a new task's keys give it; None if it has none."""
-    if create.key:
-        return shard_of_lane(tenant, create.command.lower(), create.key, shards)
-    if create.idempotency_key:
-        return shard_of_key(tenant, create.idempotency_key, shards)
-    return None
+    return _placed(tenant, create.command, create.key, create.idempotency_key, shards)
+
+
+def placed_again(task: Task, tenant: str, shards: int) -> int | None:
+    """Return the shard that a task's keys give it with a tenant; None if it has none."""
+    return _placed(tenant, task.command, lane_of(task), task.idempotency_key, shards)
 
 
 def home_of(create: Create, shards: int) -> int:
@@ -31,11 +37,23 @@ def home_of(create: Create, shards: int) -> int:
 
 
 def is_apart(task: Task, shards: int) -> bool:
-    """Return whether one of a task's keys belongs on another shard than the task."""
-    home, lane, key = shard_of(task.id, shards), lane_of(task), task.idempotency_key
-    if lane and shard_of_lane(task.tenant, task.command.lower(), lane, shards) != home:
-        return True
-    return bool(key) and shard_of_key(task.tenant, key, shards) != home
+    """Return whether a task's keys belong on another shard than the task."""
+    return placed_again(task, task.tenant, shards) not in (None, shard_of(task.id, shards))
+
+
+def once_name(thing: Create | Task) -> str:
+    """Return the name under which a task's idempotency key is known; "" if it has none."""
+    lane = thing.key if isinstance(thing, Create) else lane_of(thing)
+    if not lane or not thing.idempotency_key:
+        return thing.idempotency_key
+    name = lane_id(thing.command.lower(), lane_name(lane))
+    return f"{AMONG_LANE}{name}/{thing.idempotency_key}"
+
+
+def _placed(tenant: str, command: str, lane: str, once: str, shards: int) -> int | None:
+    if lane:
+        return shard_of_lane(tenant, command.lower(), lane, shards)
+    return shard_of_key(tenant, once, shards) if once else None
 
 
 def without_keys(task: Task) -> Task:

@@ -15,6 +15,7 @@ from codeq_cluster.core.groups import NOT_MADE, MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.outcomes import Changed, Taken
+from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import (
     KEPT_MS,
     Relay,
@@ -99,7 +100,7 @@ class _Taking:
 
     def _make(self, effect: RelayedTask, *, caused_ms: int) -> None:
         create = effect.create
-        key = create.tenant, create.idempotency_key
+        key = create.tenant, once_name(create)
         if create.id in self._made:
             return
         change = None

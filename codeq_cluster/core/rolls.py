@@ -34,6 +34,7 @@ from codeq_cluster.core.groups import (
 )
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import RelayedCancel, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import ScheduleTally
@@ -108,7 +109,7 @@ class Roll:
         if self.member(create.id) is not None:
             return
         at, shards = self.at, self._rules.shards
-        key = create.idempotency_key
+        key = once_name(create)
         membership = Membership(group=at.id, generation=at.generation, name=create.id)
         more = More(parent_id=parent_id, root_id=root_id, member=membership)
         status = CANCELLED if at.cancelled_ms else ""

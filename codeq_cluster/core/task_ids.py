@@ -12,7 +12,7 @@ import re
 from functools import lru_cache
 from hashlib import blake2b
 
-from codeq_cluster.core.sharding import shard_of_key, with_shard
+from codeq_cluster.core.sharding import with_shard
 
 # 32 of 128 bits: ids of two tenants are never alike, and those of one are as good as never.
 _TAG_CHARS = 8
@@ -42,21 +42,19 @@ def grouped(text: str) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def kept(tenant: str, old: str, *, key: str, shards: int) -> str:
+def kept(tenant: str, old: str, *, home: int | None, shards: int) -> str:
     """Return the id that a task of another cluster has once this tenant imports it.
 
     Args:
         tenant: The importing tenant.
         old: The task's id in the other cluster.
-        key: Its idempotency key; a new id is on the key's shard, so that the key can be kept.
+        home: The shard that its keys give it; a new id is on it, so that they can be kept.
         shards: Of this cluster.
     """
     if _FORM.fullmatch(old) and old[_TAG_FROM:_TAG_TO] == _tag(tenant):
         return old
     made = derived(tenant, old)
-    if not key:
-        return made
-    return with_shard(made, shards=shards, wanted=shard_of_key(tenant, key, shards))
+    return made if home is None else with_shard(made, shards=shards, wanted=home)
 
 
 @lru_cache(maxsize=1024)

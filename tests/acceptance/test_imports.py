@@ -205,7 +205,7 @@ async def test_a_tenant_gets_another_name_and_no_more_than_its_budget(tmp_path: 
         ids = set()
         for n in range(3):
             made = await client.created("n1", ADMIN_TOKEN, "named", idempotencyKey=f"k{n}")
-            ids.add(task_ids.kept("zeta", made["id"], key=f"k{n}", shards=1))
+            ids.add(task_ids.kept("zeta", made["id"], home=0, shards=1))
         here = ("--url", old.nodes["n1"].url, "--token")
         await told("backup", "create", *here, OPERATOR_TOKEN)
         move = ("import", backups, "--tenant", "_", "--as", "zeta")

@@ -225,7 +225,7 @@ class Model:
             return "created", asked.id, False
         own = [item for item in self.items.values() if item.tenant == asked.tenant]
         for item in own:
-            if asked.idempotency_key and item.key == asked.idempotency_key:
+            if asked.idempotency_key and _once(item) == _once_asked(asked):
                 if item.asked == asked.payload:
                     return "created", item.id, True
                 return "rejected", "idempotency-conflict"
@@ -686,6 +686,16 @@ class Model:
         self.beside.sweep(item.tenant, item.id, item.uploads)
         self._answers = {key: said for key, said in self._answers.items() if key[1] != item.id}
         self._revived = {key for key in self._revived if key[1] != item.id}
+
+
+def _once(item: Item) -> tuple[str, ...]:
+    """Return among which tasks an idempotency key is known, and the key."""
+    return (item.queue, item.lane, item.key) if item.lane else (item.key,)
+
+
+def _once_asked(asked: Create) -> tuple[str, ...]:
+    once = asked.idempotency_key
+    return (asked.command.lower(), asked.key, once) if asked.key else (once,)
 
 
 def _end_of_run(item: Item, run: Run, *, ended_ms: int) -> RunEnded:

@@ -139,7 +139,7 @@ class Scheduling(Machine):
         if at.done_ms == was.done_ms:
             return
         made = at.made - was.made
-        if made == left:
+        if made >= left:
             # It is over: what comes behind its last run is not counted.
             taken = [due for due in taken if due.at_ms <= at.last_ms]
         self.decided[at.generation] += len(taken) + sum(due.missed for due in taken)

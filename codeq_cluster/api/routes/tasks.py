@@ -43,6 +43,7 @@ from codeq_cluster.api.routes.group_calls import (
     accepted,
     check_joined,
 )
+from codeq_cluster.api.routes.lanes import INVALID_COST, INVALID_KEY, KEYS_TOO_EARLY, read_lane
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.task_views import (
     ANY_JSON,
@@ -58,15 +59,15 @@ from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks, 
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import too_many_queues
 from codeq_cluster.broker.values import new_request
-from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
 from codeq_cluster.core.groups import GROUP_NAME
 from codeq_cluster.core.handling import BOUNDS
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
+from codeq_cluster.core.placing import AMONG_LANE
 from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
-from codeq_cluster.errors import CodeqError, UpgradeUnderWay
+from codeq_cluster.errors import CodeqError
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import LimitSettings, NodeSettings
 
@@ -80,23 +81,14 @@ INVALID_BACKOFF = bad_request(
     f"invalid 'backoffPolicy' (use {', '.join(POLICIES)})", "invalid-backoff-policy"
 )
 INVALID_WEBHOOK = bad_request("invalid webhook url", "invalid-webhook-url")
-INVALID_KEY = bad_request(
-    f"invalid 'key' (at most {LANE_KEY_BYTES_MAX} bytes, and not together with 'idempotencyKey')",
-    "invalid-key",
-)
-INVALID_COST = bad_request(
-    f"invalid 'cost' (must be between 1 and {COST_MAX}, and come with a 'key')", "invalid-cost"
-)
-KEYS_TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'key' needs formats of level {KEYS_FROM} on every shard")
-)
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
 
 
 def key_too_long(node: NodeSettings) -> ApiError:
     """Return the error for an idempotency key."""
     return bad_request(
-        f"invalid 'idempotencyKey' (at most {node.limits.idempotency_key_bytes_max} bytes)",
+        f"invalid 'idempotencyKey' (at most {node.limits.idempotency_key_bytes_max} bytes, and "
+        "no NUL at its beginning)",
         "invalid-idempotency-key",
     )
 
@@ -139,13 +131,14 @@ class TaskBody(Body):
         maximum=attrgetter("limits.max_attempts_max"),
     )
     idempotency_key: str | None = field(
-        "A repeated create with the same key returns the first task; at most "
-        "{node.limits.idempotency_key_bytes_max} bytes.",
+        "A repeated create with the same key returns the first task. Of a task with a `key`, it "
+        "counts among the tasks of its queue with that `key`. At most "
+        "{node.limits.idempotency_key_bytes_max} bytes, and no NUL at its beginning.",
         refused=(key_too_long, _CONFLICT),
     )
     key: str | None = field(
         "What the task shares a limit with: the tasks of its queue with the same key; see `perKey` "
-        f"of a topic. At most {LANE_KEY_BYTES_MAX} bytes, and not together with `idempotencyKey`.",
+        f"of a topic. At most {LANE_KEY_BYTES_MAX} bytes.",
         refused=(INVALID_KEY, KEYS_TOO_EARLY),
     )
     cost: int | None = field(
@@ -422,9 +415,9 @@ def new_task(
     if ttl_s < 0:
         raise INVALID_TTL
     _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
-    if len(key.encode()) > limits.idempotency_key_bytes_max:
+    if len(key.encode()) > limits.idempotency_key_bytes_max or key.startswith(AMONG_LANE):
         raise key_too_long(call.services.settings)
-    lane, cost = _lane(call, body)
+    lane, cost = read_lane(call, body.key or "", body.cost)
     handling = read_handling(body, _handling_number, _backoff)
     trace_parent, trace_state = _trace(call)
     return Create(
@@ -443,20 +436,6 @@ def new_task(
         key=lane,
         cost=cost,
     )
-
-
-def _lane(call: Call, body: TaskBody) -> tuple[str, int]:
-    """Return what the task shares a limit with, and the tokens it costs there, checked."""
-    key, cost = body.key or "", 1 if body.cost is None else body.cost
-    if not 1 <= cost <= (COST_MAX if key else 1):
-        raise INVALID_COST
-    if not key:
-        return "", 1
-    if body.idempotency_key or len(key.encode()) > LANE_KEY_BYTES_MAX:
-        raise INVALID_KEY
-    if call.services.broker.level() < KEYS_FROM:
-        raise KEYS_TOO_EARLY
-    return key, cost
 
 
 def _check_group(call: Call, group: str | None, *, may_join: bool) -> None:

@@ -16,6 +16,7 @@ from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import KIND_OF, Governing
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.placing import placed_again
 from codeq_cluster.core.schedules import Schedule, schedule_shard
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
@@ -176,7 +177,8 @@ class Importer:
 def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
     """Return an arrival under the id that its task has here, in everything that names the task."""
     task, result = arrival.task, arrival.result
-    new = task_ids.kept(tenant, task.id, key=task.idempotency_key, shards=shards)
+    home = placed_again(task, tenant, shards)
+    new = task_ids.kept(tenant, task.id, home=home, shards=shards)
     if new == task.id:
         return arrival
     return replace(

@@ -159,7 +159,7 @@ class _Done:
 
 
 async def _refuse_keys_apart(operator: Operator, tenant_reader: TenantReader, done: _Done) -> None:
-    """Refuse before the import if idempotency keys cannot be kept."""
+    """Refuse before the import if keys of tasks cannot be kept."""
     shards = await _shards(operator)
     manifest = tenant_reader.manifest
     if manifest.shards % shards == 0 and done.tenant == done.options.tenant:
@@ -174,7 +174,7 @@ async def _refuse_keys_apart(operator: Operator, tenant_reader: TenantReader, do
     apart = await asyncio.to_thread(counted)
     if apart:
         raise BackupFailed(
-            f"{apart} idempotency keys cannot be kept by a cluster of {shards} shards in tenant "
+            f"the keys of {apart} tasks cannot be kept by a cluster of {shards} shards in tenant "
             f"{done.tenant}: leave these keys out with --forget-keys"
         )
 

@@ -167,16 +167,39 @@ async def test_a_rule_that_cannot_be_kept_is_refused(node: Client, rule: object)
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [{"key": "ä" * LANE_KEY_BYTES_MAX}, {"key": "k", "idempotencyKey": "once"}],
+    ("fields", "code"),
+    [
+        ({"key": "ä" * LANE_KEY_BYTES_MAX}, "invalid-key"),
+        ({"idempotencyKey": "\0once"}, "invalid-idempotency-key"),
+    ],
 )
 async def test_a_key_that_cannot_be_kept_is_refused(
-    node: Client, fields: dict[str, object]
+    node: Client, fields: dict[str, object], code: str
 ) -> None:
-    """Two keys may belong on two shards, and no log decides about both."""
+    """The names of idempotency keys that count among a key's tasks begin with a NUL."""
     refused = await node.post("tasks", {"command": "c", "payload": {}, **fields})
 
-    assert (400, "invalid-key") == (refused.status, refused.json["code"])
+    assert (400, code) == (refused.status, refused.json["code"])
+
+
+async def test_a_repeated_create_makes_no_second_task_of_its_key(node: Client) -> None:
+    """Its idempotency key counts among the tasks of its key; until its task is deleted."""
+
+    async def made(**fields: object) -> Answer:
+        new = {"command": "once", "payload": 1, "idempotencyKey": "o", **fields}
+        return await node.post("tasks", new)
+
+    first, again = [await made(key="ann") for _ in range(2)]
+    conflict = await made(key="ann", payload=2)
+    bob, nobody = await made(key="bob"), await made()
+    other = await made(key="ann", command="twice")
+    await node.post("admin/queues/once/purge")
+    await node.post("admin/queues/twice/purge")
+
+    assert (202, 202) == (first.status, again.status)
+    assert first.json["id"] == again.json["id"]
+    assert (409, "idempotency-conflict") == (conflict.status, conflict.json["code"])
+    assert 4 == len({each.json["id"] for each in (first, bob, nobody, other)})
 
 
 async def test_rules_and_held_tasks_survive_a_restart(tmp_path: Path) -> None:

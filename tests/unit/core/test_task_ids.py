@@ -19,17 +19,20 @@ def test_a_tenant_keeps_its_own_ids_on_every_shard(count: int, wanted: int) -> N
     """The ending by which an id gets its shard is no part of the tag."""
     made = with_shard(task_id("acme", os.urandom(16)), shards=count, wanted=wanted % count)
 
-    assert made == kept("acme", made, key="k", shards=count)
-    assert made != kept("acm", made, key="k", shards=count)
-    assert made != kept("", made, key="", shards=count)
+    assert made == kept("acme", made, home=0, shards=count)
+    assert made != kept("acm", made, home=0, shards=count)
+    assert made != kept("", made, home=None, shards=count)
 
 
-@given(texts, texts, shards)
-def test_a_new_id_is_the_same_each_time_and_the_tenants_own(old: str, key: str, count: int) -> None:
-    """So an import can be repeated, and the key's shard decides about the task too."""
-    made = kept("acme", old, key=key, shards=count)
+@given(texts, st.integers(0, 255), shards)
+def test_a_new_id_is_the_same_each_time_and_the_tenants_own(
+    old: str, wanted: int, count: int
+) -> None:
+    """So an import can be repeated, and the task is where its keys are."""
+    home = wanted % count
+    made = kept("acme", old, home=home, shards=count)
 
-    assert made == kept("acme", old, key=key, shards=count)
-    assert made == kept("acme", made, key="", shards=count)
-    assert shard_of(f"acme/{key}", count) == shard_of(made, count)
-    assert made != kept("acme", f"{old}.", key=key, shards=count)
+    assert made == kept("acme", old, home=home, shards=count)
+    assert made == kept("acme", made, home=None, shards=count)
+    assert home == shard_of(made, count)
+    assert made != kept("acme", f"{old}.", home=home, shards=count)

@@ -32,6 +32,7 @@ from codeq_cluster.api.routes import (
     group_calls,
     groups,
     imports,
+    lanes,
     listing,
     membership,
     ops,
@@ -73,7 +74,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, queues),
-    *(artifacts, flows, follow_ups, results),
+    *(artifacts, flows, follow_ups, lanes, results),
     *(audit, backups, cluster, imports, membership),
     *(
         dead_letters,
@@ -288,6 +289,7 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         "TopicBody",
         "FlowBody",
         "PerKeyBody",
+        "RateBody",
         "ScheduleBody",
         "ItemBody",
     } == closed

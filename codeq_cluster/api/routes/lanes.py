@@ -1,0 +1,34 @@
+"""Lanes: the key that a new task shares a limit with, and what it costs there."""
+
+from __future__ import annotations
+
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import bad_request, from_failure
+from codeq_cluster.codec.levels import KEYS_FROM
+from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX
+from codeq_cluster.errors import UpgradeUnderWay
+
+INVALID_KEY = bad_request(f"invalid 'key' (at most {LANE_KEY_BYTES_MAX} bytes)", "invalid-key")
+INVALID_COST = bad_request(
+    f"invalid 'cost' (must be between 1 and {COST_MAX}, and come with a 'key')", "invalid-cost"
+)
+KEYS_TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"'key' needs formats of level {KEYS_FROM} on every shard")
+)
+
+
+def read_lane(call: Call, key: str, cost: int | None) -> tuple[str, int]:
+    """Return what a new task shares a limit with, and the tokens it costs there.
+
+    Raises:
+        ApiError: One of these is refused.
+    """
+    if not 1 <= (1 if cost is None else cost) <= (COST_MAX if key else 1):
+        raise INVALID_COST
+    if not key:
+        return "", 1
+    if len(key.encode()) > LANE_KEY_BYTES_MAX:
+        raise INVALID_KEY
+    if call.services.broker.level() < KEYS_FROM:
+        raise KEYS_TOO_EARLY
+    return key, cost or 1
