@@ -125,7 +125,7 @@ class Asker(ABC):
         return answer.type is Type.OK
 
     async def govern(self, command: str) -> bool:
-        """Let one task of each key be in progress at a time, in order; return whether it is so."""
+        """Put the rule of `keys` in force; return whether all tasks follow it."""
         for tried in range(GOVERN_TRIES):
             if await self._govern(self.nodes[tried % len(self.nodes)], command):
                 return True

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import Args, Counts, F, Follow, Out, Plan, Recorder, Run, Type
+from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
 
@@ -184,7 +185,8 @@ class Client(Asker):
 
     async def _govern(self, node: str, command: str) -> bool:
         path, token = f"/v1/codeq/admin/topics/{command}", self._tokens.admin
-        topic = _encode({"priorityTiers": [0], "flow": {"perKey": {"order": "fifo"}}})
+        rule = {"order": "fifo", "rate": {"count": PER_SECOND, "burst": BURST}}
+        topic = _encode({"priorityTiers": [0], "flow": {"perKey": rule}})
         try:
             answer = await self._http.send(
                 "PUT", self._urls[node], path, token=token, body=topic, timeout_s=GIVE_UP_S

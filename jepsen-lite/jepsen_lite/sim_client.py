@@ -16,12 +16,14 @@ from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Created, Rejected
+from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 from jepsen_lite.asking import Answer, Asker
 from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import OF_SCHEDULES, Args, F, Follow, Out, Recorder, Type
+from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import may_succeed_later, outcome
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
@@ -85,7 +87,8 @@ class SimClient(Asker):
         async def put(broker: Broker) -> bool:
             asking = Caller(TENANT, "operator", deadline_in(self._deadline_ms / 1000))
             topic = PutTopic(tenant=TENANT, name=command, by="operator", priority_tiers=(0,))
-            stands = await broker.queue_policies.put_flow(asking, topic, PerKey(order=Order.FIFO))
+            rule = PerKey(order=Order.FIFO, rate=Rate(PER_SECOND, 1, BURST))
+            stands = await broker.queue_policies.put_flow(asking, topic, rule)
             return not await broker.queue_policies.is_settling(asking, stands.topic)
 
         try:

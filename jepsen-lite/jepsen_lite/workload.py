@@ -271,12 +271,13 @@ WORKLOADS: dict[str, Mix] = {
         shards_min=2,
     ),
     "lanes": Mix(
-        says="tasks of a few keys, one of each at a time and in order, and workers that lose them",
-        proves=(*(name for name in _ALWAYS if name != "G4"), "G5", "G28", "G29"),
+        says="tasks of a few keys, one of each at a time, in order and at their rate, and workers "
+        "that lose them",
+        proves=(*_ALWAYS, "G5", "G28", "G29", "G30"),
         ok={"create": 150, "claim": 150, "result": 80},
         rate=12,
         workers=16,
-        keyed=0.0,
+        repeated=0.2,
         keys=8,
         lease_s=(2, 3),
         # So many that a task seldom dies of its attempts, which lets the next one go.
@@ -478,7 +479,7 @@ class Workload:
             command=COMMAND,
             content=self._payload(process, key or "no key"),
             idempotency_key=key,
-            shard=shard_of_key(key, self._shards) if key else -1,
+            shard=shard_of_key(key, self._shards) if key and not lane else -1,
             priority=rng.choice(mix.priorities),
             attempts_max=rng.choice(mix.attempts_max),
             delay_ms=1000 * rng.randint(1, 6) if rng.random() < mix.delayed else 0,

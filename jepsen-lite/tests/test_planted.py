@@ -744,6 +744,16 @@ def a_key_goes_on_while_its_task_backs_off(story: Story, broken: bool) -> None:
     story.claim("b", (9, 10))
 
 
+@planted("G30")
+def a_key_is_claimed_more_often_than_its_rate_allows(story: Story, broken: bool) -> None:
+    """Let two go that a pause has saved up, and then a third."""
+    for n, task in enumerate("abc"):
+        at_s = 10 + (0.05 if broken else 0.5) * n
+        story.create(task, (n, n + 0.5), lane="k")
+        story.claim(task, (at_s, at_s + 0.01))
+        story.result(task, (at_s + 0.01, at_s + 0.02), content=task)
+
+
 FOLLOWING = (Follow(content="1"), Follow(content="2", key="k"))
 MADE = (Follow(task="x"), Follow(key="k"))
 

@@ -13,7 +13,7 @@ from jepsen_lite.checker.delays import not_before_due
 from jepsen_lite.checker.follow_ups import made_with_results
 from jepsen_lite.checker.idempotency import one_task_a_key
 from jepsen_lite.checker.isolation import unharmed
-from jepsen_lite.checker.lanes import in_order_of_arrival, one_lease_a_key
+from jepsen_lite.checker.lanes import in_order_of_arrival, one_lease_a_key, within_its_rate
 from jepsen_lite.checker.leases import held_to_the_end, kept_up, tokens_grow
 from jepsen_lite.checker.liveness import (
     abandoned_comes_back,
@@ -59,6 +59,7 @@ PROMISES = {
     "G25": "an accepted result has exactly its follow-ups",
     "G28": "at most one valid lease a key",
     "G29": "the tasks of a key go in their order, one at a time",
+    "G30": "tasks of a key are claimed as often as its rate allows",
 }
 
 
@@ -116,6 +117,7 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         made_with_results(history),
         one_lease_a_key(history),
         in_order_of_arrival(history),
+        within_its_rate(history),
     ]
     found = {verdict.guarantee: verdict for verdict in parts}
     for verdict in _under_faults(history, found):

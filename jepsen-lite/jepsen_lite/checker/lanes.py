@@ -1,7 +1,7 @@
-"""Lanes: at most one valid lease a key (G28), and the tasks of a key in their order (G29).
+"""Lanes: one valid lease a key (G28), its tasks in their order (G29), and its rate (G30).
 
-The workload's rule is one task of a key at a time, first in, first out, and a task that is given
-back keeps its turn.
+The workload's rule is one task of a key at a time, first in, first out; a task that is given back
+keeps its turn; and the rate is that of `keys`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from jepsen_lite.checker.leases import lease_ended_ns
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
-from jepsen_lite.operations import NEVER_NS, History, Op, TaskOps
+from jepsen_lite.keys import BURST, PER_SECOND
+from jepsen_lite.operations import NEVER_NS, SECOND, History, Op, TaskOps
 
 
 def one_lease_a_key(history: History) -> Verdict:
@@ -53,6 +54,28 @@ def in_order_of_arrival(history: History) -> Verdict:
                 events = (*_created(ahead), *first.events)
                 found.append(Violation(text=text, events=events, task=task.id))
     return judged("G29", found, checked=checked)
+
+
+def within_its_rate(history: History) -> Verdict:
+    """G30: in no stretch of time are more tasks of a key claimed than its rate allows."""
+    found: list[Violation] = []
+    checked = 0
+    for key, tasks in _by_key(history).items():
+        claims = sorted(
+            ((claim, task) for task in tasks for claim in task.claims),
+            key=lambda pair: pair[0].ret_ns,
+        )
+        checked += len(claims)
+        for first, _ in claims:
+            within = [pair for pair in claims if pair[0].call_ns >= first.call_ns]
+            for count, (last, task) in enumerate(within, 1):
+                span_ns = last.ret_ns - first.call_ns + history.clock_ns
+                if (count - BURST) * SECOND > PER_SECOND * span_ns:
+                    text = f"{count} tasks of key {key} were claimed in {span_ns / SECOND:.2f} s"
+                    events = (*first.events, *last.events)
+                    found.append(Violation(text=text, events=events, task=task.id))
+                    break
+    return judged("G30", found, checked=checked)
 
 
 def _by_key(history: History) -> dict[str, list[TaskOps]]:
