@@ -6,7 +6,7 @@ leave no row, no tombstone and no encoding behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -63,13 +63,12 @@ def mutations(
     """
     tasks: list[TaskChange] = []
     items: list[ItemChange] = []
-    rows: dict[bytes, bytes | None] = {}
     for change in changes:
         if isinstance(change, TaskChange):
             tasks.append(change)
         else:
             items.append(change)
-            _change_item(rows, change)
+    rows = _of_items(items)
     nets = _nets(tasks)
     deltas: dict[_Queue, list[int]] = {}
     # Removals come first, because an idempotency key may pass from a deleted task to a new one.
@@ -180,17 +179,34 @@ def _put(rows: dict[bytes, bytes | None], task_id: str, net: _Net, after: Task) 
         rows[keyspace.idempotency(after.tenant, once_name(after))] = encode(row)
 
 
+def _of_items(changes: Sequence[ItemChange]) -> dict[bytes, bytes | None]:
+    """Return the rows of items, by what each was before the batch and is after it."""
+    rows: dict[bytes, bytes | None] = {}
+    nets: dict[bytes, ItemChange] = {}
+    for change in changes:
+        item = change.after if change.after is not None else change.before
+        assert item is not None
+        key = _item_key(item)
+        first = nets.get(key, change)
+        body = change.body if change.body is not None else first.body
+        nets[key] = replace(change, before=first.before, body=body)
+    for net in nets.values():
+        _change_item(rows, net)
+    return rows
+
+
 def _change_item(rows: dict[bytes, bytes | None], change: ItemChange) -> None:
-    """Add an item's rows; a later change of the same item in a batch replaces an earlier one."""
+    """Add an item's rows; those of its indexes that stay as they are stay unwritten."""
     before, after = change.before, change.after
-    if before is not None:
-        rows.update(dict.fromkeys(keyspace.item_index_keys(before)))
-        if after is None:
-            rows[_item_key(before)] = None
-            if before.has_body:
-                rows[keyspace.body(before.tenant, before.id)] = None
+    had = keyspace.item_index_keys(before) if before is not None else ()
+    has = keyspace.item_index_keys(after) if after is not None else ()
+    rows.update(dict.fromkeys(key for key in had if key not in has))
+    if before is not None and after is None:
+        rows[_item_key(before)] = None
+        if before.has_body:
+            rows[keyspace.body(before.tenant, before.id)] = None
     if after is not None:
-        rows.update(dict.fromkeys(keyspace.item_index_keys(after), b""))
+        rows.update(dict.fromkeys((key for key in has if key not in had), b""))
         rows[_item_key(after)] = encode(after)
         if change.body is not None:
             rows[keyspace.body(after.tenant, after.id)] = encode(change.body)

@@ -12,6 +12,7 @@ from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
 from codeq_cluster.core.lane import Lane, lane_of
+from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Result, State, Task
 from codeq_cluster.core.turn_order import TurnOrder
@@ -238,7 +239,7 @@ class DictView:
         del self._payloads[task.id]
         self._results.pop(task.id, None)
         if task.idempotency_key:
-            del self._keys[task.tenant, task.idempotency_key]
+            del self._keys[task.tenant, once_name(task)]
 
     def _counted_queues(self, tenant: str) -> set[str]:
         own = (task for task in self.tasks.values() if task.tenant == tenant)
@@ -250,7 +251,7 @@ class DictView:
             self._payloads[task.id] = change.payload
             if task.idempotency_key and change.before is None:
                 row = KeyRow(task.id, change.fingerprint)
-                self._keys[task.tenant, task.idempotency_key] = row
+                self._keys[task.tenant, once_name(task)] = row
         if change.result is not None:
             self._results[task.id] = change.result
         if not task.has_result:

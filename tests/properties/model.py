@@ -259,8 +259,9 @@ class Model:
     def _make_unless_there(
         self, asked: Create, origin: tuple[str, str], caused_ms: int = 0
     ) -> None:
-        keys = {item.key for item in self.items.values() if item.tenant == asked.tenant}
-        if asked.id not in self.items and asked.idempotency_key not in keys - {""}:
+        known = {_once(item) for item in self.items.values() if item.tenant == asked.tenant}
+        taken = bool(asked.idempotency_key) and _once_asked(asked) in known
+        if asked.id not in self.items and not taken:
             self._make(asked, origin, caused_ms)
 
     def _make(self, asked: Create, origin: tuple[str, str] = ("", ""), caused_ms: int = 0) -> None:

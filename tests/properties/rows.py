@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, State, Task
 from tests.fakes.dict_view import DictView
@@ -53,9 +54,9 @@ def recomputed(view: DictView) -> Rows:
         if result is not None:
             rows[keyspace.result(task.id)] = records.encode(result)
         if task.idempotency_key:
-            row = view.keyed(task.tenant, task.idempotency_key)
+            row = view.keyed(task.tenant, once_name(task))
             assert row is not None
-            key = keyspace.idempotency(task.tenant, task.idempotency_key)
+            key = keyspace.idempotency(task.tenant, once_name(task))
             rows[key] = records.encode(row)
     for (kind, tenant, item_id), item in view.items.items():
         rows[keyspace.item(kind, tenant, item_id)] = records.encode(item)
