@@ -28,22 +28,17 @@ from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core import groups, lanes
+from codeq_cluster.core import lanes
 from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group, Member, group_shard, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Topic
 from codeq_cluster.core.lane import FlowRule, Lane, lane_of
 from codeq_cluster.core.placing import is_apart, once_name, without_keys
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
-from codeq_cluster.core.schedules import (
-    PAUSED_BY_RESTORE,
-    TALLY_ID,
-    Schedule,
-    ScheduleTally,
-    held_back,
-)
+from codeq_cluster.core.schedules import PAUSED_BY_RESTORE, Schedule, held_back
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind, Place
+from codeq_cluster.core.tally import GROUPS, SCHEDULES, Tally
 from codeq_cluster.core.task import Membership
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
@@ -211,9 +206,9 @@ class _Shard:
     def count(self, item: Item) -> None:
         """Count an item in its tenant's tally, if there is one of its kind."""
         if isinstance(item, Schedule):
-            self.tallies[item.tenant, TALLY_ID] += 1
+            self.tallies[item.tenant, SCHEDULES] += 1
         elif isinstance(item, Group) and not item.ended_ms:
-            self.tallies[item.tenant, groups.TALLY_ID] += 1
+            self.tallies[item.tenant, GROUPS] += 1
 
     def put(self, key: bytes, value: bytes | None) -> None:
         self._rows[key] = value
@@ -288,7 +283,7 @@ class _Filling:
             self._send_relays_again(shard)
         for shard in self._shards:
             for (tenant, of), count in shard.tallies.items():
-                self._put_item(shard, ScheduleTally(tenant=tenant, id=of, count=count))
+                self._put_item(shard, Tally(tenant=tenant, id=of, count=count))
             for key, value in shard.recount.rows().items():
                 self._put(shard, key, value)
             for lane in shard.lanes.values():

@@ -30,6 +30,16 @@ class TaskChange(Struct, frozen=True, kw_only=True):
     imported: bool = False
     restored: bool = False
 
+    @property
+    def first_end(self) -> Task | None:
+        """Return the task if this is its first end, which its schedule and its group count.
+
+        One that an operator has revived ends once more, and its end stays reported if that is taken
+        back.
+        """
+        is_end = self.result is not None and not self.restored
+        return self.after if is_end and self.after and self.after.endings == 1 else None
+
 
 class ItemChange(Struct, frozen=True, kw_only=True):
     """One item before and after a decision; None stands for "does not exist".

@@ -17,7 +17,6 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import FIRED_MAX, Due, FillBack, Fire, RunEnded, RunRow, Schedule
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Task
 from codeq_cluster.core.view import View
 
 
@@ -105,12 +104,8 @@ def ends(
     courses = courses or Courses(view, rules)
     elsewhere: list[sending.Cause] = []
     for change in changes:
-        task = change.after
-        if not isinstance(task, Task) or task.more is None or task.more.run is None:
-            continue
-        assert isinstance(change, TaskChange)
-        # A run that an operator has revived ends once more; for the schedule it has ended before.
-        if change.result is None or change.restored or task.endings > 1:
+        task = change.first_end if isinstance(change, TaskChange) else None
+        if task is None or task.more is None or task.more.run is None:
             continue
         end = RunEnded(
             tenant=task.tenant,

@@ -26,12 +26,12 @@ from codeq_cluster.core.bounds import (
     Number,
     Owner,
     Seq,
-    broken,
     sound,
     text,
     that,
     whole,
 )
+from codeq_cluster.core.crossing import Crossing
 from codeq_cluster.core.new_task import Create, sound_create, template_of
 from codeq_cluster.core.placing import placed_by_key
 from codeq_cluster.core.sharding import shard_of_key, with_shard
@@ -58,7 +58,6 @@ NOT_MADE = "NOT_MADE"
 DEAD = "DEAD"
 
 GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")  # Without the colon, which divides members' ids.
-TALLY_ID = "groups"
 
 
 class ThenIf(StrEnum):
@@ -244,7 +243,7 @@ class CancelGroup(Struct, frozen=True, array_like=True, tag="cancel_group", kw_o
 GroupOperation = CreateGroup | AddMembers | SealGroup | CancelGroup
 
 
-class MemberEnded(Struct, frozen=True, array_like=True, tag="member_ended", kw_only=True):
+class MemberEnded(Crossing, frozen=True, array_like=True, tag="member_ended", kw_only=True):
     """The end of a member, as it is relayed to the group's shard."""
 
     tenant: Annotated[str, OWNER]
@@ -253,26 +252,12 @@ class MemberEnded(Struct, frozen=True, array_like=True, tag="member_ended", kw_o
     status: Name
     ended_ms: Instant
 
-    @property
-    def size(self) -> int:
-        """Return about how many bytes it takes."""
-        return 256
-
-    @property
-    def fault(self) -> str:
-        """Return which rule a field breaks, or ""."""
-        return broken(self)
-
     def home(self, shards: int) -> int:
         """Return the shard of the group, of so many."""
         return group_shard(self.tenant, self.member.group, shards)
 
-    def among(self, shards: int) -> MemberEnded:  # noqa: ARG002, as every effect has it
-        """Return it for another number of shards."""
-        return self
 
-
-class NewMember(Struct, frozen=True, array_like=True, tag="new_member", kw_only=True):
+class NewMember(Crossing, frozen=True, array_like=True, tag="new_member", kw_only=True):
     """A task that a member's result adds to its group, as it is relayed to the group's shard.
 
     Attributes:

@@ -54,8 +54,9 @@ from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.lane import Flow, Lane, PerKeyOrNone
 from codeq_cluster.core.relays import Relay, RelayLink
-from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, ScheduleTally, held_back
+from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
+from codeq_cluster.core.tally import Tally
 
 # codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
 TIERS_MAX = 10
@@ -373,7 +374,7 @@ Item = (
     | Relay
     | RelayLink
     | Schedule
-    | ScheduleTally
+    | Tally
     | Flow
     | Lane
     | Group

@@ -11,17 +11,8 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from codeq_cluster.core.bounds import (
-    OWNER,
-    QUEUE,
-    IdOrNone,
-    Instant,
-    Number,
-    Owner,
-    Queue,
-    Seq,
-    that,
-)
+from codeq_cluster.core.bounds import IdOrNone, Instant, Number, Owner, Queue, Seq, that
+from codeq_cluster.core.crossing import Crossing
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import LaneKey, State, Task
@@ -82,7 +73,7 @@ def _sound_or_none(value: object) -> str:
 PerKeyOrNone = Annotated[PerKey | None, _sound_or_none]
 
 
-class FlowRule(Struct, frozen=True, array_like=True, tag="flow"):
+class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
     """The rule of a queue's keys for one shard, on its way there.
 
     Attributes:
@@ -91,21 +82,11 @@ class FlowRule(Struct, frozen=True, array_like=True, tag="flow"):
         shard: The one it is for.
     """
 
-    tenant: str
-    queue: str
-    seq: int
-    per_key: PerKey | None
-    shard: int
-
-    @property
-    def size(self) -> int:
-        """Return about how many bytes it takes."""
-        return len(self.queue)
-
-    @property
-    def fault(self) -> str:
-        """Return which rule a field breaks, or ""."""
-        return OWNER(self.tenant) or QUEUE(self.queue) or _sound_or_none(self.per_key)
+    tenant: Owner
+    queue: Queue
+    seq: Seq
+    per_key: PerKeyOrNone
+    shard: Number
 
     def home(self, shards: int) -> int:
         """Return the shard it is for, of so many."""

@@ -22,11 +22,11 @@ from codeq_cluster.core.bounds import (
     Name,
     Owner,
     Seq,
-    broken,
     sound,
     that,
     whole,
 )
+from codeq_cluster.core.crossing import Crossing
 from codeq_cluster.core.groups import MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
@@ -45,7 +45,7 @@ _LINK_ID = re.compile(r"(to|from)\.[0-9]{1,3}")
 _Shard: TypeAlias = Annotated[int, whole(0, SHARDS_MAX - 1)]
 
 
-class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
+class RelayedTask(Crossing, frozen=True, array_like=True, tag="task"):
     """A new task, and what it has of its cause."""
 
     create: Create
@@ -76,30 +76,16 @@ class RelayedTask(Struct, frozen=True, array_like=True, tag="task"):
         return replace(self, create=replace(self.create, id=task_id))
 
 
-class RelayedCancel(Struct, frozen=True, array_like=True, tag="cancel_run"):
+class RelayedCancel(Crossing, frozen=True, array_like=True, tag="cancel_run"):
     """The end of a run in whose place another one begins, or of a member of a cancelled group."""
 
     tenant: Owner
     task_id: Id
     request: Name
 
-    @property
-    def size(self) -> int:
-        """Return about how many bytes it takes."""
-        return 128
-
-    @property
-    def fault(self) -> str:
-        """Return which rule a field breaks, or ""."""
-        return broken(self)
-
     def home(self, shards: int) -> int:
         """Return the shard of the task, of so many."""
         return shard_of(self.task_id, shards)
-
-    def among(self, shards: int) -> RelayedCancel:  # noqa: ARG002, as every effect has it
-        """Return it for another number of shards."""
-        return self
 
 
 Effect: TypeAlias = RelayedTask | RunEnded | RelayedCancel | FlowRule | MemberEnded | NewMember

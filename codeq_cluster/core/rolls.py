@@ -22,7 +22,6 @@ from codeq_cluster.core.groups import (
     MEMBERS_MAX,
     NOT_MADE,
     NOT_SEALED,
-    TALLY_ID,
     Group,
     Member,
     MemberEnded,
@@ -37,10 +36,10 @@ from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import RelayedCancel, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.schedules import ScheduleTally
 from codeq_cluster.core.sending import MEMBER_PLACE, Cause, sent
 from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import GROUPS, Tally, count_of, moved
 from codeq_cluster.core.task import COMPLETED, FAILED, GroupCounts, Membership, More, Task
 from codeq_cluster.core.transitions import CANCELLED
 from codeq_cluster.core.view import View
@@ -268,8 +267,7 @@ class Rolls:
 
     def open_groups(self, tenant: str) -> int:
         """Return how many of the tenant's groups have not ended."""
-        tally = self._found(ItemKind.SCHEDULE_TALLY, tenant, TALLY_ID)
-        return tally.count if isinstance(tally, ScheduleTally) else 0
+        return count_of(self._found(ItemKind.TALLY, tenant, GROUPS))
 
     def roll(self, tenant: str, group_id: str) -> Roll | None:
         """Return the roll of a group, or None if there is none."""
@@ -315,10 +313,8 @@ class Rolls:
             self._others.append(change)
 
     def _tallied(self, tenant: str, more: int) -> ItemChange:
-        before = self._found(ItemKind.SCHEDULE_TALLY, tenant, TALLY_ID)
-        count = max(0, self.open_groups(tenant) + more)
-        after = ScheduleTally(tenant=tenant, id=TALLY_ID, count=count) if count else None
-        return ItemChange(before=before, after=after)
+        before = self._found(ItemKind.TALLY, tenant, GROUPS)
+        return ItemChange(before=before, after=moved(before, tenant, GROUPS, more))
 
     def _found(self, kind: ItemKind, tenant: str, item_id: str) -> Item | None:
         name = kind, tenant, item_id
@@ -334,35 +330,27 @@ def _name(change: ItemChange) -> tuple[ItemKind, str, str]:
 def _is_ours(change: Change) -> TypeGuard[ItemChange]:
     """Return whether a change is of a row that a roll reads."""
     item = change.after or change.before
-    return isinstance(item, Group | Member | ScheduleTally)
+    return isinstance(item, Group | Member | Tally)
 
 
 def counted(view: View, changes: tuple[Change, ...], rules: LifetimeRules) -> tuple[Change, ...]:
     """Return changes with what the ends of members cause: on their groups, here or elsewhere."""
     members = [
-        change
+        (task, task.more.member)
         for change in changes
         if isinstance(change, TaskChange)
-        and change.after is not None
-        and change.after.more is not None
-        and change.after.more.member is not None
-        # A member that an operator has revived ends once more; it has been counted before.
-        and change.result is not None
-        and not change.restored
-        and change.after.endings == 1
+        and (task := change.first_end) is not None
+        and task.more is not None
+        and task.more.member is not None
     ]
     if not members:
         return changes
     rolls = Rolls(view, rules, changes)
     elsewhere: list[Cause] = []
-    for change in members:
-        task = change.after
-        assert task is not None
-        assert task.more is not None
-        assert task.more.member is not None
+    for task, member in members:
         end = MemberEnded(
             tenant=task.tenant,
-            member=task.more.member,
+            member=member,
             task_id=task.id,
             status=courses.status_of(task),
             ended_ms=task.updated_ms,

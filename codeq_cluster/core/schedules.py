@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from codeq_cluster.core.bounds import (
     NUMBER_MAX,
     OWNER,
-    Id,
     IdOrNone,
     Instant,
     Name,
@@ -26,13 +25,13 @@ from codeq_cluster.core.bounds import (
     Owner,
     Seq,
     Subject,
-    broken,
     listed,
     sound,
     sound_or_none,
     text,
     whole,
 )
+from codeq_cluster.core.crossing import Crossing
 from codeq_cluster.core.new_task import Create, sound_create, template_of
 from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import Place, StoredItem
@@ -265,20 +264,6 @@ def held_back(schedule: Schedule, *, by: str, now_ms: int) -> Schedule:
     return replace(schedule, paused_ms=max(1, now_ms), paused_by=by)
 
 
-class ScheduleTally(StoredItem, frozen=True, array_like=True, tag="tally", kw_only=True):
-    """How many schedules a tenant has on the shard, or how many groups that have not ended."""
-
-    place = Place.ORIGIN
-    is_restored = False
-
-    tenant: Owner
-    id: Id = "schedules"
-    count: Number = 0
-
-
-TALLY_ID = "schedules"
-
-
 def schedule_shard(tenant: str, schedule_id: str, shards: int) -> int:
     """Return the shard of a schedule, and of the tasks it makes."""
     return shard_of_key(tenant, f"schedule/{schedule_id}", shards)
@@ -460,7 +445,7 @@ ScheduleOperation = (
 )
 
 
-class RunEnded(Struct, frozen=True, array_like=True, tag="run_ended", kw_only=True):
+class RunEnded(Crossing, frozen=True, array_like=True, tag="run_ended", kw_only=True):
     """The end of a run's task, as it is relayed to the schedule's shard."""
 
     tenant: Annotated[str, OWNER]
@@ -468,20 +453,6 @@ class RunEnded(Struct, frozen=True, array_like=True, tag="run_ended", kw_only=Tr
     status: Name
     ended_ms: Instant
 
-    @property
-    def size(self) -> int:
-        """Return about how many bytes it takes."""
-        return 256
-
-    @property
-    def fault(self) -> str:
-        """Return which rule a field breaks, or ""."""
-        return broken(self)
-
     def home(self, shards: int) -> int:
         """Return the shard of the schedule, of so many."""
         return schedule_shard(self.tenant, self.run.schedule, shards)
-
-    def among(self, shards: int) -> RunEnded:  # noqa: ARG002, as every effect has it
-        """Return it for another number of shards."""
-        return self

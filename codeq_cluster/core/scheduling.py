@@ -10,7 +10,6 @@ from codeq_cluster.core.outcomes import Changed, How, Rejected, Rejection, Sched
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     SCHEDULES_MAX,
-    TALLY_ID,
     BackfillSchedule,
     DeleteSchedule,
     PauseSchedule,
@@ -18,10 +17,10 @@ from codeq_cluster.core.schedules import (
     ResumeSchedule,
     RunRow,
     Schedule,
-    ScheduleTally,
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import SCHEDULES, count_of, moved
 from codeq_cluster.core.view import View
 
 _Named = (
@@ -138,17 +137,13 @@ def backfill(view: View, operation: BackfillSchedule, _: LifetimeRules) -> Decis
 
 def tallied(view: View, tenant: str, more: int) -> ItemChange:
     """Return the change of the tenant's number of schedules on the shard."""
-    found = view.item(ItemKind.SCHEDULE_TALLY, tenant, TALLY_ID)
-    assert found is None or isinstance(found, ScheduleTally)
-    tally = found or ScheduleTally(tenant=tenant)
-    count = max(0, tally.count + more)
-    return ItemChange(before=found, after=replace(tally, count=count) if count else None)
+    found = view.item(ItemKind.TALLY, tenant, SCHEDULES)
+    return ItemChange(before=found, after=moved(found, tenant, SCHEDULES, more))
 
 
 def is_full(view: View, tenant: str, *, begun: int = 0) -> bool:
     """Return whether the tenant may have no more schedules on the shard, with some just begun."""
-    found = view.item(ItemKind.SCHEDULE_TALLY, tenant, TALLY_ID)
-    return isinstance(found, ScheduleTally) and found.count + begun >= SCHEDULES_MAX
+    return count_of(view.item(ItemKind.TALLY, tenant, SCHEDULES)) + begun >= SCHEDULES_MAX
 
 
 def _new(view: View, operation: PutSchedule) -> Decision:

@@ -22,7 +22,7 @@ class ItemKind(StrEnum):
     RELAY = "relay"
     RELAY_LINK = "link"
     SCHEDULE = "sched"
-    SCHEDULE_TALLY = "tally"
+    TALLY = "tally"
     FLOW = "flow"
     LANE = "lane"
     GROUP = "group"

@@ -56,10 +56,10 @@ from codeq_cluster.core.schedules import (
     RunEnded,
     RunRow,
     Schedule,
-    ScheduleTally,
     Timing,
 )
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import Tally
 from codeq_cluster.core.task import (
     Artifact,
     Attempt,
@@ -357,7 +357,7 @@ ITEMS: dict[str, Item] = {
         generation=1,
         next_ms=NOW_MS,
     ),
-    "schedule tally": ScheduleTally(tenant="acme", count=2),
+    "schedule tally": Tally(tenant="acme", count=2),
     "relayed rule of keys": Relay(
         tenant="acme",
         id=f"flow:{lane_name('render')}.{SEQ}.2",
@@ -387,7 +387,7 @@ ITEMS: dict[str, Item] = {
         spent_us=NOW_MS * 1000 + 1,
         expires_ms=NOW_MS + 1,
     ),
-    "group tally": ScheduleTally(tenant="acme", id="groups", count=3),
+    "group tally": Tally(tenant="acme", id="groups", count=3),
     "group": Group(
         tenant="acme",
         id="import-7",

@@ -25,11 +25,11 @@ from codeq_cluster.core.schedules import (
     ResumeSchedule,
     RunEnded,
     Schedule,
-    ScheduleTally,
     Timing,
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import Tally
 from codeq_cluster.core.task import Run, Task
 
 from .machine import Machine, commands, indexes, tenants
@@ -108,10 +108,10 @@ class Scheduling(Machine):
     @invariant()
     def the_tally_is_the_number_of_schedules(self) -> None:
         """Of each tenant that has any."""
-        tallies = self.items_of(ItemKind.SCHEDULE_TALLY)
+        tallies = self.items_of(ItemKind.TALLY)
 
         assert Counter(at.tenant for at in self.schedules()) == {
-            each.tenant: each.count for each in tallies if isinstance(each, ScheduleTally)
+            each.tenant: each.count for each in tallies if isinstance(each, Tally)
         }
 
     def schedules(self) -> list[Schedule]:

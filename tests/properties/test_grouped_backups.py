@@ -30,8 +30,8 @@ from codeq_cluster.core.groups import (
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Advance, Cancel, Operation
 from codeq_cluster.core.relays import Relay, RelayLink, RelaysTaken, TakeRelays, relayed
-from codeq_cluster.core.schedules import ScheduleTally
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import Tally
 from tests.fakes.dict_view import DictView
 
 from .backup_worlds import RULES, TENANTS, World, all_rows, back_up
@@ -185,7 +185,7 @@ def _check_counts(views: list[DictView]) -> None:
         for item in view.items.values():
             if isinstance(item, Member):
                 rows.setdefault((item.tenant, item.group), Counter())[item.status] += 1
-            if isinstance(item, ScheduleTally):
+            if isinstance(item, Tally):
                 tallies[item.tenant] += item.count
         for item in view.items.values():
             if isinstance(item, Group):

@@ -45,9 +45,9 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import Claimed, Outcome, Rejected
 from codeq_cluster.core.relays import Relay, RelaysTaken, TakeRelays, relayed
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.schedules import ScheduleTally
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import Tally
 from codeq_cluster.core.task import COMPLETED, FAILED, GroupCounts, State, Task
 from tests.fakes.dict_view import DictView
 
@@ -340,8 +340,8 @@ class Groups(RuleBasedStateMachine):
                         found[each] for each in (COMPLETED, FAILED, "CANCELLED", "DEAD")
                     )
                 open_groups[shard] += not item.ended_ms
-            tally = view.items.get((ItemKind.SCHEDULE_TALLY, TENANT, "groups"))
-            count_ = tally.count if isinstance(tally, ScheduleTally) else 0
+            tally = view.items.get((ItemKind.TALLY, TENANT, "groups"))
+            count_ = tally.count if isinstance(tally, Tally) else 0
             assert count_ == open_groups[shard]
 
     # -- inside ----------------------------------------------------------------------------------

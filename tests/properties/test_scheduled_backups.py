@@ -28,10 +28,10 @@ from codeq_cluster.core.schedules import (
     Plan,
     PutSchedule,
     Schedule,
-    ScheduleTally,
     Timing,
     schedule_shard,
 )
+from codeq_cluster.core.tally import Tally
 
 from .backup_worlds import NOW_MS, RULES, TENANTS, Rows, World, all_rows, back_up
 
@@ -128,7 +128,7 @@ def test_schedules_come_back_paused_or_running_on_the_shards_of_their_names(
             for shard in range(after):
                 rows = all_rows(into / f"shard-{shard}")
                 for item in _items(rows):
-                    if isinstance(item, ScheduleTally):
+                    if isinstance(item, Tally):
                         tallies[shard, item.tenant] += item.count
                     if isinstance(item, Schedule):
                         found.append(item)

@@ -19,11 +19,11 @@ from codeq_cluster.core.schedules import (
     PutSchedule,
     RunRow,
     Schedule,
-    ScheduleTally,
     Timing,
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import Tally
 from codeq_cluster.core.task import State, Task
 
 from .shard import NOW_MS, RULES, Shard
@@ -51,8 +51,8 @@ class Scheduled(Shard):
     @property
     def tally(self) -> int:
         """Return how many schedules the shard says that the tenant has."""
-        found = self.view.item(ItemKind.SCHEDULE_TALLY, "acme", "schedules")
-        assert found is None or isinstance(found, ScheduleTally)
+        found = self.view.item(ItemKind.TALLY, "acme", "schedules")
+        assert found is None or isinstance(found, Tally)
         return found.count if found is not None else 0
 
     def put(self, *, name: str = NAME, at_ms: int = NOW_MS, **plan: object) -> Outcome:

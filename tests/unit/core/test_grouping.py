@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import groups
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.groups import (
     CANCELLED_MAX,
@@ -31,9 +30,9 @@ from codeq_cluster.core.operations import Advance, Cancel, Claim, Finish, Operat
 from codeq_cluster.core.outcomes import Claimed, GroupStands, Outcome, Rejected, Rejection
 from codeq_cluster.core.relays import Effect, Relay, Relayed, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.schedules import ScheduleTally
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import GROUPS, Tally
 from codeq_cluster.core.task import GroupCounts, State, Task
 from tests.fakes.dict_view import DictView
 
@@ -367,17 +366,17 @@ def test_an_ended_group_is_deleted_with_its_rows_in_steps() -> None:
 
     assert len(decision.changes) <= DELETED_MAX + 1
     kinds = {kind for kind, _, _ in cluster.home.items}
-    assert not kinds & {ItemKind.GROUP, ItemKind.MEMBER, ItemKind.SCHEDULE_TALLY}
+    assert not kinds & {ItemKind.GROUP, ItemKind.MEMBER, ItemKind.TALLY}
     assert cluster.stands(begun(TASK)).made
 
 
 def test_bounds_hold() -> None:
     """A tenant has so many open groups, and a group so many members."""
     cluster = Cluster()
-    tally = ScheduleTally(tenant="acme", id=groups.TALLY_ID, count=GROUPS_MAX)
-    cluster.home.items[ItemKind.SCHEDULE_TALLY, "acme", tally.id] = tally
+    tally = Tally(tenant="acme", id=GROUPS, count=GROUPS_MAX)
+    cluster.home.items[ItemKind.TALLY, "acme", tally.id] = tally
     assert Rejected(Rejection.TOO_MANY, "groups") == cluster.ask(begun())
-    del cluster.home.items[ItemKind.SCHEDULE_TALLY, "acme", tally.id]
+    del cluster.home.items[ItemKind.TALLY, "acme", tally.id]
     cluster.ask(begun(TASK, seal=False))
     full = replace(cluster.group, rows=MEMBERS_MAX)
     cluster.home.items[ItemKind.GROUP, "acme", "g"] = full

@@ -27,15 +27,14 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     PAUSED_BY_IMPORT,
     SCHEDULES_MAX,
-    TALLY_ID,
     Plan,
     RunRow,
     Schedule,
-    ScheduleTally,
     Timing,
 )
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import SCHEDULES, Tally
 from codeq_cluster.core.task import State
 
 from .shard import LEASE_MS, NOW_MS, Shard, create, submit
@@ -409,14 +408,14 @@ def test_a_schedule_comes_paused_and_without_the_runs_it_had() -> None:
     assert [PAUSED_BY_IMPORT] * 2 == [each.paused_by for each in found]
     assert all(each.paused_ms and not each.fires_ms for each in found)
     assert 3 == len({own.generation, *(each.generation for each in found)})
-    tally = shard.view.item(ItemKind.SCHEDULE_TALLY, "acme", TALLY_ID)
-    assert ScheduleTally(tenant="acme", count=2) == tally
+    tally = shard.view.item(ItemKind.TALLY, "acme", SCHEDULES)
+    assert Tally(tenant="acme", count=2) == tally
 
 
 def test_no_more_schedules_come_than_a_shard_may_have() -> None:
     """Those beyond are named."""
     shard = Shard()
-    full = ScheduleTally(tenant="acme", count=SCHEDULES_MAX - 1)
+    full = Tally(tenant="acme", count=SCHEDULES_MAX - 1)
     shard.view.advance([ItemChange(before=None, after=full)])
     plan = Plan(timing=Timing(every="1h"), task=replace(create(), id="", tenant=""))
     items = tuple(Schedule(tenant="", id=each, plan=plan, generation=1) for each in "ab")

@@ -24,11 +24,11 @@ from codeq_cluster.core.schedules import (
     PauseSchedule,
     ResumeSchedule,
     Schedule,
-    ScheduleTally,
     Timing,
     jitter_ms,
 )
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import Tally
 
 from .scheduled import (
     DONE,
@@ -275,14 +275,14 @@ def test_the_tally_is_the_number_of_schedules() -> None:
         shard.ask(replace(DELETE, id=name))
 
     assert 2 == two
-    assert [] == shard.items(ItemKind.SCHEDULE_TALLY)
+    assert [] == shard.items(ItemKind.TALLY)
 
 
 def test_a_tenant_has_so_many_schedules() -> None:
     """One more is refused; those that it has may be changed, and one that goes makes room."""
     shard = Scheduled()
-    name = ItemKind.SCHEDULE_TALLY, "acme", "schedules"
-    shard.view.items[name] = ScheduleTally(tenant="acme", count=SCHEDULES_MAX)
+    name = ItemKind.TALLY, "acme", "schedules"
+    shard.view.items[name] = Tally(tenant="acme", count=SCHEDULES_MAX)
     more = shard.put(name="second")
     shard.stands(shard.put(note="changed"))
     shard.ask(DELETE)
