@@ -32,7 +32,7 @@ DERIVED = frozenset(
         *(Family.PENDING, Family.DELAYED, Family.INPROG, Family.DONE, Family.FAILED, Family.DLQ),
         *(Family.HELD, Family.SLOT),
         *(Family.LEASE, Family.TTL, Family.CLAIM, Family.STATS),
-        *(Family.DEAD, Family.OUTBOX, Family.EXPIRY, Family.FIRE, Family.FORWARD),
+        *(Family.DEAD, Family.GROUPS, Family.OUTBOX, Family.EXPIRY, Family.FIRE, Family.FORWARD),
     }
 )
 

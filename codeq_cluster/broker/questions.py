@@ -162,6 +162,9 @@ class ListItems(
 ):
     """List a tenant's items of one kind by id; of deliveries only the dead ones if so asked.
 
+    Dead deliveries have the order of their deaths, the latest first. Of groups those that have not
+    ended come first, the newest first, and then the others, the last end first.
+
     Attributes:
         after: Position after which to begin; empty for the start.
         owner: Only the schedules of this set; empty for all.

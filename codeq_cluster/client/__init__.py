@@ -17,7 +17,13 @@ from codeq_cluster.client.client import Client
 from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.documents import Page
-from codeq_cluster.client.groups import GroupMember, GroupMembers, GroupRecord, OpenGroup
+from codeq_cluster.client.groups import (
+    GroupMember,
+    GroupMembers,
+    GroupRecord,
+    GroupsPage,
+    OpenGroup,
+)
 from codeq_cluster.client.handling import (
     Done,
     Ended,
@@ -79,6 +85,7 @@ __all__ = [
     "GroupMember",
     "GroupMembers",
     "GroupRecord",
+    "GroupsPage",
     "HandlerTimeout",
     "HandlerUnfit",
     "HandlersStuck",

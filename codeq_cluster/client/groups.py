@@ -57,6 +57,13 @@ class GroupRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     tasks: tuple[FollowUp, ...] = ()
 
 
+class GroupsPage(Struct, frozen=True, kw_only=True):
+    """A page of groups; `cursor` is empty on the last one."""
+
+    groups: tuple[GroupRecord, ...]
+    cursor: str = ""
+
+
 class GroupMember(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A member of a group: `status` is LIVE until it has ended, or NOT_MADE."""
 
@@ -124,6 +131,11 @@ class Groups(Connection):
     async def group_record(self, group_id: str) -> GroupRecord:
         """Return a group as it is now."""
         return await self._group("GET", _path(group_id))
+
+    async def groups(self, *, limit: int = PAGE_MAX, cursor: str = "") -> GroupsPage:
+        """Return a page of groups: those that have not ended, the newest first; then the others."""
+        path = f"{BASE}/groups{query(limit=limit, cursor=cursor)}"
+        return await self._call(Request(method="GET", path=path), GroupsPage)
 
     async def seal_group(self, group_id: str) -> GroupRecord:
         """Let nobody add to a group but its live members."""

@@ -99,6 +99,7 @@ class SyncClient(_Sync[Client]):
     cancel = _waiting(Client.cancel)
     begin_group = _waiting(Client.begin_group)
     add_to_group = _waiting(Client.add_to_group)
+    groups = _waiting(Client.groups)
     group_record = _waiting(Client.group_record)
     seal_group = _waiting(Client.seal_group)
     cancel_group = _waiting(Client.cancel_group)

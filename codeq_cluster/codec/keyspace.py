@@ -19,6 +19,7 @@
     codeq/item/<kind>/<tenant>/<id>                              a topic, a subscription, ...
     codeq/body/<tenant>/<id>                                     a delivery's body
     codeq/dead/<tenant>/<~died be8>/<id>                         dead deliveries, the newest first
+    codeq/groups/<tenant>/<~rank be8>/<id>                       groups, in the order of their list
     codeq/outbox/<due be8>/<kind>/<tenant>/<id>                  outbox jobs, by due time
     codeq/expiry/<end be8>/<kind>/<tenant>/<id>                  items that end by themselves
     codeq/sched/<tenant>/<due be8>/<kind>/<tenant>/<id>          schedules, by their next firing
@@ -59,9 +60,11 @@ from codeq_cluster.codec.key_parts import (
 from codeq_cluster.codec.line_keys import (
     FIRE_PREFIX,
     FORWARD_PREFIX,
+    GROUPS_PREFIX,
     fire_from,
     fire_parts,
     forward_from,
+    groups_prefix,
 )
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.stored_item import ItemKind
@@ -117,6 +120,7 @@ class Family(Enum):
     ITEM = auto()
     BODY = auto()
     DEAD = auto()
+    GROUPS = auto()
     OUTBOX = auto()
     EXPIRY = auto()
     FIRE = auto()
@@ -141,6 +145,7 @@ _FAMILIES = {
     b"it": (ITEM_PREFIX, Family.ITEM),
     b"bo": (BODY_PREFIX, Family.BODY),
     b"de": (DEAD_PREFIX, Family.DEAD),
+    b"gr": (GROUPS_PREFIX, Family.GROUPS),
     b"ou": (OUTBOX_PREFIX, Family.OUTBOX),
     b"ex": (EXPIRY_PREFIX, Family.EXPIRY),
     b"sc": (FIRE_PREFIX, Family.FIRE),
@@ -465,7 +470,7 @@ def _place_keys(of: Task) -> tuple[bytes, ...]:
 
 
 def item_index_keys(of: Item) -> tuple[bytes, ...]:
-    """Return the key of every index row of an item: outbox job, place if dead, expiry, line."""
+    """Return the key of every index row of an item: outbox job, place in a list, expiry, line."""
     name = b"%b/%b/%b" % (KIND_OF[type(of)].encode(), tenant_part(of.tenant), part(of.id))
     keys: list[bytes] = []
     if of.job_ms:
@@ -473,6 +478,9 @@ def item_index_keys(of: Item) -> tuple[bytes, ...]:
     if of.dead_ms:
         died = be8(NUMBER_MAX - of.dead_ms)
         keys.append(b"%b%b/%b" % (dead_prefix(of.tenant), died, part(of.id)))
+    if of.rank:
+        place = be8(NUMBER_MAX - of.rank)
+        keys.append(b"%b%b/%b" % (groups_prefix(of.tenant), place, part(of.id)))
     if of.fires_ms:
         keys.append(b"%b/%b" % (fire_from(of.tenant, of.fires_ms), name))
     if of.end_ms:

@@ -1,4 +1,4 @@
-"""Line keys: the rows in whose order a shard's leader sends relays and lets schedules fire."""
+"""Line keys: the order in which relays are sent, schedules fire and groups are listed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from codeq_cluster.codec.key_parts import NUMBER_BYTES, be8, tenant_name, tenant
 
 FIRE_PREFIX = b"codeq/sched/"
 FORWARD_PREFIX = b"codeq/forward/"
+GROUPS_PREFIX = b"codeq/groups/"
 
 
 def forward_prefix(shard: int) -> bytes:
@@ -39,3 +40,8 @@ def fire_parts(key: bytes) -> tuple[str, int]:
     start = key.index(b"/", len(FIRE_PREFIX)) + 1
     tenant = tenant_name(key[len(FIRE_PREFIX) : start - 1])
     return tenant, int.from_bytes(key[start : start + NUMBER_BYTES])
+
+
+def groups_prefix(tenant: str) -> bytes:
+    """Return the prefix of the keys of a tenant's groups, in the order of their list."""
+    return b"%b%b/" % (GROUPS_PREFIX, tenant_part(tenant))

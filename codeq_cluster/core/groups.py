@@ -57,6 +57,8 @@ NOT_SEALED = "NOT_SEALED"
 NOT_MADE = "NOT_MADE"
 DEAD = "DEAD"
 
+_GOES_ON = 2**48  # Above every instant; see `Group.rank`.
+
 GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")  # Without the colon, which divides members' ids.
 
 
@@ -131,6 +133,11 @@ class Group(StoredItem, frozen=True, array_like=True, tag="group", kw_only=True)
     def shard_name(self) -> str:
         """Return the name that decides its shard."""
         return f"group/{self.id}"
+
+    @property
+    def rank(self) -> int:
+        """Return its place in the tenant's list: first those that go on, the newest first."""
+        return self.ended_ms or self.created_ms + _GOES_ON
 
     @property
     def total(self) -> int:

@@ -87,6 +87,11 @@ class StoredItem(Struct, frozen=True, array_like=True):
         return died_ms
 
     @property
+    def rank(self) -> int:
+        """Return its place in its tenant's list, the largest first; 0 if it is in none."""
+        return 0
+
+    @property
     def sent_as(self) -> tuple[int, int] | None:
         """Return (shard, number) while it waits in the line to another shard."""
         return None

@@ -25,7 +25,7 @@ from codeq_cluster.api.routes.group_calls import (
     accepted,
     check_level,
 )
-from codeq_cluster.api.routes.listing import PAGE, asked_page, caller
+from codeq_cluster.api.routes.listing import PAGE, asked_page, caller, listed
 from codeq_cluster.api.routes.task_views import (
     NOON_MS,
     TASK_ID,
@@ -167,6 +167,13 @@ class GroupView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     tasks: list[FollowUpView] | UnsetType = UNSET
 
 
+class GroupsPage(Struct, rename="camel"):
+    """A page of groups: those that have not ended, the newest first, and then the others."""
+
+    groups: Sequence[GroupView]
+    cursor: str | UnsetType = UNSET
+
+
 class MemberView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """A member of a group: `status` is `LIVE` until it has ended, or NOT_MADE."""
 
@@ -291,10 +298,20 @@ async def cancel(call: Call) -> HttpAnswer[GroupView]:
     return _reply(await call.services.broker.groups.cancel(caller(call), _id(call)))
 
 
+@ROUTES("GET", "/groups", Answer("A page.", GroupsPage([EXAMPLE])), parameters=PAGE)
+async def groups(call: Call) -> HttpAnswer[GroupsPage]:
+    """Return the groups: those that have not ended, the newest first; then the last that ended.
+
+    A group that ends between two pages may be on both.
+    """
+    found, cursor = await listed(call, Group)
+    return reply(GroupsPage([*map(group_view, found)], cursor))
+
+
 @ROUTES("GET", "/groups/{id}", _STANDS, errors=_NAMED)
 async def group(call: Call) -> HttpAnswer[GroupView]:
     """Return a group; it is kept for seven days after its end."""
-    return reply(_view(await _known(call)))
+    return reply(group_view(await _known(call)))
 
 
 @ROUTES(
@@ -393,13 +410,14 @@ def _id(call: Call) -> str:
 
 def _reply(outcome: GroupStands | Rejected, *, status: int = 200) -> HttpAnswer[GroupView]:
     stands = accepted(outcome)
-    view = _view(stands.group)
+    view = group_view(stands.group)
     if stands.names:
         view.tasks = list(map(follow_up_view, stands.names))
     return reply(view, status=status)
 
 
-def _view(of: Group) -> GroupView:
+def group_view(of: Group) -> GroupView:
+    """Return a group as answers show it."""
     waits = []
     if not of.ended_ms:
         waits = ["seal"] * (not of.sealed_ms) + ["members"] * bool(of.live)

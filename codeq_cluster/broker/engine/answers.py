@@ -32,6 +32,7 @@ from codeq_cluster.broker.questions import (
 )
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.codec.line_keys import groups_prefix
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
 from codeq_cluster.core.items import TASK, Item, aside_id
@@ -208,13 +209,13 @@ def browse_ids(store: StateStore, asked: BrowseIds, unreadable: Unreadable) -> S
 
 
 def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> ItemPage:
-    """Return the tenant's next items: by id, or its dead deliveries, newest first."""
-    by_death = asked.dead_only
-    prefix = (
-        keyspace.dead_prefix(asked.tenant)
-        if by_death
-        else keyspace.item_prefix(asked.kind, asked.tenant) + asked.prefix.encode()
-    )
+    """Return the tenant's next items: by id, or in the order of an index; see `ListItems`."""
+    prefix = keyspace.item_prefix(asked.kind, asked.tenant) + asked.prefix.encode()
+    if asked.dead_only:
+        prefix = keyspace.dead_prefix(asked.tenant)
+    elif asked.kind is ItemKind.GROUP:
+        prefix = groups_prefix(asked.tenant)
+    is_index = not prefix.startswith(keyspace.ITEM_PREFIX)
     start, end = keyspace.prefix_range(prefix)
     if asked.after:
         start = prefix + asked.after + b"\0"
@@ -230,10 +231,9 @@ def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> I
         position = key[len(prefix) :]
         with alone(unreadable, kind=asked.kind.value, item=keyspace.last_id(key)):
             record = value
-            if by_death:
-                delivery_id = keyspace.last_id(key)
-                found = store.get(keyspace.item(ItemKind.DELIVERY, asked.tenant, delivery_id))
-                assert found is not None, "a dead delivery is listed and not there"
+            if is_index:
+                found = store.get(keyspace.item(asked.kind, asked.tenant, keyspace.last_id(key)))
+                assert found is not None, "an item is listed and not there"
                 record = found
             item = records.decode_item(record)
             if asked.owner and isinstance(item, Schedule) and item.plan.owner != asked.owner:

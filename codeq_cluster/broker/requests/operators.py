@@ -61,7 +61,7 @@ class Operators:
     async def items(self, asked: ListItems, *, deadline: float) -> tuple[list[Item], bytes]:
         """Return the next items that are asked for, and where to go on; empty at the end.
 
-        Items are ordered by id; dead deliveries alone, if asked for, by death, the latest first.
+        `ListItems` says in which order.
         """
         rows, edge = await self._browser.items(asked, deadline=deadline)
         return [item for _, item in rows], b"" if edge == END else edge

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import argparse
 
+from msgspec import to_builtins
+
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.flags import given_json, number
-from codeq_cluster.cli.support.output import add_paging, document
+from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.times import add_times, times_of
-from codeq_cluster.client import Client, GroupRecord, NewTask
+from codeq_cluster.client import Client, GroupRecord, NewTask, Page
+
+_COLUMNS = {
+    "ID": "id",
+    "STATUS": "status",
+    "TOTAL": "total",
+    "LIVE": "live",
+    "COMPLETED": "completed",
+    "FAILED": "failed",
+    "CANCELLED": "cancelled",
+    "DEAD": "dead",
+    "CREATED": "createdAt",
+    "ENDED": "endedAt",
+}
 
 
 def add(commands: Verbs) -> None:
@@ -54,6 +69,12 @@ def add(commands: Verbs) -> None:
     add_.add_argument("--idempotency-key", metavar="KEY", help="adding it again makes no other")
     asks(add_, Client, _add)
 
+    found = verbs.add_parser("ls", aliases=["list"], help="list the groups, those that go on first")
+    add_paging(found)
+    add_quiet(found)
+    add_times(found)
+    asks(found, Client, _list)
+
     show = verbs.add_parser("show", help="print how many members have ended, and what is missing")
     show.add_argument("id")
     add_times(show)
@@ -92,6 +113,14 @@ async def _add(client: Client, options: argparse.Namespace) -> None:
     payload = given_json("--payload", options.payload)
     task = NewTask(options.task_command, payload, idempotency_key=options.idempotency_key)
     _say(options, await client.add_to_group(options.id, [task]))
+
+
+async def _list(client: Client, options: argparse.Namespace) -> None:
+    async def fetch(limit: int, cursor: str) -> Page:
+        found = await client.groups(limit=limit, cursor=cursor)
+        return Page([to_builtins(each) for each in found.groups], found.cursor)
+
+    listed(options, await gathered(options, fetch), name="groups", columns=_COLUMNS)
 
 
 async def _show(client: Client, options: argparse.Namespace) -> None:

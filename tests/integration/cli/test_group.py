@@ -40,6 +40,9 @@ def test_a_group_is_worked_through_by_commands(
 
     assert [({"of": 7}, 2)] == seen
     assert "COMPLETED" == json.loads(ran("show", "cli-7", "--json"))["status"]
+    [shown] = [each for each in json.loads(ran("ls", "--json"))["groups"] if each["id"] == "cli-7"]
+    assert ("COMPLETED", 2) == (shown["status"], shown["completed"])
+    assert "cli-7" in ran("ls", "--quiet").splitlines()
     members = json.loads(ran("results", "cli-7", "--json"))["members"]
     assert ["COMPLETED"] * 2 == [each["status"] for each in members]
 

@@ -55,6 +55,7 @@ STATUSES = {
     "POST /groups/{id}/tasks": "401 | 202 401 401 202 403 | 404 401 401 404 403",
     "POST /groups/{id}/seal": _GROUP,
     "POST /groups/{id}/cancel": _GROUP,
+    "GET /groups": "401 | 200 401 401 200 403 | 200 401 401 200 403",
     "GET /groups/{id}": _GROUP,
     "GET /groups/{id}/results": _GROUP,
     "GET /raft/status": _TOKEN,

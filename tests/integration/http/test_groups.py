@@ -104,6 +104,30 @@ async def test_the_completion_task_comes_after_the_last_member_with_true_counts(
     assert ("FAILED", then["id"], 0) == (shown["status"], shown["thenTaskId"], shown["live"])
 
 
+async def test_groups_that_go_on_are_listed_first_the_newest_first(world: World, name: str) -> None:
+    """Pages of any size have the same order, and another tenant's list has none of them."""
+    names = [f"{name}.{number}" for number in range(5)]
+    for each in names:
+        await _begin(world, each)
+    await _post(world, f"groups/{names[3]}/seal")
+    await _post(world, f"groups/{names[1]}/seal")
+
+    async def listed(limit: int) -> list[str]:
+        found: list[str] = []
+        path = f"groups?limit={limit}"
+        while True:
+            page = (await world.client.get(path, token=ACME)).json
+            found += [each["id"] for each in page["groups"]]
+            if "cursor" not in page:
+                return [each for each in found if each in names]
+            path = f"groups?limit={limit}&cursor={page['cursor']}"
+
+    wanted = [names[number] for number in (4, 2, 0, 1, 3)]
+    assert wanted == await listed(500)
+    assert wanted == await listed(2)
+    assert [] == (await world.client.get("groups", token="admin-of-other")).json["groups"]
+
+
 async def test_a_sealed_group_without_members_ends_at_once(world: World, name: str) -> None:
     """Its completion task is there with the answer."""
     begun = await _begin(world, name, seal=True)

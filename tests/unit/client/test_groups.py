@@ -63,10 +63,12 @@ def test_groups_need_no_event_loop(broker: LocalBroker) -> None:
         with client.group("sync", then=NewTask("then", {}), on_failure="cancel") as group:
             group.add(NewTask("member", 1), NewTask("member", 2))
         page = client.group_results(group.id, limit=1)
+        listed = client.groups(limit=1)
         cancelled = client.cancel_group(group.id)
 
     assert ["LIVE"] == [each.status for each in page.members]
     assert page.cursor
+    assert (["sync"], True) == ([each.id for each in listed.groups], bool(listed.cursor))
     assert ("CANCELLING", 2) == (cancelled.status, cancelled.live)
 
 

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family, QueuePlace
+from codeq_cluster.codec.line_keys import groups_prefix
+from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import Audit, Delivery, Item, Pause, Subscription, Sweep, Topic
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
@@ -77,6 +79,7 @@ def test_timed_keys_come_apart(instant_ms: int) -> None:
         (keyspace.item(ItemKind.TOPIC, "acme", "q"), Family.ITEM),
         (keyspace.item(ItemKind.AUDIT, "", "1-request"), Family.ITEM),
         (keyspace.body("acme", "t.1"), Family.BODY),
+        (groups_prefix("acme") + b"////////" + b"/t.1", Family.GROUPS),
         (keyspace.dead_prefix("acme") + b"////////" + b"/t.1", Family.DEAD),
         (keyspace.lease(SEQ_OF_SLASHES, "t"), Family.LEASE),
         (keyspace.ttl(SEQ_OF_SLASHES, "t"), Family.TTL),
@@ -230,6 +233,18 @@ def test_dead_deliveries_are_listed_the_newest_first_and_are_no_jobs() -> None:
         assert dead.startswith(keyspace.dead_prefix("acme"))
 
     assert sorted(listed, reverse=True) == listed
+
+
+def test_groups_that_go_on_are_listed_first_and_keep_their_place() -> None:
+    """The newest first, and then the last that ended; what a member changes moves none."""
+    one, two = (Group(tenant="acme", id=f"g{ms}", generation=1, created_ms=ms) for ms in (9, 8))
+    ended = [replace(one, id="e", created_ms=1, ended_ms=ms, sealed_ms=1) for ms in (10**14, 9)]
+    places = [keyspace.item_index_keys(each)[0] for each in (one, two, *ended)]
+
+    assert sorted(places) == places
+    assert places[0] == keyspace.item_index_keys(replace(one, live=1, rows=1))[0]
+    assert all(keyspace.family(key) is Family.GROUPS for key in places)
+    assert all(key.startswith(groups_prefix("acme")) for key in places)
 
 
 def test_ended_tasks_are_listed_the_newest_first_and_by_their_end() -> None:
