@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from codeq_cluster.broker.questions import Question
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
@@ -89,8 +89,8 @@ class Clock(Protocol):
 class Observer(Protocol):
     """Receives the changes that became durable, on the node that led them."""
 
-    def changed(self, change: TaskChange) -> None:
-        """Record that one task changed."""
+    def changed(self, change: Change) -> None:
+        """Record that one task or item changed."""
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
         """Record that an entry of this leader was applied, `commit_s` after it was taken."""

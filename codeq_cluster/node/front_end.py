@@ -64,7 +64,9 @@ class FrontEnd:
             engines=parts.replicas.engines,
             groups=parts.replicas.groups,
             stores=parts.storage.databases,
+            states=[shard.state for shard in parts.storage.shards],
             mesh=parts.mesh,
+            now_s=base.now_s,
         )
         authenticator = Authenticator(base.settings.auth, clock=base.now_s)
         await authenticator.start()

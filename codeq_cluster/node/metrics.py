@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from codeq_cluster.api.server import HttpServer
+from codeq_cluster.broker.engine.answers import oldest_held_ms
 from codeq_cluster.broker.engine.engine import Engine
+from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.queries.depths import plus
 from codeq_cluster.core.items import TASK, TIMED_KINDS, aside_kind
 from codeq_cluster.core.task import Counters
@@ -22,6 +25,9 @@ from codeq_cluster.telemetry import Metrics, ScrapedMetric
 from codeq_cluster.telemetry.metrics import Samples
 from codeq_cluster.wire import Certificates, Mesh
 
+# Parts of queues whose first held task a scrape looks up: 32 x up to 0.3 ms.
+HELD_QUEUES_MAX = 32
+
 Sample = tuple[Sequence[str], float]
 
 
@@ -31,12 +37,15 @@ def register_gauges(
     engines: Sequence[Engine],
     groups: Sequence[RaftGroup],
     stores: Sequence[RocksShard],
+    states: Sequence[StateStore],
     mesh: Mesh,
+    now_s: Callable[[], float],
 ) -> None:
     """Register every gauge of the node; each reads its source at scrape time."""
     for engine in engines:
         metrics.shard_opened(engine.shard)
     register_depths(metrics, engines)
+    register_held(metrics, engines, states, now_s=now_s)
     _register_asides(metrics, engines)
     _register_raft(metrics, groups)
     register_stores(metrics, stores)
@@ -188,6 +197,44 @@ def register_depths(metrics: Metrics, engines: Sequence[Engine]) -> None:
             yield "codeq_dlq_depth", (label,), counters.dead
 
     metrics.read_together_at_scrape(_DEPTHS, depths)
+
+
+def register_held(
+    metrics: Metrics,
+    engines: Sequence[Engine],
+    states: Sequence[StateStore],
+    *,
+    now_s: Callable[[], float],
+) -> None:
+    """Register how long the first held task of each queue waits, as far as a scrape looks.
+
+    It looks at the `HELD_QUEUES_MAX` parts of queues with the most held tasks, and there at the
+    first keys.
+    """
+
+    def oldest() -> Iterator[Sample]:
+        parts = (
+            (counters.held, number, queue, tenant)
+            for number, engine in enumerate(engines)
+            if engine.leads
+            for (queue, tenant), counters in engine.replica.counters.items()
+            if counters.held
+        )
+        longest: dict[str, float] = {}
+        for _, number, queue, tenant in heapq.nlargest(HELD_QUEUES_MAX, parts):
+            since_ms = oldest_held_ms(states[number], queue, tenant)
+            label = metrics.command_label(queue)
+            waits_s = max(0.0, now_s() - since_ms / 1000) if since_ms else 0.0
+            longest[label] = max(longest.get(label, 0.0), waits_s)
+        for label, waits_s in longest.items():
+            yield (label,), waits_s
+
+    metrics.read_at_scrape(
+        "codeq_queue_oldest_held_seconds",
+        "Seconds that the first held task waits for its key, in the shards that this node leads.",
+        ("command",),
+        oldest,
+    )
 
 
 def _places(counters: Counters) -> tuple[tuple[str, int], ...]:

@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.telemetry.groups import GroupMetrics
 from codeq_cluster.telemetry.loop_metrics import LoopCounter, LoopHistogram
 from codeq_cluster.telemetry.scrapes import Scrapes
 
@@ -63,6 +64,7 @@ class Metrics:
         scrapes: The text for callers over the network.
         swept: Attempts to delete the artifacts of one upload.
         item_failures: Things that a loop failed at and went on without.
+        groups: What becomes of groups.
         rate_limited: Refused requests.
         leader_changes: Of a group.
         entry_mutations: Of entries that this node proposed and applied, as is `commit`.
@@ -130,6 +132,7 @@ class Metrics:
             (),
             _LAG_BUCKETS,
         )
+        self.groups = GroupMetrics(self._counter)
         self.rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )

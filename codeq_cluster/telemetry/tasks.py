@@ -1,8 +1,9 @@
-"""Tasks: updates the task metrics from durable changes."""
+"""Tasks: updates the metrics of tasks and groups from durable changes."""
 
 from __future__ import annotations
 
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.groups import Group
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.telemetry.history import Flow, History
 from codeq_cluster.telemetry.metrics import Metrics
@@ -21,8 +22,16 @@ class TaskObserver:
         self._metrics.entry_mutations.observe(mutations, shard)
         self._metrics.commit.observe(commit_s, shard)
 
-    def changed(self, change: TaskChange) -> None:
-        """Count the events of one change of a task."""
+    def changed(self, change: Change) -> None:
+        """Count the events of one change."""
+        if isinstance(change, ItemChange):
+            if isinstance(change.after, Group):
+                before = change.before if isinstance(change.before, Group) else None
+                self._metrics.groups.changed(before, change.after)
+        else:
+            self._task_changed(change)
+
+    def _task_changed(self, change: TaskChange) -> None:
         before, after = change.before, change.after
         if after is None or change.restored:
             return

@@ -19,7 +19,7 @@ from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.waiters import Waiters
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.membership import Membership
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.schedules import Fire
 from codeq_cluster.firing.firer import ScheduleFirer
@@ -87,7 +87,7 @@ class SimClocks:
 class _Nobody:
     """An observer of commits that does nothing."""
 
-    def changed(self, change: TaskChange) -> None:
+    def changed(self, change: Change) -> None:
         """Do nothing."""
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:

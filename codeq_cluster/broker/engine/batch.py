@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from codeq_cluster.codec import keyspace
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change
 from codeq_cluster.core.outcomes import Outcome
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
@@ -83,7 +83,7 @@ class Batch:
     rows: dict[bytes, bytes | None] = field(default_factory=dict)
     cancelled: list[bytes] = field(default_factory=list)
     tasks: dict[str, Task | None] = field(default_factory=dict)
-    changes: list[TaskChange] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
     operations: int = 0
     rows_bytes: int = 0

@@ -288,7 +288,7 @@ class Leadership:
                 task = change.after or change.before
                 assert task is not None, "a change of nothing"
                 tasks[task.id] = change.after
-                batch.changes.append(change)
+        batch.changes += decided
         view.advance(batch.ordinal, rows, tasks)
         batch.add_rows(rows, rows_bytes=rows_bytes)
         batch.tasks.update(tasks)

@@ -18,7 +18,7 @@ from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.ports import Clock, EntryTracing, Log, Observer, StateStore
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.rules import LifetimeRules
 
@@ -101,7 +101,7 @@ class Listeners:
         followed, families = keyspace.followed(rows)
         self._tell(self.on_rows, followed, of=families)
 
-    def changed(self, changes: Sequence[TaskChange]) -> None:
+    def changed(self, changes: Sequence[Change]) -> None:
         """Tell the observer of durable changes."""
         for change in changes:
             self._tell(self._on_change, change)

@@ -13,6 +13,7 @@ _PLACES = {
     "dlq": "Dead letters",
     "held": "Held by their keys",
 }
+_OLDEST_HELD = of("codeq_queue_oldest_held_seconds", **_MINE)
 
 
 def queues() -> Board:
@@ -71,7 +72,27 @@ def queues() -> Board:
         unit="s",
     )
 
+    board.graph(
+        "Groups begun and ended in a second",
+        (rate("codeq_group_begun_total"), "begun"),
+        (rate("codeq_group_ended_total", "status"), "{{status}}"),
+        unit="ops",
+        about="Of all queues.",
+    )
+    board.graph(
+        "Members of groups that ended in a second",
+        (rate("codeq_group_members_ended_total", "status"), "{{status}}"),
+        unit="ops",
+        about="Of all queues.",
+    )
+
     board.row("Trouble")
+    board.graph(
+        "How long the first task is held by its key",
+        (f"max by (command) ({_OLDEST_HELD})", "{{command}}"),
+        unit="s",
+        about="A dead letter, slow tasks or a low rate: its first task's reason says which.",
+    )
     board.graph(
         "Leases that ended without a result",
         (growth("codeq_lease_expired_total", "command", **_MINE), "{{command}}"),

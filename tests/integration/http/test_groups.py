@@ -100,6 +100,8 @@ async def test_the_completion_task_comes_after_the_last_member_with_true_counts(
         "dead": 0,
     }
     assert await _claim(world, f"{name}.then") is None
+    text = (await world.client.get("/metrics")).body.decode()
+    assert 'codeq_group_members_ended_total{status="COMPLETED"}' in text
     shown = await _shown(world, name)
     assert ("FAILED", then["id"], 0) == (shown["status"], shown["thenTaskId"], shown["live"])
 

@@ -52,7 +52,9 @@ async def test_tasks_of_a_key_go_one_after_the_other(node: Client) -> None:
     none = await claim(node, "mail")
     depth = await node.depth("mail")
     explained = await node.get(f"tasks/{third}/explain")
+    scraped = (await node.get("/metrics")).body.decode()
 
+    assert 'codeq_queue_oldest_held_seconds{command="mail"}' in scraped
     assert {first, other} == {task["id"] for task in begun}
     assert {"ann", "bob"} == {task["key"] for task in begun}
     assert 204 == none.status

@@ -12,7 +12,7 @@ import pytest
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.engine.state import EngineLimits, EngineSetup
-from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.changes import Change, TaskChange
 from codeq_cluster.core.items import Mode
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.new_task import Create
@@ -60,9 +60,10 @@ class Seen:
     entries: list[tuple[int, int]] = field(default_factory=list)
     failures: list[Loop] = field(default_factory=list)
 
-    def changed(self, change: TaskChange) -> None:
-        """Record it."""
-        self.changes.append(change)
+    def changed(self, change: Change) -> None:
+        """Record it if it is of a task."""
+        if isinstance(change, TaskChange):
+            self.changes.append(change)
 
     def committed(self, *, shard: int, mutations: int, commit_s: float) -> None:
         """Record it."""
