@@ -19,6 +19,7 @@ from codeq_cluster.api.http.middleware import Handler, Route, wrapped
 from codeq_cluster.api.routes import artifacts as artifact_routes
 from codeq_cluster.api.routes import backups as backup_routes
 from codeq_cluster.api.routes import cluster as cluster_routes
+from codeq_cluster.api.routes import groups as group_routes
 from codeq_cluster.api.routes import queues as queue_routes
 from codeq_cluster.api.routes import schedules as schedule_routes
 from codeq_cluster.api.routes import tasks as task_routes
@@ -35,6 +36,7 @@ from codeq_cluster.ui.views import (
     cluster,
     dead_letters,
     flows,
+    groups,
     overview,
     queue,
     queues,
@@ -63,6 +65,7 @@ VIEWS = {
     "flows": LiveView(roles=_VIEWERS, look=flows.look),
     "queue": LiveView(roles=_VIEWERS, look=queue.look, draw=queue.draw),
     "task": LiveView(roles=_VIEWERS, look=tasks.look),
+    "group": LiveView(roles=_VIEWERS, look=groups.look),
     "schedule": LiveView(roles=_VIEWERS, look=schedules.look),
     "workers": LiveView(roles=_VIEWERS, look=workers.look),
     "cluster": LiveView(roles=_OPERATORS, look=cluster.look),
@@ -149,6 +152,11 @@ def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
         PageRoute("GET", "/topics", topic_routes.topics, _VIEWERS),
         PageRoute("PUT", "/topics/{name}", topic_routes.put, _ADMINS, _RESULT_BODY),
         PageRoute("DELETE", "/topics/{name}", topic_routes.delete, _ADMINS),
+        PageRoute("GET", "/groups", group_routes.groups, _VIEWERS),
+        PageRoute("POST", "/groups/{id}/seal", group_routes.seal, _ADMINS, access=Access.PRODUCER),
+        PageRoute(
+            "POST", "/groups/{id}/cancel", group_routes.cancel, _ADMINS, access=Access.PRODUCER
+        ),
         PageRoute("GET", "/schedules", schedules.schedules, _VIEWERS),
         PageRoute("POST", "/schedules/preview", schedule_routes.preview, _ADMINS, _BODY),
         PageRoute("PUT", schedule, schedule_routes.put, _ADMINS, _BODY),

@@ -51,6 +51,9 @@ STATUSES = {
     "GET /topics": _TENANT,
     "PUT /topics/{name}": "403 201 403 200",
     "DELETE /topics/{name}": "403 204 403 204",
+    "GET /groups": _TENANT,
+    "POST /groups/{id}/seal": "403 404 403 404",
+    "POST /groups/{id}/cancel": "403 404 403 404",
     "GET /schedules": _TENANT,
     "POST /schedules/preview": _ADMIN,
     # Nothing is made, so that the order of the others does not matter.
@@ -73,6 +76,7 @@ VIEW_STATUSES = {
     "queues": _TENANT,
     "flows": _TENANT,
     "queue": _TENANT,
+    "group": _TENANT,
     "schedule": _TENANT,
     "task": _TENANT,
     "workers": _TENANT,
@@ -182,7 +186,9 @@ async def test_no_write_is_taken_without_the_sessions_own_token(world: World, ro
     assert [(403, "csrf")] * 4 == [(each.status, each.json["code"]) for each in answers]
 
 
-@pytest.mark.parametrize("path", ["/tasks", "/tasks/t/cancel"])
+@pytest.mark.parametrize(
+    "path", ["/tasks", "/tasks/t/cancel", "/groups/t/seal", "/groups/t/cancel"]
+)
 async def test_an_admin_without_a_producers_rights_does_no_more_than_by_the_api(
     world: World, path: str
 ) -> None:

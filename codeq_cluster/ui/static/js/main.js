@@ -10,7 +10,7 @@ import { closeMenus, drawNav, drawServing, drawState, drawTools, drawTrouble, th
 import { session } from "./state.js";
 import { failed, toast } from "./toast.js";
 
-const VIEWS = ["overview", "queues", "tasks", "delayed", "schedules", "dead-letters", "workers", "topics", "webhooks", "cluster", "audit"];
+const VIEWS = ["overview", "queues", "tasks", "delayed", "groups", "schedules", "dead-letters", "workers", "topics", "webhooks", "cluster", "audit"];
 const FIRST_MS = 500; // How long a view waits for its first answer before it is shown empty.
 const main = document.getElementById("main");
 let shown = null;
