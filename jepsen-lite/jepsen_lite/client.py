@@ -14,7 +14,8 @@ from msgspec.structs import asdict
 
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.gathering import Gathered
-from jepsen_lite.history import Args, Counts, F, Follow, Out, Plan, Recorder, Run, Type
+from jepsen_lite.groups import ATTEMPTS_MAX, MEMBER_COMMAND, THEN_COMMAND
+from jepsen_lite.history import Args, Counts, F, Follow, Out, Part, Plan, Recorder, Run, Tally, Type
 from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
@@ -42,7 +43,7 @@ class Client(Asker):
     """Sends operations to real nodes and records them; an async context manager."""
 
     # While there is no result, the task is read by a second request.
-    requests_max: ClassVar[Mapping[F, int]] = {F.READ: 2, F.RUNS: PAGES_MAX}
+    requests_max: ClassVar[Mapping[F, int]] = {F.READ: 2, F.RUNS: PAGES_MAX, F.PARTS: PAGES_MAX}
 
     def __init__(
         self,
@@ -111,6 +112,10 @@ class Client(Asker):
                 return _requeued(answer, body)
             case F.RUNS:
                 return await self._runs(node, args.command)
+            case F.PARTS:
+                return await self._parts(node, args.command)
+            case F.BEGIN_GROUP | F.ADD_MEMBERS | F.SEAL_GROUP | F.GROUP:
+                return await self._group(f, args, node)
             case F.PUT_SCHEDULE | F.PAUSE_SCHEDULE | F.BACKFILL | F.SCHEDULE:
                 return await self._schedule(f, args, node)
             case _:
@@ -136,20 +141,47 @@ class Client(Asker):
                 answer, body = await self._send(node, path, admin)
         return _with(answer, _counted, body)
 
+    async def _group(self, f: F, args: Args, node: str) -> Answer:
+        path, sent = f"/groups/{args.group}", None
+        tasks = [msgspec.json.decode(_member(each)) for each in args.next]
+        match f:
+            case F.BEGIN_GROUP:
+                then = {"command": THEN_COMMAND, "payload": {"group": args.group}}
+                path, sent = "/groups", {"id": args.group, "then": then, "tasks": tasks}
+            case F.ADD_MEMBERS:
+                path = f"{path}/tasks"
+                sent = {"tasks": tasks, "idempotencyKey": args.idempotency_key}
+            case F.SEAL_GROUP:
+                path, sent = f"{path}/seal", {}
+            case _:
+                pass
+        body = None if sent is None else _encode(sent)
+        answer, told = await self._send(node, path, self._tokens.producer, body)
+        return _with(answer, _tallied, told)
+
     async def _runs(self, node: str, command: str) -> Answer:
+        answer, tasks = await self._tasks(node, command)
+        runs = tuple(_run(task) for task in tasks if task.get("scheduleId"))
+        return msgspec.structs.replace(answer, out=msgspec.structs.replace(answer.out, runs=runs))
+
+    async def _parts(self, node: str, command: str) -> Answer:
+        answer, tasks = await self._tasks(node, command)
+        parts = tuple(map(_part, tasks))
+        return msgspec.structs.replace(answer, out=msgspec.structs.replace(answer.out, parts=parts))
+
+    async def _tasks(self, node: str, command: str) -> tuple[Answer, list[Any]]:
         """List every task of a command; one operation."""
-        runs: list[Run] = []
+        tasks: list[Any] = []
         cursor = ""
         while True:
             path = f"/admin/tasks?command={command}&limit={PAGE}&cursor={cursor}"
             answer, body = await self._send(node, path, self._tokens.admin)
             if answer.type is not Type.OK:
-                return answer
-            runs += [_run(task) for task in body["tasks"] if task.get("scheduleId")]
+                return answer, []
+            tasks += body["tasks"]
             cursor = quote(body.get("cursor") or "")
             if not cursor:
-                out = Out(http=200, runs=tuple(runs))
-                return Answer(type=Type.OK, out=out, again=False)
+                return Answer(type=Type.OK, out=Out(http=200), again=False), tasks
 
     async def _create_all(self, node: str, new: list[bytes]) -> list[Answer]:
         """Create tasks by the batch route."""
@@ -356,6 +388,38 @@ def _run(task: Any) -> Run:
         changed_ms=_ms(task["updatedAt"]),
         status=task["status"],
         error=task.get("error", ""),
+    )
+
+
+def _member(asked: Follow) -> bytes:
+    fields = {"command": MEMBER_COMMAND, "payload": msgspec.Raw(asked.content.encode())}
+    optional = {"idempotencyKey": asked.key} if asked.key else {}
+    return _encode(fields | optional | {"maxAttempts": ATTEMPTS_MAX})
+
+
+def _tallied(body: Any) -> Out:
+    then = body.get("thenTaskId", "")
+    return Out(tally=Tally(status=body["status"], counts=_counts_of(body), then=then))
+
+
+def _counts_of(group: Any) -> tuple[int, int, int, int, int]:
+    total, *ended = (group[name] for name in ("total", "completed", "failed", "cancelled", "dead"))
+    completed, failed, cancelled, dead = ended
+    return total, completed, failed, cancelled, dead
+
+
+def _part(task: Any) -> Part:
+    told = task.get("group")
+    return Part(
+        task=task["id"],
+        group=told["id"] if told else task.get("groupId", ""),
+        content=str(task["payload"]),
+        status=task["status"],
+        dead=task["lastKnownLocation"] == "DLQ_SET",
+        error=task.get("error", ""),
+        created_ms=_ms(task["createdAt"]),
+        changed_ms=_ms(task["updatedAt"]),
+        counts=_counts_of(told) if told else None,
     )
 
 

@@ -40,6 +40,11 @@ class F(StrEnum):
     BACKFILL = "backfill"
     SCHEDULE = "schedule"
     RUNS = "runs"
+    BEGIN_GROUP = "begin-group"
+    ADD_MEMBERS = "add-members"
+    SEAL_GROUP = "seal-group"
+    GROUP = "group"
+    PARTS = "parts"
     PHASE = "phase"
     FAULT = "fault"
     STATUS = "status"
@@ -66,6 +71,10 @@ HOSTILE = "hostile"
 
 # Operations on schedules, and the list of the tasks that these have made.
 OF_SCHEDULES = frozenset({F.PUT_SCHEDULE, F.PAUSE_SCHEDULE, F.BACKFILL, F.SCHEDULE, F.RUNS})
+
+
+# Operations on groups, and the list of members or of completion tasks.
+OF_GROUPS = frozenset({F.BEGIN_GROUP, F.ADD_MEMBERS, F.SEAL_GROUP, F.GROUP, F.PARTS})
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,8 +119,46 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a group says of itself.
+
+    Attributes:
+        counts: Of its members: all, completed, failed, cancelled, dead.
+        then: Its completion task; empty for none.
+    """
+
+    status: str
+    counts: tuple[int, int, int, int, int]
+    then: str = ""
+
+
+class Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A member of a group, or its completion task, in Unix milliseconds.
+
+    Attributes:
+        dead: It is a dead letter.
+        changed_ms: When it last changed.
+        counts: Of a completion task: see `Tally`.
+    """
+
+    task: str
+    group: str
+    content: str
+    status: str
+    created_ms: int
+    changed_ms: int
+    error: str = ""
+    dead: bool = False
+    counts: tuple[int, int, int, int, int] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.dead or self.status in ("COMPLETED", "FAILED")
+
+
 class Follow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task that a result makes.
+    """A task that a result makes, or a member that is added to a group.
 
     Attributes:
         content: Its payload, as it is sent.
@@ -145,11 +192,12 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         on: Whether a fault begins; otherwise it ends.
         detail: Of a fault: its shape.
         amount_ms: Of a clock fault: the largest shift.
-        next: Of a result: the tasks it makes, all of `command`.
+        next: Of a result: the tasks it makes, all of `command`. Of a group: its new members.
         schedule: The name of a schedule.
         plan: Of a put of a schedule.
         from_ms, to_ms: Of a backfill: its first and its last instant.
         key: Of a create: what the task shares a limit with.
+        group: The name of a group.
     """
 
     content: str = ""
@@ -180,6 +228,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     from_ms: int = 0
     to_ms: int = 0
     key: str = ""
+    group: str = ""
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -220,6 +269,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         parent: Of a read: the task whose result made this one; empty for none.
         counts: Of a schedule.
         runs: Of all schedules.
+        tally: Of a group.
+        parts: Of all groups.
     """
 
     http: int = 0
@@ -246,6 +297,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: str = ""
     counts: Counts | None = None
     runs: tuple[Run, ...] = ()
+    tally: Tally | None = None
+    parts: tuple[Part, ...] = ()
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

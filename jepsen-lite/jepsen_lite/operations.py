@@ -10,7 +10,18 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct, field
 
-from jepsen_lite.history import HAPPENINGS, HOSTILE, OF_SCHEDULES, Args, Event, F, Follow, Out, Type
+from jepsen_lite.history import (
+    HAPPENINGS,
+    HOSTILE,
+    OF_GROUPS,
+    OF_SCHEDULES,
+    Args,
+    Event,
+    F,
+    Follow,
+    Out,
+    Type,
+)
 
 # The instant of an answer that never came; it is later than any other.
 NEVER_NS = 2**62
@@ -326,7 +337,7 @@ class _Grouping:
                 self._show(op.args.content, op.out.task)
 
     def add(self, op: Op) -> None:
-        if op.f is F.CREATE or op.f in OF_SCHEDULES:
+        if op.f is F.CREATE or op.f in OF_SCHEDULES | OF_GROUPS:
             return
         if op.f is F.CLAIM:
             if op.ok and op.out.task:

@@ -22,9 +22,10 @@ from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 from jepsen_lite.asking import Answer, Asker
 from jepsen_lite.gathering import Gathered
-from jepsen_lite.history import OF_SCHEDULES, Args, F, Follow, Out, Recorder, Type
+from jepsen_lite.history import OF_GROUPS, OF_SCHEDULES, Args, F, Follow, Out, Recorder, Type
 from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import may_succeed_later, outcome
+from jepsen_lite.sim_groups import SimGroups
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 
@@ -53,13 +54,17 @@ class SimClient(Asker):
         super().__init__(lambda: brokers.ids, recorder, deadline_ms=deadline_ms)
         self._brokers = brokers
         self._shards = brokers.settings.shards
-        self._schedules = SimSchedules(brokers, timeout_s=deadline_ms / 1000)
+        timeout_s = deadline_ms / 1000
+        self._others: dict[F, SimSchedules | SimGroups] = {
+            **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
+            **dict.fromkeys(OF_GROUPS, SimGroups(brokers, timeout_s=timeout_s)),
+        }
         self._gathered = Gathered(self._create_all) if gathers else None
 
     async def _asked(self, f: F, args: Args, node: str, worker: str) -> Answer:
         async def ask(broker: Broker) -> Out:
-            if f in OF_SCHEDULES:
-                return await self._schedules.serve(broker, f, args, node)
+            if f in self._others:
+                return await self._others[f].serve(broker, f, args, node)
             return await self._serve(broker, f, args, worker or PRODUCER)
 
         give_up_s = (self._deadline_ms + args.wait_ms) / 1000 + GIVE_UP_S

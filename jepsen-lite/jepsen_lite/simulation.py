@@ -310,6 +310,7 @@ def _mix(mix: Mix) -> Mix:
         cancels=mix.cancels * SHARE,
         reads=mix.reads * SHARE,
         requeues=mix.requeues * SHARE,
+        groups=mix.groups * SHARE * 2,
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from jepsen_lite.asking import Answer, Asker, Process, content_of
 from jepsen_lite.db import WORKERS_MAX, soon_forgotten
+from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
 from jepsen_lite.operations import TERMINAL
 from jepsen_lite.schedules import Schedules
@@ -66,6 +67,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         webhooks: Share of creates with one.
         follows: Share of results that make tasks, half of these with an idempotency key.
         schedules: Edits and looks of each schedule per second; there are some if it is not 0.
+        groups: Begun in a second.
         keys: Every create has one of so many keys, of which one task is in progress at a time.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
@@ -92,6 +94,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     webhooks: float = 0.0
     follows: float = 0.0
     schedules: float = 0.0
+    groups: float = 0.0
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
@@ -270,6 +273,15 @@ WORKLOADS: dict[str, Mix] = {
         schedules=0.4,
         shards_min=2,
     ),
+    "groups": Mix(
+        says="groups that are filled, sealed and worked off, with members on every shard",
+        proves=(*_ALWAYS, "G27"),
+        ok={"create": 150, "claim": 150, "result": 100, "begin-group": 25, "add-members": 30},
+        rate=8,
+        workers=8,
+        groups=1.0,
+        shards_min=2,
+    ),
     "lanes": Mix(
         says="tasks of a few keys, one of each at a time, in order and at their rate, and workers "
         "that lose them",
@@ -355,6 +367,7 @@ class Workload:
         self._stop = asyncio.Event()
         self._numbers = itertools.count()
         self._schedules = Schedules(client, seed=seed, rate=mix.schedules)
+        self._groups = Groups(client, seed=seed, rate=mix.groups)
 
     async def load(self) -> bool:
         """Grow the state to its intended size, and put its rules; return whether that succeeded."""
@@ -379,6 +392,8 @@ class Workload:
                 clients.create_task(self._probe(shard))
             if mix.schedules:
                 clients.create_task(self._schedules.run(stop))
+            if mix.groups:
+                clients.create_task(self._groups.run(stop))
             for f, rate in (
                 (F.CANCEL, mix.cancels),
                 (F.READ, mix.reads),
@@ -395,6 +410,8 @@ class Workload:
         deadline = _now() + within_s
         if self._mix.schedules and not await self._schedules.end(within_s=within_s):
             return False
+        if self._mix.groups and not await self._groups.end(within_s=within_s):
+            return False
         async with asyncio.TaskGroup() as clients:
             for n in range(DRAINERS):
                 clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
@@ -404,6 +421,8 @@ class Workload:
     async def read_all(self, *, silent_s: float = SILENT_S) -> bool:
         """Read every known task at rest; return whether all answered."""
         if self._mix.schedules and not await self._schedules.read_all(silent_s=silent_s):
+            return False
+        if self._mix.groups and not await self._groups.read_all(silent_s=silent_s):
             return False
         waiting = deque(self.known.ids)
         unread: list[str] = []
@@ -529,8 +548,8 @@ class Workload:
             command=COMMAND,
             # Half of the workers take any command, so that both ways to claim meet every fault.
             # With ballast none may: its tasks have a command of their own, and must stay. Nor may
-            # one have runs of schedules, which no client has created.
-            any_command=not (self._mix.ballast or self._mix.schedules)
+            # one have runs of schedules, or members of groups, which no create has made.
+            any_command=not (self._mix.ballast or self._mix.schedules or self._mix.groups)
             and int(worker.rpartition("-")[2]) % 2 == 1,
             lease_ms=1000 * lease_s,
             wait_ms=wait_ms,

@@ -108,13 +108,23 @@ def test_the_tasks_of_a_key_go_one_after_the_other() -> None:
     assert found["G28"] is found["G29"] is found["G30"] is True
 
 
+def test_a_group_has_one_completion_task_with_true_counts() -> None:
+    """Members on every shard, of which some are lost and some die: G27, and the invariant."""
+    report = simulate(_SEED, workload="groups")
+    found = {each.guarantee: each for each in report.verdicts}
+
+    assert () == report.broken
+    assert found["G27"].valid is True
+    assert found["G27"].checked > 40
+
+
 def test_a_workload_that_came_later_leaves_other_seeds_alone() -> None:
     """Seeds that found something keep their runs, and some seeds play the new workload."""
     later = [seed for seed in range(100) if draw_workload(seed)]
 
     assert _SEED not in later
     assert 0 < len(later) < 40
-    assert {"follow-ups", "schedules", "lanes"} == {draw_workload(seed) for seed in later}
+    assert {"follow-ups", "schedules", "lanes", "groups"} == {draw_workload(seed) for seed in later}
 
 
 def test_a_rule_of_the_guard_switched_off_is_noticed() -> None:

@@ -18,6 +18,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.members import Voters
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from tests.simulator.group_rows import GroupFault, GroupRows
 from tests.simulator.lanes import LaneFault, LaneRows
 from tests.simulator.relays import RelayFault, RelayRows
 from tests.simulator.schedules import (
@@ -56,6 +57,7 @@ class Invariant(Enum):
     W15 = "each instant of a schedule is decided once"
     W16 = "runs overlap only if their schedule allows it"
     W17 = "the row of a key is what its tasks say; a task is held as long as its key is busy"
+    W18 = "a group counts what its members' rows say; sealed, and without live ones, it has ended"
 
 
 class InvariantViolated(AssertionError):
@@ -265,6 +267,7 @@ class ShardWatch(ReplicaWatch):
         self._relays = relays
         self._schedules = schedules
         self._lanes = LaneRows()
+        self._groups = GroupRows()
         self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
@@ -329,6 +332,10 @@ class ShardWatch(ReplicaWatch):
             self._lanes.written(entry.mutations)
         except LaneFault as fault:
             raise self._broken(Invariant.W17, str(fault)) from fault
+        try:
+            self._groups.written(entry.mutations)
+        except GroupFault as fault:
+            raise self._broken(Invariant.W18, str(fault)) from fault
         self._fired(entry.mutations)
 
     def _run(self, task: Task, *, is_new: bool) -> None:
