@@ -123,6 +123,27 @@ async def test_a_development_cluster_keeps_what_it_prints(tmp_path: Path) -> Non
     assert "shards" in other_shards[1][0]
 
 
+async def test_the_demo_kills_leaders_and_every_promise_holds(tmp_path: Path) -> None:
+    """Its verdict is JSON on standard output alone, and nothing runs on."""
+    where = ("--data", str(tmp_path / "dev"), "--port-base", str(free_port_base(3)))
+    ended = await command("dev", "--demo", "--demo-seconds", "7", "--json", *where)
+    verdict = ended.document
+
+    assert (0, True, 1) == (ended.code, verdict["holds"], verdict["kills"]), ended.out + ended.err
+    assert [True] * 5 == [check["holds"] for check in verdict["checks"]]
+    assert all(check["facts"] > 0 for check in verdict["checks"])
+    assert "kill -9 n" in ended.err
+    assert not (tmp_path / "dev" / "cluster.json").exists()
+
+
+async def test_the_demo_needs_a_majority_that_is_left(tmp_path: Path) -> None:
+    """With two nodes, one death would stop all work."""
+    code, lines = await refused("--demo", "--nodes", "2", "--data", str(tmp_path / "dev"))
+
+    assert 2 == code
+    assert "at least 3 nodes" in lines[-1]
+
+
 @pytest.mark.needs("curl")
 async def test_a_single_development_node_serves_the_same_lines(tmp_path: Path) -> None:
     """`--nodes 1` runs in a single process, and its printed commands work as well."""

@@ -12,7 +12,7 @@ from codeq_cluster.cli.main import _parser
 _README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
 _TABLE = _README.partition("## Commands")[2].partition("\n## ")[0]
 # The first two run servers and print for a reader; the last prints a script.
-_WITHOUT_JSON = {"dev", "node", "completion"}
+_WITHOUT_JSON = {"node", "completion"}
 
 
 def _leaves(

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -32,7 +33,7 @@ from codeq_cluster.cli.local.dev.supervisor import Supervisor
 from codeq_cluster.cli.local.serve import until_signal
 from codeq_cluster.cli.support.dev_cluster import DIRECTORY, TOKEN
 from codeq_cluster.cli.support.flags import number
-from codeq_cluster.cli.support.outcome import Exit
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.place import add_place, place_of
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.config import load
@@ -41,6 +42,8 @@ from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.settings import environment
 
 _NODES_MAX = 9
+DEMO_NODES_MIN = 3  # A majority has to be left.
+DEMO_SECONDS = 60
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,6 +93,18 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="TEXT",
         help="sign webhooks with keys from this secret; default: one made with the data",
     )
+    parser.add_argument(
+        "--demo",
+        action="store_true",
+        help="work on the cluster while its leaders are killed, judge what became of it, and stop",
+    )
+    number(
+        parser,
+        "--demo-seconds",
+        f"how long leaders are killed, one every five seconds; default: {DEMO_SECONDS}",
+        default=DEMO_SECONDS,
+    )
+    parser.add_argument("--json", action="store_true", help="print the demo's verdict as JSON")
     add_place(
         parser,
         "--restore",
@@ -100,6 +115,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> Exit:
+    if options.demo and (options.nodes < DEMO_NODES_MIN or options.demo_seconds < 1):
+        raise UsageRefused(f"--demo: needs at least {DEMO_NODES_MIN} nodes and a second")
+    say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
     directory = options.data.expanduser().resolve()
     nodes = plan(
         directory,
@@ -120,6 +138,13 @@ def _run(options: argparse.Namespace) -> Exit:
         text = banner(nodes, options.data, shards=shards, extras=extras)
         if len(nodes) == 1:
             _embedded(nodes[0], directory, text)
+        elif options.demo:
+            # Import late: the demo needs the whole client.
+            from codeq_cluster.cli.local.dev.demo import demonstrate  # noqa: PLC0415
+
+            return demonstrate(
+                nodes, directory, seconds=options.demo_seconds, say=say, as_json=options.json
+            )
         else:
             supervisor = Supervisor(nodes, directory, restart=options.restart, say=_say)
             uvloop.run(until_signal(supervisor.run(text)))
