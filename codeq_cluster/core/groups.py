@@ -59,7 +59,9 @@ DEAD = "DEAD"
 
 _GOES_ON = 2**48  # Above every instant; see `Group.rank`.
 
-GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")  # Without the colon, which divides members' ids.
+# Without the colon, which divides members' ids, and no dot first: a path resolves `.` and `..`.
+GROUP_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+GROUP_NAME_WORDS = "1 to 128 of A-Za-z0-9._-, no dot first"
 
 
 class ThenIf(StrEnum):
@@ -108,7 +110,7 @@ class Group(StoredItem, frozen=True, array_like=True, tag="group", kw_only=True)
     place = Place.NAME
 
     tenant: Owner
-    id: Annotated[str, that(GROUP_NAME.fullmatch, "1 to 128 of A-Za-z0-9._-")]
+    id: Annotated[str, that(GROUP_NAME.fullmatch, GROUP_NAME_WORDS)]
     generation: Seq
     then: Annotated[Create | None, _sound_then] = None
     then_if: ThenIf = ThenIf.ENDED

@@ -6,14 +6,14 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.broker.requests.producer import over_budget, too_many_queues
 from codeq_cluster.codec.levels import GROUPS_FROM
-from codeq_cluster.core.groups import GROUP_NAME, GROUPS_MAX, MEMBERS_MAX
+from codeq_cluster.core.groups import GROUP_NAME, GROUP_NAME_WORDS, GROUPS_MAX, MEMBERS_MAX
 from codeq_cluster.core.outcomes import GroupStands, Rejected, Rejection
 from codeq_cluster.errors import TooMany, UpgradeUnderWay
 
 TOO_EARLY = from_failure(
     UpgradeUnderWay(f"groups need formats of level {GROUPS_FROM} on every shard")
 )
-BAD_ID = bad_request("invalid group id", "invalid-group-id").because("use 1 to 128 of A-Za-z0-9._-")
+BAD_ID = bad_request("invalid group id", "invalid-group-id").because(f"use {GROUP_NAME_WORDS}")
 BAD_MEMBER = bad_request("invalid 'group'", "invalid-group").because(
     "a member with a key, or of a batch, joins by POST /groups/{id}/tasks"
 )

@@ -317,6 +317,7 @@ async def test_a_group_has_one_name(world: World) -> None:
     ("body", "code"),
     [
         ({"id": "a:b"}, "invalid-group-id"),
+        ({"id": ".."}, "invalid-group-id"),
         ({"thenIf": "never"}, "invalid-group"),
         ({"onFailure": "retry"}, "invalid-group"),
         ({"then": {"command": "a", "payload": 1, "idempotencyKey": "k"}}, "invalid-group"),
