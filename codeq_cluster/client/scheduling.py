@@ -142,6 +142,8 @@ class TemplateRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     command: str
     payload: Raw
     priority: int = 0
+    key: str = ""
+    cost: int = 1
     webhook: str = ""
     max_attempts: int = 0
     ttl_seconds: int = 0

@@ -67,6 +67,7 @@ class TemplateView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     payload: Raw
     priority: int = 0
     key: str = ""
+    cost: int = 1
     webhook: str = ""
     max_attempts: int = 0
     ttl_seconds: int = 0
@@ -206,6 +207,7 @@ def _template_view(task: Create) -> TemplateView:
         payload=Raw(task.payload.encode()),
         priority=task.priority,
         key=task.key,
+        cost=task.cost,
         webhook=task.webhook,
         max_attempts=task.max_attempts,
         ttl_seconds=task.ttl_ms // 1000,

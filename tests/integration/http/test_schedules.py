@@ -296,6 +296,15 @@ async def test_a_name_that_is_none_is_refused(world: World, name: str) -> None:
     ]
 
 
+async def test_the_key_of_its_tasks_and_their_cost_are_shown(world: World) -> None:
+    """So whoever puts what is shown loses nothing."""
+    task = {"command": "call", "payload": {}, "key": "api", "cost": 3}
+    await _put(world, "keyed", {**DAILY, "task": task})
+    shown = (await _get(world, "/keyed")).json
+
+    assert task == {name: shown["task"][name] for name in task}
+
+
 async def test_every_change_is_on_record_once(world: World) -> None:
     """A repetition changes nothing and leaves no record."""
     for _ in range(2):

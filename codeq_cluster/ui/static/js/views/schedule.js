@@ -211,6 +211,7 @@ export function openSchedule({ follow }, id) {
     patch(template,
       fact("Queue", h("a", { href: href("queues", task.command.toLowerCase()) }, task.command)),
       fact("Priority", String(task.priority || 0)),
+      task.key && fact("Key", [h("code", {}, task.key), task.cost && `, ${plural(task.cost, "token")}`]),
       task.maxAttempts && fact("Attempts", String(task.maxAttempts)),
       task.ttlSeconds && fact("Time to live", span(task.ttlSeconds)),
       task.timeoutSeconds && fact("Time limit", span(task.timeoutSeconds)),
