@@ -29,6 +29,8 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
 from codeq_cluster.core import lanes
+from codeq_cluster.core.dependencies import Dependencies
+from codeq_cluster.core.dependencies import restored as restored_row
 from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group, Member, group_shard, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Topic
@@ -327,7 +329,7 @@ class _Filling:
 
     def _add_item(self, shard: _Shard, row: Row, source: int) -> None:
         key = row[0]
-        item = records.decode_item(row[1])
+        item = _begun(records.decode_item(row[1]))
         if item.place is Place.ORIGIN and shard.has(key):
             # One request acted on several shards, and this shard gets all its records.
             item = replace(item, id=f"{item.id}.{source}")
@@ -415,6 +417,11 @@ class _Filling:
     def _put(self, shard: _Shard, key: bytes, value: bytes) -> None:
         shard.put(key, value)
         self.rows += 1
+
+
+def _begun(item: Item) -> Item:
+    """Return an item as it begins in a restored cluster."""
+    return restored_row(item) if isinstance(item, Dependencies) else item
 
 
 def _rows(

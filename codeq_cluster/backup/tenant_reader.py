@@ -21,6 +21,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.creating import task_on_its_way
+from codeq_cluster.core.dependencies import Dependencies, Input, input_id
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
 from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.placing import is_apart, once_name, placed_again
@@ -75,6 +76,8 @@ class TenantReader:
         callbacks = _Callbacks(
             _Beside(self._deliveries(part)), _Beside(self._bodies(part)), self.left_out
         )
+        waits = _Beside(self._items(part, ItemKind.DEPENDENCIES))
+        inputs = _Beside(self._items(part, ItemKind.INPUT))
         for key, value in self._rows(part, Family.TASK):
             passed(1)
             if tenant_of((key, value)) != self.tenant:
@@ -85,11 +88,16 @@ class TenantReader:
             if payload is None or task.id.encode() != task_id:
                 raise BackupDamaged(f"{self.manifest.id}/{part.file}: a task lacks its payload")
             result = results.at(task_id) if task.has_result else None
+            row = waits.at(task_id)
+            depends = None if row is None else records.decode_item(row)
+            assert depends is None or isinstance(depends, Dependencies)
             yield Arrival(
                 task=task,
                 payload=payload.decode(),
                 result=None if result is None else records.decode_result(result),
                 deliveries=self._newest(tuple(callbacks.of(task))),
+                dependencies=depends,
+                inputs=() if depends is None else tuple(_inputs(inputs, depends)),
             )
         callbacks.rest()
 
@@ -165,7 +173,10 @@ class TenantReader:
         return apart
 
     def _deliveries(self, part: Part) -> Iterator[Row]:
-        prefix = keyspace.item_prefix(ItemKind.DELIVERY, self.tenant)
+        return self._items(part, ItemKind.DELIVERY)
+
+    def _items(self, part: Part, kind: ItemKind) -> Iterator[Row]:
+        prefix = keyspace.item_prefix(kind, self.tenant)
         rows = (row for row in self._rows(part, Family.ITEM) if row[0].startswith(prefix))
         return (row for row in rows if tenant_of(row) is not None)
 
@@ -206,6 +217,16 @@ class _Beside:
     def skip(self) -> None:
         """Skip the next value."""
         self._next = next(self._rows, None)
+
+
+def _inputs(rows: _Beside, of: Dependencies) -> Iterator[Input]:
+    """Yield what was handed to a task, in the order of the rows."""
+    for name in sorted(input_id(of.id, place) for place in range(len(of.of))):
+        row = rows.at(name.encode())
+        if row is not None:
+            item = records.decode_item(row)
+            assert isinstance(item, Input)
+            yield item
 
 
 class _Callbacks:

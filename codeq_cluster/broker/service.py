@@ -10,6 +10,7 @@ from codeq_cluster.broker.ports import Clock, ReadinessCheck, Shards
 from codeq_cluster.broker.queries.queries import Queries
 from codeq_cluster.broker.queries.search import Search
 from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.graphs import Graphs
 from codeq_cluster.broker.requests.groups import Groups
 from codeq_cluster.broker.requests.importer import Importer
 from codeq_cluster.broker.requests.operators import Operators
@@ -58,6 +59,7 @@ class Broker:
         self.queue_policies = QueuePolicies(shards)
         self.schedules = Schedules(shards)
         self.groups = Groups(shards)
+        self.graphs = Graphs(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)
         self.triage = Triage(shards)

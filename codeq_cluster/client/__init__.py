@@ -17,6 +17,7 @@ from codeq_cluster.client.client import Client
 from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.documents import Page
+from codeq_cluster.client.graphs import DependencyRecord, Graph, NodeRecord, chain, fan
 from codeq_cluster.client.groups import (
     GroupMember,
     GroupMembers,
@@ -39,13 +40,14 @@ from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.live import Live
 from codeq_cluster.client.operator import Operator, Selection
 from codeq_cluster.client.probe import Probe
-from codeq_cluster.client.producing import NewTask, NotCreated
+from codeq_cluster.client.producing import After, NewTask, NotCreated
 from codeq_cluster.client.records import (
     Artifact,
     AttemptRecord,
     Explanation,
     FollowUp,
     GroupCounts,
+    InputRecord,
     ResultRecord,
     State,
     Status,
@@ -67,6 +69,7 @@ from codeq_cluster.client.tokens import Token
 from codeq_cluster.client.worker import Worker
 
 __all__ = [
+    "After",
     "Applied",
     "Artifact",
     "AttemptRecord",
@@ -75,12 +78,14 @@ __all__ = [
     "Client",
     "Codec",
     "Connection",
+    "DependencyRecord",
     "Done",
     "Ended",
     "Ending",
     "Explanation",
     "Fail",
     "FollowUp",
+    "Graph",
     "GroupCounts",
     "GroupMember",
     "GroupMembers",
@@ -89,12 +94,14 @@ __all__ = [
     "HandlerTimeout",
     "HandlerUnfit",
     "HandlersStuck",
+    "InputRecord",
     "InstantRecord",
     "Leases",
     "Live",
     "MsgspecCodec",
     "NewSchedule",
     "NewTask",
+    "NodeRecord",
     "NotCreated",
     "NotFinished",
     "OpenGroup",
@@ -123,6 +130,8 @@ __all__ = [
     "Unreachable",
     "Untrusted",
     "Worker",
+    "chain",
+    "fan",
     "verify_callback",
     "verify_notice",
 ]

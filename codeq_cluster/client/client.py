@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.connection import BASE, DEADLINE_S, TIMEOUT_S, as_json, part
+from codeq_cluster.client.graphs import Graphs
 from codeq_cluster.client.groups import Groups
 from codeq_cluster.client.producing import (
     BATCH_MAX,
@@ -84,7 +85,7 @@ def _as_arguments(
     return decorate
 
 
-class Client(Groups):
+class Client(Groups, Graphs):
     """Creates tasks, reads them and waits for their results.
 
     Every call raises `Unreachable` when no node took it. It raises `Refused` when the broker

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
 from codeq_cluster.client.producing import Duration, NewTask
-from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.records import InputRecord, TaskRecord
 from codeq_cluster.errors import CodeqError
 
 P = TypeVar("P")
@@ -52,6 +52,11 @@ class Task(Generic[P]):
     def lease_token(self) -> int:
         """The fencing token: grows with every delivery, and protects writes to other systems."""
         return self.record.lease_token
+
+    @property
+    def inputs(self) -> Mapping[str, InputRecord]:
+        """How the tasks have ended that it waited for, by ref or id."""
+        return self.record.inputs
 
     @property
     def cancelled(self) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Final, TypeAlias
 from uuid import uuid4
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.json import encode
 
 from codeq_cluster.client.codecs import Codec
@@ -20,6 +20,26 @@ BATCH_MAX: Final = 100  # Tasks per request; the broker's default bound.
 _BATCH_BYTES_MAX: Final = (
     768 * 2**10
 )  # The broker takes 1 MiB by default; the rest leaves room for the frame.
+
+
+class After(
+    Struct, frozen=True, rename={"run_if": "runIf", "on_dead": "onDead", "otherwise": "else"}
+):
+    """A dependency of a task to be created, with its terms.
+
+    Attributes:
+        id: Of the task that it waits for; or say the `ref` of one in the same graph.
+        run_if: How that must end: succeeded, failed or ended; None for succeeded.
+        otherwise: What becomes of the new task if it cannot: cancel or dead-letter; None for
+            cancel.
+        on_dead: hold waits for a dead letter to be requeued, fail does not; None for hold.
+    """
+
+    id: str | None = None
+    ref: str | None = None
+    run_if: str | None = None
+    otherwise: str | None = None
+    on_dead: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,8 @@ class NewTask:
         key: What it shares a limit with: the tasks of its queue with the same key, one after the
             other if the topic says so. Its `idempotency_key` counts among these tasks.
         cost: How many tokens of the rate of its `key` a claim of it spends; 1 if None.
+        depends_on: The tasks that it waits for, by id, or by ref in a graph; what they have
+            returned is in `inputs` of the worker's task.
     """
 
     command: str
@@ -62,6 +84,7 @@ class NewTask:
     backoff_max: Duration | None = None
     key: str | None = None
     cost: int | None = None
+    depends_on: Sequence[str | After] | None = None
 
 
 @dataclass(frozen=True, slots=True)

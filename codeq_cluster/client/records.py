@@ -64,6 +64,22 @@ class GroupCounts(Struct, frozen=True, kw_only=True):
     dead: int
 
 
+class InputRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How a task that another one waited for has ended.
+
+    Attributes:
+        status: COMPLETED or FAILED.
+        result: JSON as its worker wrote it.
+        left_out: The result is too large to be handed on; ask for it by `task_id`.
+    """
+
+    task_id: str
+    status: Status
+    result: Raw | UnsetType = UNSET
+    error: str = ""
+    left_out: bool = False
+
+
 class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A task as the broker keeps it.
 
@@ -87,6 +103,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         late: It could not fire in time.
         group_id: The group that it is a member of; empty for none.
         group: What became of a group's members, if it is the group's completion task.
+        inputs: In the answer to a claim, by ref or id: how the tasks have ended that it waited for.
     """
 
     id: str
@@ -127,6 +144,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     cost: int = 1
     group_id: str = ""
     group: GroupCounts | None = None
+    inputs: dict[str, InputRecord] = {}
 
     @property
     def state(self) -> State:

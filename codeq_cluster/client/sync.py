@@ -97,6 +97,8 @@ class SyncClient(_Sync[Client]):
     create_and_wait = _waiting(Client.create_and_wait)
     explain = _waiting(Client.explain)
     cancel = _waiting(Client.cancel)
+    graph = _waiting(Client.graph)
+    neighbours = _waiting(Client.neighbours)
     begin_group = _waiting(Client.begin_group)
     add_to_group = _waiting(Client.add_to_group)
     groups = _waiting(Client.groups)

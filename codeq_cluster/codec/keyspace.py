@@ -9,7 +9,7 @@
     codeq/q/<queue>/<tenant>/done/<~ended be8>/<id>              DONE, the newest first
     codeq/q/<queue>/<tenant>/failed/<~ended be8>/<id>            FAILED, the newest first
     codeq/q/<queue>/<tenant>/dlq/<~ended be8>/<id>               DEAD, the newest first
-    codeq/q/<queue>/<tenant>/held/<lane>/<rank>/<id>             HELD, in the order of its key
+    codeq/q/<queue>/<tenant>/held/<lane>/<rank>/<id>             HELD, in the order of its lane
     codeq/slot/<queue>/<tenant>/<lane>/<rank>/<id>               a place of its key that is taken
     codeq/lease/<until be8>/<id>                                 LEASED, in the order leases end
     codeq/ttl/<due be8>/<id>                                     every other timer, in order of time

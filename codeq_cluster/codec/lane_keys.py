@@ -1,7 +1,8 @@
-"""Lane keys: the rows of tasks that have a key.
+"""Lane keys: the rows of tasks that have a key, and of those that wait for other tasks.
 
 The lane is the digest of the key, so that a key may be any text. A rank is nine bytes: 255 - the
 priority, and the place in the order; zeros for a task that a worker holds or that backs off.
+Tasks that wait for others are in a lane of their own, whatever their keys.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from codeq_cluster.core.task import PRIORITY_MAX, State, Task
 
 SLOT_PREFIX = b"codeq/slot/"
 
+_WAITING = "waiting"  # No digest.
 _FIRST = bytes(1 + key_parts.NUMBER_BYTES)
 
 
 def held(of: Task) -> bytes:
     """Return the key of a HELD task."""
-    prefix = _held_prefix(of.tenant, of.command.lower(), lane_name(lane_of(of)))
+    lane = _WAITING if of.waits_for_others else lane_name(lane_of(of))
+    prefix = _held_prefix(of.tenant, of.command.lower(), lane)
     return b"%b%b/%b" % (prefix, _rank(of), key_parts.part(of.id))
 
 

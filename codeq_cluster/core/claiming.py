@@ -71,7 +71,7 @@ def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) 
             if skips > CLAIM_SKIPS_MAX:
                 break
             continue
-        payload_bytes += ready.payload_bytes + _record_bytes(ready)
+        payload_bytes += ready.payload_bytes + ready.input_bytes + _record_bytes(ready)
         if tasks and payload_bytes > CLAIM_PAYLOAD_BYTES_MAX:
             break
         task = leased(ready, operation, now_ms=now_ms)

@@ -141,7 +141,12 @@ def too_many_queues(
 
 
 def made(
-    view: View, operation: Create, rules: LifetimeRules, *, more: More, caused_ms: int = 0
+    view: View,
+    operation: Create,
+    rules: LifetimeRules,
+    *,
+    more: More | None = None,
+    caused_ms: int = 0,
 ) -> TaskChange | None:
     """Return the new task of a cause that is decided; None if it, or its key, is there already.
 

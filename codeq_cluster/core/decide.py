@@ -35,9 +35,11 @@ from msgspec.structs import replace
 from codeq_cluster.core import (
     auditing,
     delivering,
+    depending,
     finishing,
     firing,
     flowing,
+    graphing,
     grouping,
     lanes,
     relaying,
@@ -77,6 +79,7 @@ from codeq_cluster.core.outcomes import (
     Changed,
     Created,
     Extended,
+    GraphStands,
     GroupStands,
     Rejected,
     Rejection,
@@ -125,18 +128,20 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
 def _with_shared_rows(
     view: View, of: type[Operation], decision: Decision, rules: LifetimeRules
 ) -> Decision:
-    """Add what the changes of tasks cause on rows that they share: of schedules, groups, keys."""
+    """Add what the changes of tasks cause on rows they share: schedules, groups, edges, keys."""
     changes = decision.changes
     if of not in _FIRE and of not in _END_NOTHING:
         if of is not TakeRelays:  # It notes them itself, beside those that relays tell of.
             # First the next runs of schedules begin, because these may have keys.
             changes = (*changes, *firing.ends(view, changes, rules))
         changes = rolls.counted(view, changes, rules)
+    if of not in _END_NOTHING:
+        changes = depending.settled(view, changes)
     outcome, changes = decision.outcome, lanes.settled(view, changes)
     if isinstance(outcome, Created) and not outcome.replay:
         # It may have to wait for its key.
         outcome = replace(outcome, task=_last_state(outcome.task, changes))
-    elif isinstance(outcome, GroupStands):
+    elif isinstance(outcome, GroupStands | GraphStands):
         tasks = tuple(_last_state(task, changes) for task in outcome.tasks)
         outcome = replace(outcome, tasks=tasks)
     return Decision(outcome, changes)
@@ -328,6 +333,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     SetAside: setting_aside.set_aside,
     **flowing.RULES,
     **grouping.RULES,
+    **graphing.RULES,
     **subscribing.RULES,
     **auditing.RULES,
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from codeq_cluster.core import grouping
+from codeq_cluster.core import graphing, grouping
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.dependencies import Dependencies, Walk
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.operations import Advance
 from codeq_cluster.core.outcomes import Advanced
@@ -20,6 +21,9 @@ from codeq_cluster.core.transitions import (
 )
 from codeq_cluster.core.view import View
 
+# What goes on by steps instead of ending.
+_Stepping = Group | Walk | Dependencies
+
 
 def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
     """Return the due changes, tasks before items, at most `operation.count` in total."""
@@ -29,11 +33,14 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
     left = operation.count - len(changes)
     lapsed = view.lapsed(left) if left else ()
     changes += [
-        ItemChange(before=item, after=None) for item in lapsed if not isinstance(item, Group)
+        ItemChange(before=item, after=None) for item in lapsed if not isinstance(item, _Stepping)
     ]
-    # A step may be as much work as all others together: the next group has the next entry.
-    for group in [item for item in lapsed if isinstance(item, Group)][:1]:
-        changes += grouping.elapsed(view, group, rules, due_ids)
+    # A step may be as much work as all others together: the next one has the next entry.
+    for item in [item for item in lapsed if isinstance(item, _Stepping)][:1]:
+        if isinstance(item, Group):
+            changes += grouping.elapsed(view, item, rules, due_ids)
+        elif item.id not in due_ids:
+            changes = list(graphing.elapsed(view, item, rules, changes, most=left))
     return Decision(Advanced(len(changes)), tuple(changes))
 
 

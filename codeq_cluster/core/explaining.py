@@ -10,6 +10,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from codeq_cluster.core.dependencies import DEAD, DEPENDENCY_FAILED, DEPENDENCY_UNKNOWN, Dependency
 from codeq_cluster.core.items import NO_POLICY, TASK, Policy, aside_id
 from codeq_cluster.core.lane import lane_of
 from codeq_cluster.core.task import AttemptOutcome, State, Task, worker_shown
@@ -25,6 +26,7 @@ class Reason(StrEnum):
     EXPIRING = "expiring"
     QUEUE_PAUSED = "queue-paused"
     CONSUMER_LIMIT = "consumer-limit"
+    WAITING_FOR = "waiting-for"
     KEY_BUSY = "key-busy"
     KEY_STOPPED = "key-stopped"
     RATE_LIMITED = "rate-limited"
@@ -53,6 +55,7 @@ _WAITING = frozenset(
         Reason.EXPIRING,
         Reason.QUEUE_PAUSED,
         Reason.CONSUMER_LIMIT,
+        Reason.WAITING_FOR,
         Reason.KEY_BUSY,
         Reason.KEY_STOPPED,
         Reason.RATE_LIMITED,
@@ -77,6 +80,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         stopper: The dead letter that stops its key; empty if none does.
         limited_until_ms: When its key has the tokens for its next task; 0 if it waits for none.
         before: A task that takes a place of its key; empty if none does.
+        waits_for: What it depends on and still waits for.
     """
 
     now_ms: int
@@ -89,6 +93,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     stopper: str = ""
     limited_until_ms: int = 0
     before: str = ""
+    waits_for: tuple[Dependency, ...] = ()
 
 
 class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
@@ -120,9 +125,7 @@ def explain(task: Task, facts: Facts) -> Explanation:
         case State.DONE:
             return Explanation(Reason.COMPLETED, "it is finished")
         case State.FAILED:
-            if _cancelled(task):
-                return Explanation(Reason.CANCELLED, "it was cancelled")
-            return Explanation(Reason.FAILED, "its worker reported that it failed")
+            return _failed(task)
         case State.DEAD:
             text = f"it is a dead letter of queue {task.dead_queue}: {task.error}"
             return Explanation(Reason.DEAD_LETTER, text)
@@ -169,6 +172,8 @@ def _delayed(task: Task, facts: Facts) -> Explanation:
 def _held(task: Task, facts: Facts) -> Explanation:
     if _expired(task, facts):
         return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
+    if task.waits_for_others:
+        return Explanation(Reason.WAITING_FOR, _waiting_for(facts.waits_for))
     key = lane_of(task)
     if facts.stopper:
         text = f"dead letter {facts.stopper} stops its key {key}; requeue or delete that one"
@@ -179,6 +184,26 @@ def _held(task: Task, facts: Facts) -> Explanation:
     if facts.before:
         return Explanation(Reason.KEY_BUSY, f"task {facts.before} goes before it, by its key {key}")
     return Explanation(Reason.KEY_BUSY, f"its key {key} is about to be free")
+
+
+def _failed(task: Task) -> Explanation:
+    if _cancelled(task):
+        return Explanation(Reason.CANCELLED, "it was cancelled")
+    by_others = task.error.startswith((DEPENDENCY_FAILED, DEPENDENCY_UNKNOWN))
+    if by_others and not task.attempts:
+        return Explanation(Reason.FAILED, f"it did not run: {task.error}")
+    return Explanation(Reason.FAILED, "its worker reported that it failed")
+
+
+def _waiting_for(waits_for: tuple[Dependency, ...]) -> str:
+    # A dead letter needs somebody to act, so it is named before those that go on by themselves.
+    for each in waits_for:
+        if each.status == DEAD:
+            return f"it waits for dead letter {each.parent}; requeue or delete that one"
+    if not waits_for:
+        return "what it waits for is about to be decided"
+    others = f" and {len(waits_for) - 1} others" if len(waits_for) > 1 else ""
+    return f"it waits for the end of task {waits_for[0].parent}{others}"
 
 
 def _leased(task: Task, facts: Facts) -> Explanation:

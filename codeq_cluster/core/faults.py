@@ -7,6 +7,7 @@ Everything that an operation makes passes; the properties compare both.
 from __future__ import annotations
 
 from codeq_cluster.core.bounds import broken, is_json, is_queue_name
+from codeq_cluster.core.dependencies import input_id
 from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
 from codeq_cluster.core.lane import lane_of
 from codeq_cluster.core.operations import Arrival
@@ -33,7 +34,7 @@ def fault(arrival: Arrival) -> str:
             why = "status: must be that of the task's state"
         if why:
             return f"result: {why}"
-    return _deliveries_fault(arrival)
+    return _deliveries_fault(arrival) or _dependencies_fault(arrival)
 
 
 def task_fault(task: Task) -> str:
@@ -56,6 +57,19 @@ def new_item_fault(item: Governing) -> str:
 def item_fault(item: Item) -> str:
     """Return why no operation can have left this item; empty when one can."""
     return broken(item) or item.fault
+
+
+def _dependencies_fault(arrival: Arrival) -> str:
+    task, row = arrival.task, arrival.dependencies
+    if row is None:
+        return "inputs: must have dependencies" if arrival.inputs else ""
+    if row.id != task.id or task.more is None or not task.more.depends:
+        return "dependencies: must be the task's"
+    why = item_fault(row) or next(filter(None, map(item_fault, arrival.inputs)), "")
+    names = {input_id(row.id, place) for place in range(len(row.of))}
+    if not why and not {each.id for each in arrival.inputs} <= names:
+        why = "id: must be one for each dependency"
+    return f"dependencies: {why}" if why else ""
 
 
 def _deliveries_fault(arrival: Arrival) -> str:
@@ -95,8 +109,10 @@ def _state_fault(task: Task) -> str:
             return f"{field}: must {'' if due else 'not '}be set in the state {state.name}"
     if len(task.upload_bytes) != len(task.uploads):
         return "upload_bytes: must be one for each upload"
-    if state is State.HELD and not lane_of(task):
-        return "more: must have a key in the state HELD"
+    if state is State.HELD and not lane_of(task) and not task.waits_for_others:
+        return "more: must have a key or dependencies in the state HELD"
+    if task.more is not None and task.more.waits and state is not State.HELD:
+        return f"more: must not wait in the state {state.name}"
     most = task.max_attempts - (state in (State.READY, State.DELAYED, State.HELD))
     if task.attempts > most:
         return f"attempts: must be at most {most}"

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core import flowing
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.dependencies import arriving as arriving_row
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Topic, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
@@ -176,7 +177,8 @@ class _Taking:
         return self._keys_taken if taken else None
 
     def _add(self, arrival: Arrival, task: Task) -> None:
-        if task.state is State.HELD:
+        task = self._with_dependencies(arrival, task)
+        if task.state is State.HELD and not task.waits_for_others:
             task = replace(task, state=State.READY)  # Its key may be free here.
         if task.state is State.READY:
             # Its place in the order is by the time since which it waits, and never a later one.
@@ -198,6 +200,22 @@ class _Taking:
                 imported=True,
             )
         )
+
+    def _with_dependencies(self, arrival: Arrival, task: Task) -> Task:
+        """Take over what a task waits for; edges to it are made again as others ask for it."""
+        more, row = task.more, arrival.dependencies
+        if more is None:
+            return task
+        if not self._operation.callbacks_only and row is not None:
+            now_ms = self._view.now_ms
+            arrived = arriving_row(row, tenant=self._tenant, now_ms=now_ms)
+            rows: list[Item] = [arrived]
+            rows += [replace(each, tenant=self._tenant) for each in arrival.inputs]
+            self._changes += [ItemChange(before=None, after=each) for each in rows]
+        more = replace(more, dependents=0, depends=row is not None)
+        if row is None:
+            more = replace(more, waits=False, input_bytes=0)
+        return replace(task, more=more)
 
 
 def _queue(task: Task) -> str:

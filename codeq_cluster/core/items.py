@@ -50,6 +50,7 @@ from codeq_cluster.core.bounds import (
     that,
     whole,
 )
+from codeq_cluster.core.dependencies import Dependencies, Edge, GraphKey, Input, Walk
 from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.lane import Flow, Lane, PerKeyOrNone
@@ -379,6 +380,11 @@ Item = (
     | Lane
     | Group
     | Member
+    | Dependencies
+    | Edge
+    | Input
+    | Walk
+    | GraphKey
 )
 
 # What an export carries beside tasks, and an import takes over.

@@ -420,6 +420,8 @@ def _counted_as(task: Task) -> str:
     """Return the number of a lane that counts a task with a key, or ""."""
     if task.state is State.DELAYED:
         return "kept" if takes_place(task) else ""
+    if task.waits_for_others:
+        return ""
     return _COUNTED.get(task.state, "")
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
@@ -40,7 +43,8 @@ class Arrow:
 
     Attributes:
         operation: The operation that makes it; `Advance` is time. None for any operation by which
-            another task of its key gets or loses a place, or by which a schedule goes on.
+            another task of its key gets or loses a place, by which a schedule goes on, or that
+            tells a task what it waits for.
         before: None for a task that does not exist yet.
         after: None for a task that is deleted.
         cause: When the operation makes this change, in words of the HTTP API.
@@ -63,7 +67,9 @@ ARROWS = (
     Arrow(operation=CreateKeyed, before=None, after=State.READY, cause="create with a key"),
     Arrow(operation=CreateKeyed, before=None, after=State.DELAYED, cause="with a key, delayed"),
     Arrow(operation=CreateKeyed, before=None, after=State.HELD, cause="create, key busy"),
-    Arrow(operation=None, before=State.HELD, after=State.READY, cause="key free"),
+    Arrow(
+        operation=None, before=State.HELD, after=State.READY, cause="key free, or dependencies met"
+    ),
     Arrow(operation=None, before=State.READY, after=State.HELD, cause="another goes first"),
     Arrow(operation=Advance, before=State.DELAYED, after=State.HELD, cause="due, key busy"),
     Arrow(
@@ -120,16 +126,34 @@ ARROWS = (
         Arrow(operation=Advance, before=state, after=state, cause="kept for its group")
         for state in (State.DONE, State.FAILED, State.DEAD)
     ),
-    Arrow(operation=None, before=None, after=State.HELD, cause="run or member, key busy"),
+    Arrow(
+        operation=None,
+        before=None,
+        after=State.HELD,
+        cause="waits for others; run or member, key busy",
+    ),
     *(
         Arrow(
             operation=None,
             before=each,
             after=State.FAILED,
-            cause="overlap or group: cancel",
+            cause="overlap, group or dependency",
         )
         for each in (State.READY, State.DELAYED, State.HELD, State.LEASED)
     ),
+    *(
+        Arrow(operation=each, before=None, after=after, cause=cause)
+        for each in (CreateDependent, CreateGraph)
+        for after, cause in (
+            (State.READY, "dependencies met"),
+            (State.DELAYED, "dependencies met, delayed"),
+        )
+    ),
+    Arrow(
+        operation=None, before=State.HELD, after=State.DELAYED, cause="dependencies met, delayed"
+    ),
+    Arrow(operation=None, before=State.HELD, after=State.HELD, cause="dependencies met, key busy"),
+    Arrow(operation=TakeRelays, before=State.HELD, after=State.DEAD, cause="dependency failed"),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.LEASED, after=State.FAILED, cause="cancel"),
@@ -153,6 +177,14 @@ ARROWS = (
 
 _BY_ENDS = {(arrow.operation, arrow.before, arrow.after): arrow for arrow in ARROWS}
 assert len(_BY_ENDS) == len(ARROWS)
+
+
+def is_note(change: TaskChange) -> bool:
+    """Return whether a change is none that a user sees: a dependent or an input is noted."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return False
+    return before != after and replace(after, more=before.more) == before
 
 
 def arrow_of(operation: Operation, change: TaskChange) -> Arrow | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from codeq_cluster.core.dependencies import CreateDependent, CreateGraph, Dependencies, Input
 from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
@@ -404,6 +405,8 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
         result: For a terminal task only.
         deliveries: Its pending or dead callbacks, each with the result it reports.
         fingerprint: Of command and payload, for the idempotency key; see `Create`.
+        dependencies: What it waits for, or has waited for.
+        inputs: What these have handed to it.
     """
 
     task: Task
@@ -411,6 +414,8 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
     result: Result | None = None
     deliveries: tuple[tuple[Delivery, Result], ...] = ()
     fingerprint: str = ""
+    dependencies: Dependencies | None = None
+    inputs: tuple[Input, ...] = ()
 
 
 class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
@@ -477,6 +482,8 @@ Operation = (
     | RelaysMissed
     | ScheduleOperation
     | GroupOperation
+    | CreateDependent
+    | CreateGraph
     | SetAside
     | Retry
     | Record

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from codeq_cluster.core.dependencies import Input
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import Subscription, Topic
 from codeq_cluster.core.schedules import Schedule
@@ -30,14 +31,15 @@ class Rejection(StrEnum):
     BACKFILL_RUNNING = "backfill-running"
     GROUP_SEALED = "group-sealed"
     OTHER_GROUP = "other-group"
+    UNKNOWN_DEPENDENCY = "unknown-dependency"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
     """Nothing changed, for this reason.
 
     Attributes:
-        limit: The budget that is used up, the bound that is met, or the priorities that are
-            allowed; empty for any other reason.
+        limit: The budget that is used up, the bound that is met, the priorities that are allowed,
+            or the dependency that is unknown; empty for any other reason.
     """
 
     rejection: Rejection
@@ -62,10 +64,12 @@ class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
 
     Attributes:
         payloads: One JSON text per task; filled in when the answer is released.
+        inputs: By task, what the tasks that it waited for have handed to it; filled in then, too.
     """
 
     tasks: tuple[Task, ...]
     payloads: tuple[str, ...] = ()
+    inputs: dict[str, tuple[Input, ...]] = {}
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="extended"):
@@ -140,6 +144,17 @@ class GroupStands(Struct, frozen=True, array_like=True, tag="group_stands", kw_o
     tasks: tuple[Task, ...] = ()
 
 
+class GraphStands(Struct, frozen=True, array_like=True, tag="graph_stands"):
+    """The tasks of a graph that are there, in the order of the request.
+
+    Attributes:
+        made: This request created them.
+    """
+
+    tasks: tuple[Task, ...]
+    made: bool = False
+
+
 class How(StrEnum):
     """What becomes of a run that is to begin."""
 
@@ -209,6 +224,7 @@ Outcome = (
     | ScheduleStands
     | Triggered
     | GroupStands
+    | GraphStands
     | Subscribed
     | Imported
 )

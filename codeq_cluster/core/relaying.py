@@ -10,6 +10,8 @@ from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.courses import Courses, status_of
 from codeq_cluster.core.creating import made
+from codeq_cluster.core.dependencies import Resolve, Watch
+from codeq_cluster.core.depending import Dependents
 from codeq_cluster.core.firing import ends
 from codeq_cluster.core.groups import NOT_MADE, MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
@@ -69,6 +71,7 @@ class _Taking:
         self._answers: list[Cause] = []
         self._courses = Courses(view, rules)
         self._rolls = Rolls(view, rules)
+        self._along_edges: list[Watch | Resolve] = []
 
     def take(self, relayed: Relayed) -> None:
         """Do what one relay says."""
@@ -86,9 +89,21 @@ class _Taking:
                 self._cancel(effect)
             case RelayedTask():
                 self._make(effect, caused_ms=relayed.at_ms)
+            case Watch() | Resolve():
+                self._along_edges.append(effect)
 
     def changes(self) -> Iterator[Change]:
         """Yield what the batch changes."""
+        if not self._along_edges:
+            yield from self._all_others()
+            return
+        # Last: they may be of tasks that the batch itself makes or ends.
+        dependents = Dependents(self._view, self._rules, self._all_others())
+        for effect in self._along_edges:
+            dependents.relayed(effect)
+        yield from dependents.changes()
+
+    def _all_others(self) -> Iterator[Change]:
         yield from self._made.values()
         yield from self._cancelled.values()
         # A restored shard may have relays for itself, and both may be of one schedule.

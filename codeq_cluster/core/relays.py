@@ -27,6 +27,7 @@ from codeq_cluster.core.bounds import (
     whole,
 )
 from codeq_cluster.core.crossing import Crossing
+from codeq_cluster.core.dependencies import Resolve, Watch
 from codeq_cluster.core.groups import MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
@@ -88,7 +89,9 @@ class RelayedCancel(Crossing, frozen=True, array_like=True, tag="cancel_run"):
         return shard_of(self.task_id, shards)
 
 
-Effect: TypeAlias = RelayedTask | RunEnded | RelayedCancel | FlowRule | MemberEnded | NewMember
+Effect: TypeAlias = (
+    RelayedTask | RunEnded | RelayedCancel | FlowRule | MemberEnded | NewMember | Watch | Resolve
+)
 
 
 def _sound_effect(value: object) -> str:

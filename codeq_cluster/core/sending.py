@@ -16,6 +16,7 @@ from codeq_cluster.core.view import View
 # In the names of relays, behind the places of a result's follow-ups.
 RUN_PLACE = FOLLOW_UPS_MAX
 MEMBER_PLACE = FOLLOW_UPS_MAX + 1
+EDGE_PLACE = FOLLOW_UPS_MAX + 2
 
 
 class Cause(NamedTuple):

@@ -27,6 +27,11 @@ class ItemKind(StrEnum):
     LANE = "lane"
     GROUP = "group"
     MEMBER = "member"
+    DEPENDENCIES = "deps"
+    EDGE = "edge"
+    INPUT = "input"
+    WALK = "walk"
+    GRAPH_KEY = "graph"
 
 
 class Place(Enum):

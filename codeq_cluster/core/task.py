@@ -176,6 +176,10 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         member: None unless it is a member of a group.
         completes: None unless it is the completion task of a group.
         cost: How many tokens of its key's rate a claim of it spends.
+        depends: It has `Dependencies`, met or not.
+        waits: It is HELD until its dependencies are met; its key does not hold it.
+        input_bytes: The size of the results that its dependencies have handed to it.
+        dependents: How many edges lead from it to tasks that wait for its end, or did.
     """
 
     parent_id: IdOrNone = ""
@@ -187,6 +191,10 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     member: Annotated[Membership | None, sound_or_none] = None
     completes: Annotated[GroupCounts | None, sound_or_none] = None
     cost: Annotated[int, whole(1, COST_MAX)] = 1
+    depends: bool = False
+    waits: bool = False
+    input_bytes: Number = 0
+    dependents: Number = 0
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -264,8 +272,18 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def stored_bytes(self) -> int:
-        """Return what counts against its tenant's budget: payload, result and artifacts."""
-        return self.payload_bytes + self.result_bytes + sum(self.upload_bytes)
+        """Return what counts against its tenant's budget: payload, result, artifacts, inputs."""
+        return self.payload_bytes + self.result_bytes + sum(self.upload_bytes) + self.input_bytes
+
+    @property
+    def input_bytes(self) -> int:
+        """Return the size of the results that its dependencies have handed to it."""
+        return self.more.input_bytes if self.more is not None else 0
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Return whether it is HELD until tasks that it depends on have ended."""
+        return self.state is State.HELD and self.more is not None and self.more.waits
 
     @property
     def upload_sizes(self) -> dict[str, int]:
@@ -335,7 +353,7 @@ class Counters(Struct, frozen=True, array_like=True):
         dead: Dead letters kept in this queue, whichever queue the tasks belong to.
         stored_bytes: Payloads, results and artifacts of the queue's own tasks, wherever they are
             kept.
-        held: Tasks that wait for their key.
+        held: Tasks that wait for their key, or for tasks that they depend on.
     """
 
     ready: int = 0
@@ -349,5 +367,5 @@ class Counters(Struct, frozen=True, array_like=True):
 
     @property
     def waiting(self) -> int:
-        """Return how many tasks wait for a worker, for an instant or for their key."""
+        """Return how many tasks wait for a worker, for an instant, their key or others."""
         return self.ready + self.delayed + self.held

@@ -18,6 +18,7 @@ from codeq_cluster.core.task import (
     HISTORY_ERROR_CHARS_MAX,
     Attempt,
     AttemptOutcome,
+    More,
     Result,
     State,
     Task,
@@ -69,6 +70,26 @@ def admitted(task: Task, *, seq: int, now_ms: int) -> Task:
     """HELD → READY, at the tail of its priority."""
     assert task.state is State.HELD
     return replace(task, state=State.READY, seq=seq, ready_ms=now_ms, updated_ms=now_ms)
+
+
+def waiting(task: Task, *, seq: int, now_ms: int) -> Task:
+    """READY or DELAYED → HELD, until its dependencies are met; `seq` is by the time of that."""
+    assert task.state in (State.READY, State.DELAYED)
+    more = replace(task.more or More(), waits=True)
+    return replace(
+        task, state=State.HELD, seq=seq, due_ms=0, ready_ms=0, updated_ms=now_ms, more=more
+    )
+
+
+def released(task: Task, *, start_ms: int, seq: int, now_ms: int) -> Task:
+    """HELD → READY, or DELAYED if it is not to start yet: its dependencies are met."""
+    assert task.waits_for_others
+    more = replace(task.more or More(), waits=False)
+    if start_ms > now_ms:
+        return replace(
+            task, state=State.DELAYED, seq=0, due_ms=start_ms, updated_ms=now_ms, more=more
+        )
+    return replace(task, state=State.READY, seq=seq, ready_ms=now_ms, updated_ms=now_ms, more=more)
 
 
 def returned(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> Task:
@@ -172,6 +193,15 @@ def cancelled(
     )
     result = _broker_result(task, CANCELLED, request=request, now_ms=now_ms)
     return _terminal(task, State.FAILED, result, rules, policy, ended=attempt)
+
+
+def unmet(
+    task: Task, rules: LifetimeRules, policy: Policy, *, error: str, now_ms: int
+) -> TaskChange:
+    """HELD → FAILED: a task that it depends on has not ended as it must."""
+    assert task.waits_for_others
+    result = _broker_result(task, error, request="", now_ms=now_ms)
+    return _terminal(task, State.FAILED, result, rules, policy, ended=None)
 
 
 def dead(
@@ -316,6 +346,9 @@ def _terminal(
         # promised.
         retain_until_ms = max(retain_until_ms, task.created_ms + rules.key_retention_ms)
     sizes = task.upload_sizes if uploads else {}
+    more = task.more
+    if more is not None and more.waits:
+        more = replace(more, waits=False)
     after = replace(
         task,
         state=state,
@@ -337,6 +370,7 @@ def _terminal(
         endings=task.endings + 1,
         dead_queue=dead_queue,
         history=task.history if ended is None else _history(task, ended, rules),
+        more=more,
     )
     return TaskChange(before=task, after=after, result=result)
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.dependencies import Edge
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member
 from codeq_cluster.core.items import Item, Policy
@@ -70,6 +71,9 @@ class View(Protocol):
 
     def members(self, tenant: str, group: str, *, after: str) -> Iterator[Member]:
         """Yield the members of a group by name, from the one after `after`."""
+
+    def edges(self, tenant: str, parent: str, *, after: str) -> Iterator[Edge]:
+        """Yield the edges of a parent by dependent, from the one after `after`."""
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Return the queue's policy, wherever it is kept; another shard's may be out of date."""

@@ -89,6 +89,10 @@ EXAMPLES: Mapping[str, Example] = {
     "topics_topic": Example(task="with a topic"),
     "topics_put": Example(body='{"maxAttempts":8,"maxConsumers":20,"retentionSeconds":3600}'),
     "topics_delete": Example(query="deletionPolicy=Delete", task="with a topic"),
+    "graphs_create": Example(
+        body=f'{{"tasks":[{{"ref":"a",{_REPORT}}},{{"ref":"b",{_REPORT},"dependsOn":["a"]}}]}}'
+    ),
+    "graphs_neighbours": Example(task="ready"),
     "groups_create": Example(
         body=f'{{"id":"import-7","then":{{{_REPORT}}},"tasks":[{_BODY},{_BODY}],"seal":true}}'
     ),

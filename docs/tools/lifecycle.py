@@ -69,6 +69,9 @@ _WAYS: Mapping[tuple[str, str], _Way] = {
     ("DELAYED", "READY"): _Way("M350 178 C400 214 400 266 352 297", 392, 214, "start"),
     ("DELAYED", "HELD"): _Way("M260 178 V206", 210, 198),
     ("HELD", "READY"): _Way("M260 268 V296", 218, 288),
+    ("HELD", "DELAYED"): _Way("M330 212 V184", 338, 202, "start"),
+    ("HELD", "HELD"): _Way("M370 226 C400 214 400 266 376 254", 382, 268, "start"),
+    ("HELD", "DEAD"): _Way("M370 262 C620 420 800 440 936 500", 640, 452, "start"),
     ("READY", "HELD"): _Way("M300 302 V274", 308, 292, "start"),
     ("LEASED", "HELD"): _Way("M566 302 C530 262 460 240 376 240", 452, 206, "start"),
     ("DEAD", "HELD"): _Way(

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.dependencies import Edge
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
@@ -87,6 +88,17 @@ class DictView:
             if isinstance(item, Member)
             and (item.tenant, item.group) == (tenant, group)
             and item.id > member_id(group, after)
+        ]
+        yield from sorted(found, key=lambda item: item.id)
+
+    def edges(self, tenant: str, parent: str, *, after: str) -> Iterator[Edge]:
+        """Yield the edges of a parent by dependent, from the one after `after`."""
+        found = [
+            item
+            for item in self.items.values()
+            if isinstance(item, Edge)
+            and (item.tenant, item.parent) == (tenant, parent)
+            and item.dependent > after
         ]
         yield from sorted(found, key=lambda item: item.id)
 
@@ -214,6 +226,7 @@ class DictView:
             for task in self.tasks.values()
             if task.state is state
             and lane_of(task) == lane.key
+            and not task.waits_for_others
             and (task.tenant, task.command.lower()) == (lane.tenant, lane.queue)
         ]
         return sorted(own, key=lambda task: (-task.priority, task.seq, task.id))

@@ -19,6 +19,21 @@ from codeq_cluster.codec import entries, keyspace, lane_keys, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.dependencies import (
+    Dependencies,
+    Dependency,
+    Edge,
+    Ended,
+    GraphKey,
+    Input,
+    OnDead,
+    Otherwise,
+    Resolve,
+    RunIf,
+    Terms,
+    Walk,
+    Watch,
+)
 from codeq_cluster.core.groups import Group, Member, MemberEnded, NewMember, OnFailure, ThenIf
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import (
@@ -83,6 +98,8 @@ SEQ = NOW_MS << 20
 HANDLING = Handling(
     timeout_ms=30_000, backoff="linear", backoff_base_ms=2_000, backoff_max_ms=60_000
 )
+TERMS = Terms(run_if=RunIf.ENDED, otherwise=Otherwise.DEAD_LETTER, on_dead=OnDead.FAIL)
+PARENT_ENDED = Ended(status="FAILED", body="1", error="broken", left_out=True)
 MEMBERSHIP = Membership(group="import-7", generation=SEQ, name="22222222")
 MINIMAL = Task(
     id="11111111",
@@ -451,6 +468,56 @@ ITEMS: dict[str, Item] = {
                     parent_id="22222222",
                     root_id="11111111",
                 ),
+            ),
+        )
+    },
+    "dependencies": Dependencies(
+        tenant="acme",
+        id="22222222",
+        of=(
+            Dependency(parent="11111111", name="fetch", terms=TERMS, status="DEAD"),
+            Dependency(parent="33333333", name="33333333"),
+        ),
+        start_ms=NOW_MS,
+        asked=2,
+        expires_ms=NOW_MS + 1,
+    ),
+    "small dependencies": Dependencies(tenant="", id="1", of=()),
+    "edge": Edge(tenant="acme", id="11111111.22222222", terms=TERMS, done=True),
+    "input": Input(
+        tenant="acme", id="22222222.0", name="fetch", parent="11111111", ended=PARENT_ENDED
+    ),
+    "walk": Walk(
+        tenant="acme",
+        id="11111111",
+        ended=PARENT_ENDED,
+        gone=True,
+        walked="22222222",
+        expires_ms=NOW_MS,
+    ),
+    "graph key": GraphKey(
+        tenant="acme", id="a" * 32, digest="b" * 32, tasks=("11111111",), expires_ms=NOW_MS
+    ),
+    **{
+        f"relayed {name}": Relay(
+            tenant="acme",
+            id=f"22222222.{number}.102",
+            task_id="22222222",
+            effect=effect,
+            to=2,
+            number=SEQ + 3,
+            created_ms=NOW_MS,
+        )
+        for name, number, effect in (
+            (
+                "watch",
+                1,
+                Watch(tenant="acme", parent="11111111", dependent="22222222", terms=TERMS),
+            ),
+            (
+                "resolve",
+                2,
+                Resolve(tenant="acme", parent="11111111", dependent="22222222", ended=PARENT_ENDED),
             ),
         )
     },

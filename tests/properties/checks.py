@@ -6,7 +6,7 @@ from codeq_cluster.core.changes import Decision, ItemChange, TaskChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.explaining import Facts, Reason, explain
 from codeq_cluster.core.items import KIND_OF, Delivery, Sweep
-from codeq_cluster.core.lifecycle import arrow_of
+from codeq_cluster.core.lifecycle import arrow_of, is_note
 from codeq_cluster.core.operations import Claim, Finish, Import, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed
 from codeq_cluster.core.rules import LifetimeRules
@@ -22,7 +22,13 @@ REASONS = {
         Reason.BEHIND_OTHERS,
         Reason.NO_CLAIM,
     },
-    State.HELD: {Reason.EXPIRING, Reason.KEY_BUSY, Reason.KEY_STOPPED, Reason.RATE_LIMITED},
+    State.HELD: {
+        Reason.EXPIRING,
+        Reason.WAITING_FOR,
+        Reason.KEY_BUSY,
+        Reason.KEY_STOPPED,
+        Reason.RATE_LIMITED,
+    },
     State.DELAYED: {
         Reason.EXPIRING,
         Reason.BECOMING_READY,
@@ -56,7 +62,7 @@ def check_arrows(operation: Operation, decision: Decision) -> None:
     if not isinstance(operation, Import):
         changes = [each for each in decision.changes if isinstance(each, TaskChange)]
 
-        assert all(arrow_of(operation, change) is not None for change in changes)
+        assert all(is_note(change) or arrow_of(operation, change) for change in changes)
 
 
 def check_deliveries(decision: Decision) -> None:
@@ -112,7 +118,9 @@ def check_bounds(view: DictView, decision: Decision, rules: LifetimeRules) -> No
     """Check that handed-out tasks respect pauses and bounds; the view is after the decision."""
     for change in decision.changes:
         task = change.after
-        if not isinstance(task, Task) or task.state is not State.LEASED:
+        if not isinstance(change, TaskChange) or not isinstance(task, Task):
+            continue
+        if task.state is not State.LEASED:
             continue
         if change.before is not None and change.before.state is State.LEASED:
             continue

@@ -93,7 +93,8 @@ class SimBrokers:
         self.relays = RelayRows()
         self.schedules = ScheduleRows()
         self.watches = [
-            ShardWatch(shard, self.relays, self.schedules) for shard in range(settings.shards)
+            ShardWatch(shard, settings.shards, self.relays, self.schedules)
+            for shard in range(settings.shards)
         ]
         self.disks = {node_id: [SimDisk() for _ in range(settings.shards)] for node_id in node_ids}
         self._random = random

@@ -18,6 +18,7 @@ from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.members import Voters
 from codeq_cluster.raft.safe_syncobj import SafeSyncObj
+from tests.simulator.graphs import EdgeFault, EdgeRows
 from tests.simulator.group_rows import GroupFault, GroupRows
 from tests.simulator.lanes import LaneFault, LaneRows
 from tests.simulator.relays import RelayFault, RelayRows
@@ -58,6 +59,7 @@ class Invariant(Enum):
     W16 = "runs overlap only if their schedule allows it"
     W17 = "the row of a key is what its tasks say; a task is held as long as its key is busy"
     W18 = "a group counts what its members' rows say; sealed, and without live ones, it has ended"
+    W19 = "a task that waits for others has an edge from each, or asks again"
 
 
 class InvariantViolated(AssertionError):
@@ -258,16 +260,18 @@ class ShardWatch(ReplicaWatch):
 
     Args:
         shard: The shard.
+        shards: Of the cluster.
         relays: The relays of all shards of the cluster.
         schedules: The schedules, the same way.
     """
 
-    def __init__(self, shard: int, relays: RelayRows, schedules: ScheduleRows) -> None:
+    def __init__(self, shard: int, shards: int, relays: RelayRows, schedules: ScheduleRows) -> None:
         super().__init__(shard)
         self._relays = relays
         self._schedules = schedules
         self._lanes = LaneRows()
         self._groups = GroupRows()
+        self._edges = EdgeRows(shard, shards)
         self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
@@ -336,7 +340,15 @@ class ShardWatch(ReplicaWatch):
             self._groups.written(entry.mutations)
         except GroupFault as fault:
             raise self._broken(Invariant.W18, str(fault)) from fault
+        self._follow_edges(entry.mutations)
         self._fired(entry.mutations)
+
+    def _follow_edges(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Check tasks that wait for others: W19."""
+        try:
+            self._edges.written(rows)
+        except EdgeFault as fault:
+            raise self._broken(Invariant.W19, str(fault)) from fault
 
     def _run(self, task: Task, *, is_new: bool) -> None:
         """Check that a run is new: W14."""

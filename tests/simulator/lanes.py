@@ -63,7 +63,7 @@ class LaneRows:
         task = None if value is None else records.decode_task(value)
         if task is not None and task.more is not None and task.more.key:
             self._tasks[task_id] = task
-        elif task is not None and task.state is State.HELD:
+        elif task is not None and task.state is State.HELD and not task.waits_for_others:
             raise LaneFault(f"task {task_id} is held without a key")
         return had or task_id in self._tasks
 

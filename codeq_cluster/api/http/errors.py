@@ -199,6 +199,7 @@ _STATUS_OF_REJECTION = {
     Rejection.BACKFILL_RUNNING: 409,
     Rejection.GROUP_SEALED: 409,
     Rejection.OTHER_GROUP: 409,
+    Rejection.UNKNOWN_DEPENDENCY: 404,
 }
 
 
@@ -210,6 +211,8 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         text = not_found
     elif rejection is Rejection.IDEMPOTENCY_CONFLICT:
         text = "idempotency conflict"
+    elif rejection is Rejection.UNKNOWN_DEPENDENCY:
+        text = f"unknown dependency: {rejected.limit}"
     elif rejection is Rejection.INVALID_PRIORITY:
         # The body may have no priority: say that this means 0.
         allowed = f"one of {rejected.limit}, the priorityTiers of its topic"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
+from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.broker.requests.producer import over_budget, too_many_queues
+from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.levels import GROUPS_FROM
 from codeq_cluster.core.groups import GROUP_NAME, GROUP_NAME_WORDS, GROUPS_MAX, MEMBERS_MAX
-from codeq_cluster.core.outcomes import GroupStands, Rejected, Rejection
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.outcomes import Created, GroupStands, Rejected, Rejection
 from codeq_cluster.errors import TooMany, UpgradeUnderWay
 
 TOO_EARLY = from_failure(
@@ -34,6 +37,16 @@ def check_joined(call: Call, group_id: str) -> None:
     check_level(call)
     if not GROUP_NAME.fullmatch(group_id):
         raise BAD_ID
+
+
+async def create_member(call: Call, group: str, new: Create) -> Created:
+    """Create a task as a member of a group; raises ApiError if it is refused."""
+    if new.idempotency_key or new.key:
+        raise BAD_MEMBER
+    groups = call.services.broker.groups
+    outcome = await groups.add(caller(call), group, (new,), name=new_request())
+    [task] = accepted(outcome).tasks
+    return Created(task, payload=new.payload)
 
 
 def accepted(outcome: GroupStands | Rejected) -> GroupStands:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from msgspec.structs import astuple, replace
 from codeq_cluster.api.declared.bodies import Schema, field
 from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.api.http.refusals import batch_too_large
+from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.handling import Handling, or_none
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.sharding import shard_of
@@ -85,13 +86,27 @@ class GroupCountsView(Struct):
     dead: int
 
 
+class InputView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """How a task that this one waited for has ended; a result that is `leftOut` is with its task.
+
+    `status` is that of a result, so a dead letter and a cancelled task are FAILED.
+    """
+
+    task_id: str
+    status: str
+    result: Raw | UnsetType = UNSET
+    error: str = ""
+    left_out: bool = False
+
+
 class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """A task; fields without a default are always present.
 
     `readyAt` is when a delayed task can be claimed, `expiresAt` when a waiting one dies. A run of a
     schedule has its instant in `scheduledFor`, and is `late` if it could not fire in time. A member
     of a group has the group's id in `groupId`; a group's completion task says in `group` what
-    became of the members.
+    became of the members. `inputs` is in the answer to a claim: by ref or id, how the tasks have
+    ended that it waited for.
     """
 
     id: str
@@ -132,6 +147,7 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     cost: int = 1
     group_id: str = ""
     group: GroupCountsView | UnsetType = UNSET
+    inputs: dict[str, InputView] | UnsetType = UNSET
 
 
 class ArtifactView(Struct):
@@ -219,6 +235,20 @@ def show_more(view: TaskView, more: More) -> None:
         view.group_id = more.member.group
     if more.completes is not None:
         view.group = GroupCountsView(*astuple(more.completes))
+
+
+def show_inputs(view: TaskView, inputs: Iterable[Input]) -> None:
+    """Write what others have handed to a task into the view of its claim."""
+    view.inputs = {
+        each.name: InputView(
+            task_id=each.parent,
+            status=shown_status(each.ended.status),
+            result=Raw(each.ended.body.encode()) if each.ended.body else UNSET,
+            error=each.ended.error,
+            left_out=each.ended.left_out,
+        )
+        for each in inputs
+    }
 
 
 def result_view(result: Result) -> ResultView:

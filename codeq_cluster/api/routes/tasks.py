@@ -33,6 +33,11 @@ from codeq_cluster.api.http.refusals import (
     rate_limited,
     too_high,
 )
+from codeq_cluster.api.routes.graph_calls import (
+    INVALID_DEPENDENCY,
+    create_dependent,
+    depends_on_field,
+)
 from codeq_cluster.api.routes.group_calls import (
     BAD_ID,
     BAD_MEMBER,
@@ -40,11 +45,10 @@ from codeq_cluster.api.routes.group_calls import (
     OTHER_GROUP,
     TOO_EARLY,
     TOO_MANY_MEMBERS,
-    accepted,
     check_joined,
+    create_member,
 )
 from codeq_cluster.api.routes.lanes import INVALID_COST, INVALID_KEY, KEYS_TOO_EARLY, read_lane
-from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.task_views import (
     ANY_JSON,
     TASK,
@@ -58,7 +62,6 @@ from codeq_cluster.api.routes.task_views import (
 from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks, takes_webhooks
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import too_many_queues
-from codeq_cluster.broker.values import new_request
 from codeq_cluster.core import bounds
 from codeq_cluster.core.backoff import POLICIES
 from codeq_cluster.core.groups import GROUP_NAME
@@ -184,6 +187,8 @@ class TaskBody(Body):
         refused=(BAD_ID, BAD_MEMBER, OTHER_GROUP, GROUP_SEALED, TOO_EARLY),
     )
 
+    depends_on: list[Raw] | None = depends_on_field()
+
 
 TASK_SCHEMA = Schema(TaskBody)
 _INVALID = TASK_SCHEMA.unreadable
@@ -255,12 +260,14 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
     await call.spend(*CREATING)
     body = TASK_SCHEMA.decode(call.text)
     refused = await refused_webhooks(call, (body,)) if body.webhook else ()
-    new = new_task(call, body, refused=refused, may_join=True)
-    if body.group:
-        return reply(_view(call, await _joined(call, body.group, new)), status=202)
-    [outcome] = await call.services.broker.create(
-        call.identity.tenant, (new,), timeout_s=call.timeout_s
-    )
+    new = new_task(call, body, refused=refused, may_join=True, may_depend=True)
+    if body.depends_on:
+        outcome = await create_dependent(call, new, body.depends_on, group=body.group)
+    elif body.group:
+        return reply(_view(call, await create_member(call, body.group, new)), status=202)
+    else:
+        broker, tenant = call.services.broker, call.identity.tenant
+        [outcome] = await broker.create(tenant, (new,), timeout_s=call.timeout_s)
     match outcome:
         case Created():
             headers = {"X-CodeQ-Idempotent-Replay": "true"} if outcome.replay else {}
@@ -287,9 +294,9 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
 async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
     """Create tasks independently of each other; the answer keeps their order."""
     items = _TASKS.decode(call.text).tasks
-    batch_max = call.services.settings.limits.batch_max
+    most = call.services.settings.limits.batch_max
     # A bucket never holds more than its burst: a larger batch could retry for ever.
-    batch_max = min(batch_max, call.most(Scope.PRODUCER) or batch_max)
+    batch_max = min(most, call.most(Scope.PRODUCER) or most)
     if not items:
         raise _INVALID
     if len(items) > batch_max:
@@ -338,16 +345,6 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     return reply(CancelledTask("cancelled", outcome.task.id))
 
 
-async def _joined(call: Call, group: str, new: Create) -> Created:
-    """Create a task as a member of a group; raises ApiError if it is refused."""
-    if new.idempotency_key or new.key:
-        raise BAD_MEMBER
-    groups = call.services.broker.groups
-    outcome = await groups.add(caller(call), group, (new,), name=new_request())
-    [task] = accepted(outcome).tasks
-    return Created(task, payload=new.payload)
-
-
 def _decoded(item: Raw) -> TaskBody | ApiError:
     try:
         return TASK_SCHEMA.decode(item)
@@ -377,7 +374,12 @@ def _read_item(
 
 
 def new_task(
-    call: Call, body: TaskBody, *, refused: Collection[str], may_join: bool = False
+    call: Call,
+    body: TaskBody,
+    *,
+    refused: Collection[str],
+    may_join: bool = False,
+    may_depend: bool = False,
 ) -> Create:
     """Return the task that a body describes.
 
@@ -386,12 +388,12 @@ def new_task(
         body: Of the task.
         refused: Webhooks that are forbidden targets.
         may_join: It may say which group it joins.
+        may_depend: It may wait for others.
 
     Raises:
         ApiError: A field is refused.
     """
-    if body.group is not None:
-        _check_group(call, body.group, may_join=may_join)
+    _check_ties(call, body, may_join=may_join, may_depend=may_depend)
     limits = call.services.settings.limits
     payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:
@@ -438,11 +440,14 @@ def new_task(
     )
 
 
-def _check_group(call: Call, group: str | None, *, may_join: bool) -> None:
-    if group is not None:
-        check_joined(call, group)
+def _check_ties(call: Call, body: TaskBody, *, may_join: bool, may_depend: bool) -> None:
+    """Refuse a group or dependencies where a task cannot have them."""
+    if body.group is not None:
+        check_joined(call, body.group)
         if not may_join:
             raise BAD_MEMBER
+    if body.depends_on and not may_depend:
+        raise INVALID_DEPENDENCY
 
 
 def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attempts: int) -> None:

@@ -23,12 +23,12 @@ from codeq_cluster.api.http.refusals import (
     too_many,
 )
 from codeq_cluster.api.http.waits import WaitEnded
-from codeq_cluster.api.routes.task_views import CLAIMED, TaskView, task_view
+from codeq_cluster.api.routes.task_views import CLAIMED, TaskView, show_inputs, task_view
 from codeq_cluster.auth import Access
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Returned
-from codeq_cluster.core.task import shown_as
+from codeq_cluster.core.task import Task, shown_as
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import NodeSettings
 
@@ -178,7 +178,7 @@ async def claim(call: Call) -> HttpAnswer[TaskView]:
         return HttpAnswer(status=204)
     _trace(call, claimed)
     [task], [payload] = claimed.tasks, claimed.payloads
-    return reply(task_view(task, payload, shards=call.services.settings.shards, claimed=True))
+    return reply(_claimed_view(claimed, task, payload, shards=call.services.settings.shards))
 
 
 @ROUTES(
@@ -415,6 +415,13 @@ def _went(returned: Returned) -> str:
 def _views(call: Call, claimed: Claimed) -> list[TaskView]:
     shards = call.services.settings.shards
     return [
-        task_view(task, payload, shards=shards, claimed=True)
+        _claimed_view(claimed, task, payload, shards=shards)
         for task, payload in zip(claimed.tasks, claimed.payloads, strict=True)
     ]
+
+
+def _claimed_view(claimed: Claimed, task: Task, payload: str, *, shards: int) -> TaskView:
+    view = task_view(task, payload, shards=shards, claimed=True)
+    if task.id in claimed.inputs:
+        show_inputs(view, claimed.inputs[task.id])
+    return view

@@ -34,6 +34,7 @@ from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
 from codeq_cluster.codec.records import RecordInvalid
+from codeq_cluster.core.dependencies import Dependencies, Dependency, Verdict
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
 from codeq_cluster.core.items import TASK, Item, aside_id
 from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
@@ -282,9 +283,18 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         ahead=_ahead(store, task) if task.state is State.READY else 0,
         set_aside=aside is not None,
     )
-    if task.state is State.HELD:
+    if task.waits_for_others:
+        facts = replace(facts, waits_for=_waits_for(state, task))
+    elif task.state is State.HELD:
         facts = replace(facts, **_keys(state, task))
     return explain(task, facts)
+
+
+def _waits_for(state: EngineState, task: Task) -> tuple[Dependency, ...]:
+    """Return the dependencies of a task that are not decided."""
+    row = state.replica.item(ItemKind.DEPENDENCIES, task.tenant, task.id)
+    of = row.of if isinstance(row, Dependencies) else ()
+    return tuple(each for each in of if each.verdict is Verdict.WAITS)
 
 
 def _keys(state: EngineState, task: Task) -> dict[str, Any]:

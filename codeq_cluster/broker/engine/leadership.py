@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
 
@@ -31,11 +31,14 @@ from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Change, TaskChange, share_a_row
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.dependencies import Dependencies, Input
+from codeq_cluster.core.depending import inputs
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Advance, Claim, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.runs import runs
 from codeq_cluster.core.schedules import FillBack, Fire
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import (
     CodeqError,
@@ -317,8 +320,22 @@ class Leadership:
                     text = None if payload is None else self._text(payload, task)
                     if text is not None:
                         kept.append((task, text))
-                outcomes[position] = Claimed(*zip(*kept, strict=True)) if kept else Claimed((), ())
+                if not kept:
+                    outcomes[position] = Claimed((), ())
+                    continue
+                tasks, payloads = zip(*kept, strict=True)
+                outcomes[position] = Claimed(tasks, payloads, self._inputs(tasks))
         return outcomes
+
+    def _inputs(self, tasks: Iterable[Task]) -> dict[str, tuple[Input, ...]]:
+        """Return what the tasks that these have waited for have handed to them."""
+        found: dict[str, tuple[Input, ...]] = {}
+        for task in tasks:
+            if task.more is not None and task.more.depends:
+                row = self._view.item(ItemKind.DEPENDENCIES, task.tenant, task.id)
+                if isinstance(row, Dependencies):
+                    found[task.id] = tuple(inputs(self._view, row))
+        return found
 
     def _text(self, payload: bytes, task: Task) -> str | None:
         """Return a payload as text, or None: the task's lease then ends, and it dies in the end."""

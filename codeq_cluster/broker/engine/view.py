@@ -25,6 +25,7 @@ from codeq_cluster.broker.ports import Head, StateStore
 from codeq_cluster.broker.scanning import every_row, next_keys
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.dependencies import Edge, edge_id
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import Item
@@ -181,7 +182,7 @@ class ShardView:
         """Return the order in which the tenant's queues are served."""
         busy = self._busy.get(tenant)
         if busy is None:
-            return TurnOrder(self.turns(tenant), _NO_QUEUES, _no_priority)
+            return TurnOrder(self.turns(tenant), _NO_QUEUES, lambda _queue: None)
         line = self._line(tenant, busy)
         line.read()
         self._note_unread(tenant, line)
@@ -209,6 +210,10 @@ class ShardView:
     def members(self, tenant: str, group: str, *, after: str) -> Iterator[Member]:
         """Yield the members of a group by name, from the one after `after`."""
         return self._items(ItemKind.MEMBER, tenant, member_id(group, ""), after)
+
+    def edges(self, tenant: str, parent: str, *, after: str) -> Iterator[Edge]:
+        """Yield the edges of a parent by dependent, from the one after `after`."""
+        return self._items(ItemKind.EDGE, tenant, edge_id(parent, ""), after)
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks now leased under a claim request."""
@@ -492,7 +497,3 @@ class ShardView:
                 else:
                     keys.add(key)
         return sorted(keys), edge
-
-
-def _no_priority(_queue: str) -> None:
-    return None

@@ -17,6 +17,7 @@ from codeq_cluster.broker.requests.producer import on_their_shards, over_budget
 from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
 from codeq_cluster.broker.waiters import Place, Ticket, Waiters
+from codeq_cluster.core.dependencies import Input
 from codeq_cluster.core.operations import Abandon, Cancel, Claim, Finish, Heartbeat, Nack, Submit
 from codeq_cluster.core.outcomes import (
     Cancelled,
@@ -279,6 +280,7 @@ class Consumer:
     async def _take_from(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
         """Claim from shards in the order of their heads; ask shards of equal priority at once."""
         taken: list[tuple[Task, str]] = []
+        inputs: dict[str, tuple[Input, ...]] = {}
         failures: list[CodeqError] = []
 
         async def take(shard: int, count: int) -> bool:
@@ -289,6 +291,7 @@ class Consumer:
                 failures.append(error)  # Keep going: another shard may have work and a leader.
                 return False
             taken.extend(zip(part.tasks, part.payloads, strict=True))
+            inputs.update(part.inputs)
             return len(part.tasks) == count
 
         ordered = sorted(heads, key=self._order) if len(heads) > 1 else heads
@@ -314,7 +317,8 @@ class Consumer:
         if failures and not taken:
             raise failures[0]
         taken.sort(key=lambda pair: (-pair[0].priority, pair[0].ready_ms))
-        return Claimed(tuple(task for task, _ in taken), tuple(payload for _, payload in taken))
+        tasks, payloads = (tuple(each) for each in zip(*taken, strict=True)) if taken else ((), ())
+        return Claimed(tasks, payloads, inputs)
 
     async def _take_one(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
         """Claim one task from the first shard that gives one."""

@@ -12,6 +12,7 @@ from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import KIND_OF, Governing
 from codeq_cluster.core.operations import Arrival, Import
@@ -192,7 +193,22 @@ def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
             )
             for delivery, body in arrival.deliveries
         ),
+        dependencies=None
+        if arrival.dependencies is None
+        else _kept_row(tenant, arrival.dependencies, new, shards),
+        inputs=tuple(
+            replace(each, id=f"{new}.{each.id.rpartition('.')[2]}") for each in arrival.inputs
+        ),
     )
+
+
+def _kept_row(tenant: str, row: Dependencies, new: str, shards: int) -> Dependencies:
+    """Return what a task waits for, under the ids that these have here."""
+    of = tuple(
+        replace(each, parent=task_ids.kept(tenant, each.parent, home=None, shards=shards))
+        for each in row.of
+    )
+    return replace(row, id=new, of=of)
 
 
 def _home(tenant: str, item: Governing, shards: int) -> int:
@@ -234,6 +250,7 @@ def arrival_bytes(arrival: Arrival) -> int:
     if arrival.result is not None:
         results.append(arrival.result)
     texts = len(arrival.payload) + sum(len(each.body) + len(each.error) for each in results)
+    texts += sum(each.ended.size for each in arrival.inputs)
     return texts + 512 * (1 + len(arrival.deliveries))
 
 

@@ -10,7 +10,7 @@ from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.times import add_times, given_instant, times_of
-from codeq_cluster.client import Client, Operator, Page
+from codeq_cluster.client import Client, NodeRecord, Operator, Page
 from codeq_cluster.client.producing import OPTIONS
 
 TASK_COLUMNS = {
@@ -74,6 +74,13 @@ def add(commands: Verbs) -> None:
         help="what it shares a limit with: tasks of the queue with the same key",
     )
     number(create, "--cost", "tokens of its key's rate that a claim of it spends; default: 1")
+    create.add_argument(
+        "--after",
+        action="append",
+        dest="depends_on",
+        metavar="ID",
+        help="a task that must be completed first; may be repeated",
+    )
     create.add_argument("--webhook", metavar="URL", help="gets its result in a signed request")
     create.add_argument("-q", "--quiet", action="store_true", help="print only the id")
     add_times(create)
@@ -94,6 +101,10 @@ def add(commands: Verbs) -> None:
     explain.add_argument("id")
     add_times(explain)
     asks(explain, Client, _explain)
+
+    graph = verbs.add_parser("graph", help="print what a task waits for, and who waits for it")
+    graph.add_argument("id")
+    asks(graph, Client, _graph)
 
     cancel = verbs.add_parser("cancel", help="cancel a task that has not finished")
     cancel.add_argument("id")
@@ -144,6 +155,22 @@ async def _cancel(client: Client, options: argparse.Namespace) -> None:
     task_id = await whole_id(client, options.id)
     await client.cancel(task_id)
     document({"status": "cancelled", "id": task_id}, compact=options.json)
+
+
+async def _graph(client: Client, options: argparse.Namespace) -> None:
+    nodes = await client.neighbours(await whole_id(client, options.id))
+    if options.json:
+        document({"tasks": nodes}, compact=True)
+        return
+    for node in nodes:
+        print(f"{node.id} {node.command} {_shown(node)}")
+        for each in node.depends_on:
+            print(f"    {each.verdict:<10} {each.name} ({each.run_if}) {each.status}".rstrip())
+
+
+def _shown(node: NodeRecord) -> str:
+    states = {"HELD_SET": "HELD", "DLQ_SET": "DEAD"}
+    return states.get(node.last_known_location, node.status)
 
 
 async def _explain(client: Client, options: argparse.Namespace) -> None:

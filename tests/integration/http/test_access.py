@@ -51,6 +51,8 @@ STATUSES = {
     "GET /tasks/{id}/explain": _READ,
     "GET /tasks/{id}/artifacts/{upload}/{artifact}": _READ,
     "HEAD /tasks/{id}/artifacts/{upload}/{artifact}": _READ,
+    "POST /tasks/graph": "401 | 202 401 401 202 403 | 202 401 401 202 403",
+    "GET /tasks/{id}/graph": _READ,
     "POST /groups": "401 | 202 401 401 202 403 | 202 401 401 202 403",
     "POST /groups/{id}/tasks": "401 | 202 401 401 202 403 | 404 401 401 404 403",
     "POST /groups/{id}/seal": _GROUP,

@@ -50,6 +50,7 @@ _YEARLY: dict[str, object] = {"cron": "@yearly", "task": {"command": "yearly", "
 BODIES: dict[str, dict[str, object] | bytes] = {
     "POST /tasks": {"command": "made", "payload": 1},
     "POST /tasks/batch": {"tasks": [{"command": "made", "payload": 1}]},
+    "POST /tasks/graph": {"tasks": [{"command": "made", "payload": 1}]},
     "POST /tasks/claim": {"commands": ["ready"]},
     "POST /tasks/claim/batch": {"commands": ["ready"], "count": 1},
     "POST /tasks/{id}/heartbeat": {},

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import bounds_of
+from codeq_cluster.core.dependencies import Edge, Walk
 from codeq_cluster.core.faults import fault, item_fault, new_item_fault
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.handling import Handling
@@ -233,6 +234,8 @@ def test_every_type_of_record_bounds_each_of_its_fields() -> None:
         (Subscription, "mode"),
         (Group, "then_if"),
         (Group, "on_failure"),
+        (Edge, "done"),
+        (Walk, "gone"),
         (Attempt, "outcome"),
         (Task, "state"),
         (Task, "has_result"),

@@ -8,9 +8,19 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.dependencies import (
+    CreateDependent,
+    CreateGraph,
+    Ended,
+    Need,
+    Node,
+    Otherwise,
+    Resolve,
+    Terms,
+)
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
-from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of
+from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of, is_note
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
@@ -280,8 +290,33 @@ UNWANTED = TakeRelays(
     ),
 )
 
+# "d" waits for "t"; with a shard of its own it is told of "r", and its parent's end is relayed.
+DEPENDENT = replace(created(), id="d")
+LATE_DEPENDENT = replace(DEPENDENT, delay_ms=2 * MINUTE_MS)
+ON_T = (Need(parent="t", name="t"),)
+OR_DEAD = (Need(parent="t", name="t", terms=Terms(otherwise=Otherwise.DEAD_LETTER)),)
+
+
+def graph(create: Create, needs: tuple[Need, ...] = ON_T) -> CreateGraph:
+    """Return a graph of one task."""
+    return CreateGraph(tenant="acme", nodes=(Node(create, needs),))
+
+
+def resolved(status: str) -> TakeRelays:
+    """Tell the dependent of its parent, as another shard does."""
+    resolve = Resolve(tenant="acme", parent="t", dependent="d", ended=Ended(status=status))
+    return TakeRelays(origin=1, after=0, relays=(Relayed(1, resolve),))
+
+
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ...] = (
+    (created(), CLAIM, DONE, CreateDependent(Node(DEPENDENT, ON_T))),
+    (created(), CLAIM, DONE, CreateDependent(Node(LATE_DEPENDENT, ON_T))),
+    (created(), CLAIM, DONE, graph(DEPENDENT), graph(replace(LATE_DEPENDENT, id="e"))),
+    (created(), graph(LATE_DEPENDENT), CLAIM, DONE, 1),
+    (created(), graph(DEPENDENT, OR_DEAD), CLAIM, FAILED, 1),
+    (ONE_AT_ONCE, created(), OTHER, graph(replace(DEPENDENT, key="k")), CLAIM, DONE, 1),
+    (created(), graph(DEPENDENT, OR_DEAD), resolved("FAILED")),
     (GROUP, CLAIM, on_run(DONE)),
     (GROUP, on_run(CANCEL)),
     (GROUP, on_run(PURGE)),
@@ -364,7 +399,7 @@ def drawn(
         found |= {
             arrow_of(operation, change)
             for change in decision.changes
-            if isinstance(change, TaskChange)
+            if isinstance(change, TaskChange) and not is_note(change)
         }
     return found
 

@@ -29,6 +29,8 @@ from codeq_cluster.api.routes import (
     dead_letters,
     flows,
     follow_ups,
+    graph_calls,
+    graphs,
     group_calls,
     groups,
     imports,
@@ -79,6 +81,8 @@ HANDLERS = (
     *(
         dead_letters,
         schedule_bodies,
+        graph_calls,
+        graphs,
         group_calls,
         groups,
         schedules,

@@ -1,0 +1,231 @@
+"""Graphs: requests for tasks that depend on others, and questions after their neighbours."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import ListItems
+from codeq_cluster.broker.requests.producer import fingerprint_of
+from codeq_cluster.broker.values import Caller
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core import task_ids
+from codeq_cluster.core.dependencies import (
+    EDGES_MAX,
+    CreateDependent,
+    CreateGraph,
+    Dependencies,
+    Edge,
+    Ended,
+    Need,
+    Node,
+    Terms,
+    edge_id,
+    graph_key,
+    graph_shard,
+)
+from codeq_cluster.core.depending import ended_of
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.outcomes import Created, GraphStands, Rejected, Rejection
+from codeq_cluster.core.placing import once_name, placed_by_key
+from codeq_cluster.core.sharding import shard_of, with_shard
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import Task
+
+NEIGHBOURS_MAX = 200  # Tasks of one answer.
+
+
+class Asked(Struct, frozen=True):
+    """A dependency as a request says it.
+
+    Attributes:
+        name: A ref of the same request, or a task's id.
+        position: Of the task with this ref in the request; None for an id.
+    """
+
+    name: str
+    terms: Terms = Terms()
+    position: int | None = None
+
+
+class AskedNode(Struct, frozen=True):
+    """A task as a request says it, without id and tenant."""
+
+    create: Create
+    of: tuple[Asked, ...] = ()
+
+
+class Neighbour(Struct, frozen=True):
+    """A task near another one in its graph, and the edges that lead to it.
+
+    Attributes:
+        task: None if it is deleted.
+        row: What it waits for; None for a task without dependencies.
+    """
+
+    id: str
+    task: Task | None
+    row: Dependencies | None
+
+
+class Graphs:
+    """Creates tasks that wait for others."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._count = shards.count
+
+    async def create(
+        self, caller: Caller, nodes: Sequence[AskedNode], *, key: str, digest: str
+    ) -> GraphStands | Rejected:
+        """Create a graph on one shard, all of it or nothing."""
+        key_id = graph_key(key) if key else ""
+        placed = graph_shard(caller.tenant, key_id, self._count) if key else None
+        shard = self._beside(nodes) if placed is None else placed
+        ids = [self._id(caller.tenant, shard) for _ in nodes]
+        known: Mapping[str, Ended | None] | Rejected = {}
+        if not key or await self._is_free(
+            caller, shard, keyspace.item(ItemKind.GRAPH_KEY, caller.tenant, key_id)
+        ):
+            known = await self._known(caller, shard, chain.from_iterable(each.of for each in nodes))
+        if isinstance(known, Rejected):
+            return known
+        operation = CreateGraph(
+            tenant=caller.tenant,
+            key=key_id,
+            digest=digest,
+            nodes=tuple(
+                Node(
+                    replace(node.create, id=task_id, tenant=caller.tenant),
+                    tuple(_need(each, ids, known) for each in node.of),
+                )
+                for task_id, node in zip(ids, nodes, strict=True)
+            ),
+        )
+        operations = [operation]
+        [outcome] = await self._shards.operate(shard, operations, deadline=caller.deadline)
+        assert isinstance(outcome, GraphStands | Rejected)
+        return outcome
+
+    async def create_one(self, caller: Caller, asked: AskedNode) -> Created | Rejected:
+        """Create one task that waits for others; it may have a key of its own."""
+        create, key = asked.create, asked.create.idempotency_key
+        placed = placed_by_key(create, caller.tenant, self._count)
+        shard = self._beside((asked,)) if placed is None else placed
+        create = replace(create, id=self._id(caller.tenant, shard), tenant=caller.tenant)
+        known: Mapping[str, Ended | None] | Rejected = {}
+        if key:
+            create = replace(create, fingerprint=fingerprint_of(create.command, create.payload))
+        if not key or await self._is_free(
+            caller, shard, keyspace.idempotency(caller.tenant, once_name(create))
+        ):
+            known = await self._known(caller, shard, asked.of)
+        if isinstance(known, Rejected):
+            return known
+        node = Node(create, tuple(_need(each, (), known) for each in asked.of))
+        operations = [CreateDependent(node)]
+        [outcome] = await self._shards.operate(shard, operations, deadline=caller.deadline)
+        assert isinstance(outcome, Created | Rejected)
+        if isinstance(outcome, Rejected):
+            return outcome
+        return replace(outcome, payload=outcome.payload or create.payload)
+
+    async def neighbours(self, caller: Caller, task_id: str) -> list[Neighbour] | None:
+        """Return a task and those that its graph leads to, the nearest first; None for no task.
+
+        At most `NEIGHBOURS_MAX`; of each task at most so many dependents are followed.
+        """
+        found: dict[str, Neighbour] = {}
+        wanted = [task_id]
+        while wanted and len(found) < NEIGHBOURS_MAX:
+            wanted = wanted[: NEIGHBOURS_MAX - len(found)]
+            looks = await asyncio.gather(*(self._look(caller, each) for each in wanted))
+            found |= {neighbour.id: neighbour for neighbour, _ in looks}
+            if found[task_id].task is None:
+                return None
+            near = chain.from_iterable(ids for _, ids in looks)
+            wanted = [each for each in dict.fromkeys(near) if each not in found]
+        return list(found.values())
+
+    async def _look(self, caller: Caller, task_id: str) -> tuple[Neighbour, list[str]]:
+        """Return a task with the ids that its edges lead to."""
+        shard = shard_of(task_id, self._count)
+        keys = (
+            keyspace.task(task_id),
+            keyspace.item(ItemKind.DEPENDENCIES, caller.tenant, task_id),
+        )
+        values = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
+        task = None if values[0] is None else records.decode_task(values[0])
+        if task is None or task.tenant != caller.tenant:
+            return Neighbour(task_id, None, None), []
+        row = None if values[1] is None else records.decode_item(values[1])
+        row = row if isinstance(row, Dependencies) else None
+        near = [each.parent for each in row.of] if row is not None else []
+        if task.more is not None and task.more.dependents:
+            asked = ListItems(
+                tenant=caller.tenant,
+                kind=ItemKind.EDGE,
+                after=b"",
+                count=NEIGHBOURS_MAX,
+                prefix=edge_id(task_id, ""),
+            )
+            page = await self._shards.ask(shard, asked, deadline=caller.deadline)
+            near += [edge.dependent for _, edge in page.rows if isinstance(edge, Edge)]
+        return Neighbour(task_id, task, row), near
+
+    def _beside(self, nodes: Iterable[AskedNode]) -> int:
+        """Return the shard of the first parent that is there already, or any."""
+        parents = (each.name for node in nodes for each in node.of if each.position is None)
+        first = next(parents, None)
+        return shard_of(first or os.urandom(8).hex(), self._count)
+
+    def _id(self, tenant: str, shard: int) -> str:
+        task_id = task_ids.task_id(tenant, os.urandom(16))
+        return with_shard(task_id, shards=self._count, wanted=shard)
+
+    async def _is_free(self, caller: Caller, shard: int, row: bytes) -> bool:
+        """Return whether an idempotency key has made nothing yet."""
+        read = await self._shards.read(shard, (row,), deadline=caller.deadline)
+        return read.values[0] is None
+
+    async def _known(
+        self, caller: Caller, shard: int, of: Iterable[Asked]
+    ) -> dict[str, Ended | None] | Rejected:
+        """Ask for the parents of other shards: each must be there, and may have ended."""
+        parents: dict[int, list[str]] = {}
+        for each in of:
+            home = shard_of(each.name, self._count)
+            if each.position is None and home != shard:
+                parents.setdefault(home, []).append(each.name)
+        found: dict[str, Ended | None] = {}
+        for home, ids in parents.items():
+            keys = tuple(map(keyspace.task, ids))
+            read = await self._shards.read(home, keys, deadline=caller.deadline)
+            for parent, record in zip(ids, read.values, strict=True):
+                task = None if record is None else records.decode_task(record)
+                if task is None or task.tenant != caller.tenant:
+                    return Rejected(Rejection.UNKNOWN_DEPENDENCY, parent)
+                if task.more is not None and task.more.dependents >= EDGES_MAX:
+                    return Rejected(Rejection.TOO_MANY, "dependents")
+                found[parent] = None
+                if task.state.terminal:
+                    found[parent] = await self._ended(caller, home, task)
+        return found
+
+    async def _ended(self, caller: Caller, shard: int, task: Task) -> Ended:
+        keys = (keyspace.result(task.id),)
+        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
+        return ended_of(task, None if record is None else records.decode_result(record))
+
+
+def _need(asked: Asked, ids: Sequence[str], known: Mapping[str, Ended | None]) -> Need:
+    if asked.position is not None:
+        return Need(parent=ids[asked.position], name=asked.name, terms=asked.terms)
+    ended = known.get(asked.name)
+    return Need(parent=asked.name, name=asked.name, terms=asked.terms, ended=ended)

@@ -1,0 +1,79 @@
+"""Graphs: the dependents of one simulated shard, checked with every entry that concerns them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.dependencies import Dependencies, Edge, Verdict, Walk, edge_id
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import State, Task
+
+
+class EdgeFault(AssertionError):
+    """A task waits for others although nobody will tell it of them; the text says how."""
+
+
+class EdgeRows:
+    """The rows of edges of a shard, as the first replica of it applies its entries.
+
+    Args:
+        shard: The shard.
+        shards: Of the cluster.
+    """
+
+    def __init__(self, shard: int, shards: int) -> None:
+        self._shard = shard
+        self._shards = shards
+        self._waiting: dict[str, Task] = {}
+        self._rows: dict[str, Dependencies] = {}
+        self._edges: set[str] = set()
+        self._walks: set[str] = set()
+
+    def written(self, mutations: Mapping[bytes, bytes | None]) -> None:
+        """Check an entry.
+
+        Raises:
+            EdgeFault: A task is HELD without exactly one cause, or has no way to what it waits for.
+        """
+        touched = False
+        for key, value in mutations.items():
+            if key.startswith(keyspace.TASK_PREFIX):
+                task_id = key.removeprefix(keyspace.TASK_PREFIX).decode()
+                touched = self._task(task_id, value) or touched
+            elif key.startswith(keyspace.ITEM_PREFIX) and keyspace.knows_kind(key):
+                touched = self._item(key, value) or touched
+        for task in self._waiting.values() if touched else ():
+            self._check(task)
+
+    def _task(self, task_id: str, value: bytes | None) -> bool:
+        had = self._waiting.pop(task_id, None) is not None
+        task = None if value is None else records.decode_task(value)
+        if task is not None and task.state is State.HELD and task.waits_for_others:
+            self._waiting[task_id] = task
+        return had or task_id in self._waiting
+
+    def _item(self, key: bytes, value: bytes | None) -> bool:
+        item_id = keyspace.item_parts(key)[2]
+        for known in (self._edges, self._walks):
+            known.discard(item_id)
+        had = self._rows.pop(item_id, None) is not None
+        item = None if value is None else records.decode_item(value)
+        if isinstance(item, Dependencies):
+            self._rows[item_id] = item
+        elif isinstance(item, Edge):
+            self._edges.add(item_id)
+        elif isinstance(item, Walk):
+            self._walks.add(item_id)
+        return had or isinstance(item, Dependencies)
+
+    def _check(self, task: Task) -> None:
+        row = self._rows.get(task.id)
+        waits = () if row is None else [x for x in row.of if x.verdict is Verdict.WAITS]
+        if row is None or not (waits or row.expires_ms):
+            raise EdgeFault(f"{task.id} waits for nothing")
+        for each in waits:
+            is_here = shard_of(each.parent, self._shards) == self._shard
+            has_edge = edge_id(each.parent, task.id) in self._edges or each.parent in self._walks
+            if not row.expires_ms and not (is_here and has_edge):
+                raise EdgeFault(f"{task.id} waits for {each.parent}, and does not ask for it")
