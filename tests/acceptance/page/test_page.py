@@ -25,7 +25,7 @@ from tests.harness.waiting import until
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs("chromium")]
 
 OF_TENANT = [
-    *("Overview", "Queues", "Tasks", "Delayed", "Schedules", "Dead letters", "Workers"),
+    *("Overview", "Queues", "Tasks", "Delayed", "Groups", "Schedules", "Dead letters", "Workers"),
     *("Topics", "Webhooks"),
 ]
 
