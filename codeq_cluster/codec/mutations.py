@@ -68,7 +68,7 @@ def mutations(
             tasks.append(change)
         else:
             items.append(change)
-    rows = _of_items(items)
+    rows = _of_items(items) if items else {}
     nets = _nets(tasks)
     deltas: dict[_Queue, list[int]] = {}
     # Removals come first, because an idempotency key may pass from a deleted task to a new one.

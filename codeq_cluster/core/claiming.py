@@ -71,7 +71,7 @@ def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) 
             if skips > CLAIM_SKIPS_MAX:
                 break
             continue
-        payload_bytes += ready.payload_bytes + ready.input_bytes + _record_bytes(ready)
+        payload_bytes += ready.payload_bytes + _record_bytes(ready)
         if tasks and payload_bytes > CLAIM_PAYLOAD_BYTES_MAX:
             break
         task = leased(ready, operation, now_ms=now_ms)
@@ -108,8 +108,10 @@ def _held(view: View, operation: Claim) -> tuple[Task, ...]:
 
 
 def _record_bytes(task: Task) -> int:
-    """Return an upper estimate of the task's own bytes in an answer."""
+    """Return an upper estimate of the task's own bytes in an answer, with its inputs."""
     record_bytes = _RECORD_BYTES + len(task.webhook)
+    if task.more is not None:
+        record_bytes += task.more.input_bytes
     for attempt in task.history:
         record_bytes += _ATTEMPT_BYTES + 4 * len(attempt.error)
     return record_bytes

@@ -273,12 +273,8 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
     @property
     def stored_bytes(self) -> int:
         """Return what counts against its tenant's budget: payload, result, artifacts, inputs."""
-        return self.payload_bytes + self.result_bytes + sum(self.upload_bytes) + self.input_bytes
-
-    @property
-    def input_bytes(self) -> int:
-        """Return the size of the results that its dependencies have handed to it."""
-        return self.more.input_bytes if self.more is not None else 0
+        own = self.payload_bytes + self.result_bytes + sum(self.upload_bytes)
+        return own if self.more is None else own + self.more.input_bytes
 
     @property
     def waits_for_others(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.changes import Change, ItemChange
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.telemetry.history import Flow, History
@@ -25,13 +25,8 @@ class TaskObserver:
     def changed(self, change: Change) -> None:
         """Count the events of one change."""
         if isinstance(change, ItemChange):
-            if isinstance(change.after, Group):
-                before = change.before if isinstance(change.before, Group) else None
-                self._metrics.groups.changed(before, change.after)
-        else:
-            self._task_changed(change)
-
-    def _task_changed(self, change: TaskChange) -> None:
+            self._item_changed(change)
+            return
         before, after = change.before, change.after
         if after is None or change.restored:
             return
@@ -52,6 +47,11 @@ class TaskObserver:
             latency_ms = after.updated_ms - after.created_ms
             self._metrics.task_completed(after.command, status.name, latency_ms / 1000)
             self._history.count(after.tenant, after.command.lower(), status)
+
+    def _item_changed(self, change: ItemChange) -> None:
+        if isinstance(change.after, Group):
+            before = change.before if isinstance(change.before, Group) else None
+            self._metrics.groups.changed(before, change.after)
 
 
 def _lease_expired(after: Task) -> bool:

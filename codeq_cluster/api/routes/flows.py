@@ -44,15 +44,17 @@ def _choice(name: str, kind: type[StrEnum], text: str) -> Any:
     return field(text, enum=[*kind, None], refused=(_none_of(name, kind),))
 
 
-def _number(name: str, text: str, most: int) -> Any:
+def _number(name: str, text: str, most: int, *, required: bool = False) -> Any:
     refused = invalid_field(f"flow.perKey.rate.{name}", f"must be between 1 and {most}")
-    return field(text, ge=1, le=most, refused=(refused,))
+    return field(text, ge=1, le=most, required=required, refused=(refused,))
 
 
 class RateBody(Body):
     """How often tasks of one key may be claimed, retries included."""
 
-    count: int | None = _number("count", "Tokens; a claim of a task spends its `cost`.", COUNT_MAX)
+    count: int | None = _number(
+        "count", "Tokens; a claim of a task spends its `cost`.", COUNT_MAX, required=True
+    )
     per_seconds: int | None = _number(
         "perSeconds", "The time in which so many tokens come, evenly; 1 when absent.", PERIOD_S_MAX
     )

@@ -68,6 +68,7 @@ class GraphBody(Body):
         each=NODE_SCHEMA,
         all_or_none=True,
         required=True,
+        min_length=1,
         max_length=NODES_MAX,
         refused=(too_many("tasks", NODES_MAX),),
     )

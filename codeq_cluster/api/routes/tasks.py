@@ -393,7 +393,8 @@ def new_task(
     Raises:
         ApiError: A field is refused.
     """
-    _check_ties(call, body, may_join=may_join, may_depend=may_depend)
+    if body.group is not None or body.depends_on:
+        _check_ties(call, body, may_join=may_join, may_depend=may_depend)
     limits = call.services.settings.limits
     payload = json_text(body.payload, depth_max=limits.payload_depth_max, error=_INVALID.text)
     if not payload or body.command is None:

@@ -324,7 +324,11 @@ class Leadership:
                     outcomes[position] = Claimed((), ())
                     continue
                 tasks, payloads = zip(*kept, strict=True)
-                outcomes[position] = Claimed(tasks, payloads, self._inputs(tasks))
+                outcomes[position] = Claimed(tasks, payloads)
+                for task in tasks:
+                    if task.more is not None and task.more.depends:
+                        outcomes[position] = Claimed(tasks, payloads, self._inputs(tasks))
+                        break
         return outcomes
 
     def _inputs(self, tasks: Iterable[Task]) -> dict[str, tuple[Input, ...]]:

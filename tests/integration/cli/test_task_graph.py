@@ -21,12 +21,12 @@ def test_a_task_waits_for_another_and_both_are_shown(
         return capsys.readouterr().out.strip()
 
     create = ("create", "--payload", "1", "-q", "--command")
-    first = ran(*create, "cli.first")
-    then = ran(*create, "cli.then", "--after", first)
+    first = ran(*create, "graph.first")
+    then = ran(*create, "graph.then", "--after", first)
     shown = ran("graph", then).splitlines()
 
-    assert [f"{then} cli.then HELD", f"    waits      {first} (succeeded)"] == shown[:2]
-    assert f"{first} cli.first PENDING" == shown[2]
+    assert [f"{then} graph.then HELD", f"    waits      {first} (succeeded)"] == shown[:2]
+    assert f"{first} graph.first PENDING" == shown[2]
     tasks = json.loads(ran("graph", first, "--json"))["tasks"]
     assert [first, then] == [each["id"] for each in tasks]
     assert f"it waits for the end of task {first}" in ran("explain", then)

@@ -37,6 +37,11 @@ BEYOND_A_SCHEMA = {
     "invalid-zone",  # a name in the rules of time zones
     "invalid-from",  # from 1970 on
     "invalid-to",  # after it, and not after now
+    "invalid-cost",  # more than one, only of a task with a key
+    "cycle",  # of tasks that would wait for each other
+    "invalid-ref",  # each once in a graph
+    "invalid-graph",  # without keys and groups, and with so many dependencies in all
+    "invalid-depends-on",  # either of two fields, each task once, and only where a task may say so
     "invalid-group",  # only where a task may say so, and not beside a key
 }
 # Elsewhere a body's `count` is ignored.

@@ -279,7 +279,10 @@ async def test_a_stale_lease_token_is_refused_everywhere_and_changes_nothing(
             {"backoffPolicy": "slower"},
             f"invalid 'backoffPolicy' (use {', '.join(POLICIES)})",
         ),
-        ({"idempotencyKey": "é" * 129}, "invalid 'idempotencyKey' (at most 256 bytes)"),
+        (
+            {"idempotencyKey": "é" * 129},
+            "invalid 'idempotencyKey' (at most 256 bytes, and no NUL at its beginning)",
+        ),
         ({"delaySeconds": -1}, "invalid 'delaySeconds' (must be >= 0)"),
         ({"runAt": "tomorrow"}, "invalid 'runAt' (use RFC3339)"),
         ({"runAt": "2024-01-01"}, "invalid 'runAt' (use RFC3339)"),

@@ -75,6 +75,8 @@ class Owned:
         self.tasks["delayed"] = await client.create(QUEUE, delaySeconds=3600)
         plan = b'{"every":"1d","task":{"command":"theirs","payload":1}}'
         await client.send("PUT", f"admin/schedules/{QUEUE}", plan)
+        then = {"command": "theirs", "payload": 1}
+        await client.post("groups", {"id": QUEUE, "then": then})
         made = await client.post("workers/subscriptions", {"callbackUrl": URL})
         self.others["subscription"] = str(made.json["subscriptionId"])
         self.others["delivery"] = f"{self.tasks['dead']}.1"
@@ -101,6 +103,8 @@ class Owned:
             "admin/topics",
             f"admin/schedules/{QUEUE}",
             "admin/schedules",
+            f"groups/{QUEUE}",
+            "groups",
             "admin/audit",
             "workers/subscriptions",
         ):
