@@ -28,20 +28,21 @@ from codeq_cluster.backup.tenant_rows import OneTenant, tenant_name, tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.codec.mutations import Recount
-from codeq_cluster.core import lanes
+from codeq_cluster.core import lanes, uniques
 from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.dependencies import restored as restored_row
 from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group, Member, group_shard, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Topic
-from codeq_cluster.core.lane import FlowRule, Lane, lane_of
-from codeq_cluster.core.placing import is_apart, once_name, without_keys
+from codeq_cluster.core.lane import FlowRule, Lane
+from codeq_cluster.core.placing import is_apart, once_name, placing_key, without_keys
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_RESTORE, Schedule, held_back
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind, Place
 from codeq_cluster.core.tally import GROUPS, SCHEDULES, Tally
 from codeq_cluster.core.task import Membership
+from codeq_cluster.core.unique import Holder
 from codeq_cluster.errors import BackupFailed
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
@@ -191,6 +192,7 @@ class _Shard:
         self.store = store
         self.recount = Recount()
         self.lanes: dict[tuple[str, str], Lane] = {}
+        self.uniques: dict[tuple[str, str], Holder] = {}
         self.relays: Counter[int] = Counter()  # By the shard they go to.
         self.tallies: Counter[tuple[str, str]] = Counter()  # By tenant and id.
         self._rows: dict[bytes, bytes | None] = {}
@@ -288,15 +290,20 @@ class _Filling:
                 self._put_item(shard, Tally(tenant=tenant, id=of, count=count))
             for key, value in shard.recount.rows().items():
                 self._put(shard, key, value)
-            for lane in shard.lanes.values():
-                self._put_item(shard, lane)
-                flow = restored_without(lane)
-                if lane.held and not shard.has(keyspace.item(ItemKind.FLOW, flow.tenant, flow.id)):
-                    self._put_item(shard, flow)
+            self._put_keys(shard)
             for key, number in ((CLOCK, clock_ms), (SEQ, seq)):
                 if number:
                     self._put(shard, key, number.to_bytes(8))
             shard.flush()
+
+    def _put_keys(self, shard: _Shard) -> None:
+        for holder in shard.uniques.values():
+            self._put_item(shard, uniques.restored(holder))
+        for lane in shard.lanes.values():
+            self._put_item(shard, lane)
+            flow = restored_without(lane)
+            if lane.held and not shard.has(keyspace.item(ItemKind.FLOW, flow.tenant, flow.id)):
+                self._put_item(shard, flow)
 
     def _add(self, row: Row, source: int) -> None:
         key, value = row
@@ -316,6 +323,7 @@ class _Filling:
                     self._put(shard, index_key, b"")
                 shard.recount.add(task)
                 lanes.count(shard.lanes, task)
+                uniques.count(shard.uniques, task)
                 self.tasks += 1
             case Family.IDEMPOTENCY:
                 task_id = records.decode_key_row(value).task_id
@@ -472,7 +480,7 @@ def _key_apart(row: Row, shards: int) -> str:
         match keyspace.family(row[0]):
             case Family.TASK:
                 task = records.decode_task(row[1])
-                kind = "tasks with keys" if lane_of(task) else "idempotency keys"
+                kind = "tasks with keys" if placing_key(task) else "idempotency keys"
                 return kind if is_apart(task, shards) else ""
             case _:
                 return ""

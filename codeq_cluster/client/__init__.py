@@ -40,7 +40,7 @@ from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.live import Live
 from codeq_cluster.client.operator import Operator, Selection
 from codeq_cluster.client.probe import Probe
-from codeq_cluster.client.producing import After, NewTask, NotCreated
+from codeq_cluster.client.producing import After, NewTask, NotCreated, Unique
 from codeq_cluster.client.records import (
     Artifact,
     AttemptRecord,
@@ -127,6 +127,7 @@ __all__ = [
     "TaskRecord",
     "Token",
     "Triggered",
+    "Unique",
     "Unreachable",
     "Untrusted",
     "Worker",

@@ -271,6 +271,6 @@ class Client(Groups, Graphs):
 
 
 def _keyed(task: NewTask) -> NewTask:
-    if task.idempotency_key is not None:
+    if task.idempotency_key is not None or task.unique is not None:
         return task
     return replace(task, idempotency_key=fresh_key())

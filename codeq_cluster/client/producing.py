@@ -43,6 +43,41 @@ class After(
 
 
 @dataclass(frozen=True, slots=True)
+class Unique:
+    """The unique key of a task to be created: at most one task of its queue holds it.
+
+    Attributes:
+        key: What is unique, such as `user:42`; of a task with a `key`, among the tasks of that.
+        on: While the key is held: `return` that task, `reject` (`Refused`, with its id), `replace`
+            what a waiting one says, or `keepLast`: as replace, and while a worker has it, one more
+            task waits and is replaced.
+        until: When a task lets go: `ended` or `claimed`; None for ended, or for the throttle alone.
+        throttle: How long it holds the key from the create on; with `until`, at most.
+        debounce: The start, so long after the last create.
+        max_wait: The latest start, from the first create on; None for ten times `debounce`.
+    """
+
+    key: str
+    _: KW_ONLY
+    on: str = "return"
+    until: str | None = None
+    throttle: Duration | None = None
+    debounce: Duration | None = None
+    max_wait: Duration | None = None
+
+    @property
+    def shown(self) -> dict[str, object]:
+        """Return it as a request says it."""
+        durations = {
+            "throttleSeconds": self.throttle,
+            "debounceSeconds": self.debounce,
+            "maxWaitSeconds": self.max_wait,
+        }
+        said = {name: whole_seconds(each) for name, each in durations.items() if each is not None}
+        return {"key": self.key, "on": self.on, "until": self.until, **said}
+
+
+@dataclass(frozen=True, slots=True)
 class NewTask:
     """A task to be created; the arguments of `Client.create` are its fields.
 
@@ -66,6 +101,9 @@ class NewTask:
         cost: How many tokens of the rate of its `key` a claim of it spends; 1 if None.
         depends_on: The tasks that it waits for, by id, or by ref in a graph; what they have
             returned is in `inputs` of the worker's task.
+        unique: Its unique key, as a text or with more to say; `unique` of what is returned tells
+            what became of the create. Without an `idempotency_key` it draws none: a repeated
+            request finds the task by its unique key, for as long as that is held.
     """
 
     command: str
@@ -85,6 +123,7 @@ class NewTask:
     key: str | None = None
     cost: int | None = None
     depends_on: Sequence[str | After] | None = None
+    unique: Unique | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +164,13 @@ def body_of(task: NewTask, codec: Codec, *, keyless: bool = False) -> bytes:
     Args:
         task: With its idempotency key, or without one if it is `keyless`.
         codec: Writes the payload.
-        keyless: A result or a schedule makes it, and makes it once without a key.
+        keyless: A result or a schedule makes it, and makes it once without a key; so is one with
+            a unique key.
 
     Raises:
         ValueError: The task has no key yet, or `run_at` has no time zone.
     """
+    keyless = keyless or task.unique is not None
     if not task.idempotency_key and not (keyless and task.idempotency_key is None):
         raise ValueError("idempotency_key: must be a text that is not empty, or None")
     if task.run_at is not None and task.run_at.tzinfo is None:
@@ -142,6 +183,9 @@ def body_of(task: NewTask, codec: Codec, *, keyless: bool = False) -> bytes:
         value = getattr(task, option)
         if value is not None:
             body[name] = whole_seconds(value) if in_seconds else value
+    if task.unique is not None:
+        unique = Unique(task.unique) if isinstance(task.unique, str) else task.unique
+        body["unique"] = unique.shown
     return encode(body)
 
 

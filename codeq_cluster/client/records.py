@@ -104,6 +104,9 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         group_id: The group that it is a member of; empty for none.
         group: What became of a group's members, if it is the group's completion task.
         inputs: In the answer to a claim, by ref or id: how the tasks have ended that it waited for.
+        unique_key: Its unique key; empty for none.
+        revision: How often later creates have replaced what it says.
+        unique: In the answer to a create with a unique key: created, returned, replaced or queued.
     """
 
     id: str
@@ -145,6 +148,9 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     group_id: str = ""
     group: GroupCounts | None = None
     inputs: dict[str, InputRecord] = {}
+    unique_key: str = ""
+    revision: int = 0
+    unique: str = ""
 
     @property
     def state(self) -> State:

@@ -23,6 +23,7 @@ class Refused(CodeqError):
         retryable: Whether the same request may succeed later.
         retry_after_s: When to try again, as the broker suggests; 0 if it suggests nothing.
         nothing_done: Whether the broker states that the request had no effect.
+        task_id: The task that holds the unique key, for `unique-conflict`; empty otherwise.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Refused(CodeqError):
         retryable: bool = False,
         retry_after_s: int = 0,
         nothing_done: bool = False,
+        task_id: str = "",
     ) -> None:
         super().__init__(text)
         self.status = status
@@ -41,3 +43,4 @@ class Refused(CodeqError):
         self.retryable = retryable
         self.retry_after_s = retry_after_s
         self.nothing_done = nothing_done
+        self.task_id = task_id

@@ -64,6 +64,7 @@ class _Envelope(msgspec.Struct):
     retryable: bool = False
     missing: tuple[str, ...] = ()
     detail: str = ""
+    task_id: str = msgspec.field(default="", name="taskId")
 
 
 class Transport:
@@ -153,6 +154,7 @@ class Transport:
             retryable=refusal.retryable,
             retry_after_s=_retry_after_s(response.headers.get("Retry-After", "")),
             nothing_done=response.headers.get("X-Outcome") == "not-applied",
+            task_id=refusal.task_id,
         )
 
     def _open(self) -> aiohttp.ClientSession:

@@ -23,6 +23,8 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind, StoredItem
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import revived
+from codeq_cluster.core.unique import scope_of, unique_key
+from codeq_cluster.core.uniques import taken
 from codeq_cluster.core.view import View
 
 # Ids of one operation, so that it fits an entry of 3 MiB. The sweeps of deleted tasks weigh most:
@@ -40,13 +42,24 @@ def named_tasks(view: View, tenant: str, ids: Sequence[str]) -> Iterator[Task]:
 
 
 def requeue(view: View, operation: Requeue, rules: LifetimeRules) -> Decision:
-    """Make dead letters ready again; tasks already revived by this request count as well."""
+    """Make dead letters ready again; tasks already revived by this request count as well.
+
+    One whose unique key is held stays dead; if it is the only one that is named, that is refused.
+    """
     count = 0
     changes: list[Change] = []
+    given: set[str] = set()  # Unique keys that these have got.
     for task in named_tasks(view, operation.tenant, operation.ids):
         if not revived_under(task, operation.request):
             if task.state is not State.DEAD:
                 continue
+            refusal = taken(view, task, but=given)
+            if refusal is not None:
+                if len(operation.ids) == 1:
+                    return Decision(refusal)
+                continue  # It stays a dead letter, and the others go on.
+            if unique_key(task):
+                given.add(scope_of(task))
             after = revived(
                 task,
                 rules,

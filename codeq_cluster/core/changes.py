@@ -57,7 +57,7 @@ Change = TaskChange | ItemChange
 
 
 def share_a_row(changes: Iterable[Change]) -> bool:
-    """Return whether changes are of tasks that may share a row: of a key, a schedule or a group.
+    """Return whether changes are of tasks that may share a row: of keys, a schedule or a group.
 
     Two decisions with such changes need each other's result.
     """
@@ -65,7 +65,7 @@ def share_a_row(changes: Iterable[Change]) -> bool:
         if isinstance(change, TaskChange):
             task = change.after or change.before
             more = task.more if task is not None else None
-            if more is not None and (more.key or more.run or more.member):
+            if more is not None and (more.key or more.run or more.member or more.unique):
                 return True
     return False
 

@@ -28,7 +28,7 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
     assert operation.handling is None or operation.handling.is_sound
     existing = view.task(operation.id)
     if existing is not None:
-        return Decision(_created_before(existing, operation))
+        return Decision(created_before(existing, operation))
     if operation.idempotency_key:
         row = view.keyed(operation.tenant, once_name(operation))
         if row is not None:
@@ -82,7 +82,7 @@ def _refusal(
     return refusal
 
 
-def _created_before(existing: Task, operation: Create) -> Created | Rejected:
+def created_before(existing: Task, operation: Create) -> Created | Rejected:
     """Answer a create whose id is taken: a retry, or another task should an id be drawn twice."""
     same = (
         existing.tenant == operation.tenant
@@ -158,6 +158,18 @@ def made(
     key = once_name(operation)
     if key and view.keyed(operation.tenant, key) is not None:
         return None
+    return new_change(view, operation, rules, more=more, caused_ms=min(caused_ms, view.now_ms))
+
+
+def new_change(
+    view: View,
+    operation: Create,
+    rules: LifetimeRules,
+    *,
+    more: More | None = None,
+    caused_ms: int = 0,
+) -> TaskChange:
+    """Return the new task of a create that nothing refuses; see `made`."""
     topic = view.policy(operation.tenant, operation.command.lower()).topic
     task = _new_task(
         operation,
@@ -166,9 +178,27 @@ def made(
         now_ms=view.now_ms,
         next_seq=view.next_seq,
         more=more,
-        caused_ms=min(caused_ms, view.now_ms),
+        caused_ms=caused_ms,
     )
     return _change(task, operation)
+
+
+def start_of(operation: Create, *, caused_ms: int) -> int:
+    """Return the earliest start that a create asks for."""
+    return operation.run_at_ms or caused_ms + operation.delay_ms
+
+
+def replaced(task: Task, operation: Create, *, now_ms: int) -> Task:
+    """READY, DELAYED or HELD → the same state: a later create of its unique key says otherwise."""
+    assert task.state in (State.READY, State.DELAYED, State.HELD)
+    return replace(
+        task,
+        priority=operation.priority,
+        payload_bytes=len(operation.payload.encode()),
+        run_at_ms=operation.run_at_ms,
+        expires_ms=now_ms + operation.ttl_ms if operation.ttl_ms else 0,
+        updated_ms=now_ms,
+    )
 
 
 def _change(task: Task, operation: Create) -> TaskChange:

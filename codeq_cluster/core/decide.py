@@ -46,6 +46,7 @@ from codeq_cluster.core import (
     rolls,
     setting_aside,
     subscribing,
+    uniques,
 )
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.cancelling import cancel_change
@@ -57,7 +58,8 @@ from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, refusal_of
 from codeq_cluster.core.items import SetAside
 from codeq_cluster.core.lane import Flow, Lane
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.merging import create_unique
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -99,6 +101,7 @@ from codeq_cluster.core.transitions import (
     returned,
     undelivered,
 )
+from codeq_cluster.core.unique import Holder
 from codeq_cluster.core.view import View
 
 
@@ -113,7 +116,7 @@ def decide(view: View, operation: Operation, rules: LifetimeRules) -> Decision:
     for change in decision.changes:
         # Asked of every decision, so without a call.
         thing = change.after if change.after is not None else change.before
-        if (thing.more is not None) if thing.__class__ is Task else (thing.__class__ in _LANES):
+        if (thing.more is not None) if thing.__class__ is Task else (thing.__class__ in _TIMED):
             decision = _with_shared_rows(view, of, decision, rules)
             break
     if decision.changes and view.asides:
@@ -135,6 +138,7 @@ def _with_shared_rows(
             # First the next runs of schedules begin, because these may have keys.
             changes = (*changes, *firing.ends(view, changes, rules))
         changes = rolls.counted(view, changes, rules)
+    changes = uniques.settled(view, changes)
     if of not in _END_NOTHING:
         changes = depending.settled(view, changes)
     outcome, changes = decision.outcome, lanes.settled(view, changes)
@@ -313,6 +317,7 @@ def _returned_before(task: Task, attempt: Attempt) -> Returned:
 _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Create: create,
     CreateKeyed: create_keyed,
+    CreateUnique: create_unique,
     Claim: claim,
     Heartbeat: _heartbeat,
     Abandon: _abandon,
@@ -339,8 +344,8 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
 }
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 # None of these ends or deletes a task, and four of them are frequent.
-_END_NOTHING = frozenset({Claim, Create, CreateKeyed, Heartbeat, Import})
+_END_NOTHING = frozenset({Claim, Create, CreateKeyed, CreateUnique, Heartbeat, Import})
 # A decision changes these when their instants come; all else about keys follows.
-_LANES = frozenset({Flow, Lane})
+_TIMED = frozenset({Flow, Lane, Holder})
 # These note the ends that they cause themselves.
 _FIRE = frozenset({Fire, FillBack, TriggerSchedule})

@@ -13,8 +13,9 @@ from msgspec import Struct
 from codeq_cluster.core.dependencies import DEAD, DEPENDENCY_FAILED, DEPENDENCY_UNKNOWN, Dependency
 from codeq_cluster.core.items import NO_POLICY, TASK, Policy, aside_id
 from codeq_cluster.core.lane import lane_of
-from codeq_cluster.core.task import AttemptOutcome, State, Task, worker_shown
+from codeq_cluster.core.task import AttemptOutcome, Role, State, Task, worker_shown
 from codeq_cluster.core.transitions import CANCELLED
+from codeq_cluster.core.unique import unique_of
 
 
 class Reason(StrEnum):
@@ -79,7 +80,8 @@ class Facts(Struct, frozen=True, kw_only=True):
         set_aside: The broker failed at it and waits for an admin.
         stopper: The dead letter that stops its key; empty if none does.
         limited_until_ms: When its key has the tokens for its next task; 0 if it waits for none.
-        before: A task that takes a place of its key; empty if none does.
+        before: A task that takes a place of its key, or holds its unique key; empty if none does.
+        throttled_until_ms: When that one lets go of the unique key at the latest; 0 for no bound.
         waits_for: What it depends on and still waits for.
     """
 
@@ -93,6 +95,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     stopper: str = ""
     limited_until_ms: int = 0
     before: str = ""
+    throttled_until_ms: int = 0
     waits_for: tuple[Dependency, ...] = ()
 
 
@@ -172,6 +175,10 @@ def _delayed(task: Task, facts: Facts) -> Explanation:
 def _held(task: Task, facts: Facts) -> Explanation:
     if _expired(task, facts):
         return Explanation(Reason.EXPIRING, "its time to live is over; it is about to die")
+    unique = unique_of(task)
+    if unique is not None and unique.role is Role.NEXT:
+        text = f"task {facts.before} holds its unique key {unique.key}; it is next"
+        return Explanation(Reason.KEY_BUSY, text, facts.throttled_until_ms)
     if task.waits_for_others:
         return Explanation(Reason.WAITING_FOR, _waiting_for(facts.waits_for))
     key = lane_of(task)

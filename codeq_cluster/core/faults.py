@@ -11,7 +11,8 @@ from codeq_cluster.core.dependencies import input_id
 from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
 from codeq_cluster.core.lane import lane_of
 from codeq_cluster.core.operations import Arrival
-from codeq_cluster.core.task import COMPLETED, Result, State, Task
+from codeq_cluster.core.task import COMPLETED, Result, Role, State, Task, Until
+from codeq_cluster.core.unique import lets_go, unique_of
 
 
 def fault(arrival: Arrival) -> str:
@@ -39,7 +40,7 @@ def fault(arrival: Arrival) -> str:
 
 def task_fault(task: Task) -> str:
     """Return why no operation can have left this task; empty when one can."""
-    return broken(task) or _state_fault(task)
+    return broken(task) or _state_fault(task) or _unique_fault(task)
 
 
 def result_fault(result: Result) -> str:
@@ -116,4 +117,25 @@ def _state_fault(task: Task) -> str:
     most = task.max_attempts - (state in (State.READY, State.DELAYED, State.HELD))
     if task.attempts > most:
         return f"attempts: must be at most {most}"
+    return ""
+
+
+def _unique_fault(task: Task) -> str:
+    """Return what its unique key demands of a task that it is not."""
+    unique, state = unique_of(task), task.state
+    if unique is None or task.more is None:
+        return ""
+    waits = task.waits_for_others and not task.more.depends
+    is_holder = unique.role is Role.HOLDER
+    for holds, why in (
+        ((unique.role is Role.NEXT) == waits, "must be next exactly while it waits for its key"),
+        (not (is_holder and lets_go(task, unique)), f"must let go in the state {state.name}"),
+        (
+            bool(unique.held_until_ms) == (is_holder and bool(unique.throttle_ms)),
+            "held_until_ms must be that of a holder with a throttle",
+        ),
+        (unique.until is not Until.THROTTLE or unique.throttle_ms, "must have a throttle_ms"),
+    ):
+        if not holds:
+            return f"unique: {why}"
     return ""

@@ -21,7 +21,10 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.scheduling import is_full, tallied
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import Role, State, Task
+from codeq_cluster.core.transitions import released
+from codeq_cluster.core.unique import scope_of, unique_of
+from codeq_cluster.core.uniques import holder_of, with_role
 from codeq_cluster.core.view import View
 
 # Arrivals of one operation: each is about as much work as a create, and no decision may delay the
@@ -58,6 +61,8 @@ class _Taking:
         self._bytes = usage.stored_bytes
         self._ids: set[str] = set()
         self._keys: set[str] = set()
+        self._held: set[str] = set()  # Unique keys, by their scopes.
+        self._next: set[str] = set()
         self._items: set[tuple[ItemKind, str]] = set()
         self._changes: list[Change] = []
         self.left = 0
@@ -132,6 +137,7 @@ class _Taking:
         if self._begins(task):
             self._begun.add(_queue(task))
         self._keys.add(once_name(task))
+        task = self._with_unique(task)
         self._waiting += task.state in (State.READY, State.DELAYED, State.HELD)
         self._bytes += task.stored_bytes
         self._imported += 1
@@ -171,10 +177,21 @@ class _Taking:
         if is_apart(replace(task, tenant=self._tenant), self._operation.shards):
             return self._keys_apart
         key = once_name(task)
-        if not key:
-            return None
         taken = key in self._keys or self._view.keyed(self._tenant, key) is not None
-        return self._keys_taken if taken else None
+        return self._keys_taken if (key and taken) or self._holds_taken(task) else None
+
+    def _holds_taken(self, task: Task) -> bool:
+        """Return whether another task has the place of its unique key that this one had there."""
+        unique = unique_of(task)
+        if unique is None or unique.role is Role.FREE:
+            return False
+        scope = scope_of(task)
+        row = holder_of(self._view, self._tenant, scope)
+        held = scope in self._held or row is not None
+        if unique.role is Role.HOLDER:
+            return held
+        following = scope in self._next or (row is not None and bool(row.next_id))
+        return held and following
 
     def _add(self, arrival: Arrival, task: Task) -> None:
         task = self._with_dependencies(arrival, task)
@@ -201,6 +218,23 @@ class _Taking:
             )
         )
 
+    def _with_unique(self, task: Task) -> Task:
+        """Note who has which place of a unique key; one that was next may find the key free."""
+        unique = unique_of(task)
+        if unique is None or unique.role is Role.FREE:
+            return task
+        scope, now_ms = scope_of(task), self._view.now_ms
+        held = scope in self._held or holder_of(self._view, self._tenant, scope) is not None
+        if unique.role is Role.NEXT and held:
+            self._next.add(scope)
+            return task
+        self._held.add(scope)
+        if unique.role is Role.HOLDER:
+            return task
+        seq = min(task.seq, self._view.next_seq())
+        task = released(task, start_ms=unique.start_ms, seq=seq, now_ms=now_ms)
+        return with_role(task, unique, Role.HOLDER, now_ms=now_ms)
+
     def _with_dependencies(self, arrival: Arrival, task: Task) -> Task:
         """Take over what a task waits for; edges to it are made again as others ask for it."""
         more, row = task.more, arrival.dependencies
@@ -214,7 +248,7 @@ class _Taking:
             self._changes += [ItemChange(before=None, after=each) for each in rows]
         more = replace(more, dependents=0, depends=row is not None)
         if row is None:
-            more = replace(more, waits=False, input_bytes=0)
+            more = replace(more, waits=more.waits and more.unique is not None, input_bytes=0)
         return replace(task, more=more)
 
 

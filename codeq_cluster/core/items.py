@@ -58,6 +58,7 @@ from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
 from codeq_cluster.core.tally import Tally
+from codeq_cluster.core.unique import Holder, Merged
 
 # codeQ's bounds on a topic's priorities. A task's own priority is at most 9, so tier 10 means 9.
 TIERS_MAX = 10
@@ -385,6 +386,8 @@ Item = (
     | Input
     | Walk
     | GraphKey
+    | Holder
+    | Merged
 )
 
 # What an export carries beside tasks, and an import takes over.

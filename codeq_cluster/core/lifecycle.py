@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -43,8 +43,8 @@ class Arrow:
 
     Attributes:
         operation: The operation that makes it; `Advance` is time. None for any operation by which
-            another task of its key gets or loses a place, by which a schedule goes on, or that
-            tells a task what it waits for.
+            another task of one of its keys gets or loses a place, by which a schedule goes on, or
+            that tells a task what it waits for.
         before: None for a task that does not exist yet.
         after: None for a task that is deleted.
         cause: When the operation makes this change, in words of the HTTP API.
@@ -67,6 +67,22 @@ ARROWS = (
     Arrow(operation=CreateKeyed, before=None, after=State.READY, cause="create with a key"),
     Arrow(operation=CreateKeyed, before=None, after=State.DELAYED, cause="with a key, delayed"),
     Arrow(operation=CreateKeyed, before=None, after=State.HELD, cause="create, key busy"),
+    Arrow(operation=CreateUnique, before=None, after=State.READY, cause="create, unique"),
+    Arrow(operation=CreateUnique, before=None, after=State.DELAYED, cause="unique, delayed"),
+    *(
+        Arrow(operation=CreateUnique, before=before, after=after, cause="replaced or debounced")
+        for before, after in (
+            (State.READY, State.READY),
+            (State.READY, State.DELAYED),
+            (State.DELAYED, State.READY),
+            (State.DELAYED, State.DELAYED),
+            (State.DELAYED, State.HELD),
+        )
+    ),
+    *(
+        Arrow(operation=CreateUnique, before=state, after=state, cause="kept for another create")
+        for state in (State.DONE, State.FAILED)
+    ),
     Arrow(
         operation=None, before=State.HELD, after=State.READY, cause="key free, or dependencies met"
     ),
@@ -130,7 +146,7 @@ ARROWS = (
         operation=None,
         before=None,
         after=State.HELD,
-        cause="waits for others; run or member, key busy",
+        cause="waits for others; key busy",
     ),
     *(
         Arrow(
@@ -150,9 +166,17 @@ ARROWS = (
         )
     ),
     Arrow(
-        operation=None, before=State.HELD, after=State.DELAYED, cause="dependencies met, delayed"
+        operation=None,
+        before=State.HELD,
+        after=State.DELAYED,
+        cause="dependencies met or key free, delayed",
     ),
-    Arrow(operation=None, before=State.HELD, after=State.HELD, cause="dependencies met, key busy"),
+    Arrow(
+        operation=None,
+        before=State.HELD,
+        after=State.HELD,
+        cause="dependencies met or replaced, key busy",
+    ),
     Arrow(operation=TakeRelays, before=State.HELD, after=State.DEAD, cause="dependency failed"),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),

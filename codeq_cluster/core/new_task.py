@@ -18,6 +18,7 @@ from codeq_cluster.core.bounds import (
 )
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
+from codeq_cluster.core.unique import UniqueTerms
 
 _SPAN_MS_MAX = NUMBER_MAX // 2  # So that it may follow any instant of a clock.
 
@@ -37,6 +38,7 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
         handling: Its time limit and back-off, if it says any.
         key: What it shares a limit with; its shard then follows from it.
         cost: Of the tokens of its key's rate; 1 for a task without a key.
+        unique: What it says of its unique key; its shard then follows from that, or from `key`.
     """
 
     id: str = ""
@@ -56,10 +58,17 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     handling: Handling | None = None
     key: str = ""
     cost: int = 1
+    unique: UniqueTerms | None = None
 
 
 class CreateKeyed(Struct, frozen=True, array_like=True, tag="create_keyed"):
     """Add a task that has a key; a release that knows no keys refuses it."""
+
+    create: Create
+
+
+class CreateUnique(Struct, frozen=True, array_like=True, tag="create_unique"):
+    """Add a task that has a unique key, or give what it says to the one that holds the key."""
 
     create: Create
 
@@ -89,5 +98,6 @@ def sound_create(value: object) -> str:
         and sound_key
         and len(value.key.encode()) <= LANE_KEY_BYTES_MAX
         and 1 <= value.cost <= (COST_MAX if value.key else 1)
+        and value.unique is None
     )
     return "" if fits else "must be a task that a request can make"

@@ -15,7 +15,7 @@ from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
 from codeq_cluster.core.lane import PerKey, SetFlow
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.schedules import ScheduleOperation
 from codeq_cluster.core.task import Artifact, Result, Task
@@ -449,6 +449,7 @@ class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
 Operation = (
     Create
     | CreateKeyed
+    | CreateUnique
     | Claim
     | Heartbeat
     | Abandon

@@ -32,6 +32,8 @@ class Rejection(StrEnum):
     GROUP_SEALED = "group-sealed"
     OTHER_GROUP = "other-group"
     UNKNOWN_DEPENDENCY = "unknown-dependency"
+    UNIQUE_CONFLICT = "unique-conflict"
+    TOO_MANY_MERGES = "too-many-merges"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -39,7 +41,8 @@ class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
 
     Attributes:
         limit: The budget that is used up, the bound that is met, the priorities that are allowed,
-            or the dependency that is unknown; empty for any other reason.
+            the dependency that is unknown, or the id, the state and the age (ms) of who holds the
+            unique key; empty for any other reason.
     """
 
     rejection: Rejection
@@ -52,11 +55,13 @@ class Created(Struct, frozen=True, array_like=True, tag="created"):
     Attributes:
         replay: True when the idempotency key had created it before.
         payload: Of the existing task; empty when it is the caller's own.
+        unique: What a create with a unique key has done; empty without one.
     """
 
     task: Task
     replay: bool = False
     payload: str = ""
+    unique: str = ""
 
 
 class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):

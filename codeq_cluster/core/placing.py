@@ -3,8 +3,8 @@
 One log decides about a key. The broker draws the id of a task with a key so that both have the
 same shard, for its own number of shards. They still agree for every divisor of that number, and by
 chance for any other.
-A task may have a key that it shares a limit with, and an idempotency key. The first one places it,
-so the second one is known among the tasks of the first alone.
+A task may have a key that it shares a limit with, a unique key and an idempotency key. The first of
+these that it has places it, so an idempotency key is known among the tasks of the others alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from codeq_cluster.core.lane import lane_id, lane_name, lane_of
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import Role, State, Task
+from codeq_cluster.core.unique import scope_of, unique_key
 
 # No idempotency key of a request begins with it.
 AMONG_LANE = "\0"
@@ -22,12 +23,18 @@ AMONG_LANE = "\0"
 
 def placed_by_key(create: Create, tenant: str, shards: int) -> int | None:
     """Return the shard that a new task's keys give it; None if it has none."""
-    return _placed(tenant, create.command, create.key, create.idempotency_key, shards)
+    lane = create.key or (create.unique.key if create.unique is not None else "")
+    return _placed(tenant, create.command, lane, create.idempotency_key, shards)
 
 
 def placed_again(task: Task, tenant: str, shards: int) -> int | None:
     """Return the shard that a task's keys give it with a tenant; None if it has none."""
-    return _placed(tenant, task.command, lane_of(task), task.idempotency_key, shards)
+    return _placed(tenant, task.command, placing_key(task), task.idempotency_key, shards)
+
+
+def placing_key(task: Task) -> str:
+    """Return the key that a task is placed by, but for its idempotency key; "" if it has none."""
+    return lane_of(task) or unique_key(task)
 
 
 def home_of(create: Create, shards: int) -> int:
@@ -43,11 +50,14 @@ def is_apart(task: Task, shards: int) -> bool:
 
 def once_name(thing: Create | Task) -> str:
     """Return the name under which a task's idempotency key is known; "" if it has none."""
+    once = thing.idempotency_key
+    if not once or (isinstance(thing, Task) and thing.more is None):
+        return once
     lane = thing.key if isinstance(thing, Create) else lane_of(thing)
-    if not lane or not thing.idempotency_key:
-        return thing.idempotency_key
-    name = lane_id(thing.command.lower(), lane_name(lane))
-    return f"{AMONG_LANE}{name}/{thing.idempotency_key}"
+    if not lane and not unique_key(thing):
+        return once
+    name = lane_id(thing.command.lower(), lane_name(lane)) if lane else scope_of(thing)
+    return f"{AMONG_LANE}{name}/{once}"
 
 
 def _placed(tenant: str, command: str, lane: str, once: str, shards: int) -> int | None:
@@ -58,9 +68,11 @@ def _placed(tenant: str, command: str, lane: str, once: str, shards: int) -> int
 
 def without_keys(task: Task) -> Task:
     """Return the task without its keys; then nothing holds it."""
-    if lane_of(task):
+    if lane_of(task) or unique_key(task):
         assert task.more is not None
-        more = replace(task.more, key="", keeps_place=False, stops_key=False)
+        more = replace(task.more, key="", keeps_place=False, stops_key=False, unique=None)
+        if task.more.unique is not None and task.more.unique.role is Role.NEXT:
+            more = replace(more, waits=False)
         state = State.READY if task.state is State.HELD else task.state
         task = replace(task, more=more, state=state)
     return replace(task, idempotency_key="")

@@ -32,6 +32,8 @@ class ItemKind(StrEnum):
     INPUT = "input"
     WALK = "walk"
     GRAPH_KEY = "graph"
+    UNIQUE = "unique"
+    MERGED = "merged"
 
 
 class Place(Enum):

@@ -163,6 +163,47 @@ class GroupCounts(Struct, frozen=True, array_like=True, kw_only=True):
     dead: Number
 
 
+class Until(StrEnum):
+    """When a task lets go of its unique key by itself; a dead letter always does."""
+
+    ENDED = "ended"
+    CLAIMED = "claimed"
+    THROTTLE = "throttle"  # At the instant that its throttle ends, whatever becomes of the task.
+
+
+class Role(StrEnum):
+    """What a task is to its unique key."""
+
+    HOLDER = "holder"
+    NEXT = "next"  # It is HELD until the holder lets go.
+    FREE = "free"  # It has let go.
+
+
+class Unique(Struct, frozen=True, array_like=True, kw_only=True):
+    """The unique key of a task: at most one task of its queue and `key` holds it, one is next.
+
+    Attributes:
+        throttle_ms: How long it holds the key at most, from the instant it gets it; 0 for no bound.
+        held_until_ms: When that ends; 0 without a throttle, and while it is next.
+        latest_ms: The latest start that later creates can move it to; 0 without a debounce.
+        start_ms: While it is next: its earliest start.
+        revision: How often a later create has replaced what it says.
+        merged: Idempotency keys of later creates that lead to it.
+        merged_ms: When the last one of these came.
+    """
+
+    key: LaneKey
+    until: Until = Until.ENDED
+    role: Role = Role.HOLDER
+    throttle_ms: Instant = 0
+    held_until_ms: Instant = 0
+    latest_ms: Instant = 0
+    start_ms: Instant = 0
+    revision: Number = 0
+    merged: Number = 0
+    merged_ms: Instant = 0
+
+
 class More(Struct, frozen=True, array_like=True, kw_only=True):
     """What a task has that most tasks lack.
 
@@ -177,9 +218,11 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         completes: None unless it is the completion task of a group.
         cost: How many tokens of its key's rate a claim of it spends.
         depends: It has `Dependencies`, met or not.
-        waits: It is HELD until its dependencies are met; its key does not hold it.
+        waits: It is HELD until its dependencies are met, or until it gets its unique key; its key
+            does not hold it.
         input_bytes: The size of the results that its dependencies have handed to it.
         dependents: How many edges lead from it to tasks that wait for its end, or did.
+        unique: None without a unique key.
     """
 
     parent_id: IdOrNone = ""
@@ -195,6 +238,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     waits: bool = False
     input_bytes: Number = 0
     dependents: Number = 0
+    unique: Annotated[Unique | None, sound_or_none] = None
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -278,7 +322,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def waits_for_others(self) -> bool:
-        """Return whether it is HELD until tasks that it depends on have ended."""
+        """Return whether it is HELD until other tasks have ended, or the holder of its key."""
         return self.state is State.HELD and self.more is not None and self.more.waits
 
     @property

@@ -345,6 +345,11 @@ def _terminal(
         # The key's row is deleted with its task, so the task must stay for as long as the key is
         # promised.
         retain_until_ms = max(retain_until_ms, task.created_ms + rules.key_retention_ms)
+    unique = task.more.unique if task.more is not None else None
+    if unique is not None:
+        # The same for the keys that lead to it, and for a throttle: its row goes with its task.
+        merged_ms = unique.merged_ms + rules.key_retention_ms if unique.merged else 0
+        retain_until_ms = max(retain_until_ms, merged_ms, unique.held_until_ms)
     sizes = task.upload_sizes if uploads else {}
     more = task.more
     if more is not None and more.waits:

@@ -12,6 +12,7 @@ from codeq_cluster.core.outcomes import Changed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import cancelled, requeue_undone, revised
+from codeq_cluster.core.uniques import taken
 from codeq_cluster.core.view import View
 
 _WAITING = (State.READY, State.DELAYED, State.HELD)
@@ -43,6 +44,9 @@ def revise(view: View, operation: Revise, rules: LifetimeRules) -> Decision:
         return Decision(Changed(1))
     if task.state is not State.DEAD or task.endings != operation.endings:
         return Decision(Changed(0))
+    refusal = taken(view, task)
+    if refusal is not None:
+        return Decision(refusal)
     after = revised(
         task,
         rules,

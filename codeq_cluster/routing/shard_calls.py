@@ -11,7 +11,7 @@ from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import Import, Operation
 from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.relays import TakeRelays
@@ -112,7 +112,9 @@ class ShardCalls:
         """Assert that new tasks belong to the shard: nobody would find them anywhere else."""
         shards = len(self._engines)
         for operation in operations:
-            create = operation.create if isinstance(operation, CreateKeyed) else operation
+            create: Operation = operation
+            if isinstance(operation, CreateKeyed | CreateUnique):
+                create = operation.create
             if isinstance(create, Create):
                 homes = {home_of(create, shards)}
             elif isinstance(operation, TakeRelays):

@@ -133,6 +133,11 @@ class Metrics:
             _LAG_BUCKETS,
         )
         self.groups = GroupMetrics(self._counter)
+        self.unique_creates = self._counter(
+            "codeq_unique_creates", "Creates with a unique key, by what they did.", "outcome"
+        )
+        for outcome in ("created", "returned", "replaced", "queued", "rejected"):
+            self.unique_creates.inc(outcome, by=0)
         self.rate_limited = self._counter(
             "codeq_rate_limit_hits", "Requests over a rate limit.", "scope", "operation"
         )

@@ -19,6 +19,7 @@ _GROUPS: Mapping[str, frozenset[State]] = {
     "waiting": frozenset({State.READY, State.DELAYED, State.HELD}),
     "not ended": frozenset({State.READY, State.DELAYED, State.HELD, State.LEASED}),
     "ready or held": frozenset({State.READY, State.HELD}),
+    "ready or delayed": frozenset({State.READY, State.DELAYED}),
     "ended": frozenset({State.DONE, State.FAILED, State.DEAD}),
 }
 _ORDER = (_START, *(state.name for state in State), *_GROUPS, _END)
@@ -87,6 +88,8 @@ _WAYS: Mapping[tuple[str, str], _Way] = {
     ("not ended", "FAILED"): _Way("M740 138 H934", 828, 128),
     ("waiting", "FAILED"): _Way("M400 96 H1000 Q1010 96 1010 106 V116", 620, 88),
     ("ready or held", "DEAD"): _Way("M360 358 V476 Q360 486 370 486 H934", 560, 478),
+    ("ready or delayed", "READY"): _Way("M236 358 C226 384 258 384 248 363", 208, 392, "start"),
+    ("ready or delayed", "DELAYED"): _Way("M310 122 C300 100 340 100 330 117", 325, 100),
     ("waiting", "DEAD"): _Way("M340 400 V500 Q340 510 350 510 H934", 560, 500),
     ("DEAD", "READY"): _Way("M940 524 Q930 548 900 548 H270 Q260 548 260 538 V364", 560, 566),
     ("FAILED", "FAILED"): _Way("M1060 178 C1060 200 1020 200 1020 184", 1104, 210, "end"),

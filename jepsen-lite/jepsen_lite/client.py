@@ -15,7 +15,21 @@ from msgspec.structs import asdict
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.gathering import Gathered
 from jepsen_lite.groups import ATTEMPTS_MAX, MEMBER_COMMAND, THEN_COMMAND
-from jepsen_lite.history import Args, Counts, F, Follow, Out, Part, Plan, Recorder, Run, Tally, Type
+from jepsen_lite.history import (
+    Args,
+    Counts,
+    F,
+    Follow,
+    Made,
+    Merging,
+    Out,
+    Part,
+    Plan,
+    Recorder,
+    Run,
+    Tally,
+    Type,
+)
 from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
@@ -90,10 +104,10 @@ class Client(Asker):
         match f:
             case F.CREATE if self._gathered is not None:
                 return await self._gathered.send(node, self._new(args))
-            case F.CREATE:
+            case F.CREATE | F.MERGE:
                 answer, body = await self._send(node, "/tasks", token, self._new(args))
-                return _with(answer, _created, body)
-            case F.CLAIM:
+                return _with(answer, _created if f is F.CREATE else _merged, body)
+            case F.CLAIM | F.TAKE:
                 wanted = {
                     "commands": [] if args.any_command else [args.command],
                     "leaseSeconds": args.lease_ms // 1000,
@@ -119,6 +133,7 @@ class Client(Asker):
             case F.PUT_SCHEDULE | F.PAUSE_SCHEDULE | F.BACKFILL | F.SCHEDULE:
                 return await self._schedule(f, args, node)
             case _:
+                f = F.RESULT if f is F.FINISH else f
                 path = f"/tasks/{args.task}/{f.value}"
                 answer, body = await self._send(node, path, token, _change(f, args))
                 return _with(answer, _changed, body)
@@ -202,6 +217,7 @@ class Client(Asker):
             "ttlSeconds": args.ttl_ms // 1000,
             "webhook": self._webhook if args.webhook else "",
             "key": args.key,
+            "unique": _unique(args.merging) if args.merging is not None else None,
         }
         return _encode(fields | {name: value for name, value in optional.items() if value})
 
@@ -326,6 +342,27 @@ def _created(body: Any) -> Out:
     return Out(task=str(body.get("id", "")), shard=int(body.get("shard", -1)))
 
 
+def _unique(merging: Merging) -> dict[str, object]:
+    said = {
+        "debounceSeconds": merging.debounce_ms // 1000,
+        "maxWaitSeconds": merging.max_wait_ms // 1000,
+    }
+    terms = {name: value for name, value in said.items() if value}
+    return {"key": merging.key, "on": merging.on, **terms}
+
+
+def _merged(body: Any) -> Out:
+    delayed = body["lastKnownLocation"] == "DELAYED_ZSET"
+    made = Made(
+        how=body["unique"],
+        created_ms=_ms(body["createdAt"]),
+        changed_ms=_ms(body["updatedAt"]),
+        start_ms=_ms(body["readyAt"]) if delayed else 0,
+    )
+    location = str(body["lastKnownLocation"])
+    return Out(task=body["id"], attempt=int(body["attempts"]), location=location, made=made)
+
+
 def _created_in_batch(item: Any) -> Answer:
     if "task" in item:
         out = msgspec.structs.replace(_created(item["task"]), http=202)
@@ -412,7 +449,7 @@ def _part(task: Any) -> Part:
     told = task.get("group")
     return Part(
         task=task["id"],
-        group=told["id"] if told else task.get("groupId", ""),
+        group=told["id"] if told else task.get("groupId", task.get("uniqueKey", "")),
         content=str(task["payload"]),
         status=task["status"],
         dead=task["lastKnownLocation"] == "DLQ_SET",

@@ -45,6 +45,9 @@ class F(StrEnum):
     SEAL_GROUP = "seal-group"
     GROUP = "group"
     PARTS = "parts"
+    MERGE = "merge"
+    TAKE = "take"
+    FINISH = "finish"
     PHASE = "phase"
     FAULT = "fault"
     STATUS = "status"
@@ -75,6 +78,33 @@ OF_SCHEDULES = frozenset({F.PUT_SCHEDULE, F.PAUSE_SCHEDULE, F.BACKFILL, F.SCHEDU
 
 # Operations on groups, and the list of members or of completion tasks.
 OF_GROUPS = frozenset({F.BEGIN_GROUP, F.ADD_MEMBERS, F.SEAL_GROUP, F.GROUP, F.PARTS})
+
+
+# Creates with a unique key, and claims and results of the tasks that these make.
+OF_UNIQUES = frozenset({F.MERGE, F.TAKE, F.FINISH})
+
+
+class Merging(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a create says of its unique key."""
+
+    key: str
+    on: str
+    debounce_ms: int = 0
+    max_wait_ms: int = 0
+
+
+class Made(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a create with a unique key, in milliseconds of its shard's clock.
+
+    Attributes:
+        how: What it did.
+        start_ms: When the task can be claimed; 0 if it is not delayed.
+    """
+
+    how: str
+    created_ms: int
+    changed_ms: int
+    start_ms: int = 0
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,7 +163,7 @@ class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A member of a group, or its completion task, in Unix milliseconds.
+    """A member of a group, its completion task, or a task of a unique key, in Unix milliseconds.
 
     Attributes:
         dead: It is a dead letter.
@@ -198,6 +228,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         from_ms, to_ms: Of a backfill: its first and its last instant.
         key: Of a create: what the task shares a limit with.
         group: The name of a group.
+        merging: Of a create with a unique key.
     """
 
     content: str = ""
@@ -229,6 +260,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     to_ms: int = 0
     key: str = ""
     group: str = ""
+    merging: Merging | None = None
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -270,7 +302,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         counts: Of a schedule.
         runs: Of all schedules.
         tally: Of a group.
-        parts: Of all groups.
+        parts: Of all groups, or of all unique keys.
+        made: Of a create with a unique key.
     """
 
     http: int = 0
@@ -299,6 +332,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     runs: tuple[Run, ...] = ()
     tally: Tally | None = None
     parts: tuple[Part, ...] = ()
+    made: Made | None = None
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

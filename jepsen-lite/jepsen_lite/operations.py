@@ -15,6 +15,7 @@ from jepsen_lite.history import (
     HOSTILE,
     OF_GROUPS,
     OF_SCHEDULES,
+    OF_UNIQUES,
     Args,
     Event,
     F,
@@ -337,7 +338,7 @@ class _Grouping:
                 self._show(op.args.content, op.out.task)
 
     def add(self, op: Op) -> None:
-        if op.f is F.CREATE or op.f in OF_SCHEDULES | OF_GROUPS:
+        if op.f is F.CREATE or op.f in OF_SCHEDULES | OF_GROUPS | OF_UNIQUES:
             return
         if op.f is F.CLAIM:
             if op.ok and op.out.task:

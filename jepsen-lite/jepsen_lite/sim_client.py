@@ -22,11 +22,22 @@ from codeq_cluster.core.task import Result
 from codeq_cluster.errors import CodeqError
 from jepsen_lite.asking import Answer, Asker
 from jepsen_lite.gathering import Gathered
-from jepsen_lite.history import OF_GROUPS, OF_SCHEDULES, Args, F, Follow, Out, Recorder, Type
+from jepsen_lite.history import (
+    OF_GROUPS,
+    OF_SCHEDULES,
+    OF_UNIQUES,
+    Args,
+    F,
+    Follow,
+    Out,
+    Recorder,
+    Type,
+)
 from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import may_succeed_later, outcome
 from jepsen_lite.sim_groups import SimGroups
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
+from jepsen_lite.sim_uniques import SimUniques
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 
 _T = TypeVar("_T")
@@ -55,6 +66,7 @@ class SimClient(Asker):
         self._brokers = brokers
         self._shards = brokers.settings.shards
         timeout_s = deadline_ms / 1000
+        self._uniques = SimUniques(timeout_s=timeout_s)
         self._others: dict[F, SimSchedules | SimGroups] = {
             **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
             **dict.fromkeys(OF_GROUPS, SimGroups(brokers, timeout_s=timeout_s)),
@@ -142,7 +154,8 @@ class SimClient(Asker):
                 done = await broker.triage.requeue(operator, wanted)
                 return Out(http=200, task=args.task if done.changed else "")
             case _:
-                raise AssertionError(f)
+                assert f in OF_UNIQUES, f
+                return await self._uniques.serve(broker, f, args, worker)
         return Out(http=200)
 
     async def _create(self, broker: Broker, args: Args) -> Out:

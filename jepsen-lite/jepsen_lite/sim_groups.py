@@ -77,7 +77,7 @@ def _part(task: Task, payload: str, shards: int) -> Part:
         counts = (of.total, of.completed, of.failed, of.cancelled, of.dead)
         group = of.id
     else:
-        group = view.group_id
+        group = view.group_id or view.unique_key
     return Part(
         task=task.id,
         group=group,

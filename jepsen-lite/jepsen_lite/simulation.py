@@ -311,6 +311,7 @@ def _mix(mix: Mix) -> Mix:
         reads=mix.reads * SHARE,
         requeues=mix.requeues * SHARE,
         groups=mix.groups * SHARE * 2,
+        uniques=mix.uniques * SHARE * 2,
     )
 
 

@@ -16,6 +16,7 @@ from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
 from jepsen_lite.operations import TERMINAL
 from jepsen_lite.schedules import Schedules
+from jepsen_lite.uniques import Uniques
 
 COMMAND = "work"
 # The broker's default, and so few that some tasks of a run use up their attempts.
@@ -68,6 +69,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         follows: Share of results that make tasks, half of these with an idempotency key.
         schedules: Edits and looks of each schedule per second; there are some if it is not 0.
         groups: Begun in a second.
+        uniques: Creates with a unique key in a second.
         keys: Every create has one of so many keys, of which one task is in progress at a time.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
@@ -95,6 +97,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     follows: float = 0.0
     schedules: float = 0.0
     groups: float = 0.0
+    uniques: float = 0.0
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
@@ -282,6 +285,15 @@ WORKLOADS: dict[str, Mix] = {
         groups=1.0,
         shards_min=2,
     ),
+    "unique": Mix(
+        says="a few unique keys that many create at once, and workers that lose their tasks",
+        proves=(*_ALWAYS, "G32", "G33"),
+        ok={"create": 150, "claim": 150, "result": 100, "merge": 300, "take": 60, "finish": 50},
+        rate=8,
+        workers=8,
+        uniques=16.0,
+        shards_min=2,
+    ),
     "lanes": Mix(
         says="tasks of a few keys, one of each at a time, in order and at their rate, and workers "
         "that lose them",
@@ -368,6 +380,7 @@ class Workload:
         self._numbers = itertools.count()
         self._schedules = Schedules(client, seed=seed, rate=mix.schedules)
         self._groups = Groups(client, seed=seed, rate=mix.groups)
+        self._uniques = Uniques(client, seed=seed, rate=mix.uniques)
 
     async def load(self) -> bool:
         """Grow the state to its intended size, and put its rules; return whether that succeeded."""
@@ -394,6 +407,8 @@ class Workload:
                 clients.create_task(self._schedules.run(stop))
             if mix.groups:
                 clients.create_task(self._groups.run(stop))
+            if mix.uniques:
+                clients.create_task(self._uniques.run(stop))
             for f, rate in (
                 (F.CANCEL, mix.cancels),
                 (F.READ, mix.reads),
@@ -412,6 +427,8 @@ class Workload:
             return False
         if self._mix.groups and not await self._groups.end(within_s=within_s):
             return False
+        if self._mix.uniques and not await self._uniques.end(within_s=within_s):
+            return False
         async with asyncio.TaskGroup() as clients:
             for n in range(DRAINERS):
                 clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
@@ -423,6 +440,8 @@ class Workload:
         if self._mix.schedules and not await self._schedules.read_all(silent_s=silent_s):
             return False
         if self._mix.groups and not await self._groups.read_all(silent_s=silent_s):
+            return False
+        if self._mix.uniques and not await self._uniques.read_all(silent_s=silent_s):
             return False
         waiting = deque(self.known.ids)
         unread: list[str] = []
@@ -548,8 +567,11 @@ class Workload:
             command=COMMAND,
             # Half of the workers take any command, so that both ways to claim meet every fault.
             # With ballast none may: its tasks have a command of their own, and must stay. Nor may
-            # one have runs of schedules, or members of groups, which no create has made.
-            any_command=not (self._mix.ballast or self._mix.schedules or self._mix.groups)
+            # one have runs of schedules, members of groups or tasks of unique keys, which no
+            # create has made.
+            any_command=not (
+                self._mix.ballast or self._mix.schedules or self._mix.groups or self._mix.uniques
+            )
             and int(worker.rpartition("-")[2]) % 2 == 1,
             lease_ms=1000 * lease_s,
             wait_ms=wait_ms,

@@ -248,6 +248,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
     async with running(settings_of(places), clock) as (node, client):
         await _wait(node, client, tasks)
         await _share(client, tasks)
+        await _unite(client, tasks)
         asked = await client.post("admin/backup", token=OPERATOR)
         assert 202 == asked.status, asked.body
         backup = str(asked.json["id"])
@@ -357,6 +358,16 @@ async def _share(client: Client, tasks: dict[str, str]) -> None:
     )
     tasks[await client.create("shared", key="customer/7")] = State.READY.name
     tasks[await client.create("shared", key="customer/7")] = State.HELD.name
+
+
+async def _unite(client: Client, tasks: dict[str, str]) -> None:
+    """Make two tasks of one unique key, of which one is next and has been replaced."""
+    unique = {"key": "user:42", "on": "keepLast"}
+    held = await client.create("united", unique=unique)
+    await client.claim("united", leaseSeconds=3000)
+    following = await client.create("united", unique=unique)
+    assert following == await client.create("united", payload=[2], unique=unique)
+    tasks |= {held: State.LEASED.name, following: State.HELD.name}
 
 
 async def _end(client: Client, tasks: dict[str, str]) -> None:

@@ -85,10 +85,14 @@ from codeq_cluster.core.task import (
     Membership,
     More,
     Result,
+    Role,
     Run,
     State,
     Task,
+    Unique,
+    Until,
 )
+from codeq_cluster.core.unique import Holder, How, Merged
 from codeq_cluster.core.view import KeyRow
 
 HERE = Path(__file__).parent
@@ -171,6 +175,18 @@ FULL = Task(
         stops_key=True,
         member=MEMBERSHIP,
         completes=GroupCounts(id="import-6", total=10, completed=1, failed=2, cancelled=3, dead=4),
+        unique=Unique(
+            key="user:42",
+            until=Until.THROTTLE,
+            role=Role.FREE,
+            throttle_ms=60_000,
+            held_until_ms=NOW_MS,
+            latest_ms=NOW_MS,
+            start_ms=NOW_MS,
+            revision=3,
+            merged=2,
+            merged_ms=NOW_MS,
+        ),
     ),
 )
 HELD = Task(
@@ -493,6 +509,22 @@ ITEMS: dict[str, Item] = {
         ended=PARENT_ENDED,
         gone=True,
         walked="22222222",
+        expires_ms=NOW_MS,
+    ),
+    "holder of a unique key": Holder(
+        tenant="acme",
+        id=lane_id("generate-master", lane_name("customer/7\0user:42")),
+        task_id="22222222",
+        next_id="33333333",
+        expires_ms=NOW_MS,
+    ),
+    "merged create": Merged(
+        tenant="acme",
+        id="a" * 32,
+        placed_by="generate-master/user:42",
+        task_id="22222222",
+        how=How.REPLACED,
+        fingerprint="b" * 32,
         expires_ms=NOW_MS,
     ),
     "graph key": GraphKey(

@@ -14,19 +14,20 @@ from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core import lanes
+from codeq_cluster.core import lanes, uniques
 from codeq_cluster.core.changes import ItemChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.flowing import rule_on
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Flow, Lane, PerKey, SetFlow, WhenDead, lane_of
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import Advance, PutFlow, PutTopic
-from codeq_cluster.core.placing import is_apart
+from codeq_cluster.core.placing import is_apart, placed_by_key
 from codeq_cluster.core.relays import Relay
-from codeq_cluster.core.sharding import home_shard, shard_of_lane, with_shard
+from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.unique import Holder, Merged, On, UniqueTerms, unique_key
 from codeq_cluster.errors import BackupFailed
 
 from .backup_worlds import RULES as FOR_ONE
@@ -43,7 +44,8 @@ class KeyedWorld(World):
     def live(self, steps: int) -> None:
         """Run random operations."""
         for step in range(steps):
-            does = [self._create_keyed, self._create_keyed, self._put_rule, self._claim]
+            does = [self._create_keyed, self._create_keyed, self._create_unique]
+            does += [self._put_rule, self._claim]
             does += [self._end, self._wait, self._requeue]
             self.random.choice(does)(str(step))
 
@@ -62,6 +64,26 @@ class KeyedWorld(World):
             key=key,
         )
         self._ask(shard, CreateKeyed(create))
+
+    def _create_unique(self, name: str) -> None:
+        tenant = self.random.choice(TENANTS)
+        unique = UniqueTerms(
+            key=f"unique/{self.random.randrange(2)}",
+            on=self.random.choice(list(On)),
+            throttle_ms=self.random.choice([0, 60_000]),
+        )
+        create = Create(
+            tenant=tenant,
+            command=self.random.choice(["render", "Render"]),
+            payload=f'"{name}"',
+            max_attempts=1,
+            key=self.random.choice(["", "key/0"]),
+            unique=unique,
+        )
+        shard = placed_by_key(create, tenant, self.shards)
+        assert shard is not None
+        task_id = with_shard(self._id(), shards=self.shards, wanted=shard)
+        self._ask(shard, CreateUnique(replace(create, id=task_id)))
 
     def _put_rule(self, name: str) -> None:
         tenant = self.random.choice(TENANTS)
@@ -123,13 +145,24 @@ def test_each_shard_has_the_rows_of_its_keys_and_every_rule(tmp_path: Path) -> N
             }
 
             assert world.tasks() == tasks
-            for rows in found:
+            for shard, rows in enumerate(found):
                 counted: dict[tuple[str, str], Lane] = {}
+                holders: dict[tuple[str, str], Holder] = {}
                 for task in tasks_in(rows):
                     lanes.count(counted, task)
+                    uniques.count(holders, task)
                 items = items_in(rows)
                 kept = {(each.tenant, each.id): each for each in items if isinstance(each, Lane)}
                 flows = [each for each in items if isinstance(each, Flow)]
+                kept_keys = [each for each in items if isinstance(each, Holder)]
+
+                assert holders == {(each.tenant, each.id): each for each in kept_keys}
+                assert all(each.task_id for each in kept_keys)
+                assert all(
+                    shard_of(each.task_id, after) == shard
+                    for each in items
+                    if isinstance(each, Merged)
+                )
 
                 assert counted == kept
                 waiting = {(each.tenant, each.queue): None for each in kept.values() if each.held}
@@ -172,5 +205,7 @@ def test_more_shards_take_no_key_whose_tasks_would_be_apart(tmp_path: Path) -> N
     tasks = {task.id: task for rows in found for task in tasks_in(rows)}
 
     assert apart
-    assert apart == {each for each in tasks if not lane_of(tasks[each])}
+    assert apart == {
+        each for each in tasks if not lane_of(tasks[each]) and not unique_key(tasks[each])
+    }
     assert State.HELD not in {tasks[each].state for each in apart}

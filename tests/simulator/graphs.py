@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.dependencies import Dependencies, Edge, Verdict, Walk, edge_id
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import Role, State, Task
+from codeq_cluster.core.unique import unique_of
 
 
 class EdgeFault(AssertionError):
@@ -49,7 +50,8 @@ class EdgeRows:
     def _task(self, task_id: str, value: bytes | None) -> bool:
         had = self._waiting.pop(task_id, None) is not None
         task = None if value is None else records.decode_task(value)
-        if task is not None and task.state is State.HELD and task.waits_for_others:
+        is_held = task is not None and task.state is State.HELD
+        if task is not None and is_held and task.waits_for_others and not _is_next(task):
             self._waiting[task_id] = task
         return had or task_id in self._waiting
 
@@ -77,3 +79,9 @@ class EdgeRows:
             has_edge = edge_id(each.parent, task.id) in self._edges or each.parent in self._walks
             if not row.expires_ms and not (is_here and has_edge):
                 raise EdgeFault(f"{task.id} waits for {each.parent}, and does not ask for it")
+
+
+def _is_next(task: Task) -> bool:
+    """Return whether a task waits for its unique key; W20 looks after these."""
+    unique = unique_of(task)
+    return unique is not None and unique.role is Role.NEXT

@@ -29,6 +29,7 @@ from tests.simulator.schedules import (
     TimerFault,
     TwiceFault,
 )
+from tests.simulator.uniques import UniqueFault, UniqueRows
 
 # How many entries of two logs are compared after growth: more than a log grows by between two
 # checks.
@@ -60,6 +61,7 @@ class Invariant(Enum):
     W17 = "the row of a key is what its tasks say; a task is held as long as its key is busy"
     W18 = "a group counts what its members' rows say; sealed, and without live ones, it has ended"
     W19 = "a task that waits for others has an edge from each, or asks again"
+    W20 = "one task holds a unique key, one is next, and its row names them"
 
 
 class InvariantViolated(AssertionError):
@@ -272,6 +274,7 @@ class ShardWatch(ReplicaWatch):
         self._lanes = LaneRows()
         self._groups = GroupRows()
         self._edges = EdgeRows(shard, shards)
+        self._uniques = UniqueRows()
         self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
@@ -341,6 +344,7 @@ class ShardWatch(ReplicaWatch):
         except GroupFault as fault:
             raise self._broken(Invariant.W18, str(fault)) from fault
         self._follow_edges(entry.mutations)
+        self._hold_keys(entry.mutations)
         self._fired(entry.mutations)
 
     def _follow_edges(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -349,6 +353,13 @@ class ShardWatch(ReplicaWatch):
             self._edges.written(rows)
         except EdgeFault as fault:
             raise self._broken(Invariant.W19, str(fault)) from fault
+
+    def _hold_keys(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Check unique keys: W20."""
+        try:
+            self._uniques.written(rows)
+        except UniqueFault as fault:
+            raise self._broken(Invariant.W20, str(fault)) from fault
 
     def _run(self, task: Task, *, is_new: bool) -> None:
         """Check that a run is new: W14."""

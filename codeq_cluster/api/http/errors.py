@@ -90,7 +90,8 @@ class Envelope(Struct):
     """The body of every error: `code` is stable, `retryable` says whether to send it again.
 
     An exceeded limit is named by `scope` and `operation`, a field of a topic or of a schedule by
-    `field`. `detail` is for people: what is wrong in the request, where `error` does not say.
+    `field`, the task that holds a unique key by `taskId`. `detail` is for people: what is wrong in
+    the request, where `error` does not say.
     """
 
     error: str
@@ -101,6 +102,7 @@ class Envelope(Struct):
     operation: str | UnsetType = UNSET
     retry_after_seconds: int | UnsetType = msgspec.field(default=UNSET, name="retryAfterSeconds")
     field: str | UnsetType = UNSET
+    task_id: str | UnsetType = msgspec.field(default=UNSET, name="taskId")
     detail: str | UnsetType = UNSET
 
 
@@ -200,6 +202,8 @@ _STATUS_OF_REJECTION = {
     Rejection.GROUP_SEALED: 409,
     Rejection.OTHER_GROUP: 409,
     Rejection.UNKNOWN_DEPENDENCY: 404,
+    Rejection.UNIQUE_CONFLICT: 409,
+    Rejection.TOO_MANY_MERGES: 409,
 }
 
 
@@ -207,6 +211,8 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
     """Return the answer for the broker's refusal; `not_found` is the route's text for a 404."""
     rejection = rejected.rejection
     text = rejection.value
+    if rejection is Rejection.UNIQUE_CONFLICT:
+        return _unique_conflict(rejected)
     if rejection is Rejection.NOT_FOUND:
         text = not_found
     elif rejection is Rejection.IDEMPOTENCY_CONFLICT:
@@ -217,6 +223,19 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         # The body may have no priority: say that this means 0.
         allowed = f"one of {rejected.limit}, the priorityTiers of its topic"
         text = f"invalid 'priority' (must be {allowed}; 0 when absent)"
+    elif rejection is Rejection.TOO_MANY_MERGES:
+        text = f"{rejected.limit} idempotency keys lead to the task that holds the unique key"
     elif rejection is Rejection.INVALID_COST:
         text = f"invalid 'cost' (must be at most {rejected.limit}, the burst of its topic's rate)"
     return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)
+
+
+def _unique_conflict(rejected: Rejected) -> ApiError:
+    """Return the 409 that names who holds a unique key."""
+    text, code = "the unique key is held", rejected.rejection.value
+    task_id, _, rest = rejected.limit.partition(" ")
+    if not task_id:
+        return ApiError(409, text, code)  # Another dead letter of the same request has got it.
+    state, _, age_ms = rest.partition(" ")
+    text = f"{text} by task {task_id} ({state}, created {int(age_ms) // 1000} s ago)"
+    return ApiError(409, text, code, extra={"task_id": task_id})

@@ -13,7 +13,7 @@ from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import query, whole
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
-from codeq_cluster.api.http.errors import ApiError, bad_request
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND, too_many
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, kind_of, listed_tasks
 from codeq_cluster.api.routes.revising import (
@@ -32,6 +32,7 @@ from codeq_cluster.api.routes.task_views import (
     result_view,
     task_view,
 )
+from codeq_cluster.api.routes.uniques import CONFLICT
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX, DeadLetterSelection
 from codeq_cluster.broker.requests.triage import Acted, ErrorKind, Revising
@@ -148,8 +149,9 @@ class DeadLetters(Struct):
 class Requeued(Struct, rename="camel", kw_only=True):
     """The result of requeueing dead letters; a dry run only counts them.
 
-    With a patch or a payload, `leftAlone` counts those whose payload it does not fit; a dry run
-    shows the payload of the newest one `before` and `after` it, which is null if it does not fit.
+    Of several, those stay dead whose unique key another task holds. With a patch or a payload,
+    `leftAlone` counts those whose payload it does not fit; a dry run shows the payload of the
+    newest one `before` and `after` it, which is null if it does not fit.
     """
 
     matched: int
@@ -299,7 +301,7 @@ async def delete_one(call: Call) -> HttpAnswer[Deleted]:
     "/admin/queues/{command}/dlq/{id}/requeue",
     _REQUEUED,
     parameters=(_DRY_RUN,),
-    errors=_ONE_REFUSED,
+    errors=(*_ONE_REFUSED, CONFLICT),
 )
 async def requeue_one(call: Call) -> HttpAnswer[Requeued]:
     """Make one dead letter ready again."""
@@ -334,6 +336,8 @@ async def _requeue(
     done = await call.services.broker.triage.requeue(
         caller(call), selection, dry_run=dry_run, revising=change
     )
+    if done.refused is not None and len(selection.ids) == 1:
+        raise from_rejection(done.refused)
     answer = Requeued(
         matched=_found(call, done),
         requeued=done.changed,

@@ -105,8 +105,10 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     `readyAt` is when a delayed task can be claimed, `expiresAt` when a waiting one dies. A run of a
     schedule has its instant in `scheduledFor`, and is `late` if it could not fire in time. A member
     of a group has the group's id in `groupId`; a group's completion task says in `group` what
-    became of the members. `inputs` is in the answer to a claim: by ref or id, how the tasks have
-    ended that it waited for.
+    became of the members. `uniqueKey` is that of its `unique`, and `revision` how often later
+    creates have replaced it. In the answer to such a create, `unique` says what it did: `created`,
+    `returned`, `replaced` or `queued`. `inputs` is in the answer to a claim: by ref or id, how the
+    tasks have ended that it waited for.
     """
 
     id: str
@@ -148,6 +150,9 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     group_id: str = ""
     group: GroupCountsView | UnsetType = UNSET
     inputs: dict[str, InputView] | UnsetType = UNSET
+    unique_key: str = ""
+    revision: int = 0
+    unique: str = ""
 
 
 class ArtifactView(Struct):
@@ -233,6 +238,8 @@ def show_more(view: TaskView, more: More) -> None:
         view.late = more.run.late
     if more.member is not None:
         view.group_id = more.member.group
+    if more.unique is not None:
+        view.unique_key, view.revision = more.unique.key, more.unique.revision
     if more.completes is not None:
         view.group = GroupCountsView(*astuple(more.completes))
 

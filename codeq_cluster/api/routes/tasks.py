@@ -33,6 +33,7 @@ from codeq_cluster.api.http.refusals import (
     rate_limited,
     too_high,
 )
+from codeq_cluster.api.routes import uniques
 from codeq_cluster.api.routes.graph_calls import (
     INVALID_DEPENDENCY,
     create_dependent,
@@ -186,8 +187,8 @@ class TaskBody(Body):
         pattern=f"^{GROUP_NAME.pattern}$",
         refused=(BAD_ID, BAD_MEMBER, OTHER_GROUP, GROUP_SEALED, TOO_EARLY),
     )
-
     depends_on: list[Raw] | None = depends_on_field()
+    unique: Raw = uniques.unique_field()
 
 
 TASK_SCHEMA = Schema(TaskBody)
@@ -237,7 +238,7 @@ _LIMITED = rate_limited(*CREATING)
     "POST",
     "/tasks",
     Answer(
-        "The task: a new one, or the earlier one with the same idempotency key.",
+        "The task: a new one, or an earlier one with the same idempotency key or unique key.",
         TASK,
         status=202,
         headers={"X-CodeQ-Idempotent-Replay": "`true` for an earlier task."},
@@ -260,7 +261,7 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
     await call.spend(*CREATING)
     body = TASK_SCHEMA.decode(call.text)
     refused = await refused_webhooks(call, (body,)) if body.webhook else ()
-    new = new_task(call, body, refused=refused, may_join=True, may_depend=True)
+    new = new_task(call, body, refused=refused, may_join=True, may_depend=True, alone=True)
     if body.depends_on:
         outcome = await create_dependent(call, new, body.depends_on, group=body.group)
     elif body.group:
@@ -273,7 +274,7 @@ async def create(call: Call) -> HttpAnswer[TaskView]:
             headers = {"X-CodeQ-Idempotent-Replay": "true"} if outcome.replay else {}
             return reply(_view(call, outcome), status=202, headers=headers)
         case Rejected():
-            raise from_rejection(outcome)
+            raise uniques.refused_create(call, outcome)
         case CodeqError():
             raise outcome
 
@@ -318,7 +319,7 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
             case Created():
                 results.append(CreatedItem(_view(call, outcome)))
             case Rejected():
-                results.append(_item_error(from_rejection(outcome)))
+                results.append(_item_error(uniques.refused_create(call, outcome)))
             case ApiError():
                 results.append(_item_error(outcome))
             case CodeqError():
@@ -368,7 +369,7 @@ def _read_item(
     if isinstance(body, ApiError):
         return body
     try:
-        return new_task(call, body, refused=refused)
+        return new_task(call, body, refused=refused, alone=True)
     except ApiError as error:
         return error.with_traceback(None)
 
@@ -380,6 +381,7 @@ def new_task(
     refused: Collection[str],
     may_join: bool = False,
     may_depend: bool = False,
+    alone: bool = False,
 ) -> Create:
     """Return the task that a body describes.
 
@@ -389,6 +391,7 @@ def new_task(
         refused: Webhooks that are forbidden targets.
         may_join: It may say which group it joins.
         may_depend: It may wait for others.
+        alone: It may have a unique key, without a group and dependencies.
 
     Raises:
         ApiError: A field is refused.
@@ -415,12 +418,15 @@ def new_task(
         raise INVALID_WEBHOOK
     max_attempts = max(0, max_attempts)
     key = body.idempotency_key or ""
-    if ttl_s < 0:
-        raise INVALID_TTL
     _check_bounds(limits, delay_s=delay_s, ttl_s=ttl_s, max_attempts=max_attempts)
     if len(key.encode()) > limits.idempotency_key_bytes_max or key.startswith(AMONG_LANE):
         raise key_too_long(call.services.settings)
     lane, cost = read_lane(call, body.key or "", body.cost)
+    unique = None
+    if body.unique is not uniques.NO_UNIQUE:
+        alone = alone and not (body.group or body.depends_on)
+        has_start = bool(run_at_ms or delay_s)
+        unique = uniques.read_unique(call, body.unique, is_alone=alone, has_start=has_start)
     handling = read_handling(body, _handling_number, _backoff)
     trace_parent, trace_state = _trace(call)
     return Create(
@@ -438,6 +444,7 @@ def new_task(
         handling=handling,
         key=lane,
         cost=cost,
+        unique=unique,
     )
 
 
@@ -452,6 +459,8 @@ def _check_ties(call: Call, body: TaskBody, *, may_join: bool, may_depend: bool)
 
 
 def _check_bounds(limits: LimitSettings, *, delay_s: int, ttl_s: int, max_attempts: int) -> None:
+    if ttl_s < 0:
+        raise INVALID_TTL
     if delay_s > limits.delay_seconds_max:
         raise too_high("delaySeconds", limits.delay_seconds_max)
     if ttl_s > limits.delay_seconds_max:
@@ -483,7 +492,8 @@ def _trace(call: Call) -> tuple[str, str]:
 
 
 def _view(call: Call, created: Created) -> TaskView:
-    return task_view(created.task, created.payload, shards=call.services.settings.shards)
+    view = task_view(created.task, created.payload, shards=call.services.settings.shards)
+    return uniques.shown(call, view, created.unique) if created.unique else view
 
 
 def _item_error(error: ApiError) -> CreatedItem:

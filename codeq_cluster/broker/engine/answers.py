@@ -42,7 +42,8 @@ from codeq_cluster.core.lanes import by_work, is_stopped
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.schedules import Schedule
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import PRIORITY_MAX, State, Task
+from codeq_cluster.core.task import PRIORITY_MAX, Role, State, Task
+from codeq_cluster.core.unique import Holder, scope_of, unique_of
 
 # Rows read for one answer, counting those a filter drops and places without tasks: about 15 ms.
 ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the link.
@@ -283,7 +284,12 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         ahead=_ahead(store, task) if task.state is State.READY else 0,
         set_aside=aside is not None,
     )
-    if task.waits_for_others:
+    unique = unique_of(task)
+    if unique is not None and unique.role is Role.NEXT:
+        row = state.replica.item(ItemKind.UNIQUE, task.tenant, scope_of(task))
+        assert isinstance(row, Holder)
+        facts = replace(facts, before=row.task_id, throttled_until_ms=row.expires_ms)
+    elif task.waits_for_others:
         facts = replace(facts, waits_for=_waits_for(state, task))
     elif task.state is State.HELD:
         facts = replace(facts, **_keys(state, task))

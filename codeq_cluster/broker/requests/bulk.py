@@ -10,7 +10,7 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.core.administering import IDS_MAX
 from codeq_cluster.core.operations import Operation
-from codeq_cluster.core.outcomes import Changed, Outcome
+from codeq_cluster.core.outcomes import Changed, Outcome, Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
@@ -48,15 +48,31 @@ async def rows_of(
     return values
 
 
-async def act(shards: Shards, ids: Sequence[str], operation: Makes, *, deadline: float) -> int:
-    """Run the operation on each shard's part of the ids; return how many tasks changed."""
+async def act(
+    shards: Shards,
+    ids: Sequence[str],
+    operation: Makes,
+    *,
+    deadline: float,
+    refused: list[Rejected] | None = None,
+) -> int:
+    """Run the operation on each shard's part of the ids; return how many tasks changed.
+
+    Args:
+        shards: All shards.
+        ids: Of tasks, or of deliveries.
+        operation: Makes the operation for some of them.
+        deadline: Monotonic seconds.
+        refused: Gets the refusals.
+    """
     by_shard: dict[int, list[str]] = {}
     for item_id in ids:
         # A delivery's id begins with its task's id, which names the shard.
         shard = shard_of(item_id.split(".", 1)[0], shards.count)
         by_shard.setdefault(shard, []).append(item_id)
     parts = [(shard, ids) for shard, part in by_shard.items() for ids in parts_of(part)]
-    return await _act_on(shards, parts, operation, deadline=deadline)
+    refused = [] if refused is None else refused
+    return await _act_on(shards, parts, operation, deadline=deadline, refused=refused)
 
 
 async def _act_on(
@@ -65,10 +81,12 @@ async def _act_on(
     operation: Makes,
     *,
     deadline: float,
+    refused: list[Rejected],
 ) -> int:
     """Act on parts; one that is too large for an entry is split."""
     placed = [(shard, operation(ids)) for shard, ids in parts]
     outcomes = await _answers(shards, placed, deadline=deadline)
+    refused += [each for each in outcomes if isinstance(each, Rejected)]
     halves = [
         (shard, half)
         for (shard, ids), outcome in zip(parts, outcomes, strict=True)
@@ -82,7 +100,8 @@ async def _act_on(
         [each for (_, ids), each in zip(parts, outcomes, strict=True) if ids[0] not in split]
     )
     with half_way(count):
-        return count + await _act_on(shards, halves, operation, deadline=deadline)
+        others = _act_on(shards, halves, operation, deadline=deadline, refused=refused)
+        return count + await others
 
 
 def parts_of(ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -91,15 +110,23 @@ def parts_of(ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 async def carry_out(
-    shards: Shards, placed: Sequence[tuple[int, Operation]], *, deadline: float
+    shards: Shards,
+    placed: Sequence[tuple[int, Operation]],
+    *,
+    deadline: float,
+    refused: list[Rejected],
 ) -> int:
     """Run operations on their shards; return how many tasks they changed in all.
+
+    `refused` gets the refusals.
 
     Raises:
         OutcomeUnknown: Some of it is or may be done.
         CodeqError: Nothing was done.
     """
-    return _count(await _answers(shards, placed, deadline=deadline))
+    outcomes = await _answers(shards, placed, deadline=deadline)
+    refused += [each for each in outcomes if isinstance(each, Rejected)]
+    return _count(outcomes)
 
 
 async def _answers(

@@ -20,6 +20,7 @@ from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import placed_again
 from codeq_cluster.core.schedules import Schedule, schedule_shard
 from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.task import State
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
 # Bytes of one operation: its entry delays other writes no longer than a full batch does.
@@ -72,7 +73,8 @@ class Importer:
         by_shard: dict[int, list[Arrival]] = {}
         own = [_complete(_kept(tenant, each, count)) for each in arrivals.tasks]
         old = {new.task.id: each.task.id for new, each in zip(own, arrivals.tasks, strict=True)}
-        for each in own:
+        # A holder comes before the task that is next of its unique key.
+        for each in sorted(own, key=lambda each: each.task.state is State.HELD):
             by_shard.setdefault(shard_of(each.task.id, count), []).append(each)
         items_by_shard: dict[int, list[Governing]] = {}
         for item in arrivals.items:

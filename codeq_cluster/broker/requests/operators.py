@@ -155,7 +155,7 @@ class Operators:
                 for shard in range(self._shards.count)
                 for ids in parts_of(part)
             ]
-            return await carry_out(self._shards, placed, deadline=caller.deadline)
+            return await carry_out(self._shards, placed, deadline=caller.deadline, refused=[])
 
         tenant = caller.tenant
         asides = ListItems(tenant=tenant, kind=ItemKind.ASIDE, after=b"", count=PAGE)

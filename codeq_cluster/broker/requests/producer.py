@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests.placement import Placement
 from codeq_cluster.core import task_ids
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
 from codeq_cluster.core.placing import placed_by_key
@@ -62,7 +62,7 @@ class Producer:
 
     def _place(
         self, tenant: str, item: Create, chosen: dict[str, int | None]
-    ) -> tuple[int, Create | CreateKeyed]:
+    ) -> tuple[int, Create | CreateKeyed | CreateUnique]:
         """Choose the id and the shard; a key has one shard, so one log decides on it.
 
         Args:
@@ -74,7 +74,7 @@ class Producer:
         fingerprint = ""
         count = self._count
         shard = None
-        if item.key or item.idempotency_key:
+        if item.key or item.idempotency_key or item.unique is not None:
             shard = placed_by_key(item, tenant, count)
         if item.idempotency_key:
             fingerprint = fingerprint_of(item.command, item.payload)
@@ -87,12 +87,15 @@ class Producer:
         else:
             task_id = with_shard(task_id, shards=count, wanted=shard)
         create = replace(item, id=task_id, tenant=tenant, fingerprint=fingerprint)
+        if item.unique is not None:
+            return shard, CreateUnique(create)
         return shard, CreateKeyed(create) if item.key else create
 
 
 def _answer(outcome: Outcome | CodeqError, item: Create) -> Created | Rejected | CodeqError:
     if isinstance(outcome, Created):
-        return Created(outcome.task, outcome.replay, outcome.payload or item.payload)
+        payload = outcome.payload or item.payload
+        return Created(outcome.task, outcome.replay, payload, outcome.unique)
     if isinstance(outcome, Rejected) and outcome.rejection is Rejection.BUDGET_EXCEEDED:
         return over_budget(outcome, "create_task")
     if isinstance(outcome, Rejected) and outcome.rejection is Rejection.TOO_MANY:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser
@@ -22,6 +23,7 @@ from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.operations import Delete, Operation, Purge, Requeue, Revise, UndoRequeue
+from codeq_cluster.core.outcomes import Rejected
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Task
 
@@ -63,6 +65,7 @@ class Acted(Struct, frozen=True, kw_only=True):
         left_alone: How many of them could not be changed as asked.
         by_error: Counts of the selected dead letters by error.
         more: Whether more tasks may be selected: ask again.
+        refused: Why one of them was not changed; None if none was refused.
     """
 
     action: str = ""
@@ -71,6 +74,7 @@ class Acted(Struct, frozen=True, kw_only=True):
     left_alone: int = 0
     by_error: Mapping[str, int] = {}
     more: bool
+    refused: Rejected | None = None
 
 
 class Triage:
@@ -137,6 +141,7 @@ class Triage:
         """
         action = new_request()
         number = 0
+        refused: list[Rejected] = []
 
         def operation(ids: tuple[str, ...]) -> Operation:
             nonlocal number
@@ -147,9 +152,12 @@ class Triage:
         if dry_run:
             return await self._each(caller, wanted, None)
         if revising is None:
-            change = self._changing(caller, operation)
-            return await self._each(caller, wanted, change, action=action)
-        return await self._each(caller, wanted, partial(self._revise, caller, revising))
+            change = self._changing(caller, operation, refused)
+            done = await self._each(caller, wanted, change, action=action)
+        else:
+            revise = partial(self._revise, caller, revising, refused)
+            done = await self._each(caller, wanted, revise)
+        return replace(done, refused=refused[0] if refused else None)
 
     async def delete(
         self,
@@ -165,7 +173,7 @@ class Triage:
                 request=new_request(), tenant=caller.tenant, ids=ids, by=caller.by, dead_only=True
             )
 
-        change = None if dry_run else self._changing(caller, operation)
+        change = None if dry_run else self._changing(caller, operation, [])
         return await self._each(caller, wanted, change)
 
     async def take_back(self, caller: Caller, action: str, ids: Sequence[str]) -> int:
@@ -250,22 +258,29 @@ class Triage:
             more=after != END,
         )
 
-    def _changing(self, caller: Caller, operation: Makes) -> _Change:
+    def _changing(self, caller: Caller, operation: Makes, refused: list[Rejected]) -> _Change:
         async def change(tasks: Sequence[Task]) -> tuple[int, int]:
             ids = [task.id for task in tasks]
-            return await act(self._shards, ids, operation, deadline=caller.deadline), 0
+            deadline = caller.deadline
+            return await act(self._shards, ids, operation, deadline=deadline, refused=refused), 0
 
         return change
 
     async def _revise(
-        self, caller: Caller, revising: Revising, tasks: Sequence[Task]
+        self,
+        caller: Caller,
+        revising: Revising,
+        refused: list[Rejected],
+        tasks: Sequence[Task],
     ) -> tuple[int, int]:
         """Requeue dead letters with new payloads; return how many, and how many were left alone."""
         changed = left_alone = 0
         for part in _by_size(tasks):
             with half_way(changed):
                 placed = await self._revisions(caller, revising, part)
-                changed += await carry_out(self._shards, placed, deadline=caller.deadline)
+                changed += await carry_out(
+                    self._shards, placed, deadline=caller.deadline, refused=refused
+                )
             left_alone += len(part) - len(placed)
         return changed, left_alone
 

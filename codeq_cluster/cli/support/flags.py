@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 from msgspec import Raw
 
 from codeq_cluster.cli.support.outcome import Exit, UsageRefused
+from codeq_cluster.client import Unique
 from codeq_cluster.core.backoff import POLICIES
 
 
@@ -47,6 +49,42 @@ def runs(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], Ex
     """Make a command run `run`, and add the flag for a document in place of text."""
     parser.add_argument("--json", action="store_true", help="print JSON, one line")
     parser.set_defaults(run=run)
+
+
+def add_unique(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a task's unique key."""
+    parser.add_argument("--unique", metavar="KEY", help="at most one task of the queue holds it")
+    parser.add_argument(
+        "--on",
+        choices=("return", "reject", "replace", "keepLast"),
+        help="what to do while --unique is held; default: return",
+    )
+    parser.add_argument(
+        "--until", choices=("ended", "claimed"), help="how long it is held; default: ended"
+    )
+    seconds = functools.partial(number, parser, metavar="SECONDS")
+    seconds("--throttle", "hold it for so long, whatever becomes of the task")
+    seconds("--debounce", "start so long after the last create")
+    seconds("--max-wait", "and at most so long after the first; default: 10 times that")
+
+
+def given_unique(options: argparse.Namespace) -> Unique | None:
+    """Return a task's unique key.
+
+    Raises:
+        UsageRefused: Flags that need `--unique` are there without it.
+    """
+    said = {
+        name: getattr(options, name)
+        for name in ("on", "until", "throttle", "debounce", "max_wait")
+        if getattr(options, name) is not None
+    }
+    if options.unique is None:
+        if said:
+            flag = "--" + next(iter(said)).replace("_", "-")
+            raise UsageRefused(f"{flag}: needs --unique KEY")
+        return None
+    return Unique(options.unique, **said)
 
 
 def add_backoff(parser: argparse.ArgumentParser, *, otherwise: str) -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
-from codeq_cluster.cli.support.flags import add_backoff, given_json, number
+from codeq_cluster.cli.support.flags import (
+    add_backoff,
+    add_unique,
+    given_json,
+    given_unique,
+    number,
+)
 from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
@@ -81,6 +87,7 @@ def add(commands: Verbs) -> None:
         metavar="ID",
         help="a task that must be completed first; may be repeated",
     )
+    add_unique(create)
     create.add_argument("--webhook", metavar="URL", help="gets its result in a signed request")
     create.add_argument("-q", "--quiet", action="store_true", help="print only the id")
     add_times(create)
@@ -127,10 +134,11 @@ def add(commands: Verbs) -> None:
 
 
 async def _create(client: Client, options: argparse.Namespace) -> None:
+    said = {name: getattr(options, name) for name in OPTIONS}
     task = await client.create(
         options.task_command,
         given_json("--payload", options.payload),
-        **{name: getattr(options, name) for name in OPTIONS},
+        **said | {"unique": given_unique(options)},
     )
     if options.quiet:
         print(task.id)

@@ -86,6 +86,13 @@ def queues() -> Board:
         about="Of all queues.",
     )
 
+    board.graph(
+        "Creates with a unique key in a second",
+        (rate("codeq_unique_creates_total", "outcome"), "{{outcome}}"),
+        unit="ops",
+        about="Of all queues, by what they did.",
+    )
+
     board.row("Trouble")
     board.graph(
         "How long the first task is held by its key",

@@ -43,6 +43,7 @@ BEYOND_A_SCHEMA = {
     "invalid-graph",  # without keys and groups, and with so many dependencies in all
     "invalid-depends-on",  # either of two fields, each task once, and only where a task may say so
     "invalid-group",  # only where a task may say so, and not beside a key
+    "invalid-unique",  # rules between its fields, and no member or node of a graph has one
 }
 # Elsewhere a body's `count` is ignored.
 COUNTED = {f"{BASE}/tasks/claim/batch", f"{BASE}/admin/schedules/preview"}

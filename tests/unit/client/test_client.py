@@ -29,6 +29,7 @@ from codeq_cluster.client import (
     SyncOperator,
     TaskFailed,
     TaskRecord,
+    Unique,
 )
 from codeq_cluster.testing.broker import LocalBroker
 from tests.unit.client.servers import serve
@@ -154,6 +155,22 @@ async def test_each_create_has_a_key_of_its_own(client: Any) -> None:
 
     assert (2, 1) == (len(fresh), len(same))
     assert "idempotency-conflict" == caught.value.code
+
+
+async def test_a_unique_key_says_what_became_of_the_create(client: Any) -> None:
+    """Terms travel with it; a create without an idempotency key draws none that could run out."""
+    name = f"unique-{type(client).__name__}"
+    made = await client.create(name, 1, unique="u")
+    again = await client.create(name, 2, unique=Unique("u", on="replace", debounce=60, max_wait=90))
+    [many] = await client.create_many([NewTask(name, 3, unique=Unique("u", on="replace"))])
+    with pytest.raises(Refused, match=f"held by task {made.id}") as caught:
+        await client.create(name, 4, unique=Unique("u", on="reject"))
+
+    assert ["created", "replaced", "replaced"] == [each.unique for each in (made, again, many)]
+    assert {made.id} == {each.id for each in (made, again, many)}
+    assert ("u", 2, "3") == (many.unique_key, many.revision, many.payload)
+    assert timedelta(seconds=60) == again.ready_at - again.updated_at
+    assert ("unique-conflict", made.id) == (caught.value.code, caught.value.task_id)
 
 
 async def test_many_are_created_in_chunks_each_for_itself(client: Any) -> None:

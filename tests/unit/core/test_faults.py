@@ -24,6 +24,7 @@ from codeq_cluster.core.items import (
 )
 from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Result, State, Task
+from codeq_cluster.core.unique import Merged
 
 from .test_importing import ended, made
 
@@ -236,6 +237,7 @@ def test_every_type_of_record_bounds_each_of_its_fields() -> None:
         (Group, "on_failure"),
         (Edge, "done"),
         (Walk, "gone"),
+        (Merged, "how"),
         (Attempt, "outcome"),
         (Task, "state"),
         (Task, "has_result"),

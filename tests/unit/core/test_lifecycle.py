@@ -21,7 +21,7 @@ from codeq_cluster.core.dependencies import (
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of, is_note
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -56,7 +56,8 @@ from codeq_cluster.core.schedules import (
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Membership, More
+from codeq_cluster.core.task import Membership, More, Until
+from codeq_cluster.core.unique import On, UniqueTerms
 from tests.fakes.dict_view import DictView
 
 RULES = LifetimeRules()
@@ -308,6 +309,17 @@ def resolved(status: str) -> TakeRelays:
     return TakeRelays(origin=1, after=0, relays=(Relayed(1, resolve),))
 
 
+def unique(name: str, *, delay_ms: int = 0, once: str = "", key: str = "") -> CreateUnique:
+    """Return a create that replaces one of its unique key; the key is held for an hour."""
+    terms = UniqueTerms(key="u", on=On.REPLACE, until=Until.THROTTLE, throttle_ms=60 * MINUTE_MS)
+    create = replace(
+        created(), id=name, delay_ms=delay_ms, idempotency_key=once, key=key, unique=terms
+    )
+    return CreateUnique(create)
+
+
+LATER, SOONER = unique("t", delay_ms=MINUTE_MS), unique("v")
+
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ...] = (
     (created(), CLAIM, DONE, CreateDependent(Node(DEPENDENT, ON_T))),
@@ -378,6 +390,11 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (ONE_AT_ONCE, created_keyed(attempts=1), CLAIM, OTHER, ABANDON, REVISE),
     (ONE_AT_ONCE, OTHER, CLAIM, NEXT_OF_KEY),
     (ONE_AT_ONCE, TAKE_KEYED),
+    (unique("t"), 1, SOONER, unique("w", delay_ms=MINUTE_MS)),
+    (LATER, 1, replace(LATER, create=replace(LATER.create, id="v")), unique("w")),
+    (ONE_AT_ONCE, OTHER, unique("t", delay_ms=MINUTE_MS, key="k"), unique("v", key="k")),
+    (unique("t"), CLAIM, DONE, 1, unique("v", once="i")),
+    (unique("t"), CLAIM, FAILED, 1, unique("v", once="i")),
 )
 
 

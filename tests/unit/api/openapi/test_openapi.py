@@ -48,6 +48,7 @@ from codeq_cluster.api.routes import (
     task_lists,
     tasks,
     topics,
+    uniques,
     webhooks,
     workers,
 )
@@ -89,6 +90,7 @@ HANDLERS = (
         subscriptions,
         task_lists,
         topics,
+        uniques,
         webhooks,
     ),
 )
@@ -296,6 +298,7 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         "RateBody",
         "ScheduleBody",
         "ItemBody",
+        "UniqueBody",
     } == closed
 
 

@@ -3,7 +3,7 @@
 import { confirm } from "../dialog.js";
 import { onDoubt, told } from "../doubt.js";
 import { h, patch, put } from "../dom.js";
-import { bytes, span, stamp, until } from "../format.js";
+import { bytes, plural, span, stamp, until } from "../format.js";
 import { get, path, post } from "../http.js";
 import { copy, jsonView } from "../json.js";
 import { card, head } from "../parts.js";
@@ -117,6 +117,7 @@ export function openTask({ follow }, id) {
       task.expiresAt && fact("Dies undelivered", due(task.expiresAt)),
       task.keptUntil && fact("Deleted", due(task.keptUntil)),
       task.idempotencyKey && fact("Idempotency key", h("code", {}, task.idempotencyKey)),
+      task.uniqueKey && fact("Unique key", [h("code", {}, task.uniqueKey), task.revision && `, replaced ${plural(task.revision, "time")}`]),
       task.timeoutSeconds && fact("Time limit", span(task.timeoutSeconds)),
       fact("Backoff", backoff(task)),
       task.webhook && fact("Webhook", h("code", {}, task.webhook)),

@@ -1,0 +1,99 @@
+"""Simulated uniques: what the routes of tasks do with unique keys, without HTTP."""
+
+from __future__ import annotations
+
+from codeq_cluster.api.http.errors import from_rejection
+from codeq_cluster.broker.service import Broker
+from codeq_cluster.broker.values import NewResult
+from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.outcomes import Created, Rejected, Submitted
+from codeq_cluster.core.task import State
+from codeq_cluster.core.unique import On, UniqueTerms
+from codeq_cluster.errors import CodeqError
+from jepsen_lite.history import Args, F, Made, Out
+
+TENANT = ""
+
+
+class SimUniques:
+    """Operations on tasks with unique keys of a simulated cluster."""
+
+    def __init__(self, *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    async def serve(self, broker: Broker, f: F, args: Args, worker: str) -> Out:
+        """Call the node as the route does, and return what a client reads in the answer."""
+        match f:
+            case F.MERGE:
+                return await self._merge(broker, args)
+            case F.TAKE:
+                return await self._take(broker, args, worker)
+            case _:
+                return await self._finish(broker, args, worker)
+
+    async def _merge(self, broker: Broker, args: Args) -> Out:
+        merging = args.merging
+        assert merging is not None
+        new = Create(
+            command=args.command,
+            payload=args.content,
+            max_attempts=args.attempts_max,
+            idempotency_key=args.idempotency_key,
+            unique=UniqueTerms(
+                key=merging.key,
+                on=On(merging.on),
+                debounce_ms=merging.debounce_ms,
+                max_wait_ms=merging.max_wait_ms,
+            ),
+        )
+        [made] = await broker.create(TENANT, (new,), timeout_s=self._timeout_s)
+        if isinstance(made, CodeqError):
+            raise made
+        if isinstance(made, Rejected):
+            raise from_rejection(made)
+        assert isinstance(made, Created)
+        task = made.task
+        return Out(
+            http=202,
+            task=task.id,
+            attempt=task.attempts,
+            location="HELD_SET" if task.state is State.HELD else "",
+            replayed=made.replay,
+            made=Made(
+                how=made.unique,
+                created_ms=task.created_ms,
+                changed_ms=task.updated_ms,
+                start_ms=task.due_ms if task.state is State.DELAYED else 0,
+            ),
+        )
+
+    async def _take(self, broker: Broker, args: Args, worker: str) -> Out:
+        claimed = await broker.claim(
+            TENANT,
+            worker,
+            commands=(args.command,),
+            count=1,
+            lease_ms=args.lease_ms,
+            wait_s=0,
+            timeout_s=self._timeout_s,
+        )
+        if not claimed.tasks:
+            return Out(http=204)
+        [task] = claimed.tasks
+        return Out(
+            http=200,
+            task=task.id,
+            token=task.lease_token,
+            attempt=task.attempts,
+            content=claimed.payloads[0],
+        )
+
+    async def _finish(self, broker: Broker, args: Args, worker: str) -> Out:
+        new = NewResult(task_id=args.task, status=args.status, body=args.content, token=args.token)
+        [done] = await broker.submit(TENANT, worker, (new,), timeout_s=self._timeout_s)
+        if isinstance(done, CodeqError):
+            raise done
+        if isinstance(done, Rejected):
+            raise from_rejection(done)
+        assert isinstance(done, Submitted)
+        return Out(http=200)

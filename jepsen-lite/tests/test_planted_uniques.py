@@ -1,0 +1,188 @@
+"""Planted violations of G32 and G33, and their repaired twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from jepsen_lite.checker.judging import verdicts
+from jepsen_lite.history import Args, F, Made, Merging, Out, Part, Type
+from jepsen_lite.story import Story
+from jepsen_lite.uniques import UNIQUE_COMMAND
+
+KEEP = Merging(key="u0", on="keepLast")
+LATE = Merging(key="u2", on="replace", debounce_ms=1000, max_wait_ms=2000)
+
+Span = tuple[float, float]
+
+
+class World:
+    """Two tasks of one key, the second replaced once, and a debounced one of another key."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, tuple[Span, Merging, Out]] = {
+            "a": ((0, 0.1), KEEP, _out("t", "created", 0)),
+            "b": ((2, 2.1), KEEP, _out("v", "queued", 2)),
+            "c": ((3, 3.1), KEEP, _out("v", "replaced", 3, created=2, location="HELD_SET")),
+            "x": ((0, 0.1), LATE, _out("w", "created", 0, start=1)),
+            "y": ((0.5, 0.6), LATE, _out("w", "replaced", 0.5, created=0, start=1.5)),
+        }
+        self.takes: dict[str, tuple[Span, Out]] = {
+            "t": ((1, 1.1), Out(task="t", token=1, attempt=1, content="a")),
+            "v": ((6, 6.1), Out(task="v", token=1, attempt=1, content="c")),
+            "w": ((1.6, 1.7), Out(task="w", token=1, attempt=1, content="y")),
+        }
+        self.ends: dict[str, Span] = {"t": (5, 5.1), "v": (7, 7.1), "w": (1.8, 1.9)}
+        self.parts = [
+            _part("t", "a", "u0", 0, 5),
+            _part("v", "c", "u0", 2, 7),
+            _part("w", "y", "u2", 0, 1.8),
+        ]
+        self.kinds: dict[str, Type] = {}
+
+    def told(self) -> Story:
+        """Tell of the creates, the claims, the results and the last look."""
+        story = Story()
+        for content, (span, merging, out) in self.said.items():
+            args = Args(command=UNIQUE_COMMAND, content=content, merging=merging)
+            story.op(F.MERGE, span, self.kinds.get(content, Type.OK), args, out)
+        for span, out in self.takes.values():
+            story.op(F.TAKE, span, Type.OK, Args(command=UNIQUE_COMMAND), out)
+        for task, span in self.ends.items():
+            story.op(F.FINISH, span, Type.OK, Args(task=task, token=1, status="COMPLETED"), Out())
+        look = Args(command=UNIQUE_COMMAND, final=True)
+        story.op(F.PARTS, (22, 23), Type.OK, look, Out(parts=tuple(self.parts)))
+        return story
+
+
+def _out(task: str, how: str, at: float, **said: Any) -> Out:
+    made = Made(
+        how=how,
+        created_ms=round(1000 * said.get("created", at)),
+        changed_ms=round(1000 * at),
+        start_ms=round(1000 * said.get("start", 0)),
+    )
+    return Out(task=task, made=made, location=said.get("location", ""))
+
+
+def _part(task: str, content: str, key: str, created: float, ended: float) -> Part:
+    return Part(
+        task=task,
+        group=key,
+        content=content,
+        status="COMPLETED",
+        created_ms=round(1000 * created),
+        changed_ms=round(1000 * ended),
+    )
+
+
+def a_claim_has_what_was_replaced(world: World) -> None:
+    span, out = world.takes["v"]
+    world.takes["v"] = (span, replace(out, content="b"))
+
+
+def a_claim_has_what_was_refused(world: World) -> None:
+    world.kinds["c"] = Type.FAIL
+
+
+def two_tasks_of_a_key_are_worked_on(world: World) -> None:
+    _, out = world.takes["v"]
+    world.takes["v"] = ((4, 4.1), out)
+
+
+def the_last_payload_is_lost(world: World) -> None:
+    world.parts[1] = replace(world.parts[1], content="b")
+    a_claim_has_what_was_replaced(world)
+    world.takes["v"] = ((2.5, 2.6), world.takes["v"][1])
+    world.ends["t"] = (2.2, 2.3)
+
+
+def a_task_is_lost(world: World) -> None:
+    del world.parts[1]
+
+
+def a_task_is_not_done(world: World) -> None:
+    world.parts[1] = replace(world.parts[1], status="PENDING")
+
+
+def a_payload_makes_two_tasks(world: World) -> None:
+    world.parts.append(_part("z", "a", "u0", 8, 9))
+
+
+def three_tasks_have_a_key(world: World) -> None:
+    world.said["d"] = ((3.5, 3.6), KEEP, _out("z", "created", 3.5))
+    world.parts.append(_part("z", "d", "u0", 3.5, 9))
+
+
+def a_replaced_task_has_a_second_beside_it(world: World) -> None:
+    world.said["d"] = ((1, 1.1), LATE, _out("z", "created", 1, start=2))
+    world.parts.append(_part("z", "d", "u2", 1, 9))
+
+
+def a_debounced_task_is_claimed_too_soon(world: World) -> None:
+    _, out = world.takes["w"]
+    world.takes["w"] = ((0.7, 0.8), out)
+
+
+def a_start_is_not_moved(world: World) -> None:
+    span, merging, _ = world.said["y"]
+    world.said["y"] = (span, merging, _out("w", "replaced", 0.5, created=0, start=1))
+
+
+def a_start_is_moved_beyond_its_latest(world: World) -> None:
+    span, merging, _ = world.said["y"]
+    world.said["y"] = (span, merging, _out("w", "replaced", 1.5, created=0, start=2.5))
+
+
+def a_debounced_task_is_ready_at_once(world: World) -> None:
+    span, merging, _ = world.said["x"]
+    world.said["x"] = (span, merging, _out("w", "created", 0))
+
+
+PLOTS: tuple[tuple[str, Callable[[World], None]], ...] = (
+    ("G32", a_claim_has_what_was_replaced),
+    ("G32", a_claim_has_what_was_refused),
+    ("G32", two_tasks_of_a_key_are_worked_on),
+    ("G32", the_last_payload_is_lost),
+    ("G32", a_task_is_lost),
+    ("G32", a_task_is_not_done),
+    ("G32", a_payload_makes_two_tasks),
+    ("G32", three_tasks_have_a_key),
+    ("G32", a_replaced_task_has_a_second_beside_it),
+    ("G33", a_debounced_task_is_claimed_too_soon),
+    ("G33", a_start_is_not_moved),
+    ("G33", a_start_is_moved_beyond_its_latest),
+    ("G33", a_debounced_task_is_ready_at_once),
+)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "plot"), PLOTS, ids=lambda each: getattr(each, "__name__", each)
+)
+def test_a_planted_violation_is_found(guarantee: str, plot: Callable[[World], None]) -> None:
+    """Each breaks the guarantee in a way of its own."""
+    world = World()
+    plot(world)
+
+    assert verdicts(world.told().history())[guarantee].valid is False
+
+
+def test_the_repaired_twin_breaks_nothing() -> None:
+    """The same story is judged, and no checker objects to it."""
+    found = verdicts(World().told().history())
+
+    assert found["G32"].valid is found["G33"].valid is True, [found["G32"], found["G33"]]
+    assert [] == [each for each in found.values() if each.valid is False]
+
+
+def test_a_lost_answer_excuses_what_it_may_have_done() -> None:
+    """Its effect may come later than what was said after it."""
+    world = World()
+    a_claim_has_what_was_replaced(world)
+    world.parts[1] = replace(world.parts[1], content="b")
+    world.kinds["b"] = Type.INFO
+
+    assert verdicts(world.told().history())["G32"].valid is True
