@@ -20,6 +20,7 @@ from codeq_cluster.api.routes import (
     graphs,
     groups,
     imports,
+    leases,
     membership,
     ops,
     queues,
@@ -46,6 +47,7 @@ WHOLE_ROUTES = web.AppKey("whole_routes", WholeRoutes[Answering])
 ROUTES = (
     *tasks.ROUTES,
     *workers.ROUTES,
+    *leases.ROUTES,
     *results.ROUTES,
     *artifact_routes.UPLOADS,
     *reads.ROUTES,

@@ -12,6 +12,7 @@ from msgspec import Struct
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item
+from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task, worker_shown
 
@@ -77,7 +78,17 @@ class Settled(Struct, frozen=True, array_like=True, tag="settled"):
     """The entry is applied."""
 
 
-Answer = ShardPage | ItemPage | Explained | Settled
+class Watched(Struct, frozen=True, array_like=True, tag="watched"):
+    """What holders of leases have to hear of; nothing if the wait is over.
+
+    Attributes:
+        lost: Task ids, each with why its lease is none any more.
+    """
+
+    lost: tuple[tuple[str, Rejection], ...] = ()
+
+
+Answer = ShardPage | ItemPage | Explained | Settled | Watched
 
 
 class Question(Generic[_A]):
@@ -207,4 +218,20 @@ class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settl
     index: int
 
 
-AnyQuestion = Browse | BrowseDelayed | BrowseIds | Explain | ListItems | ListKeys | Settle
+class Watch(Question[Watched], Struct, frozen=True, array_like=True, tag="watch", kw_only=True):
+    """Wait until one of a worker's leases is lost, other than by what the worker says itself.
+
+    Attributes:
+        leases: Task ids, each once, with the lease's token; 0 for any.
+        wait_ms: At most so long; 0 to look at them only.
+    """
+
+    answer = Watched
+
+    tenant: str
+    worker: str
+    leases: tuple[tuple[str, int], ...]
+    wait_ms: int
+
+
+AnyQuestion = Browse | BrowseDelayed | BrowseIds | Explain | ListItems | ListKeys | Settle | Watch

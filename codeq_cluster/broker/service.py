@@ -13,6 +13,7 @@ from codeq_cluster.broker.requests.consumer import Consumer
 from codeq_cluster.broker.requests.graphs import Graphs
 from codeq_cluster.broker.requests.groups import Groups
 from codeq_cluster.broker.requests.importer import Importer
+from codeq_cluster.broker.requests.leases import Leases
 from codeq_cluster.broker.requests.operators import Operators
 from codeq_cluster.broker.requests.producer import Producer
 from codeq_cluster.broker.requests.queue_policies import QueuePolicies
@@ -34,6 +35,7 @@ class Broker:
     Attributes:
         operators: Lists of tasks, and actions on many of them.
         queue_policies: Topics, pauses, subscriptions.
+        leases: Renews and watches many leases at once.
         importer: Imports from other clusters.
         searching: Finds tasks by their fields.
         triage: Actions on dead and waiting tasks.
@@ -60,6 +62,7 @@ class Broker:
         self.schedules = Schedules(shards)
         self.groups = Groups(shards)
         self.graphs = Graphs(shards)
+        self.leases = Leases(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)
         self.triage = Triage(shards)

@@ -11,6 +11,7 @@ from opentelemetry.trace import Span, StatusCode
 
 from codeq_cluster.client.handlers import HandlerCall, Registered
 from codeq_cluster.client.handling import Ended, Ending
+from codeq_cluster.client.keeping import NO_LONGER_OURS, Keeper
 from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Lost, Outcome, Unfit
 from codeq_cluster.client.records import TaskRecord
@@ -21,9 +22,6 @@ from codeq_cluster.errors import CodeqError
 
 log = logging.getLogger(__name__)
 
-# Three per lease: after a failed heartbeat there is time for another before the lease ends.
-HEARTBEATS_A_LEASE: Final = 3
-
 _ABANDON_S_MAX: Final = 5.0  # After that the end of the lease returns the task.
 _LEVELS: Final = {
     Ending.COMPLETED: logging.INFO,
@@ -33,7 +31,6 @@ _LEVELS: Final = {
 }
 # The result, or a task that follows it, is not allowed; the next worker's may be.
 _UNTAKEN: Final = frozenset({400, 403, 413})
-_NO_LONGER_OURS: Final = frozenset({"not-found", "not-owner", "not-in-progress", "lease-lost"})
 
 
 class ClaimedDelivery:
@@ -42,6 +39,7 @@ class ClaimedDelivery:
     def __init__(
         self,
         leases: Leases,
+        keeper: Keeper,
         task: TaskRecord,
         handler: Registered,
         *,
@@ -50,6 +48,7 @@ class ClaimedDelivery:
     ) -> None:
         """Prepare it; the lease runs from now on."""
         self._leases = leases
+        self._keeper = keeper
         self._task = task
         self.call = HandlerCall(handler, task, overtime_s=overtime_s)
         self._lease_s = lease_s
@@ -80,7 +79,7 @@ class ClaimedDelivery:
         """Run the handler until it ends, or until its lease is lost."""
         async with asyncio.TaskGroup() as both:
             running = both.create_task(self.call.run())
-            holding = both.create_task(self._hold())
+            holding = both.create_task(self._keeper.hold(self._task))
             await asyncio.wait({running, holding}, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 running.cancel()
@@ -88,24 +87,6 @@ class ClaimedDelivery:
         if not running.cancelled():
             return running.result()
         return Lost(holding.result())
-
-    async def _hold(self) -> str:
-        """Extend the lease until it is lost; return the reason."""
-        ends = self._begun + self._lease_s
-        while True:
-            await asyncio.sleep(self._lease_s / HEARTBEATS_A_LEASE)
-            asked = time.monotonic()
-            left_s = ends - asked
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._leases.heartbeat(
-                        self._task, extend_s=self._lease_s, within_s=left_s
-                    )
-            except TimeoutError:
-                return "the lease ended without an answer to its heartbeat"
-            except (Refused, Unreachable) as error:
-                return str(error)
-            ends = asked + self._lease_s
 
     async def _report(self, outcome: Outcome) -> Ended:
         try:
@@ -137,7 +118,7 @@ class ClaimedDelivery:
 
     def _unreported(self, error: Refused | Unreachable) -> Ended:
         """Return the end of a delivery whose report was not accepted."""
-        if isinstance(error, Refused) and error.code in _NO_LONGER_OURS:
+        if isinstance(error, Refused) and error.code in NO_LONGER_OURS:
             return self._ended(Ending.LOST, str(error))
         failure = None if may_succeed(error) else error
         return self._ended(Ending.UNKNOWN, str(error), failure)
@@ -148,7 +129,7 @@ class ClaimedDelivery:
             async with asyncio.timeout(_ABANDON_S_MAX):
                 died = await self._leases.abandon(self._task, within_s=_ABANDON_S_MAX)
         except (Refused, Unreachable, TimeoutError) as error:
-            lost = isinstance(error, Refused) and error.code in _NO_LONGER_OURS
+            lost = isinstance(error, Refused) and error.code in NO_LONGER_OURS
             note = f"{note}; it could not be given back: {error or 'no answer'}"
             return self._ended(Ending.LOST if lost else Ending.UNKNOWN, note, failure)
         return self._ended(Ending.DEAD if died else Ending.ABANDONED, note, failure)

@@ -24,6 +24,15 @@ class _Returned(Struct):
     next: tuple[Raw, ...] = ()
 
 
+class _KeptLease(Struct):
+    error: str = ""
+    code: str = ""
+
+
+class _Kept(Struct):
+    leases: tuple[_KeptLease, ...] = ()
+
+
 class Leases(Connection):
     """The routes of workers, for a hand-written loop; each raises as `Connection._call` does.
 
@@ -68,6 +77,43 @@ class Leases(Connection):
     ) -> None:
         """Extend a lease to `extend_s` seconds from now."""
         await self._on(task, "heartbeat", {"extendSeconds": extend_s}, within_s)
+
+    async def heartbeats(
+        self,
+        held: Sequence[tuple[TaskRecord, int]],
+        *,
+        wait_s: int = 0,
+        within_s: float | None = None,
+    ) -> Sequence[tuple[str, str]]:
+        """Extend many leases, each to so many seconds from now, and wait for the loss of one.
+
+        Args:
+            held: At most 1,000; with 0 seconds a lease keeps its end.
+            wait_s: How long to wait, 0 to 30; a loss ends the wait, and so does an error. With a
+                wait, a request that may have had an effect is not repeated: the repetition would
+                wait once more.
+            within_s: The deadline of this call, in place of the connection's.
+
+        Returns:
+            For each lease its error's code and text, both empty if it has none.
+        """
+        leases = [
+            {"id": task.id, "token": task.lease_token}
+            | ({"extendSeconds": extend_s} if extend_s else {"watchOnly": True})
+            for task, extend_s in held
+        ]
+        path = f"{BASE}/tasks/batch/heartbeats"
+        request = Request(
+            method="POST",
+            path=path,
+            body=as_json({"leases": leases, "waitSeconds": wait_s}),
+            wait_s=wait_s,
+            repeatable=not wait_s,
+        )
+        kept = (await self._call(request, _Kept, within_s=within_s)).leases
+        if len(kept) != len(held):
+            raise Refused(f"{path}: {len(kept)} answers for {len(held)} leases", status=200)
+        return [(each.code, each.error) for each in kept]
 
     async def complete(
         self,

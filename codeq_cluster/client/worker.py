@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from codeq_cluster.client.codecs import JSON, Codec
-from codeq_cluster.client.delivery import HEARTBEATS_A_LEASE, ClaimedDelivery
+from codeq_cluster.client.delivery import ClaimedDelivery
 from codeq_cluster.client.handlers import Limit, Meaning, Registered
 from codeq_cluster.client.handling import Ended, HandlersStuck
 from codeq_cluster.client.health import Health
+from codeq_cluster.client.keeping import BEATS_A_LEASE, Keeper
 from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.producing import Duration, NewTask, seconds_of
 from codeq_cluster.client.records import TaskRecord
@@ -115,7 +116,7 @@ class Worker:
         process = f"{host}:{os.getpid()}"
         self.name = f"{self.name}@{process}" if self.name else process
         _check("concurrency", self.concurrency, least=1)
-        _check("lease_s", self.lease_s, least=HEARTBEATS_A_LEASE)
+        _check("lease_s", self.lease_s, least=BEATS_A_LEASE)
         _check("wait_s", self.wait_s, least=0)
         _check("overtime_s", self.overtime_s, least=0)
         _check("silent_s_max", self.silent_s_max, least=self.wait_s + 1)
@@ -123,6 +124,7 @@ class Worker:
         self._leases = Leases(
             self.urls, token=self.token, discover=self.discover, ca_file=self.ca_file
         )
+        self._keeper = Keeper(self._leases, lease_s=self.lease_s)
         self.health = Health(
             host=self.health_host, port=self.health_port, silent_s_max=self.silent_s_max
         )
@@ -337,6 +339,7 @@ class Worker:
         running = self._running
         async with asyncio.TaskGroup() as group:
             stopping = group.create_task(self._stopped())
+            keeping = group.create_task(self._keeper.run())
             while not self._stopping.is_set() and left != 0:
                 free = min(self.concurrency - len(running), _CLAIM_MAX, left or _CLAIM_MAX)
                 if free == 0:
@@ -354,6 +357,7 @@ class Worker:
                     left = None if left is None else left - 1
             await self._drain(stopping)
             stopping.cancel()
+            keeping.cancel()
 
     async def _claim(self, count: int) -> Sequence[TaskRecord]:
         """Return claimed tasks; none if the worker cannot go on, which also stops it."""
@@ -378,7 +382,12 @@ class Worker:
         handler = self._handlers.get(task.command) or self._handlers.get(EVERY_COMMAND)
         assert handler is not None, "the broker gave a task of a command that was not claimed"
         delivery = ClaimedDelivery(
-            self._leases, task, handler, lease_s=self.lease_s, overtime_s=self.overtime_s
+            self._leases,
+            self._keeper,
+            task,
+            handler,
+            lease_s=self.lease_s,
+            overtime_s=self.overtime_s,
         )
         ended = await delivery.run()
         if ended.failure is not None:

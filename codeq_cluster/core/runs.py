@@ -1,8 +1,9 @@
 """Runs: neighbouring operations that are decided from one view.
 
 Each decision costs its queue's counters, which are read, added up and written. A batch route sends
-a hundred creates or results at once. Where none reads what another one changes, the view need not
-advance between them, and the counters of a queue are added up once for all.
+a hundred creates or results at once, or a thousand heartbeats. Where none reads what another one
+changes, the view need not advance between them, and the counters of a queue are added up once for
+all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Operation, Submit
+from codeq_cluster.core.operations import Heartbeat, Operation, Submit
 from codeq_cluster.core.rules import LifetimeRules
 
 # A run's rows are one entry at least, and an entry should not be larger than a megabyte.
@@ -24,8 +25,10 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
 
     A create reads its task, the task that has its idempotency key and, under a budget, what the
     tenant uses. A submit reads its task, and the delivery and the sweeps that are named after it.
+    A heartbeat reads its task.
     So creates are independent if their tasks and keys differ and no budget binds their tenants, and
-    submits if their tasks differ; those of tasks with keys are parted when they are decided.
+    submits and heartbeats if their tasks differ; submits of tasks with keys are parted when they
+    are decided.
     A create after a submit may have the key of the submit's task.
     Any other operation is a run of its own.
     """
@@ -54,7 +57,7 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
 def _touches(operation: Operation, rules: LifetimeRules) -> _Touched:
     """Return the task and the key that an operation reads and changes; nothing if it reads more."""
     match operation:
-        case Submit():
+        case Submit() | Heartbeat():
             return {operation.id}
         case Create() if not rules.budget_of(operation.tenant).binds_creates:
             key = operation.idempotency_key

@@ -63,6 +63,9 @@ EXAMPLES: Mapping[str, Example] = {
         body='{"delaySeconds":30,"reason":"the bank is closed"}', task="leased"
     ),
     "workers_submit": Example(body=f"{{{_DONE}}}", task="leased"),
+    "workers_heartbeats": Example(
+        body='{"leases":[{"id":"\'$TASK\'","extendSeconds":60}],"waitSeconds":1}', task="leased"
+    ),
     "workers_submit_batch": Example(
         body=f'{{"results":[{{"taskId":"\'$TASK\'",{_DONE}}}]}}', task="leased"
     ),

@@ -227,7 +227,7 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
 async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     """Extend a lease."""
     body = _LEASE.decode(call.text)
-    extend_ms = _lease_ms(call, body.extend_seconds, "extendSeconds")
+    extend_ms = lease_ms(call, body.extend_seconds, "extendSeconds")
     outcome = await call.services.broker.heartbeat(
         call.identity.tenant,
         call.identity.subject,
@@ -309,7 +309,7 @@ async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:
     name = body.worker_name or ""
     if name and not WORKER_NAME.fullmatch(name):
         raise INVALID_NAME
-    lease_ms = _lease_ms(call, body.lease_seconds, "leaseSeconds")
+    asked_ms = lease_ms(call, body.lease_seconds, "leaseSeconds")
     services, identity = call.services, call.identity
     tenant, subject = identity.tenant, identity.subject
     poll = services.polls.begun(tenant, shown_as(subject, name), commands)
@@ -319,7 +319,7 @@ async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:
             subject,
             commands=commands,
             count=count,
-            lease_ms=lease_ms,
+            lease_ms=asked_ms,
             wait_s=max(0.0, wait_s - EARLY_S),
             place=partial(services.shares.waits.in_place, identity),
             timeout_s=call.timeout_s,
@@ -367,7 +367,8 @@ def allowed_commands(
     return tuple(dict.fromkeys(asked))
 
 
-def _lease_ms(call: Call, asked_s: int | None, name: str) -> int:
+def lease_ms(call: Call, asked_s: int | None, name: str) -> int:
+    """Return the length of a lease, the default for none; raises ApiError above the bound."""
     settings = call.services.settings
     lease_s = whole(asked_s, error=_INVALID)
     if lease_s > settings.limits.lease_seconds_max:

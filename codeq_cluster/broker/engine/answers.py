@@ -29,6 +29,7 @@ from codeq_cluster.broker.questions import (
     Settle,
     Settled,
     ShardPage,
+    Watch,
 )
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
@@ -65,7 +66,8 @@ async def answer(state: EngineState, question: AnyQuestion) -> Answer:
     """Answer a question from the applied state.
 
     Raises:
-        Overloaded: Too many callers wait for another shard's entries.
+        Overloaded: Too many callers wait for another shard's entries, or on leases.
+        NotLeader: The leadership has ended during a wait.
     """
     store, replica = state.store, state.replica
     unreadable = partial(state.setup.observer.item_failed, Loop.LISTS)
@@ -88,6 +90,8 @@ async def answer(state: EngineState, question: AnyQuestion) -> Answer:
         case Settle():
             await state.setup.catalogue.settled(question.shard, question.index)
             return Settled()
+        case Watch():
+            return await state.watches.wait(question)
         case _:
             assert_never(question)
 

@@ -171,7 +171,7 @@ class Engine:
 
         Raises:
             NotLeader: This node does not lead, or stopped leading meanwhile.
-            Overloaded: Too many callers wait for another shard's entries.
+            Overloaded: Too many callers wait for another shard's entries, or on leases.
         """
         await self._barrier()
         return await answers.answer(self._state, question)

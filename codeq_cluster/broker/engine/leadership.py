@@ -223,12 +223,15 @@ class Leadership:
             shard=state.shard, mutations=len(batch.rows), commit_s=took_s
         )
         state.listeners.changed(batch.changes)
+        if state.watches:
+            state.watches.changed(batch.changes)
 
     def end(self) -> None:
         """Decide no more; fail the callers that still wait."""
         self._ended = True
         self._gathering.stop()
         self.timers.stop()
+        self._state.watches.end()
         for batch in (*self._sent, *self.open):
             batch.fail(self._lost)
         self._sent.clear()

@@ -15,6 +15,7 @@ from codeq_cluster.broker.engine.faults import alone
 from codeq_cluster.broker.engine.group_commit import GATHER_S_MAX
 from codeq_cluster.broker.engine.recounting import Recounted
 from codeq_cluster.broker.engine.view import ShardView
+from codeq_cluster.broker.engine.watching import Watches
 from codeq_cluster.broker.ports import Clock, EntryTracing, Log, Observer, StateStore
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import Family
@@ -133,6 +134,7 @@ class EngineState:
         replica: The view of the applied state.
         view: The leader's view while this node leads; else the replica.
         listeners: Hear of leaders, rows and replaced states.
+        watches: Of leases, while this node leads.
         log: The shard's Raft group, once opened.
     """
 
@@ -147,6 +149,7 @@ class EngineState:
         self._fraction = fraction
         self.leader: str | None = None
         self.listeners = Listeners(shard, setup.observer)
+        self.watches = Watches(store)
         self._recounted = Recounted(
             store, shard=shard, failed=partial(setup.observer.item_failed, Loop.COUNTERS)
         )

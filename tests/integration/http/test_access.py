@@ -43,6 +43,7 @@ STATUSES = {
     "POST /tasks/{id}/result": _WORK,
     # Items are judged one by one, so another tenant gets 200 too; test_tenants.py covers its data.
     "POST /tasks/batch/results": "401 | 401 403 200 401 401 | 401 403 200 401 401",
+    "POST /tasks/batch/heartbeats": "401 | 401 403 200 401 401 | 401 403 200 401 401",
     "PUT /tasks/{id}/artifacts/{artifact}": "401 | 401 403 201 401 401 | 401 403 404 401 401",
     # Without a prefix it is refused, once the caller may read; test_task_lists.py has the data.
     "GET /tasks": "401 | 400 400 400 400 403 | 400 400 400 400 403",

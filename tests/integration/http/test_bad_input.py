@@ -34,6 +34,7 @@ ROUTES = {
     f"tasks/{ID}/nack": BODY,
     f"tasks/{ID}/result": RESULT_BODY,
     "tasks/batch/results": BODY,
+    "tasks/batch/heartbeats": BODY,
     "workers/subscriptions": BODY,
     f"workers/subscriptions/{ID}/heartbeat": BODY,
     "admin/tasks/cleanup": BODY,
@@ -66,6 +67,7 @@ WRONG_TYPES: dict[str, list[dict[str, object]]] = {
         {"status": "FAILED", "error": {}},
     ],
     "tasks/batch/results": [{"results": {}}, {"results": "x"}],
+    "tasks/batch/heartbeats": [{"leases": {}}, {"leases": "x"}],
     "workers/subscriptions": [
         {"callbackUrl": {}},
         {"callbackUrl": "http://a/", "eventTypes": "c"},

@@ -59,6 +59,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "POST /tasks/batch/results": {
         "results": [{"taskId": "none", "status": "COMPLETED", "result": {}}]
     },
+    "POST /tasks/batch/heartbeats": {"leases": [{"id": "none"}]},
     "PUT /tasks/{id}/artifacts/{artifact}": b"content",
     "POST /workers/subscriptions": {"callbackUrl": NO_OWNER},
     "PUT /admin/topics/{name}": _TOPIC,

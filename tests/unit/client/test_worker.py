@@ -46,7 +46,6 @@ class _Peer:
         self.heard: list[tuple[str, dict[str, Any]]] = []
         self.claims: list[dict[str, Any]] = []
         self.idle = asyncio.Event()
-        self.beats = asyncio.Event()
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
@@ -69,8 +68,6 @@ class _Peer:
     async def _about(self, request: web.Request) -> web.Response:
         verb = request.match_info["verb"]
         self.heard.append((verb, json.loads(await request.text())))
-        if verb == "heartbeat":
-            self.beats.set()
         return self._refusal(verb) or web.json_response({"status": "requeued"})
 
     def _refusal(self, verb: str) -> web.Response | None:
@@ -228,25 +225,6 @@ async def test_a_claim_is_repeated_while_it_may_succeed() -> None:
 
     assert 2 == len(peer.claims)
     assert ended.ending is Ending.COMPLETED
-
-
-async def test_a_lease_is_extended_and_a_lost_one_ends_the_handler() -> None:
-    """The handler is cancelled, since another worker may have the task; nothing is reported."""
-    peer = _Peer(_task())
-    peer.refusals["heartbeat"] = [(200, {"ok": True}), (409, _LOST)]
-    cancelled = asyncio.Event()
-
-    async def handler(_: Task) -> object:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    ended = await _one(peer, handler, lease_s=6)
-
-    assert cancelled.is_set()
-    assert [("heartbeat", {"extendSeconds": 6, "leaseToken": 77})] * 2 == peer.heard
-    assert ended.ending is Ending.LOST
 
 
 async def test_a_report_after_the_lease_is_lost() -> None:

@@ -28,10 +28,15 @@ def _lengths(*operations: Operation, rules: LifetimeRules = RULES) -> list[int]:
     return [len(run) for run in found]
 
 
-def test_creates_or_submits_of_different_tasks_are_one_run() -> None:
+def _beat(task_id: str) -> Heartbeat:
+    return Heartbeat(id=task_id, tenant="", worker="w", extend_ms=1, token=1)
+
+
+def test_creates_submits_or_heartbeats_of_different_tasks_are_one_run() -> None:
     """None of them reads what another one changes."""
     assert [3] == _lengths(_create("a"), _create("b"), _create("c", key="k"))
     assert [2] == _lengths(_submit("a"), _submit("b"))
+    assert [3] == _lengths(_beat("a"), _beat("b"), _beat("c"))
     assert [] == _lengths()
 
 
@@ -44,6 +49,7 @@ def test_a_second_operation_on_a_task_begins_a_run() -> None:
     """A retried create finds its task, and a second result is refused."""
     assert [2, 1] == _lengths(_create("a"), _create("b"), _create("a"))
     assert [1, 2] == _lengths(_submit("a"), _submit("a"), _submit("b"))
+    assert [1, 2] == _lengths(_beat("a"), _beat("a"), _beat("b"))
 
 
 def test_a_second_create_with_a_key_begins_a_run() -> None:
@@ -54,10 +60,9 @@ def test_a_second_create_with_a_key_begins_a_run() -> None:
 
 def test_other_operations_are_runs_of_their_own() -> None:
     """A cancel may end a task that is just being created."""
-    beat = Heartbeat(id="x", tenant="", worker="w", extend_ms=1, token=1)
     cancel = Cancel(request="r", id="b", tenant="")
 
-    assert [1, 1, 2, 1] == _lengths(beat, cancel, _create("a"), _create("b"), cancel)
+    assert [1, 1, 2, 1] == _lengths(_beat("x"), cancel, _create("a"), _create("b"), cancel)
 
 
 def test_creates_of_a_tenant_with_a_budget_are_decided_one_by_one() -> None:

@@ -35,6 +35,7 @@ from codeq_cluster.api.routes import (
     groups,
     imports,
     lanes,
+    leases,
     listing,
     membership,
     ops,
@@ -77,7 +78,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, queues),
-    *(artifacts, flows, follow_ups, lanes, results),
+    *(artifacts, flows, follow_ups, lanes, leases, results),
     *(audit, backups, cluster, imports, membership),
     *(
         dead_letters,
@@ -213,7 +214,11 @@ def test_a_route_that_reads_a_body_shows_one_that_its_decoder_accepts(route: Rou
     body = described["requestBody"]["content"][JSON]
     schema = SCHEMAS[body["schema"]["$ref"].rpartition("/")[2]]
     decoded = schema.decode(json.dumps(body["example"]))
-    for items, item in (("tasks", tasks.TASK_SCHEMA), ("results", results.RESULT_SCHEMA)):
+    for items, item in (
+        ("leases", leases.LEASE_SCHEMA),
+        ("results", results.RESULT_SCHEMA),
+        ("tasks", tasks.TASK_SCHEMA),
+    ):
         for each in getattr(decoded, items, None) or ():
             item.decode(each)
 

@@ -1,0 +1,180 @@
+"""Leases: all that a worker holds, renewed in one request that may wait for what ends one."""
+
+from __future__ import annotations
+
+import asyncio
+from operator import attrgetter
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from codeq_cluster.api.declared.bodies import Body, Schema, field, whole
+from codeq_cluster.api.declared.operations import Answer, Routes
+from codeq_cluster.api.http.answer import HttpAnswer, reply
+from codeq_cluster.api.http.call import Call, is_task_id
+from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection, invalid_body
+from codeq_cluster.api.http.refusals import NOT_FOUND, batch_too_large
+from codeq_cluster.api.http.waits import WaitEnded
+from codeq_cluster.api.routes import workers
+from codeq_cluster.api.routes.task_views import CLAIMED, TASK_ID
+from codeq_cluster.api.routes.workers import EARLY_S, LEASE_TOKEN_FIELD, lease_ms
+from codeq_cluster.auth import Access
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.requests.leases import HeldLease, Kept
+from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.outcomes import Extended, Rejected
+from codeq_cluster.errors import Overloaded
+
+# One worker's: they are written in one entry a shard, 1,000 x 600 bytes at most.
+LEASES_MAX = 1000
+
+ROUTES = Routes("workers", workers.__doc__, Access.WORKER)
+
+_INVALID = invalid_body()
+
+
+class HeldLeaseBody(Body):
+    """One lease of a batch."""
+
+    id: str | None = field("Id of the task.", required=True)
+    token: int | None = LEASE_TOKEN_FIELD
+    extend_seconds: int | None = field(
+        "Time from now to the new end of the lease; {node.lifecycle.default_lease_seconds} for 0 "
+        "or less.",
+        maximum=attrgetter("limits.lease_seconds_max"),
+    )
+    watch_only: bool | None = field(
+        "Do not renew this lease, only hear of its loss; for one that was renewed a moment ago."
+    )
+
+
+LEASE_SCHEMA = Schema(HeldLeaseBody)
+
+
+class HeldLeasesBody(Body):
+    """Leases; each item is decoded on its own."""
+
+    leases: list[Raw] | None = field(
+        "The leases; a refused one does not affect the others.",
+        required=True,
+        refused=(batch_too_large(LEASES_MAX),),
+        each=LEASE_SCHEMA,
+        minItems=1,
+        maxItems=LEASES_MAX,
+    )
+    wait_seconds: int | None = field(
+        "How long to wait for the loss of a lease once all are renewed; clamped to 0 to "
+        f"{{node.limits.claim_wait_seconds_max}}. The wait ends {EARLY_S} s early."
+    )
+
+
+_LEASES = Schema(HeldLeasesBody)
+
+
+class KeptLease(Struct, rename="camel"):
+    """What became of one lease: its new end, or an error with its code."""
+
+    id: str
+    lease_until: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+
+
+class KeptLeases(Struct, rename="camel"):
+    """One entry per lease, in the leases' order."""
+
+    leases: list[KeptLease]
+
+
+@ROUTES(
+    "POST",
+    "/tasks/batch/heartbeats",
+    Answer(
+        "What became of each lease, in order; a majority of the nodes has it.",
+        KeptLeases(
+            [
+                KeptLease(TASK_ID, "2026-01-31T12:09:30.000Z"),
+                KeptLease("unheard-of", error=NOT_FOUND.text, code=NOT_FOUND.code),
+            ]
+        ),
+    ),
+    scope="codeq:heartbeat",
+    body=_LEASES,
+    example={
+        "leases": [
+            {"id": TASK_ID, "token": CLAIMED.lease_token, "extendSeconds": 60},
+            {"id": "unheard-of"},
+        ],
+        "waitSeconds": 20,
+    },
+    whole=True,
+)
+async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
+    """Extend leases, independently; then wait until one is lost, if the request says so."""
+    body = _LEASES.decode(call.text)
+    items = body.leases
+    limits = call.services.settings.limits
+    if not items:
+        raise _LEASES.unreadable
+    if len(items) > LEASES_MAX:
+        raise batch_too_large(LEASES_MAX)
+    wait_s = whole(body.wait_seconds, error=_INVALID)
+    wait_s = min(max(wait_s, 0), limits.claim_wait_seconds_max)
+    waits_until = deadline_in(wait_s - EARLY_S)
+    read = [_read(call, item) for item in items]
+    held = [each for _, each in read if isinstance(each, HeldLease)]
+    renewed = iter(
+        await call.services.broker.leases.renew(
+            call.identity.tenant, call.identity.subject, held, timeout_s=call.timeout_s
+        )
+    )
+    answers: list[tuple[str, Kept | ApiError]] = [
+        (task_id, next(renewed) if isinstance(each, HeldLease) else each) for task_id, each in read
+    ]
+    if all(isinstance(answer, Extended) for _, answer in answers):
+        watched = any(not each.extend_ms for each in held)
+        if wait_s or watched:
+            left_s = waits_until - asyncio.get_running_loop().time()
+            lost = await _lost(call, held, max(0.0, left_s))
+            answers = [(task_id, lost.get(task_id, answer)) for task_id, answer in answers]
+    return reply(KeptLeases([_answer(*each) for each in answers]))
+
+
+async def _lost(call: Call, held: list[HeldLease], wait_s: float) -> dict[str, Rejected]:
+    """Return the leases that are lost, after the wait for the first of them."""
+    identity, shares = call.identity, call.services.shares
+    leases = call.services.broker.leases
+    if wait_s <= 0:
+        return await leases.lost(identity.tenant, identity.subject, held, wait_s=0)
+    try:
+        with shares.waits.in_place(identity):
+            return await leases.lost(identity.tenant, identity.subject, held, wait_s=wait_s)
+    except (WaitEnded, Overloaded):
+        return {}  # The leases are renewed, and the worker has to know that.
+
+
+def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
+    task_id = ""
+    try:
+        body = LEASE_SCHEMA.decode(item)
+        task_id = body.id or ""
+        token = whole(body.token, error=_INVALID)
+        extend_ms = 0 if body.watch_only else lease_ms(call, body.extend_seconds, "extendSeconds")
+    except ApiError as refused:
+        return task_id, refused.with_traceback(None)
+    if not is_task_id(task_id):
+        return task_id, NOT_FOUND
+    return task_id, HeldLease(id=task_id, token=token, extend_ms=extend_ms)
+
+
+def _answer(task_id: str, kept: Kept | ApiError) -> KeptLease:
+    match kept:
+        case Extended():
+            until_ms = kept.lease_until_ms
+            return KeptLease(task_id, rfc3339(until_ms) if until_ms else UNSET)
+        case Rejected():
+            error = from_rejection(kept)
+        case ApiError():
+            error = kept
+        case _:
+            error = from_failure(kept)
+    return KeptLease(task_id, error=error.text, code=error.code)

@@ -1,0 +1,112 @@
+"""Leases: renews all that a worker holds in one request, and waits for what ends one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import Watch, Watched
+from codeq_cluster.broker.requests.producer import on_their_shards
+from codeq_cluster.core.operations import Heartbeat
+from codeq_cluster.core.outcomes import Extended, Rejected
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.fair_shares import NestedShares
+
+# A leader answers a wait when it is over; without more time, no such answer would arrive.
+_SLACK_S = 1.0
+# Each wait is a call to a shard's leader, and writes need the others of a node's 10,000 calls.
+_WAITS_MAX = 2_000
+
+Kept = Extended | Rejected | CodeqError
+
+
+class HeldLease(Struct, frozen=True, kw_only=True):
+    """A lease that a worker says it holds.
+
+    Attributes:
+        token: 0 for the lease that the worker's subject holds.
+        extend_ms: The new end, from now; 0 to leave the end as it is.
+    """
+
+    id: str
+    token: int
+    extend_ms: int
+
+
+class Leases:
+    """Renews leases and watches them, on the shards of their tasks alone."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._waits = NestedShares(_WAITS_MAX, name="the calls that watch leases")
+
+    async def renew(
+        self, tenant: str, worker: str, leases: Sequence[HeldLease], *, timeout_s: float
+    ) -> list[Kept]:
+        """Renew leases, in one write a shard; return one answer for each, errors as values.
+
+        A lease that keeps its end is answered with an end of 0; nothing was asked about it.
+        """
+        renewed = [
+            (
+                shard_of(each.id, self._shards.count),
+                Heartbeat(
+                    id=each.id,
+                    tenant=tenant,
+                    worker=worker,
+                    extend_ms=each.extend_ms,
+                    token=each.token,
+                ),
+            )
+            for each in leases
+            if each.extend_ms
+        ]
+        outcomes = iter(
+            await on_their_shards(self._shards, renewed, timeout_s=timeout_s) if renewed else ()
+        )
+        kept: list[Kept] = []
+        for each in leases:
+            outcome = next(outcomes) if each.extend_ms else Extended(0)
+            assert isinstance(outcome, Extended | Rejected | CodeqError)
+            kept.append(outcome)
+        return kept
+
+    async def lost(
+        self, tenant: str, worker: str, leases: Sequence[HeldLease], *, wait_s: float
+    ) -> dict[str, Rejected]:
+        """Return the leases that are lost as soon as there is one, by task; none in time.
+
+        A shard without a leader, led by a node of an earlier release, or beyond the bound on waits
+        tells nothing: the next renewal does.
+        """
+        lost: dict[str, Rejected] = {}
+        by_shard: dict[int, dict[str, int]] = {}
+        for held in leases:
+            by_shard.setdefault(shard_of(held.id, self._shards.count), {})[held.id] = held.token
+        # A leader that dies meanwhile hands the question to the next one, with its whole wait.
+        deadline = deadline_in(wait_s + _SLACK_S)
+
+        async def watch(shard: int, of: dict[str, int]) -> None:
+            asked = Watch(
+                tenant=tenant, worker=worker, leases=tuple(of.items()), wait_ms=int(wait_s * 1000)
+            )
+            try:
+                async with asyncio.timeout_at(deadline):
+                    with self._waits.one(tenant, worker):
+                        watched: Watched = await self._shards.ask(shard, asked, deadline=deadline)
+            except (CodeqError, TimeoutError):
+                return
+            lost.update((task_id, Rejected(why)) for task_id, why in watched.lost)
+
+        async with asyncio.TaskGroup() as group:
+            silent = {group.create_task(watch(*each)) for each in by_shard.items()}
+            while silent and not lost:
+                _, silent = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
+            for each in silent:
+                each.cancel()
+        return lost

@@ -1,0 +1,189 @@
+"""Keeping: the leases that a worker holds, renewed together until each ends or is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from codeq_cluster.client.leases import Leases
+from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.refusals import Refused, Unreachable
+from codeq_cluster.client.retrying import may_succeed
+
+log = logging.getLogger(__name__)
+
+# Three beats a lease: after a failed one there is time for another before the lease ends.
+BEATS_A_LEASE: Final = 3
+NO_LONGER_OURS: Final = frozenset({"not-found", "not-owner", "not-in-progress", "lease-lost"})
+
+_LEASES_MAX: Final = 1000  # In one request, as brokers have it.
+_WAIT_S_MAX: Final = 20
+# A new lease is watched after a quarter of a beat at the latest. A task that ends before then,
+# which most do, costs no request; and at most so many requests wait at once.
+_LOOKS_A_BEAT: Final = 4
+# A node that says nothing for so long after a wait is left for another one.
+_ANSWER_S: Final = 5.0
+_PAUSE_S: Final = 0.25  # After an answer that came early.
+_PAUSE_S_MAX: Final = 4.0
+_SINGLES_AT_ONCE: Final = 10
+# Those of a node of a release without the route.
+_NO_ROUTE: Final = frozenset({404, 405})
+
+
+class _Held:
+    """A lease that is being kept.
+
+    Attributes:
+        ends: When the broker gives the task to another worker, monotonic seconds.
+        due: It is to be renewed.
+        watched: A request that will hear of its loss is under way, or will be.
+        lost: Resolved with the reason when it is lost.
+    """
+
+    __slots__ = ("due", "ends", "lost", "task", "watched")
+
+    def __init__(self, task: TaskRecord, *, ends: float) -> None:
+        self.task = task
+        self.ends = ends
+        self.due = False
+        self.watched = False
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def lose(self, reason: str) -> None:
+        """Tell the delivery."""
+        if not self.lost.done():
+            self.lost.set_result(reason)
+
+    def hear(self, code: str, text: str, *, ends: float) -> None:
+        """Take in a heartbeat's answer; an error that passes leaves the lease due."""
+        if code in NO_LONGER_OURS:
+            self.lose(text)
+        elif code:
+            log.warning("task %s: its lease is not renewed: %s", self.task.id, text)
+        elif self.due:
+            self.ends, self.due = ends, False
+
+
+class Keeper:
+    """Renews all leases of one worker: at each beat, a third of a lease, in one request.
+
+    That request waits until the next beat for the loss of a lease, so that the worker hears of it
+    at once. Against a node that does not know such requests, each lease has its own.
+    """
+
+    def __init__(self, leases: Leases, *, lease_s: int) -> None:
+        """Prepare it for leases of this length."""
+        self._leases = leases
+        self._lease_s = lease_s
+        self._beat_s = lease_s / BEATS_A_LEASE
+        self._held: dict[str, _Held] = {}
+        self._knows_batches = True  # The node that answers; asked again at each beat.
+
+    async def hold(self, task: TaskRecord) -> str:
+        """Keep a lease that has just begun; return the reason when it is lost."""
+        held = _Held(task, ends=time.monotonic() + self._lease_s)
+        self._held[task.id] = held
+        try:
+            while (left_s := held.ends - time.monotonic()) > 0:
+                await asyncio.wait({held.lost}, timeout=left_s)
+                if held.lost.done():
+                    return held.lost.result()
+            return "the lease ended without an answer to its heartbeat"
+        finally:
+            if self._held.get(task.id) is held:
+                del self._held[task.id]
+
+    async def run(self) -> None:
+        """Keep what is held, until cancelled."""
+        async with asyncio.TaskGroup() as requests:
+            begun, look = time.monotonic(), 0
+            look_s = self._beat_s / _LOOKS_A_BEAT
+            while True:
+                look += 1
+                await asyncio.sleep(begun + look * look_s - time.monotonic())
+                is_beat = look % _LOOKS_A_BEAT == 0
+                self._knows_batches = self._knows_batches or is_beat
+                beats_in = _LOOKS_A_BEAT - look % _LOOKS_A_BEAT
+                until = begun + (look + beats_in) * look_s
+                fresh = [held for held in self._held.values() if is_beat or not held.watched]
+                for part in _parts(fresh):
+                    for held in part:
+                        held.watched = True
+                        held.due = is_beat
+                    requests.create_task(self._keep(part, until=until))
+
+    async def _keep(self, part: Sequence[_Held], *, until: float) -> None:
+        """Renew leases that are due, and hear of the loss of any, until the next beat."""
+        pause_s = _PAUSE_S / 2
+        while part := [held for held in part if self._is_held(held)]:
+            if not self._knows_batches:
+                await self._one_by_one(part)
+                return
+            asked = time.monotonic()
+            # An answer that waits for too long would come when the lease has ended.
+            ends_in = min(held.ends for held in part) - asked
+            wait_s = int(max(0.0, min(_WAIT_S_MAX, until - asked, ends_in / 2)))
+            if not wait_s and not any(held.due for held in part):
+                return
+            is_well = await self._ask(part, wait_s=wait_s)
+            early = not is_well or time.monotonic() < asked + wait_s - 1
+            # What ends many leases, one after the other, causes so many requests at most.
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX) if early else _PAUSE_S
+            await asyncio.sleep(pause_s)
+
+    async def _ask(self, part: Sequence[_Held], *, wait_s: int) -> bool:
+        """Send one request for these leases; return whether it was answered."""
+        asked = time.monotonic()
+        try:
+            heard = await self._leases.heartbeats(
+                [(held.task, self._lease_s if held.due else 0) for held in part],
+                wait_s=wait_s,
+                within_s=min(_ANSWER_S, self._beat_s),
+            )
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and error.status in _NO_ROUTE:
+                self._knows_batches = False
+            elif not may_succeed(error):
+                for held in part:
+                    held.lose(str(error))
+            return False
+        for held, (code, text) in zip(part, heard, strict=True):
+            held.hear(code, text, ends=asked + self._lease_s)
+        return True
+
+    async def _one_by_one(self, part: Sequence[_Held]) -> None:
+        """Renew leases as nodes of earlier releases have it."""
+        places = asyncio.Semaphore(_SINGLES_AT_ONCE)
+
+        async def renew(held: _Held) -> None:
+            async with places:
+                asked = time.monotonic()
+                if not self._is_held(held):
+                    return
+                try:
+                    await self._leases.heartbeat(
+                        held.task, extend_s=self._lease_s, within_s=self._beat_s
+                    )
+                except (Refused, Unreachable) as error:
+                    if not may_succeed(error):
+                        held.lose(str(error))
+                    return
+                held.ends, held.due = asked + self._lease_s, False
+
+        async with asyncio.TaskGroup() as group:
+            for held in part:
+                if held.due:
+                    group.create_task(renew(held))
+
+    def _is_held(self, held: _Held) -> bool:
+        return self._held.get(held.task.id) is held and not held.lost.done()
+
+
+def _parts(held: Sequence[_Held]) -> Iterator[list[_Held]]:
+    left = iter(held)
+    while part := list(islice(left, _LEASES_MAX)):
+        yield part

@@ -1,0 +1,202 @@
+"""Keeping: a worker's requests about the leases that it holds, and what they do to its handlers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from codeq_cluster.client import Ended, Ending, Task, Worker
+from tests.unit.client.servers import serve
+
+_LOST = {"error": "lease-lost", "code": "lease-lost"}
+_BUSY = {"error": "no leader", "code": "no-leader"}
+_ROUTE = "/tasks/batch/heartbeats"
+
+
+class _Broker:
+    """Hands tasks out, and answers heartbeats as the test says.
+
+    Attributes:
+        knows_batches: Whether it has the route; nodes of earlier releases do not.
+        answers: By task, what the next heartbeats are answered, in turn; `{}` after them.
+        heard: Each batch of heartbeats, as task ids with what is asked about each.
+        waits: How long each of them asked to wait.
+        single: The tasks that single heartbeats were about.
+        idle: Set while a batch waits with nothing to say.
+    """
+
+    def __init__(self, *ids: str) -> None:
+        self.left = list(ids)
+        self.knows_batches = True
+        self.answers: dict[str, list[dict[str, object]]] = {}
+        self.heard: list[dict[str, object]] = []
+        self.waits: list[int] = []
+        self.single: list[str] = []
+        self.idle = asyncio.Event()
+        self._news = asyncio.Event()
+
+    def say(self, task_id: str, answer: dict[str, object]) -> None:
+        """Answer the next heartbeat of a task so, also one that waits."""
+        self.answers.setdefault(task_id, []).append(answer)
+        self._news.set()
+
+    @asynccontextmanager
+    async def working(self, handler: Any, **settings: Any) -> AsyncIterator[list[Ended]]:
+        """Let a worker take all tasks at once; yields how they ended, complete on leaving."""
+        ended: list[Ended] = []
+        count = len(self.left)
+        async with serve(self._answer) as url, asyncio.TaskGroup() as group:
+            worker = Worker(
+                [url], token="t", discover=False, concurrency=count, ended=ended.append, **settings
+            )
+            worker.task("greet")(handler)
+            group.create_task(worker.serve(tasks_max=count))
+            yield ended
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if request.path.endswith(_ROUTE):
+            return await self._beats(request) if self.knows_batches else web.Response(status=404)
+        if request.path.endswith("/claim/batch"):
+            tasks, self.left = [_task(each) for each in self.left], []
+            return web.json_response({"tasks": tasks})
+        *_, task_id, verb = request.path.split("/")
+        if verb == "heartbeat":
+            self.single.append(task_id)
+            answer = self._next(task_id)
+            return web.json_response(answer, status=409 if answer else 200)
+        return web.json_response({"status": "requeued"})
+
+    async def _beats(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        asked = {each["id"]: each.get("extendSeconds", "watch") for each in body["leases"]}
+        self.heard.append(asked)
+        self.waits.append(body["waitSeconds"])
+        if body["waitSeconds"] and not any(map(self.answers.get, asked)):
+            self._news.clear()
+            self.idle.set()
+            async with asyncio.timeout(body["waitSeconds"]):
+                await self._news.wait()
+        return web.json_response({"leases": [self._next(each) for each in asked]})
+
+    def _next(self, task_id: str) -> dict[str, object]:
+        answers = self.answers.get(task_id)
+        return answers.pop(0) if answers else {}
+
+
+def _task(task_id: str) -> dict[str, object]:
+    return {
+        "id": task_id,
+        "command": "greet",
+        "payload": "{}",
+        "attempts": 1,
+        "maxAttempts": 5,
+        "leaseToken": 77,
+        "status": "IN_PROGRESS",
+        "createdAt": "2026-01-31T12:00:00Z",
+        "updatedAt": "2026-01-31T12:00:00Z",
+    }
+
+
+async def _for_ever(_: Task) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_new_lease_is_watched_at_once_and_its_loss_ends_the_handler() -> None:
+    """Before the first beat nothing is renewed; the other handler works on."""
+    broker = _Broker("a", "b")
+    go_on = asyncio.Event()
+
+    async def handler(task: Task) -> int:
+        await (asyncio.Event() if task.id == "a" else go_on).wait()
+        return 1
+
+    async with broker.working(handler, lease_s=9) as ended:
+        await broker.idle.wait()
+        broker.say("a", _LOST)
+        broker.idle.clear()
+        await broker.idle.wait()
+        go_on.set()
+
+    assert {"a": Ending.LOST, "b": Ending.COMPLETED} == {e.task.id: e.ending for e in ended}
+    assert [{"a": "watch", "b": "watch"}, {"b": "watch"}] == broker.heard
+    assert all(broker.waits)
+
+
+async def test_each_beat_renews_all_leases_in_one_request() -> None:
+    """A lease of 3 s has beats of 1 s, which leave no whole second to wait."""
+    ids = [f"t{n}" for n in range(100)]
+    broker = _Broker(*ids)
+    for each in ids:
+        broker.answers[each] = [{}, _LOST]
+    async with broker.working(_for_ever, lease_s=3) as ended:
+        pass
+
+    assert [dict.fromkeys(ids, 3)] * 2 == broker.heard
+    assert [Ending.LOST] * 100 == [each.ending for each in ended]
+
+
+async def test_more_leases_than_a_request_takes_have_more_requests() -> None:
+    """A thousand leases are one request, the next is in a second one."""
+    ids = [f"t{n}" for n in range(1001)]
+    broker = _Broker(*ids)
+    for each in ids:
+        broker.answers[each] = [_LOST]
+    async with broker.working(_for_ever, lease_s=3):
+        pass
+
+    assert [1000, 1] == sorted(map(len, broker.heard), reverse=True)
+
+
+async def test_an_error_that_passes_leaves_the_lease_to_the_next_request() -> None:
+    """Only what was not renewed is renewed again; the handler hears nothing."""
+    broker = _Broker("a", "b")
+    broker.answers = {"a": [_BUSY, {}, _LOST], "b": [{}, {}, _LOST]}
+    async with broker.working(_for_ever, lease_s=3) as ended:
+        pass
+
+    assert {"a": 3, "b": 3} == broker.heard[0]
+    assert {"a": 3, "b": "watch"} == broker.heard[1]
+    assert [Ending.LOST] * 2 == [each.ending for each in ended]
+
+
+async def test_a_node_of_an_earlier_release_gets_a_heartbeat_for_each_lease() -> None:
+    """It has no route for all of them; a loss still ends the handler."""
+    broker = _Broker("a", "b")
+    broker.knows_batches = False
+    broker.answers = {"a": [{}, _LOST], "b": [_LOST]}
+    async with broker.working(_for_ever, lease_s=3) as ended:
+        pass
+
+    assert [] == broker.heard
+    assert ["a", "a", "b"] == sorted(broker.single)
+    assert [Ending.LOST] * 2 == [each.ending for each in ended]
+
+
+async def test_a_lease_that_nobody_answers_for_ends_with_its_time() -> None:
+    """Another worker may have the task by then, so the handler is ended."""
+    broker = _Broker("a")
+    broker.answers = {"a": [_BUSY] * 100}
+    async with broker.working(_for_ever, lease_s=3) as ended:
+        pass
+
+    [end] = ended
+    assert (Ending.LOST, True) == (end.ending, "without an answer" in end.note)
+
+
+async def test_a_handler_in_a_thread_is_told_too() -> None:
+    """Its task is lost, and its thread is let go when it ends."""
+    broker = _Broker("a")
+    broker.answers = {"a": [_LOST]}
+
+    def handler(task: Task) -> None:
+        while not task.cancelled:
+            pass
+
+    async with broker.working(handler, lease_s=3) as ended:
+        pass
+
+    assert [Ending.LOST] == [each.ending for each in ended]
