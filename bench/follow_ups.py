@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         each = seen[kind]
         cpu_ms = statistics.median(each.cpu_ms)
         cost = f"CPU {cpu_ms:.2f} ms ({cpu_ms / base:.2f} x)"
-        line = f"{kind:10} {cost}, answer {_spread(each.answer_ms)}"
-        print(f"{line}, follow-up {_spread(each.wait_ms)}" if each.wait_ms else line)
+        line = f"{kind:10} {cost}, answer {spread(each.answer_ms)}"
+        print(f"{line}, follow-up {spread(each.wait_ms)}" if each.wait_ms else line)
     return 0
 
 
@@ -157,7 +157,8 @@ def _cpu_ms(cluster: LocalCluster) -> float:
     return 1000 * sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
 
 
-def _spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
+    """Return the median and the 99th percentile of milliseconds as text."""
     cuts = statistics.quantiles(values, n=100)
     return f"p50 {cuts[49]:.1f} p99 {cuts[98]:.1f} ms"
 

@@ -22,7 +22,8 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.creating import task_on_its_way
 from codeq_cluster.core.dependencies import Dependencies, Input, input_id
-from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing
+from codeq_cluster.core.durable import Signal, Step
+from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing, Item
 from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.placing import is_apart, once_name, placed_again
 from codeq_cluster.core.relays import Relay, RelayedTask
@@ -78,6 +79,8 @@ class TenantReader:
         )
         waits = _Beside(self._items(part, ItemKind.DEPENDENCIES))
         inputs = _Beside(self._items(part, ItemKind.INPUT))
+        steps = _Beside(self._items(part, ItemKind.STEP))
+        signals = _Beside(self._items(part, ItemKind.SIGNAL))
         for key, value in self._rows(part, Family.TASK):
             passed(1)
             if tenant_of((key, value)) != self.tenant:
@@ -98,6 +101,7 @@ class TenantReader:
                 deliveries=self._newest(tuple(callbacks.of(task))),
                 dependencies=depends,
                 inputs=() if depends is None else tuple(_inputs(inputs, depends)),
+                beside=(*_durable(steps, task), *_durable(signals, task)),
             )
         callbacks.rest()
 
@@ -210,9 +214,9 @@ class _Beside:
             return None
         return self._next[1]
 
-    def first(self) -> bytes | None:
-        """Return the next value without consuming it."""
-        return None if self._next is None else self._next[1]
+    def item(self) -> Item | None:
+        """Return the next value, which is an item's, without consuming it."""
+        return None if self._next is None else records.decode_item(self._next[1])
 
     def skip(self) -> None:
         """Skip the next value."""
@@ -226,6 +230,18 @@ def _inputs(rows: _Beside, of: Dependencies) -> Iterator[Input]:
         if row is not None:
             item = records.decode_item(row)
             assert isinstance(item, Input)
+            yield item
+
+
+def _durable(rows: _Beside, task: Task) -> Iterator[Step | Signal]:
+    """Yield the steps of a task, or its signals, in the order of the rows."""
+    while (item := rows.item()) is not None:
+        assert isinstance(item, Step | Signal)
+        task_id = item.id.partition(".")[0]
+        if task_id > task.id:
+            return
+        rows.skip()
+        if task_id == task.id:
             yield item
 
 
@@ -256,11 +272,8 @@ class _Callbacks:
             self._left_out.callbacks += 1
 
     def _first(self) -> Delivery | None:
-        value = self._items.first()
-        if value is None:
-            return None
-        item = records.decode_item(value)
-        assert isinstance(item, Delivery)
+        item = self._items.item()
+        assert item is None or isinstance(item, Delivery)
         return item
 
 

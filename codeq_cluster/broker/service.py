@@ -18,6 +18,7 @@ from codeq_cluster.broker.requests.operators import Operators
 from codeq_cluster.broker.requests.producer import Producer
 from codeq_cluster.broker.requests.queue_policies import QueuePolicies
 from codeq_cluster.broker.requests.schedules import Schedules
+from codeq_cluster.broker.requests.steps import Steps
 from codeq_cluster.broker.requests.triage import Triage
 from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.values import ShardStatus
@@ -63,6 +64,7 @@ class Broker:
         self.groups = Groups(shards)
         self.graphs = Graphs(shards)
         self.leases = Leases(shards)
+        self.steps = Steps(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)
         self.triage = Triage(shards)

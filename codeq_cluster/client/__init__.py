@@ -49,8 +49,11 @@ from codeq_cluster.client.records import (
     GroupCounts,
     InputRecord,
     ResultRecord,
+    SignalRecord,
     State,
     Status,
+    StepRecord,
+    StepsRecord,
     TaskRecord,
 )
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
@@ -64,6 +67,7 @@ from codeq_cluster.client.scheduling import (
     ScheduleRecord,
     Triggered,
 )
+from codeq_cluster.client.steps import Signal, StepsChanged
 from codeq_cluster.client.sync import SyncClient, SyncGroup, SyncOperator
 from codeq_cluster.client.tokens import Token
 from codeq_cluster.client.worker import Worker
@@ -116,8 +120,13 @@ __all__ = [
     "RunRecord",
     "ScheduleRecord",
     "Selection",
+    "Signal",
+    "SignalRecord",
     "State",
     "Status",
+    "StepRecord",
+    "StepsChanged",
+    "StepsRecord",
     "SyncClient",
     "SyncGroup",
     "SyncOperator",

@@ -27,7 +27,7 @@ from codeq_cluster.client.producing import (
     fresh_key,
     in_chunks,
 )
-from codeq_cluster.client.records import Explanation, ResultRecord, TaskRecord
+from codeq_cluster.client.records import Explanation, ResultRecord, StepsRecord, TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.results import NotFinished, Result
 from codeq_cluster.client.retrying import pause_s
@@ -49,6 +49,10 @@ _PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgr
 class _Ended(Struct):
     task: TaskRecord
     result: ResultRecord
+
+
+class _Sent(Struct):
+    replay: bool = False
 
 
 class _Item(Struct):
@@ -234,6 +238,31 @@ class Client(Groups, Graphs):
         """
         path = f"{BASE}/tasks/{part(task_id)}/cancel"
         await self._call(Request(method="POST", path=path, body=b"{}", repeatable=False), dict)
+
+    async def signal(
+        self, task_id: str, name: str, payload: object = None, *, idempotency_key: str | None = None
+    ) -> bool:
+        """Send a task a signal: it ends a wait for it, now or later; True if it had it before.
+
+        Args:
+            task_id: Of a task that has not ended.
+            name: 1 to 128 of A-Za-z0-9._:@-.
+            payload: What the wait returns, at most 64 KiB of JSON.
+            idempotency_key: A second signal with the same key is a retry; None for a fresh one.
+        """
+        key = fresh_key() if idempotency_key is None else idempotency_key
+        value = Raw(b"null" if payload is None else self._codec.encode(payload))
+        request = Request(
+            method="POST",
+            path=f"{BASE}/tasks/{part(task_id)}/signals/{part(name)}",
+            body=as_json({"payload": value, "idempotencyKey": key}),
+        )
+        return (await self._call(request, _Sent)).replay
+
+    async def steps(self, task_id: str) -> StepsRecord:
+        """Return what a task's function has recorded, and the signals to it."""
+        request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}/steps")
+        return await self._call(request, StepsRecord)
 
     async def _created(self, bodies: Sequence[bytes]) -> list[_Item]:
         """Create tasks in one request, and retry those that could not be created just now."""

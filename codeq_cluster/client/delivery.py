@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import Final
 
 from opentelemetry.trace import Span, StatusCode
@@ -13,8 +14,8 @@ from codeq_cluster.client.handlers import HandlerCall, Registered
 from codeq_cluster.client.handling import Ended, Ending
 from codeq_cluster.client.keeping import NO_LONGER_OURS, Keeper
 from codeq_cluster.client.leases import Leases
-from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Lost, Outcome, Unfit
-from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Lost, Outcome, Unfit, Waits
+from codeq_cluster.client.records import StepRecord, TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
 from codeq_cluster.client.tracing import handling
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 _ABANDON_S_MAX: Final = 5.0  # After that the end of the lease returns the task.
 _LEVELS: Final = {
     Ending.COMPLETED: logging.INFO,
+    Ending.PARKED: logging.INFO,
     Ending.RETURNED: logging.INFO,  # As its handler asked; an unexpected error is a warning.
     Ending.FAILED: logging.ERROR,
     Ending.DEAD: logging.ERROR,
@@ -50,10 +52,17 @@ class ClaimedDelivery:
         self._leases = leases
         self._keeper = keeper
         self._task = task
-        self.call = HandlerCall(handler, task, overtime_s=overtime_s)
+        self.call = HandlerCall(
+            handler,
+            task,
+            partial(leases.record_step, task, extend_s=lease_s, within_s=float(lease_s)),
+            self._park,
+            overtime_s=overtime_s,
+        )
         self._lease_s = lease_s
         self._begun = time.monotonic()
         self._raised: Exception | None = None
+        self._parks = False
 
     async def run(self) -> Ended:
         """Handle the task and report its end; if cancelled, return the task and report that."""
@@ -81,12 +90,31 @@ class ClaimedDelivery:
             running = both.create_task(self.call.run())
             holding = both.create_task(self._keeper.hold(self._task))
             await asyncio.wait({running, holding}, return_when=asyncio.FIRST_COMPLETED)
+            if self._parks:  # It has given the lease back itself, and is about to end.
+                await asyncio.wait({running})
             if not running.done():
                 running.cancel()
             holding.cancel()
         if not running.cancelled():
             return running.result()
         return Lost(holding.result())
+
+    async def _park(self, name: str, *, position: int, **said: object) -> StepRecord:
+        self._parks = True
+        try:
+            step = await self._leases.park(
+                self._task,
+                name,
+                position=position,
+                extend_s=self._lease_s,
+                within_s=float(self._lease_s),
+                **said,
+            )
+            self._parks = step.open
+        except BaseException:
+            self._parks = False
+            raise
+        return step
 
     async def _report(self, outcome: Outcome) -> Ended:
         try:
@@ -115,6 +143,8 @@ class ClaimedDelivery:
                 return await self._abandon(str(unfit), failure=unfit)
             case Lost(reason):
                 return self._ended(Ending.LOST, reason)
+            case Waits(step):
+                return self._ended(Ending.PARKED, f"it waits at step {step}")
 
     def _unreported(self, error: Refused | Unreachable) -> Ended:
         """Return the end of a delivery whose report was not accepted."""

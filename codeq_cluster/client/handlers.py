@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +13,14 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from codeq_cluster.client.codecs import Codec
 from codeq_cluster.client.handling import Done, Fail, HandlerTimeout, HandlerUnfit, Retry, Task
-from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Outcome, Unfit
+from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Outcome, Unfit, Waits
 from codeq_cluster.client.producing import NewTask, body_of, whole_seconds
 from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.steps import Parked, Recorder, StepLog
 from codeq_cluster.client.threads import Threads
 from codeq_cluster.errors import ConfigInvalid
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[Task[Any]], Awaitable[object]] | Callable[[Task[Any]], object]
 Meaning = Fail | Retry
@@ -70,10 +74,15 @@ class Registered:
         except TypeError as error:
             raise ConfigInvalid(f"{_name(handler)}: its payload: {error}") from error
 
-    def task(self, record: TaskRecord) -> Task[Any] | GivenBack:
-        """Return the task for the handler, or the reason it cannot be built."""
+    def task(
+        self, record: TaskRecord, record_step: Recorder, park: Recorder
+    ) -> tuple[Task[Any], StepLog] | GivenBack:
+        """Return the task for the handler with its steps, or the reason it cannot be built."""
+        loop = None if self.is_async else asyncio.get_running_loop()
+        steps = StepLog(record.steps, self._codec, record_step, park, loop)
         try:
-            return Task(record=record, payload=self._decode(record.payload.encode()))
+            payload = self._decode(record.payload.encode())
+            return Task(record=record, payload=payload, _steps=steps), steps
         except Exception as error:  # noqa: BLE001, a codec is its owner's
             # The task is not failed for good: a worker of another release may be able to read the
             # payload.
@@ -151,16 +160,27 @@ class Registered:
 class HandlerCall:
     """One task on its way through its handler."""
 
-    def __init__(self, handler: Registered, record: TaskRecord, *, overtime_s: float) -> None:
+    def __init__(
+        self,
+        handler: Registered,
+        record: TaskRecord,
+        record_step: Recorder,
+        park: Recorder,
+        *,
+        overtime_s: float,
+    ) -> None:
         """Prepare it; its time runs from now on.
 
         Args:
             handler: The handler of the task's command.
             record: The task as claimed.
+            record_step: Records a step of it.
+            park: Gives it back until its wait is over.
             overtime_s: For a handler that was asked to end, before it is left alone.
         """
         self._handler = handler
         self._record = record
+        self._record_step, self._park = record_step, park
         self._overtime_s = overtime_s
         self._limit = handler.limit_of(record)
         self._ends = time.monotonic() + self._limit.seconds
@@ -178,9 +198,10 @@ class HandlerCall:
         is cancelled, and a thread, which cannot be, finds its task's `cancelled` true. A coroutine
         gets `overtime_s` for it; a thread too, but only at the end of its time.
         """
-        task = self._handler.task(self._record)
-        if isinstance(task, GivenBack):
-            return task
+        made = self._handler.task(self._record, self._record_step, self._park)
+        if isinstance(made, GivenBack):
+            return made
+        task, steps = made
         handled = self._handled = self._handler.start(task)
         try:
             await asyncio.wait({handled}, timeout=self.left_s)
@@ -193,11 +214,21 @@ class HandlerCall:
                 await asyncio.wait({handled}, timeout=self._overtime_s)
             raise
         try:
-            return self._handler.completed(handled.result())
+            result = handled.result()
+        except Parked as parked:
+            return Waits(parked.step)
         except asyncio.CancelledError:
             return GivenBack("the handler was cancelled")
         except Exception as error:  # noqa: BLE001, a handler is its author's
             return self._handler.raised(error)
+        if steps.unasked:
+            log.warning(
+                "task %s %s has recorded steps that its function did not ask for: %s",
+                self._record.id,
+                self._record.command,
+                ", ".join(steps.unasked),
+            )
+        return self._handler.completed(result)
 
     def unfinished(self) -> asyncio.Future[object] | None:
         """Return the handler that still runs although the call is over, or None."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from codeq_cluster.client.producing import Duration, NewTask
 from codeq_cluster.client.records import InputRecord, TaskRecord
+from codeq_cluster.client.steps import StepLog, wait_of
 from codeq_cluster.errors import CodeqError
 
 P = TypeVar("P")
@@ -27,6 +29,7 @@ class Task(Generic[P]):
     record: TaskRecord
     payload: P
     _gone: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
+    _steps: StepLog | None = field(default=None, repr=False, compare=False)
 
     @property
     def id(self) -> str:
@@ -67,9 +70,106 @@ class Task(Generic[P]):
         """
         return self._gone.is_set()
 
+    def step(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        /,
+        *given: Any,
+        anywhere: bool = False,
+        **named: Any,
+    ) -> Any:
+        """Call a function once for this task, and return what it has returned, now or before.
+
+        In a coroutine function, await it. What is returned is recorded as JSON, at most 64 KiB, and
+        comes back as the type that the function says it returns, else as plain values. If the
+        function raises, nothing is recorded, and the task's next delivery calls it again. It may
+        also be called again if the worker dies before its record is taken; `step_key` lets others
+        recognise that.
+
+        Args:
+            name: Of the step within the task; a second one is `name#2`, and so on.
+            call: Also a coroutine function, in a handler that is one.
+            given: Its arguments.
+            anywhere: It is new in this release: earlier steps may be recorded that the function has
+                not asked for yet.
+            named: Its arguments by name.
+
+        Raises:
+            StepsChanged: The task has recorded other steps than the function now asks for.
+            Refused: The broker does not take the step; the task is lost, or has too many.
+            Unreachable: No node takes it.
+        """
+        return self._log.step(name, call, given, named, anywhere=anywhere)
+
+    def step_key(self, name: str) -> str:
+        """Return a text that is the same at each call of a step, and no other step's."""
+        return f"{self.id}:{name}"
+
+    def sleep(
+        self,
+        duration: Duration | None = None,
+        *,
+        until: datetime | None = None,
+        name: str = "sleep",
+        keep_key: bool = False,
+        anywhere: bool = False,
+        **span: float,
+    ) -> Any:
+        """Go on later, without a worker meanwhile; in a coroutine function, await it.
+
+        The handler ends here, and the task's next delivery begins it again. At most 366 days.
+
+        Args:
+            duration: How long, a number in seconds.
+            until: Instead, the instant.
+            name: As of a step.
+            keep_key: No other task with its `key` goes on meanwhile.
+            anywhere: As of a step.
+            span: Instead, as `days=3`, `hours=1` and what else a `timedelta` takes.
+
+        Raises:
+            ValueError: No time is given, or two.
+        """
+        wait = wait_of(until=until, for_=_of(duration, span), signal="", keep_key=keep_key)
+        return self._log.wait(name, anywhere=anywhere, **wait)
+
+    def wait_for(
+        self,
+        signal: str,
+        duration: Duration | None = None,
+        *,
+        until: datetime | None = None,
+        name: str | None = None,
+        keep_key: bool = False,
+        anywhere: bool = False,
+        **span: float,
+    ) -> Any:
+        """Return a `Signal` to this task, or None if its time is over first.
+
+        As `sleep` in all else; without a time it waits for 366 days. Each wait takes one signal of
+        its name, also one that came before.
+        """
+        wait = wait_of(until=until, for_=_of(duration, span), signal=signal, keep_key=keep_key)
+        return self._log.wait(signal if name is None else name, anywhere=anywhere, **wait)
+
+    @property
+    def _log(self) -> StepLog:
+        if self._steps is None:
+            raise LookupError("steps need a worker: this task was not given to a handler by one")
+        return self._steps
+
     def cancel(self) -> None:
         """Ask the handler to end; only the worker calls this."""
         self._gone.set()
+
+
+def _of(duration: Duration | None, span: Mapping[str, float]) -> Duration | None:
+    if not span:
+        return duration
+    if duration is not None:
+        raise ValueError("a wait has one duration")
+    return timedelta(**span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +230,8 @@ class Ending(StrEnum):
     """How a delivery ended.
 
     A `returned` task comes again, and a `dead` one had its last attempt. A `lost` one no longer
-    belonged to this worker. For an `unknown` one, the broker did not answer whether it took the
+    belonged to this worker. A `parked` one waits for time
+    or a signal. For an `unknown` one, the broker did not answer whether it took the
     report.
     """
 
@@ -139,6 +240,7 @@ class Ending(StrEnum):
     RETURNED = "returned"
     DEAD = "dead"
     ABANDONED = "abandoned"
+    PARKED = "parked"
     LOST = "lost"
     UNKNOWN = "unknown"
 

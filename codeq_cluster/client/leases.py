@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Raw, Struct
 
 from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
-from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.records import StepRecord, TaskRecord
 from codeq_cluster.client.refusals import Refused
 from codeq_cluster.client.scheduling import Applied, ScheduleLike, set_of
 from codeq_cluster.client.transport import Request
+
+R = TypeVar("R")
 
 _DEAD = "dlq"
 
@@ -31,6 +34,10 @@ class _KeptLease(Struct):
 
 class _Kept(Struct):
     leases: tuple[_KeptLease, ...] = ()
+
+
+class _Stepped(Struct):
+    step: StepRecord
 
 
 class Leases(Connection):
@@ -76,7 +83,7 @@ class Leases(Connection):
         self, task: TaskRecord, *, extend_s: int, within_s: float | None = None
     ) -> None:
         """Extend a lease to `extend_s` seconds from now."""
-        await self._on(task, "heartbeat", {"extendSeconds": extend_s}, within_s)
+        await self._on(task, "heartbeat", {"extendSeconds": extend_s}, within_s, _Returned)
 
     async def heartbeats(
         self,
@@ -139,6 +146,43 @@ class Leases(Connection):
         fields = {"status": "FAILED", "error": error, **_next(following)}
         await self._end(task, fields, following, within_s)
 
+    async def record_step(
+        self,
+        task: TaskRecord,
+        name: str,
+        *,
+        value: Raw,
+        position: int = 0,
+        extend_s: int,
+        within_s: float | None = None,
+    ) -> StepRecord:
+        """Record what a step has returned, JSON, and extend the lease as a heartbeat does."""
+        fields = {"name": name, "value": value, "position": position, "extendSeconds": extend_s}
+        return (await self._on(task, "steps", fields, within_s, _Stepped)).step
+
+    async def park(
+        self,
+        task: TaskRecord,
+        step: str,
+        *,
+        position: int = 0,
+        extend_s: int,
+        within_s: float | None = None,
+        **wait: object,
+    ) -> StepRecord:
+        """Return a task until an instant or a signal; if one has come, the lease goes on.
+
+        Args:
+            task: As claimed.
+            step: The name of the wait; it is recorded as a step.
+            position: Its place among the steps of the function.
+            extend_s: Of the lease, if it goes on.
+            within_s: The deadline of this call, in place of the connection's.
+            wait: `until`, `forSeconds`, `signal` and `keepKey`, as the API has them.
+        """
+        fields = {"step": step, "position": position, "extendSeconds": extend_s, **wait}
+        return (await self._on(task, "park", fields, within_s, _Stepped)).step
+
     async def nack(
         self, task: TaskRecord, reason: str, *, delay_s: int = 0, within_s: float | None = None
     ) -> bool:
@@ -146,11 +190,11 @@ class Leases(Connection):
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:
             fields["delaySeconds"] = delay_s
-        return (await self._on(task, "nack", fields, within_s)).status == _DEAD
+        return (await self._on(task, "nack", fields, within_s, _Returned)).status == _DEAD
 
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:
         """Return a task at once; True if this was its last attempt and it died."""
-        return (await self._on(task, "abandon", {}, within_s)).status == _DEAD
+        return (await self._on(task, "abandon", {}, within_s, _Returned)).status == _DEAD
 
     async def apply_schedules(
         self,
@@ -173,14 +217,19 @@ class Leases(Connection):
         return await self._call(request, Applied)
 
     async def _on(
-        self, task: TaskRecord, verb: str, fields: Mapping[str, object], within_s: float | None
-    ) -> _Returned:
+        self,
+        task: TaskRecord,
+        verb: str,
+        fields: Mapping[str, object],
+        within_s: float | None,
+        answer: type[R],
+    ) -> R:
         request = Request(
             method="POST",
             path=f"{BASE}/tasks/{part(task.id)}/{verb}",
             body=as_json({**fields, "leaseToken": task.lease_token}),
         )
-        return await self._call(request, _Returned, within_s=within_s)
+        return await self._call(request, answer, within_s=within_s)
 
     async def _end(
         self,
@@ -189,7 +238,7 @@ class Leases(Connection):
         following: Sequence[bytes],
         within_s: float | None,
     ) -> None:
-        answer = await self._on(task, "result", fields, within_s)
+        answer = await self._on(task, "result", fields, within_s, _Returned)
         if len(answer.next) != len(following):
             # A node of 0.1.0 ignores what it does not know.
             raise Refused(

@@ -54,4 +54,11 @@ class Lost:
     reason: str
 
 
-Outcome = Completed | Failed | GivenBack | Unfit | Lost
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The handler has parked its task at a step, and ended."""
+
+    step: str
+
+
+Outcome = Completed | Failed | GivenBack | Unfit | Lost | Waits

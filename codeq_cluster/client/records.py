@@ -80,6 +80,41 @@ class InputRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     left_out: bool = False
 
 
+class StepRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A step that a task's function has recorded, or waits at.
+
+    Attributes:
+        value: JSON: what the step has returned; of a wait, the payload of the signal that ended it,
+            so a wait that time has ended has none.
+        until: When a wait ends by itself; None for a step that does not wait.
+        open: The wait is not over.
+    """
+
+    name: str
+    position: int = 0
+    value: Raw | UnsetType = UNSET
+    recorded_at: datetime
+    signal: str = ""
+    until: datetime | None = None
+    open: bool = False
+
+
+class SignalRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A signal to a task; once a wait has `read` it, its payload is that step's value."""
+
+    name: str
+    payload: Raw | UnsetType = UNSET
+    sent_at: datetime
+    read: bool = False
+
+
+class StepsRecord(Struct, frozen=True):
+    """What a task has recorded, in that order, and the signals to it, in that order."""
+
+    steps: tuple[StepRecord, ...]
+    signals: tuple[SignalRecord, ...]
+
+
 class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A task as the broker keeps it.
 
@@ -107,6 +142,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         unique_key: Its unique key; empty for none.
         revision: How often later creates have replaced what it says.
         unique: In the answer to a create with a unique key: created, returned, replaced or queued.
+        parked_at: The step that it waits at without a worker; empty for none.
+        steps: In the answer to a claim: what its function has recorded, in that order.
     """
 
     id: str
@@ -151,6 +188,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     unique_key: str = ""
     revision: int = 0
     unique: str = ""
+    parked_at: str = ""
+    steps: tuple[StepRecord, ...] = ()
 
     @property
     def state(self) -> State:

@@ -97,6 +97,8 @@ class SyncClient(_Sync[Client]):
     create_and_wait = _waiting(Client.create_and_wait)
     explain = _waiting(Client.explain)
     cancel = _waiting(Client.cancel)
+    signal = _waiting(Client.signal)
+    steps = _waiting(Client.steps)
     graph = _waiting(Client.graph)
     neighbours = _waiting(Client.neighbours)
     begin_group = _waiting(Client.begin_group)

@@ -11,7 +11,7 @@ from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Claim
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import State, Task, beside_bytes
 from codeq_cluster.core.transitions import leased
 from codeq_cluster.core.view import View
 
@@ -111,7 +111,7 @@ def _record_bytes(task: Task) -> int:
     """Return an upper estimate of the task's own bytes in an answer, with its inputs."""
     record_bytes = _RECORD_BYTES + len(task.webhook)
     if task.more is not None:
-        record_bytes += task.more.input_bytes
+        record_bytes += beside_bytes(task.more)
     for attempt in task.history:
         record_bytes += _ATTEMPT_BYTES + 4 * len(attempt.error)
     return record_bytes

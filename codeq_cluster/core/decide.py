@@ -45,6 +45,7 @@ from codeq_cluster.core import (
     relaying,
     rolls,
     setting_aside,
+    stepping,
     subscribing,
     uniques,
 )
@@ -55,7 +56,7 @@ from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.creating import create, create_keyed
 from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.handling import NOTHING_SAID
-from codeq_cluster.core.holding import found, refusal_of
+from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
 from codeq_cluster.core.items import SetAside
 from codeq_cluster.core.lane import Flow, Lane
 from codeq_cluster.core.merging import create_unique
@@ -133,6 +134,8 @@ def _with_shared_rows(
 ) -> Decision:
     """Add what the changes of tasks cause on rows they share: schedules, groups, edges, keys."""
     changes = decision.changes
+    if of not in _END_NOTHING:
+        changes = stepping.settled(view, changes)
     if of not in _FIRE and of not in _END_NOTHING:
         if of is not TakeRelays:  # It notes them itself, beside those that relays tell of.
             # First the next runs of schedules begin, because these may have keys.
@@ -166,16 +169,11 @@ def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decisi
     refusal = refusal_of(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
-    lease_until_ms = view.now_ms + operation.extend_ms
-    if task.handling is not None and task.handling.timeout_ms:
-        # A worker that does not know the limit must not hold the task for ever. What the claim
-        # asked for stays.
-        last_ms = task.claimed_ms + task.handling.timeout_ms + rules.overtime_ms
-        lease_until_ms = min(lease_until_ms, max(last_ms, task.lease_until_ms))
-    if lease_until_ms == task.lease_until_ms:
-        return Decision(Extended(lease_until_ms))
-    after = extended(task, lease_until_ms=lease_until_ms, now_ms=view.now_ms)
-    return Decision(Extended(lease_until_ms), (TaskChange(before=task, after=after),))
+    until_ms = lease_until_ms(task, operation.extend_ms, rules, now_ms=view.now_ms)
+    if until_ms == task.lease_until_ms:
+        return Decision(Extended(until_ms))
+    after = extended(task, lease_until_ms=until_ms, now_ms=view.now_ms)
+    return Decision(Extended(until_ms), (TaskChange(before=task, after=after),))
 
 
 def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
@@ -339,12 +337,15 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     **flowing.RULES,
     **grouping.RULES,
     **graphing.RULES,
+    **stepping.RULES,
     **subscribing.RULES,
     **auditing.RULES,
 }
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
-# None of these ends or deletes a task, and four of them are frequent.
-_END_NOTHING = frozenset({Claim, Create, CreateKeyed, CreateUnique, Heartbeat, Import})
+# None of these ends or deletes a task, and most of them are frequent.
+_END_NOTHING = frozenset(
+    {Claim, Create, CreateKeyed, CreateUnique, Heartbeat, Import, *stepping.RULES}
+)
 # A decision changes these when their instants come; all else about keys follows.
 _TIMED = frozenset({Flow, Lane, Holder})
 # These note the ends that they cause themselves.

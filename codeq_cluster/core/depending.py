@@ -134,8 +134,9 @@ class Dependents:
     def walk_on(self, walk: Walk, most: int) -> None:
         """Tell the next dependents of a parent; the walk ends behind the last of them."""
         walked, size = walk.walked, 0
-        edges = self._view.edges(walk.tenant, walk.id, after=walk.walked)
+        edges = self._view.beside(ItemKind.EDGE, walk.tenant, walk.id, after=walk.walked)
         for looked_at, edge in enumerate(edges):
+            assert isinstance(edge, Edge)
             if looked_at == most or size >= WALKED_BYTES_MAX:
                 break
             walked = edge.dependent

@@ -23,6 +23,7 @@ class Reason(StrEnum):
 
     SCHEDULED = "scheduled"
     BACKING_OFF = "backing-off"
+    PARKED = "parked"
     BECOMING_READY = "becoming-ready"
     EXPIRING = "expiring"
     QUEUE_PAUSED = "queue-paused"
@@ -52,6 +53,7 @@ _WAITING = frozenset(
     (
         Reason.SCHEDULED,
         Reason.BACKING_OFF,
+        Reason.PARKED,
         Reason.BECOMING_READY,
         Reason.EXPIRING,
         Reason.QUEUE_PAUSED,
@@ -83,6 +85,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         before: A task that takes a place of its key, or holds its unique key; empty if none does.
         throttled_until_ms: When that one lets go of the unique key at the latest; 0 for no bound.
         waits_for: What it depends on and still waits for.
+        signal: What it is parked for; empty if it waits for time alone.
     """
 
     now_ms: int
@@ -97,6 +100,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     before: str = ""
     throttled_until_ms: int = 0
     waits_for: tuple[Dependency, ...] = ()
+    signal: str = ""
 
 
 class Explanation(Struct, frozen=True, array_like=True, tag="explanation"):
@@ -166,6 +170,10 @@ def _delayed(task: Task, facts: Facts) -> Explanation:
     if task.due_ms <= facts.now_ms:
         return Explanation(Reason.BECOMING_READY, "its delay is over; it is about to be ready")
     until_ms = min(task.due_ms, task.expires_ms or task.due_ms)
+    if task.parked_at:
+        what = f"signal {facts.signal}, and at most until then" if facts.signal else "that time"
+        text = f"its function waits at step {task.parked_at} for {what}; no worker holds it"
+        return Explanation(Reason.PARKED, text, until_ms)
     if task.attempts:
         text = f"attempt {task.attempts} of {task.max_attempts} was given back; it backs off"
         return Explanation(Reason.BACKING_OFF, text, until_ms)

@@ -6,12 +6,17 @@ Everything that an operation makes passes; the properties compare both.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from codeq_cluster.core import stepping
 from codeq_cluster.core.bounds import broken, is_json, is_queue_name
+from codeq_cluster.core.changes import ItemChange
 from codeq_cluster.core.dependencies import input_id
+from codeq_cluster.core.durable import Step, row_id
 from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
 from codeq_cluster.core.lane import lane_of
 from codeq_cluster.core.operations import Arrival
-from codeq_cluster.core.task import COMPLETED, Result, Role, State, Task, Until
+from codeq_cluster.core.task import COMPLETED, Durable, Result, Role, State, Task, Until
 from codeq_cluster.core.unique import lets_go, unique_of
 
 
@@ -35,7 +40,7 @@ def fault(arrival: Arrival) -> str:
             why = "status: must be that of the task's state"
         if why:
             return f"result: {why}"
-    return _deliveries_fault(arrival) or _dependencies_fault(arrival)
+    return _deliveries_fault(arrival) or _dependencies_fault(arrival) or _beside_fault(arrival)
 
 
 def task_fault(task: Task) -> str:
@@ -71,6 +76,32 @@ def _dependencies_fault(arrival: Arrival) -> str:
     if not why and not {each.id for each in arrival.inputs} <= names:
         why = "id: must be one for each dependency"
     return f"dependencies: {why}" if why else ""
+
+
+def _beside_fault(arrival: Arrival) -> str:
+    """Return what is wrong with the steps of a task and the signals to it."""
+    task, rows = arrival.task, arrival.beside
+    if len({row.id for row in rows}) < len(rows):
+        return "beside: must each have an id of its own"
+    for row in rows:
+        why = item_fault(row)
+        if not why and row.id.partition(".")[0] != task.id:
+            why = "id: must be one of the task"
+        if not why and isinstance(row, Step) and row.id != row_id(task.id, row.name):
+            why = "id: must be that of the name"
+        if why:
+            return f"beside: {why}"
+    durable = task.more.durable if task.more is not None else None
+    counted = stepping.counted(Durable(), (ItemChange(before=None, after=row) for row in rows))
+    kept = replace(durable or Durable(), parked_at="", keeps_key=False)
+    if kept != counted:
+        return "durable: must count what is beside the task"
+    if not task.parked_at:
+        return ""
+    at = [row for row in rows if isinstance(row, Step) and row.name == task.parked_at]
+    if task.state is not State.DELAYED or not any(row.is_open for row in at):
+        return "durable: must be parked at an open step, in the state DELAYED"
+    return ""
 
 
 def _deliveries_fault(arrival: Arrival) -> str:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Nack, Staging, Submit
 from codeq_cluster.core.outcomes import Rejection
+from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.view import View
 
+_OfHolder = Heartbeat | Abandon | Nack | Submit | Staging | RecordStep | Park
 
-def found(
-    view: View, operation: Heartbeat | Abandon | Nack | Submit | Cancel | Staging
-) -> Task | None:
+
+def found(view: View, operation: _OfHolder | Cancel | SendSignal) -> Task | None:
     """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
     task = view.task(operation.id)
     return task if task is not None and task.tenant == operation.tenant else None
 
 
-def refusal_of(
-    task: Task, operation: Heartbeat | Abandon | Nack | Submit | Staging
-) -> Rejection | None:
+def refusal_of(task: Task, operation: _OfHolder) -> Rejection | None:
     """Return why the worker may not act on the task, or None when it holds the lease."""
     if task.state is not State.LEASED:
         if 0 < operation.token < task.lease_token or _cancelled_under(task, operation.worker):
@@ -29,6 +29,16 @@ def refusal_of(
     if operation.worker != task.worker:
         return Rejection.NOT_OWNER
     return None
+
+
+def lease_until_ms(task: Task, extend_ms: int, rules: LifetimeRules, *, now_ms: int) -> int:
+    """Return when a lease ends that is extended now, by the task's time limit if it has one."""
+    if task.handling is None or not task.handling.timeout_ms:
+        return now_ms + extend_ms
+    # A worker that does not know the limit must not hold the task for ever. What the claim
+    # asked for stays.
+    last_ms = task.claimed_ms + task.handling.timeout_ms + rules.overtime_ms
+    return min(now_ms + extend_ms, max(last_ms, task.lease_until_ms))
 
 
 def _cancelled_under(task: Task, worker: str) -> bool:

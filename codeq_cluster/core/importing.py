@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from codeq_cluster.core import flowing
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import arriving as arriving_row
+from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Topic, arriving
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
@@ -177,8 +178,8 @@ class _Taking:
         if is_apart(replace(task, tenant=self._tenant), self._operation.shards):
             return self._keys_apart
         key = once_name(task)
-        taken = key in self._keys or self._view.keyed(self._tenant, key) is not None
-        return self._keys_taken if (key and taken) or self._holds_taken(task) else None
+        taken = bool(key) and (key in self._keys or self._view.keyed(self._tenant, key) is not None)
+        return self._keys_taken if taken or self._holds_taken(task) else None
 
     def _holds_taken(self, task: Task) -> bool:
         """Return whether another task has the place of its unique key that this one had there."""
@@ -194,7 +195,7 @@ class _Taking:
         return held and following
 
     def _add(self, arrival: Arrival, task: Task) -> None:
-        task = self._with_dependencies(arrival, task)
+        task = self._with_beside(arrival, self._with_dependencies(arrival, task))
         if task.state is State.HELD and not task.waits_for_others:
             task = replace(task, state=State.READY)  # Its key may be free here.
         if task.state is State.READY:
@@ -235,6 +236,20 @@ class _Taking:
         task = released(task, start_ms=unique.start_ms, seq=seq, now_ms=now_ms)
         return with_role(task, unique, Role.HOLDER, now_ms=now_ms)
 
+    def _with_beside(self, arrival: Arrival, task: Task) -> Task:
+        """Take over what its function has recorded, and the signals to it."""
+        if not arrival.beside or self._operation.callbacks_only:
+            return task
+        for row in sorted(
+            arrival.beside, key=lambda row: row.seq if isinstance(row, Signal) else 0
+        ):
+            own = replace(row, tenant=self._tenant)
+            if isinstance(own, Signal):
+                # They stay in order, and before those to come.
+                own = replace(own, seq=min(own.seq, self._view.next_seq()))
+            self._changes.append(ItemChange(before=None, after=own))
+        return task
+
     def _with_dependencies(self, arrival: Arrival, task: Task) -> Task:
         """Take over what a task waits for; edges to it are made again as others ask for it."""
         more, row = task.more, arrival.dependencies
@@ -255,3 +270,7 @@ class _Taking:
 def _queue(task: Task) -> str:
     """Return the queue that counts the task."""
     return task.dead_queue or task.command.lower()
+
+
+def _seq(row: Step | Signal) -> int:
+    return row.seq if isinstance(row, Signal) else 0

@@ -51,6 +51,7 @@ from codeq_cluster.core.bounds import (
     whole,
 )
 from codeq_cluster.core.dependencies import Dependencies, Edge, GraphKey, Input, Walk
+from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.lane import Flow, Lane, PerKeyOrNone
@@ -388,6 +389,8 @@ Item = (
     | GraphKey
     | Holder
     | Merged
+    | Step
+    | Signal
 )
 
 # What an export carries beside tasks, and an import takes over.

@@ -312,6 +312,8 @@ class _Lane:
         was = before.state if before is not None else None
         if after.state is State.DELAYED and was is State.LEASED:
             keeps = rule is not None and rule.on_retry is OnRetry.HOLD
+            if after.parked_at:
+                keeps = more.durable is not None and more.durable.keeps_key
             more = replace(more, keeps_place=keeps)
         elif after.state is State.DEAD and was is not State.DEAD:
             stops = rule is not None and rule.when_dead is WhenDead.STOP
@@ -340,13 +342,14 @@ class _Lane:
             self._returned[after.id] = after
         else:
             self._arrived[after.id] = after
-            if was is State.DEAD:
+            if was is State.DEAD or (before is not None and before.parked_at):
                 self._front.add(after.id)
 
     def _keeps(self, before: Task, after: Task) -> bool:
         """Return whether a task that is given back keeps its place of the key."""
         undelivered = after.attempts < before.attempts
-        return undelivered or self._rule is None or self._rule.on_retry is OnRetry.HOLD
+        kept = undelivered or bool(before.parked_at)
+        return kept or self._rule is None or self._rule.on_retry is OnRetry.HOLD
 
     def _rank(self, task: Task) -> tuple[int, bool, int]:
         return -task.priority, task.id not in self._front, task.seq

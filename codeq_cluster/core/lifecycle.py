@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
+from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import (
@@ -139,7 +140,7 @@ ARROWS = (
         for after, cause in ((State.READY, ""), (State.DELAYED, ", delayed"))
     ),
     *(
-        Arrow(operation=Advance, before=state, after=state, cause="kept for its group")
+        Arrow(operation=Advance, before=state, after=state, cause="kept or deleted in parts")
         for state in (State.DONE, State.FAILED, State.DEAD)
     ),
     Arrow(
@@ -178,6 +179,15 @@ ARROWS = (
         cause="dependencies met or replaced, key busy",
     ),
     Arrow(operation=TakeRelays, before=State.HELD, after=State.DEAD, cause="dependency failed"),
+    Arrow(operation=RecordStep, before=State.LEASED, after=State.LEASED, cause="step"),
+    Arrow(operation=Park, before=State.LEASED, after=State.LEASED, cause="park, wait is over"),
+    Arrow(operation=Park, before=State.LEASED, after=State.DELAYED, cause="park"),
+    Arrow(operation=SendSignal, before=State.DELAYED, after=State.READY, cause="signal"),
+    Arrow(operation=SendSignal, before=State.DELAYED, after=State.HELD, cause="signal, key busy"),
+    *(
+        Arrow(operation=Delete, before=state, after=state, cause="deleted in parts")
+        for state in (State.DONE, State.FAILED, State.DEAD)
+    ),
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.LEASED, after=State.FAILED, cause="cancel"),

@@ -259,6 +259,9 @@ def _remembered(
 
 
 def _waits(task: Task) -> bool:
+    """Return whether a task waits to begin; what has recorded steps has begun."""
+    if task.more is not None and task.more.durable is not None and task.more.durable.steps:
+        return False
     return task.state in (State.READY, State.DELAYED, State.HELD)
 
 

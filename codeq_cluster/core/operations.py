@@ -11,6 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph, Dependencies, Input
+from codeq_cluster.core.durable import DurableOperation, Signal, Step
 from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
@@ -407,6 +408,7 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
         fingerprint: Of command and payload, for the idempotency key; see `Create`.
         dependencies: What it waits for, or has waited for.
         inputs: What these have handed to it.
+        beside: Its steps and signals.
     """
 
     task: Task
@@ -416,6 +418,7 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
     fingerprint: str = ""
     dependencies: Dependencies | None = None
     inputs: tuple[Input, ...] = ()
+    beside: tuple[Step | Signal, ...] = ()
 
 
 class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
@@ -485,6 +488,7 @@ Operation = (
     | GroupOperation
     | CreateDependent
     | CreateGraph
+    | DurableOperation
     | SetAside
     | Retry
     | Record

@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from codeq_cluster.core.dependencies import Input
+from codeq_cluster.core.durable import Step
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import Subscription, Topic
 from codeq_cluster.core.schedules import Schedule
@@ -34,6 +35,7 @@ class Rejection(StrEnum):
     UNKNOWN_DEPENDENCY = "unknown-dependency"
     UNIQUE_CONFLICT = "unique-conflict"
     TOO_MANY_MERGES = "too-many-merges"
+    STEP_CONFLICT = "step-conflict"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -70,17 +72,36 @@ class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
     Attributes:
         payloads: One JSON text per task; filled in when the answer is released.
         inputs: By task, what the tasks that it waited for have handed to it; filled in then, too.
+        steps: By task, what its function has recorded, in that order; the same.
     """
 
     tasks: tuple[Task, ...]
     payloads: tuple[str, ...] = ()
     inputs: dict[str, tuple[Input, ...]] = {}
+    steps: dict[str, tuple[Step, ...]] = {}
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="extended"):
     """The lease now ends at `lease_until_ms`."""
 
     lease_until_ms: int
+
+
+class StepStands(Struct, frozen=True, array_like=True, tag="step_stands"):
+    """The step as it is now.
+
+    Attributes:
+        lease_until_ms: When the lease ends; 0 if it is given back.
+    """
+
+    step: Step
+    lease_until_ms: int = 0
+
+
+class Signalled(Struct, frozen=True, array_like=True, tag="signalled"):
+    """The task has the signal; `replay` says that it had it before."""
+
+    replay: bool = False
 
 
 class Returned(Struct, frozen=True, array_like=True, tag="returned"):
@@ -230,6 +251,8 @@ Outcome = (
     | Triggered
     | GroupStands
     | GraphStands
+    | StepStands
+    | Signalled
     | Subscribed
     | Imported
 )

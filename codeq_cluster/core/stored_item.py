@@ -34,6 +34,8 @@ class ItemKind(StrEnum):
     GRAPH_KEY = "graph"
     UNIQUE = "unique"
     MERGED = "merged"
+    STEP = "step"
+    SIGNAL = "signal"
 
 
 class Place(Enum):

@@ -47,6 +47,7 @@ from codeq_cluster.core.bounds import (
     that,
     whole,
 )
+from codeq_cluster.core.durable import STEP_NAME_BYTES_MAX
 from codeq_cluster.core.handling import HandlingOrNone
 
 PRIORITY_MIN = 0
@@ -204,6 +205,30 @@ class Unique(Struct, frozen=True, array_like=True, kw_only=True):
     merged_ms: Instant = 0
 
 
+class Durable(Struct, frozen=True, array_like=True, kw_only=True):
+    """What stands beside a task whose function has recorded steps, or that got signals.
+
+    Attributes:
+        bytes: The size of the steps and of the signals that are not read.
+        signals: All of them; those that are read keep their rows.
+        unread: The signals that nobody has waited for yet.
+        parked_at: The step that the task waits at, its lease given back; empty for none.
+        keeps_key: While it does, no other task of its key takes its place.
+    """
+
+    steps: Number = 0
+    bytes: Number = 0
+    signals: Number = 0
+    unread: Number = 0
+    parked_at: Annotated[str, text(STEP_NAME_BYTES_MAX)] = ""
+    keeps_key: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Return how many rows stand beside the task."""
+        return self.steps + self.signals
+
+
 class More(Struct, frozen=True, array_like=True, kw_only=True):
     """What a task has that most tasks lack.
 
@@ -223,6 +248,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         input_bytes: The size of the results that its dependencies have handed to it.
         dependents: How many edges lead from it to tasks that wait for its end, or did.
         unique: None without a unique key.
+        durable: None unless its function has recorded steps, or it got signals.
     """
 
     parent_id: IdOrNone = ""
@@ -239,6 +265,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     input_bytes: Number = 0
     dependents: Number = 0
     unique: Annotated[Unique | None, sound_or_none] = None
+    durable: Annotated[Durable | None, sound_or_none] = None
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -316,9 +343,15 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def stored_bytes(self) -> int:
-        """Return what counts against its tenant's budget: payload, result, artifacts, inputs."""
+        """Return what counts against its tenant's budget, with all that stands beside it."""
         own = self.payload_bytes + self.result_bytes + sum(self.upload_bytes)
-        return own if self.more is None else own + self.more.input_bytes
+        return own if self.more is None else own + beside_bytes(self.more)
+
+    @property
+    def parked_at(self) -> str:
+        """Return the step that it waits at without a lease, or ""."""
+        more = self.more
+        return "" if more is None or more.durable is None else more.durable.parked_at
 
     @property
     def waits_for_others(self) -> bool:
@@ -329,6 +362,11 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
     def upload_sizes(self) -> dict[str, int]:
         """Return the size of each of its uploads."""
         return dict(zip(self.uploads, self.upload_bytes, strict=True))
+
+
+def beside_bytes(more: More) -> int:
+    """Return the size of what is handed to a task's worker beside its payload."""
+    return more.input_bytes + (more.durable.bytes if more.durable is not None else 0)
 
 
 def worker_shown(of: Task | Attempt) -> str:

@@ -153,6 +153,31 @@ def delayed(task: Task, ended: Attempt, rules: LifetimeRules) -> Task:
     )
 
 
+def parked(task: Task, *, until_ms: int, now_ms: int) -> Task:
+    """LEASED → DELAYED, as if the claim had never happened: its function waits, and no worker."""
+    assert task.state is State.LEASED
+    assert until_ms > now_ms
+    return replace(
+        task,
+        state=State.DELAYED,
+        attempts=task.attempts - 1,
+        due_ms=until_ms,
+        worker="",
+        worker_name="",
+        lease_until_ms=0,
+        claim="",
+        claimed_ms=0,
+        updated_ms=now_ms,
+    )
+
+
+def awake(more: More | None) -> More:
+    """Return what a task has that waits for nothing any more."""
+    assert more is not None
+    assert more.durable is not None
+    return replace(more, durable=replace(more.durable, parked_at="", keeps_key=False))
+
+
 def submitted(
     task: Task, operation: Submit, rules: LifetimeRules, policy: Policy, *, now_ms: int
 ) -> TaskChange:
@@ -354,6 +379,8 @@ def _terminal(
     more = task.more
     if more is not None and more.waits:
         more = replace(more, waits=False)
+    if task.parked_at:
+        more = awake(more)
     after = replace(
         task,
         state=state,

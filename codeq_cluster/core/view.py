@@ -9,7 +9,6 @@ from typing import Protocol
 from msgspec import Struct
 
 from codeq_cluster.core.budget import Usage
-from codeq_cluster.core.dependencies import Edge
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member
 from codeq_cluster.core.items import Item, Policy
@@ -72,8 +71,17 @@ class View(Protocol):
     def members(self, tenant: str, group: str, *, after: str) -> Iterator[Member]:
         """Yield the members of a group by name, from the one after `after`."""
 
-    def edges(self, tenant: str, parent: str, *, after: str) -> Iterator[Edge]:
-        """Yield the edges of a parent by dependent, from the one after `after`."""
+    def beside(
+        self, kind: ItemKind, tenant: str, task_id: str, *, after: str = ""
+    ) -> Iterator[Item]:
+        """Yield the items of a kind that stand beside a task: their ids are `<task>.<rest>`.
+
+        Args:
+            kind: Whose ids begin so.
+            tenant: Of the task.
+            task_id: The task.
+            after: Only those whose rest is greater.
+        """
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Return the queue's policy, wherever it is kept; another shard's may be out of date."""

@@ -22,6 +22,7 @@ from codeq_cluster.api.routes import cluster as cluster_routes
 from codeq_cluster.api.routes import groups as group_routes
 from codeq_cluster.api.routes import queues as queue_routes
 from codeq_cluster.api.routes import schedules as schedule_routes
+from codeq_cluster.api.routes import steps as step_routes
 from codeq_cluster.api.routes import tasks as task_routes
 from codeq_cluster.api.routes import topics as topic_routes
 from codeq_cluster.api.routes import webhooks as webhook_routes
@@ -141,6 +142,7 @@ def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
         PageRoute("POST", "/tasks", task_routes.create, _ADMINS, _BODY, Access.PRODUCER),
         PageRoute("GET", "/delayed", tasks.delayed, _VIEWERS),
         PageRoute("GET", "/tasks/{id}/content", tasks.content, _ADMINS),
+        PageRoute("GET", "/tasks/{id}/steps", step_routes.steps, _ADMINS),
         PageRoute("GET", ARTIFACT, artifact_routes.download, _ADMINS),
         PageRoute("POST", "/tasks/{id}/cancel", tasks.cancel, _ADMINS, access=Access.PRODUCER),
         PageRoute("GET", "/deliveries", webhooks.deliveries, _VIEWERS),

@@ -13,6 +13,7 @@ PATH: Mapping[str, str] = {
     "name": COMMAND,
     "artifact": ARTIFACT,
     "upload": "$UPLOAD",
+    "signal": "return",
 }
 
 
@@ -62,6 +63,14 @@ EXAMPLES: Mapping[str, Example] = {
     "workers_nack": Example(
         body='{"delaySeconds":30,"reason":"the bank is closed"}', task="leased"
     ),
+    "steps_record": Example(
+        body='{"name":"charge","value":{"charge":"ch-7"},"position":1}', task="leased"
+    ),
+    "steps_park": Example(
+        body='{"step":"return","signal":"return","forSeconds":1209600}', task="leased"
+    ),
+    "steps_signal": Example(body='{"payload":{"why":"too small"}}', task="ready"),
+    "steps_steps": Example(task="ready"),
     "workers_submit": Example(body=f"{{{_DONE}}}", task="leased"),
     "workers_heartbeats": Example(
         body='{"leases":[{"id":"\'$TASK\'","extendSeconds":60}],"waitSeconds":1}', task="leased"

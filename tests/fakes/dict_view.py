@@ -8,7 +8,6 @@ from typing import assert_never
 
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
-from codeq_cluster.core.dependencies import Edge
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
@@ -91,16 +90,14 @@ class DictView:
         ]
         yield from sorted(found, key=lambda item: item.id)
 
-    def edges(self, tenant: str, parent: str, *, after: str) -> Iterator[Edge]:
-        """Yield the edges of a parent by dependent, from the one after `after`."""
-        found = [
-            item
-            for item in self.items.values()
-            if isinstance(item, Edge)
-            and (item.tenant, item.parent) == (tenant, parent)
-            and item.dependent > after
-        ]
-        yield from sorted(found, key=lambda item: item.id)
+    def beside(
+        self, kind: ItemKind, tenant: str, task_id: str, *, after: str = ""
+    ) -> Iterator[Item]:
+        """Yield the items of a kind that stand beside a task."""
+        names = sorted(name for name in self.items if name[:2] == (kind, tenant))
+        rest = {name: name[2].removeprefix(f"{task_id}.") for name in names}
+        found = [name for name in names if rest[name] != name[2] and rest[name] > after]
+        yield from [self.items[name] for name in found]
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Return the policy of the queue."""

@@ -249,6 +249,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
         await _wait(node, client, tasks)
         await _share(client, tasks)
         await _unite(client, tasks)
+        await _stride(client, tasks)
         asked = await client.post("admin/backup", token=OPERATOR)
         assert 202 == asked.status, asked.body
         backup = str(asked.json["id"])
@@ -368,6 +369,20 @@ async def _unite(client: Client, tasks: dict[str, str]) -> None:
     following = await client.create("united", unique=unique)
     assert following == await client.create("united", payload=[2], unique=unique)
     tasks |= {held: State.LEASED.name, following: State.HELD.name}
+
+
+async def _stride(client: Client, tasks: dict[str, str]) -> None:
+    """Make a task that is parked for a signal after a step, with a signal that waits for it."""
+    task_id = await client.create("stepped")
+    await client.claim("stepped")
+    for path, body in (
+        ("steps", {"name": "charge", "value": {"charge": 7}, "position": 1}),
+        ("signals/stop", {"payload": {"why": "sold out"}, "idempotencyKey": "stop-1"}),
+        ("park", {"step": "return", "signal": "return", "position": 2}),
+    ):
+        answer = await client.post(f"tasks/{task_id}/{path}", body)
+        assert 200 == answer.status, answer.body
+    tasks[task_id] = State.DELAYED.name
 
 
 async def _end(client: Client, tasks: dict[str, str]) -> None:

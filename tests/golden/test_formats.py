@@ -34,6 +34,7 @@ from codeq_cluster.core.dependencies import (
     Walk,
     Watch,
 )
+from codeq_cluster.core.durable import Signal, Step, row_id
 from codeq_cluster.core.groups import Group, Member, MemberEnded, NewMember, OnFailure, ThenIf
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import (
@@ -80,6 +81,7 @@ from codeq_cluster.core.task import (
     Attempt,
     AttemptOutcome,
     Counters,
+    Durable,
     FollowUp,
     GroupCounts,
     Membership,
@@ -187,6 +189,7 @@ FULL = Task(
             merged=2,
             merged_ms=NOW_MS,
         ),
+        durable=Durable(steps=3, bytes=45, signals=2, unread=1, parked_at="wait", keeps_key=True),
     ),
 )
 HELD = Task(
@@ -510,6 +513,36 @@ ITEMS: dict[str, Item] = {
         gone=True,
         walked="22222222",
         expires_ms=NOW_MS,
+    ),
+    "step": Step(
+        tenant="acme",
+        id=row_id("22222222", "charge"),
+        name="charge",
+        number=1,
+        position=2,
+        value='{"charge":7}',
+        at_ms=NOW_MS,
+    ),
+    "open step": Step(
+        tenant="acme",
+        id=row_id("22222222", "wait"),
+        name="wait",
+        number=2,
+        at_ms=NOW_MS,
+        signal="return",
+        until_ms=NOW_MS,
+        token=2,
+        is_open=True,
+    ),
+    "signal": Signal(
+        tenant="acme",
+        id=row_id("22222222", "request-1"),
+        name="return",
+        seq=SEQ,
+        digest="b" * 32,
+        payload="{}",
+        sent_ms=NOW_MS,
+        is_read=True,
     ),
     "holder of a unique key": Holder(
         tenant="acme",

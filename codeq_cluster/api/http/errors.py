@@ -204,6 +204,7 @@ _STATUS_OF_REJECTION = {
     Rejection.UNKNOWN_DEPENDENCY: 404,
     Rejection.UNIQUE_CONFLICT: 409,
     Rejection.TOO_MANY_MERGES: 409,
+    Rejection.STEP_CONFLICT: 409,
 }
 
 

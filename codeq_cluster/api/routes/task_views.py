@@ -12,6 +12,7 @@ from msgspec.structs import astuple, replace
 from codeq_cluster.api.declared.bodies import Schema, field
 from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.api.http.refusals import batch_too_large
+from codeq_cluster.api.routes.step_views import StepView
 from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.handling import Handling, or_none
 from codeq_cluster.core.instants import rfc3339
@@ -108,7 +109,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     became of the members. `uniqueKey` is that of its `unique`, and `revision` how often later
     creates have replaced it. In the answer to such a create, `unique` says what it did: `created`,
     `returned`, `replaced` or `queued`. `inputs` is in the answer to a claim: by ref or id, how the
-    tasks have ended that it waited for.
+    tasks have ended that it waited for; so is `steps`: what its function has recorded. `parkedAt`
+    is the step that a task waits at without a worker.
     """
 
     id: str
@@ -153,6 +155,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     unique_key: str = ""
     revision: int = 0
     unique: str = ""
+    parked_at: str = ""
+    steps: list[StepView] | UnsetType = UNSET
 
 
 class ArtifactView(Struct):
@@ -240,6 +244,8 @@ def show_more(view: TaskView, more: More) -> None:
         view.group_id = more.member.group
     if more.unique is not None:
         view.unique_key, view.revision = more.unique.key, more.unique.revision
+    if more.durable is not None:
+        view.parked_at = more.durable.parked_at
     if more.completes is not None:
         view.group = GroupCountsView(*astuple(more.completes))
 

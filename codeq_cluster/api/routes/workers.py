@@ -23,6 +23,7 @@ from codeq_cluster.api.http.refusals import (
     too_many,
 )
 from codeq_cluster.api.http.waits import WaitEnded
+from codeq_cluster.api.routes.step_views import step_view
 from codeq_cluster.api.routes.task_views import CLAIMED, TaskView, show_inputs, task_view
 from codeq_cluster.auth import Access
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
@@ -425,4 +426,6 @@ def _claimed_view(claimed: Claimed, task: Task, payload: str, *, shards: int) ->
     view = task_view(task, payload, shards=shards, claimed=True)
     if task.id in claimed.inputs:
         show_inputs(view, claimed.inputs[task.id])
+    if task.id in claimed.steps:
+        view.steps = list(map(step_view, claimed.steps[task.id]))
     return view

@@ -36,6 +36,7 @@ from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
 from codeq_cluster.codec.records import RecordInvalid
 from codeq_cluster.core.dependencies import Dependencies, Dependency, Verdict
+from codeq_cluster.core.durable import Step, row_id
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
 from codeq_cluster.core.items import TASK, Item, aside_id
 from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
@@ -293,6 +294,9 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         row = state.replica.item(ItemKind.UNIQUE, task.tenant, scope_of(task))
         assert isinstance(row, Holder)
         facts = replace(facts, before=row.task_id, throttled_until_ms=row.expires_ms)
+    elif task.parked_at:
+        step = view.item(ItemKind.STEP, task.tenant, row_id(task.id, task.parked_at))
+        facts = replace(facts, signal=step.signal if isinstance(step, Step) else "")
     elif task.waits_for_others:
         facts = replace(facts, waits_for=_waits_for(state, task))
     elif task.state is State.HELD:

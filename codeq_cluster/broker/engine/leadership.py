@@ -32,12 +32,14 @@ from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Change, TaskChange, share_a_row
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.dependencies import Dependencies, Input
-from codeq_cluster.core.depending import inputs
+from codeq_cluster.core.depending import inputs as inputs_of
+from codeq_cluster.core.durable import Step
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Advance, Claim, Operation
 from codeq_cluster.core.outcomes import Claimed, Outcome
 from codeq_cluster.core.runs import runs
 from codeq_cluster.core.schedules import FillBack, Fire
+from codeq_cluster.core.stepping import steps_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
 from codeq_cluster.errors import (
@@ -329,8 +331,9 @@ class Leadership:
                 tasks, payloads = zip(*kept, strict=True)
                 outcomes[position] = Claimed(tasks, payloads)
                 for task in tasks:
-                    if task.more is not None and task.more.depends:
-                        outcomes[position] = Claimed(tasks, payloads, self._inputs(tasks))
+                    if task.more is not None and (task.more.depends or task.more.durable):
+                        inputs, steps = self._inputs(tasks), self._steps(tasks)
+                        outcomes[position] = Claimed(tasks, payloads, inputs, steps)
                         break
         return outcomes
 
@@ -341,8 +344,16 @@ class Leadership:
             if task.more is not None and task.more.depends:
                 row = self._view.item(ItemKind.DEPENDENCIES, task.tenant, task.id)
                 if isinstance(row, Dependencies):
-                    found[task.id] = tuple(inputs(self._view, row))
+                    found[task.id] = tuple(inputs_of(self._view, row))
         return found
+
+    def _steps(self, tasks: Iterable[Task]) -> dict[str, tuple[Step, ...]]:
+        """Return what the functions of these tasks have recorded."""
+        return {
+            task.id: steps_of(self._view, task)
+            for task in tasks
+            if task.more is not None and task.more.durable is not None
+        }
 
     def _text(self, payload: bytes, task: Task) -> str | None:
         """Return a payload as text, or None: the task's lease then ends, and it dies in the end."""

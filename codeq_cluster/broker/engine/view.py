@@ -25,7 +25,6 @@ from codeq_cluster.broker.ports import Head, StateStore
 from codeq_cluster.broker.scanning import every_row, next_keys
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.core.budget import Usage
-from codeq_cluster.core.dependencies import Edge, edge_id
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import Item
@@ -211,9 +210,11 @@ class ShardView:
         """Yield the members of a group by name, from the one after `after`."""
         return self._items(ItemKind.MEMBER, tenant, member_id(group, ""), after)
 
-    def edges(self, tenant: str, parent: str, *, after: str) -> Iterator[Edge]:
-        """Yield the edges of a parent by dependent, from the one after `after`."""
-        return self._items(ItemKind.EDGE, tenant, edge_id(parent, ""), after)
+    def beside(
+        self, kind: ItemKind, tenant: str, task_id: str, *, after: str = ""
+    ) -> Iterator[Any]:
+        """Yield the items of a kind that stand beside a task."""
+        return self._items(kind, tenant, f"{task_id}.", after)
 
     def claimed_under(self, request: str) -> tuple[str, ...]:
         """Return the ids of the tasks now leased under a claim request."""

@@ -144,4 +144,7 @@ def _goes_on(before: Task, after: Task | None) -> bool:
 
 
 def _ended_by_holder(after: Task | None) -> bool:
-    return after is not None and bool(after.history) and after.history[-1].outcome in _OWN
+    if after is None:
+        return False
+    is_told = bool(after.history) and after.history[-1].outcome in _OWN
+    return is_told or bool(after.parked_at)

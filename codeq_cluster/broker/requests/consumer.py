@@ -18,6 +18,7 @@ from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
 from codeq_cluster.broker.waiters import Place, Ticket, Waiters
 from codeq_cluster.core.dependencies import Input
+from codeq_cluster.core.durable import Step
 from codeq_cluster.core.operations import Abandon, Cancel, Claim, Finish, Heartbeat, Nack, Submit
 from codeq_cluster.core.outcomes import (
     Cancelled,
@@ -281,6 +282,7 @@ class Consumer:
         """Claim from shards in the order of their heads; ask shards of equal priority at once."""
         taken: list[tuple[Task, str]] = []
         inputs: dict[str, tuple[Input, ...]] = {}
+        steps: dict[str, tuple[Step, ...]] = {}
         failures: list[CodeqError] = []
 
         async def take(shard: int, count: int) -> bool:
@@ -292,6 +294,7 @@ class Consumer:
                 return False
             taken.extend(zip(part.tasks, part.payloads, strict=True))
             inputs.update(part.inputs)
+            steps.update(part.steps)
             return len(part.tasks) == count
 
         ordered = sorted(heads, key=self._order) if len(heads) > 1 else heads
@@ -318,7 +321,7 @@ class Consumer:
             raise failures[0]
         taken.sort(key=lambda pair: (-pair[0].priority, pair[0].ready_ms))
         tasks, payloads = (tuple(each) for each in zip(*taken, strict=True)) if taken else ((), ())
-        return Claimed(tasks, payloads, inputs)
+        return Claimed(tasks, payloads, inputs, steps)
 
     async def _take_one(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
         """Claim one task from the first shard that gives one."""

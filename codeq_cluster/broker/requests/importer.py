@@ -201,6 +201,9 @@ def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
         inputs=tuple(
             replace(each, id=f"{new}.{each.id.rpartition('.')[2]}") for each in arrival.inputs
         ),
+        beside=tuple(
+            replace(each, id=f"{new}.{each.id.rpartition('.')[2]}") for each in arrival.beside
+        ),
     )
 
 
@@ -253,7 +256,9 @@ def arrival_bytes(arrival: Arrival) -> int:
         results.append(arrival.result)
     texts = len(arrival.payload) + sum(len(each.body) + len(each.error) for each in results)
     texts += sum(each.ended.size for each in arrival.inputs)
-    return texts + 512 * (1 + len(arrival.deliveries))
+    texts += sum(each.size for each in arrival.beside)
+    rows = 1 + len(arrival.deliveries) + len(arrival.beside)
+    return texts + 512 * rows
 
 
 def _halves(shard: int, operation: Import) -> _Placed:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from msgspec import UNSET, Raw
+
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.flags import (
     add_backoff,
@@ -15,8 +17,8 @@ from codeq_cluster.cli.support.flags import (
 from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
-from codeq_cluster.cli.support.times import add_times, given_instant, times_of
-from codeq_cluster.client import Client, NodeRecord, Operator, Page
+from codeq_cluster.cli.support.times import Times, add_times, given_instant, times_of
+from codeq_cluster.client import Client, NodeRecord, Operator, Page, StepRecord
 from codeq_cluster.client.producing import OPTIONS
 
 TASK_COLUMNS = {
@@ -35,6 +37,66 @@ _STATUSES = ("PENDING", "IN_PROGRESS", "COMPLETED", "FAILED")
 def add(commands: Verbs) -> None:
     """Add the command and its verbs."""
     verbs = verbs_of(commands, "task", "create, read, list and cancel tasks", description=__doc__)
+    _add_create(verbs)
+    get = verbs.add_parser("get", help="print a task")
+    get.add_argument("id")
+    add_times(get)
+    asks(get, Client, _get)
+
+    result = verbs.add_parser("result", help="print a task and its result")
+    result.add_argument("id")
+    number(result, "--wait", "for its end; default: 0", metavar="SECONDS", default=0)
+    add_times(result)
+    asks(result, Client, _result)
+
+    explain = verbs.add_parser("explain", help="print why a task is in its state")
+    explain.add_argument("id")
+    add_times(explain)
+    asks(explain, Client, _explain)
+
+    graph = verbs.add_parser("graph", help="print what a task waits for, and who waits for it")
+    graph.add_argument("id")
+    asks(graph, Client, _graph)
+
+    steps = verbs.add_parser("steps", help="print what a task's function has recorded")
+    steps.add_argument("id")
+    add_times(steps)
+    asks(steps, Client, _steps)
+
+    signal = verbs.add_parser("signal", help="send a task a signal, for which it waits or will")
+    signal.add_argument("id")
+    signal.add_argument("name")
+    signal.add_argument(
+        "--payload", default="null", metavar="JSON", help="JSON text, or - for stdin; default: null"
+    )
+    signal.add_argument(
+        "--idempotency-key",
+        metavar="KEY",
+        help="a second signal with the same key changes nothing; default: a new one",
+    )
+    asks(signal, Client, _signal)
+
+    cancel = verbs.add_parser("cancel", help="cancel a task that has not finished")
+    cancel.add_argument("id")
+    asks(cancel, Client, _cancel)
+
+    found = verbs.add_parser(
+        "list",
+        aliases=["ls"],
+        help="list tasks, for admins",
+        description="List tasks by queue: those that wait in the order of claims, those that have "
+        "ended the newest first.",
+    )
+    found.add_argument("--queue", "--event", default="", metavar="NAME", help="only this queue's")
+    found.add_argument("--status", default="", choices=_STATUSES, help="only these")
+    found.add_argument("--error", default="", help="only those with exactly this error")
+    add_paging(found)
+    add_quiet(found)
+    add_times(found)
+    asks(found, Operator, _list)
+
+
+def _add_create(verbs: Verbs) -> None:
     create = verbs.add_parser("create", help="create a task and print it")
     # codeQ's command calls it an event.
     create.add_argument(
@@ -93,45 +155,6 @@ def add(commands: Verbs) -> None:
     add_times(create)
     asks(create, Client, _create)
 
-    get = verbs.add_parser("get", help="print a task")
-    get.add_argument("id")
-    add_times(get)
-    asks(get, Client, _get)
-
-    result = verbs.add_parser("result", help="print a task and its result")
-    result.add_argument("id")
-    number(result, "--wait", "for its end; default: 0", metavar="SECONDS", default=0)
-    add_times(result)
-    asks(result, Client, _result)
-
-    explain = verbs.add_parser("explain", help="print why a task is in its state")
-    explain.add_argument("id")
-    add_times(explain)
-    asks(explain, Client, _explain)
-
-    graph = verbs.add_parser("graph", help="print what a task waits for, and who waits for it")
-    graph.add_argument("id")
-    asks(graph, Client, _graph)
-
-    cancel = verbs.add_parser("cancel", help="cancel a task that has not finished")
-    cancel.add_argument("id")
-    asks(cancel, Client, _cancel)
-
-    found = verbs.add_parser(
-        "list",
-        aliases=["ls"],
-        help="list tasks, for admins",
-        description="List tasks by queue: those that wait in the order of claims, those that have "
-        "ended the newest first.",
-    )
-    found.add_argument("--queue", "--event", default="", metavar="NAME", help="only this queue's")
-    found.add_argument("--status", default="", choices=_STATUSES, help="only these")
-    found.add_argument("--error", default="", help="only those with exactly this error")
-    add_paging(found)
-    add_quiet(found)
-    add_times(found)
-    asks(found, Operator, _list)
-
 
 async def _create(client: Client, options: argparse.Namespace) -> None:
     said = {name: getattr(options, name) for name in OPTIONS}
@@ -163,6 +186,39 @@ async def _cancel(client: Client, options: argparse.Namespace) -> None:
     task_id = await whole_id(client, options.id)
     await client.cancel(task_id)
     document({"status": "cancelled", "id": task_id}, compact=options.json)
+
+
+async def _steps(client: Client, options: argparse.Namespace) -> None:
+    found = await client.steps(await whole_id(client, options.id))
+    if options.json:
+        document(found, compact=True)
+        return
+    times = times_of(options)
+    for step in found.steps:
+        print(f"{times.text(step.recorded_at)}  {step.name}  {_said(step, times)}".rstrip())
+    for signal in found.signals:
+        if not signal.read:
+            print(f"{times.text(signal.sent_at)}  signal {signal.name}, not waited for yet")
+
+
+def _said(step: StepRecord, times: Times) -> str:
+    if step.open and step.until is not None:
+        what = f"waits for signal {step.signal} until" if step.signal else "sleeps until"
+        return f"{what} {times.text(step.until)}"
+    if step.until is not None and step.value is UNSET:
+        return f"no signal {step.signal} came" if step.signal else "slept"
+    return bytes(step.value).decode() if isinstance(step.value, Raw) else ""
+
+
+async def _signal(client: Client, options: argparse.Namespace) -> None:
+    task_id = await whole_id(client, options.id)
+    replay = await client.signal(
+        task_id,
+        options.name,
+        given_json("--payload", options.payload),
+        idempotency_key=options.idempotency_key,
+    )
+    document({"id": task_id, "signal": options.name, "replay": replay}, compact=options.json)
 
 
 async def _graph(client: Client, options: argparse.Namespace) -> None:

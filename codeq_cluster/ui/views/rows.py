@@ -11,6 +11,7 @@ from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.auth import Identity, Role
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.stepping import durable_of
 from codeq_cluster.core.task import State, Task, worker_shown
 
 # The page's name of each state, and the place of its tasks.
@@ -74,6 +75,7 @@ class TaskDetail(TaskView, rename="camel", omit_defaults=True, kw_only=True):
         expires_at: When it dies if it was not delivered, whatever its state.
         kept_until: When it is deleted.
         dead_queue: The queue that keeps it as a dead letter.
+        beside: How many steps and signals stand beside it.
     """
 
     payload: str = ""
@@ -86,6 +88,7 @@ class TaskDetail(TaskView, rename="camel", omit_defaults=True, kw_only=True):
     result_bytes: int
     idempotency_key: str = ""
     dead_queue: str = ""
+    beside: int = 0
 
 
 def task_row(task: Task) -> TaskRow:
@@ -121,6 +124,7 @@ def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
         result_bytes=task.result_bytes,
         idempotency_key=task.idempotency_key,
         dead_queue=task.dead_queue,
+        beside=durable_of(task).rows,
     )
 
 

@@ -426,6 +426,37 @@ async def test_an_attempt_that_was_out_of_time_says_so(
     assert "Given back" not in await admin.text()
 
 
+async def test_a_task_shows_its_life(admin: Window, client: RecordingClient) -> None:
+    """Steps, waits and signals stand between its deliveries, in the order of time."""
+    body = {"command": "lasting", "payload": {}}
+    task = await client.done("POST", "n1", "/tasks", "producer", body)
+    name = str(task["id"])
+    claim = {"commands": ["lasting"], "waitSeconds": 5}
+    for path, said in (
+        ("steps", {"name": "charge", "value": {"charge": "ch-7"}}),
+        ("nack", {"reason": "the bank is closed", "delaySeconds": 1}),
+        ("park", {"step": "return", "signal": "return", "forSeconds": 600}),
+    ):
+        if path != "nack":
+            await client.done("POST", "n2", "/tasks/claim", WORKER, claim)
+        await client.done("POST", "n3", f"/tasks/{name}/{path}", WORKER, said)
+    await client.done("POST", "n1", f"/tasks/{name}/signals/hurry", "producer", {"payload": 1})
+    await admin.open(f"/tasks/{name}")
+    await admin.shows("its function waits at step return for signal return")
+    line = admin.page.locator("main ol.timeline li")
+    await line.filter(has_text="hurry").wait_for()
+    told = [text.replace("\n", " ") for text in await line.all_inner_texts()]
+    await client.done("POST", "n2", f"/tasks/{name}/signals/return", "producer", {"payload": 2})
+    await line.filter(has_text="Waited").wait_for()
+
+    assert ["Created", "Given back", "Step", "Waits", "Signal"] == [
+        text.split(" · ")[0].split(" 20")[0].strip() for text in told
+    ]
+    assert '{"charge":"ch-7"}' in told[2]
+    assert "for signal return, until" in told[3]
+    assert "not waited for yet" in told[4]
+
+
 async def test_a_dead_letter_is_deleted_from_its_own_view(
     admin: Window, client: RecordingClient
 ) -> None:

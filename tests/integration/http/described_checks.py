@@ -43,6 +43,9 @@ BEYOND_A_SCHEMA = {
     "invalid-graph",  # without keys and groups, and with so many dependencies in all
     "invalid-depends-on",  # either of two fields, each task once, and only where a task may say so
     "invalid-group",  # only where a task may say so, and not beside a key
+    "invalid-step",  # bytes, not characters
+    "invalid-signal",  # in the path
+    "invalid-park",  # some fields exclude each other, one of them must be there
     "invalid-unique",  # rules between its fields, and no member or node of a graph has one
 }
 # Elsewhere a body's `count` is ignored.

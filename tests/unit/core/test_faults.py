@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import bounds_of
 from codeq_cluster.core.dependencies import Edge, Walk
+from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.faults import fault, item_fault, new_item_fault
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.handling import Handling
@@ -238,6 +239,8 @@ def test_every_type_of_record_bounds_each_of_its_fields() -> None:
         (Edge, "done"),
         (Walk, "gone"),
         (Merged, "how"),
+        (Step, "is_open"),
+        (Signal, "is_read"),
         (Attempt, "outcome"),
         (Task, "state"),
         (Task, "has_result"),

@@ -18,6 +18,7 @@ from codeq_cluster.core.dependencies import (
     Resolve,
     Terms,
 )
+from codeq_cluster.core.durable import CLEARED_MAX, Park, RecordStep, SendSignal
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of, is_note
@@ -318,6 +319,14 @@ def unique(name: str, *, delay_ms: int = 0, once: str = "", key: str = "") -> Cr
     return CreateUnique(create)
 
 
+WAIT = Park(**HELD, step="w", signal="go", extend_ms=MINUTE_MS)
+OVER = Park(**HELD, step="o", until_ms=1, extend_ms=MINUTE_MS)
+GO = SendSignal(request="s", id="t", tenant="acme", name="go", payload="1")
+# More than one decision deletes.
+MANY = tuple(
+    RecordStep(**HELD, name=str(number), value="1", extend_ms=MINUTE_MS)
+    for number in range(CLEARED_MAX + 1)
+)
 LATER, SOONER = unique("t", delay_ms=MINUTE_MS), unique("v")
 
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
@@ -395,6 +404,14 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (ONE_AT_ONCE, OTHER, unique("t", delay_ms=MINUTE_MS, key="k"), unique("v", key="k")),
     (unique("t"), CLAIM, DONE, 1, unique("v", once="i")),
     (unique("t"), CLAIM, FAILED, 1, unique("v", once="i")),
+    (created(), CLAIM, 1, MANY[0], 1, OVER, WAIT, GO),
+    (ONE_AT_ONCE, created_keyed(), CLAIM, WAIT, OTHER, CLAIM, GO),
+    (created(), CLAIM, *MANY, DONE, DELETE, RULES.retention_ms),
+    (created(), CLAIM, *MANY, FAILED, DELETE, RULES.retention_ms),
+    (created(attempts=1), CLAIM, *MANY, ABANDON, DELETE, RULES.dlq_retention_ms),
+    (created(), CLAIM, *MANY, DONE, RULES.retention_ms),
+    (created(), CLAIM, *MANY, FAILED, RULES.retention_ms),
+    (created(attempts=1), CLAIM, *MANY, ABANDON, RULES.dlq_retention_ms),
 )
 
 

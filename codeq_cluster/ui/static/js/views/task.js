@@ -30,6 +30,8 @@ export function openTask({ follow }, id) {
   const following = h("div");
   const state = h("span");
   let contentOf = "";
+  let besideOf = "";
+  let beside = { steps: [], signals: [] };
   let task = null;
 
   async function cancel() {
@@ -63,6 +65,21 @@ export function openTask({ follow }, id) {
       put(following, content.next.length > 0 && card("Made by its result", h("ul.plain-list", {}, content.next.map((each) => h("li", {}, made(each)))), { flush: true }));
     } catch (failure) {
       contentOf = "";
+      failed(failure);
+    }
+  }
+
+  // What its function has recorded stands in the time line, between the attempts.
+  async function fetchBeside() {
+    if (!task.beside || !administers()) return;
+    const name = task.updatedAt + task.beside + (task.parkedAt || "");
+    if (name === besideOf) return;
+    besideOf = name;
+    try {
+      beside = await get(path("tasks", id, "steps"));
+      patch(attempts, timeline(task, beside));
+    } catch (failure) {
+      besideOf = "";
       failed(failure);
     }
   }
@@ -113,6 +130,7 @@ export function openTask({ follow }, id) {
       task.parentId && task.rootId !== task.parentId && fact("First of the chain", link(task.rootId)),
       fact("Created", instant(task.createdAt)),
       fact("Changed", instant(task.updatedAt)),
+      task.parkedAt && fact("Waits at step", h("code", {}, task.parkedAt)),
       task.runAt && fact("Asked to start", due(task.runAt)),
       task.expiresAt && fact("Dies undelivered", due(task.expiresAt)),
       task.keptUntil && fact("Deleted", due(task.keptUntil)),
@@ -124,7 +142,7 @@ export function openTask({ follow }, id) {
       task.traceParent && fact("Trace", h("code", {}, task.traceParent)),
       fact("Size", `payload ${bytes(task.payloadBytes)}, result ${bytes(task.resultBytes)}`),
       fact("Shard", String(task.shard)));
-    patch(attempts, timeline(task));
+    patch(attempts, timeline(task, beside));
     patch(actions, h("button", { type: "button", onclick: () => copy(id, top.querySelector("h1")) }, "Copy id"), administers() && [
       task.state === "dead" && [
         h("button.danger", { type: "button", onclick: remove }, "Delete"),
@@ -133,6 +151,7 @@ export function openTask({ follow }, id) {
       ["ready", "delayed", "held", "in-progress"].includes(task.state) && h("button.danger", { type: "button", onclick: cancel }, "Cancel task"),
     ]);
     fetchContent();
+    fetchBeside();
   }
 
   function take(part, data) {
@@ -151,7 +170,7 @@ export function openTask({ follow }, id) {
   top.querySelector(".actions").replaceWith(actions);
   const box = h("div.stack", {}, reason,
     h("div.columns", {},
-      h("div.stack", {}, card("Task", facts), card("Attempts", attempts, { flush: true })),
+      h("div.stack", {}, card("Task", facts), card("Time line", attempts, { flush: true })),
       h("div.stack", {}, payload, result, following)));
   return { title: "Task " + id, node: h("div", {}, top, box) };
 }
@@ -166,20 +185,37 @@ function link(id) {
   return h("a.mono", { href: href("tasks", id) }, id);
 }
 
-function timeline(task) {
+function timeline(task, beside) {
   const history = task.history || [];
   const wrong = (text) => text && h("div.break.small.bad", {}, text);
   // A death and a requeue hold the error of the attempt before them, which may be cut: it stands once.
   const unsaid = (text, n) => !(history[n - 1]?.error && text?.startsWith(history[n - 1].error)) && wrong(text);
   const timedOut = (each) => each.outcome === "NACKED" && each.error?.startsWith(TIMED_OUT);
-  const past = history.map((each, n) => h("li", { class: timedOut(each) ? "failed" : OUTCOMES[each.outcome] || "" },
+  const past = history.map((each, n) => [each.startedAt, h("li", { class: timedOut(each) ? "failed" : OUTCOMES[each.outcome] || "" },
     h("div", {}, h("b", {}, timedOut(each) ? "Timed out" : WORDS[each.outcome] || each.outcome), each.worker && [" · ", h("span.break", {}, each.workerName ? `${each.worker}/${each.workerName}` : each.worker)]),
     h("div.dim.small", {}, each.outcome === "REQUEUED" ? [at(each.endedAt), ", dead for "] : [at(each.startedAt), ", after "], span((Date.parse(each.endedAt) - Date.parse(each.startedAt)) / 1000)),
-    each.outcome === "REQUEUED" ? unsaid(each.error, n) : wrong(each.error)));
+    each.outcome === "REQUEUED" ? unsaid(each.error, n) : wrong(each.error))]);
   const now = task.state === "in-progress" && h("li.in-progress", {}, h("div", {}, h("b", {}, "Running"), " · ", h("span.break", {}, task.worker)), h("div.dim.small", {}, "since ", at(task.since)));
   const made = h("li", {}, h("div", {}, h("b", {}, "Created")), h("div.dim.small", {}, at(task.createdAt)));
   const end = { dead: ["failed", "Became a dead letter"], failed: ["failed", "Ended as failed"], completed: ["completed", "Completed"] }[task.state];
   // The attempt that completed the task is its end already; the other ends have words of their own.
   const ended = end && history.at(-1)?.outcome !== "COMPLETED" && h("li", { class: end[0] }, h("div", {}, h("b", {}, end[1])), h("div.dim.small", {}, at(task.since)), unsaid(task.error, history.length));
-  return [made, past, now, ended];
+  const told = [...past, ...beside.signals.map(signalled), ...beside.steps.map(stepped)];
+  told.sort(([one], [other]) => Date.parse(one) - Date.parse(other));
+  return [made, told.map(([, node]) => node), now, ended];
 }
+
+function stepped(step) {
+  const shown = (value) => value !== undefined && h("div.break.small", {}, h("code", {}, cut(JSON.stringify(value))));
+  const what = !step.until ? "Step" : step.open ? "Waits" : step.signal ? "Waited" : "Slept";
+  const how = step.open ? [step.signal ? `for signal ${step.signal}, until ` : "until ", due(step.until)]
+    : step.until && step.signal ? [at(step.recordedAt), step.value === undefined ? ", no signal came" : `, for signal ${step.signal}`]
+    : [at(step.recordedAt)];
+  return [step.recordedAt, h("li", { class: step.open ? "delayed" : "completed" }, h("div", {}, h("b", {}, what), " · ", h("span.break", {}, step.name)), h("div.dim.small", {}, how), shown(step.value))];
+}
+
+function signalled(signal) {
+  return [signal.sentAt, h("li", {}, h("div", {}, h("b", {}, "Signal"), " · ", h("span.break", {}, signal.name)), h("div.dim.small", {}, at(signal.sentAt), signal.read ? "" : ", not waited for yet"))];
+}
+
+const cut = (text) => text.length > 200 ? text.slice(0, 200) + "…" : text;

@@ -1,0 +1,136 @@
+"""Steps: requests that record, park, and signal, and the question after what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from msgspec import Struct
+
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import END, ListItems
+from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.durable import (
+    SIGNALS_MAX,
+    STEPS_MAX,
+    DurableOperation,
+    Park,
+    RecordStep,
+    SendSignal,
+    Signal,
+    Step,
+)
+from codeq_cluster.core.items import Item
+from codeq_cluster.core.outcomes import Rejected, Signalled, StepStands
+from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.stored_item import ItemKind
+
+_ROWS_MAX = max(STEPS_MAX, SIGNALS_MAX)
+
+
+class Recorded(Struct, frozen=True):
+    """What stands beside a task: steps in the order of recording, signals in that of sending."""
+
+    steps: tuple[Step, ...]
+    signals: tuple[Signal, ...]
+
+
+class Steps:
+    """Durable steps of tasks, each on its task's shard."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def record(
+        self,
+        caller: Caller,
+        task_id: str,
+        *,
+        name: str,
+        value: str,
+        position: int,
+        extend_ms: int,
+        token: int,
+    ) -> StepStands | Rejected:
+        """Record a step of a leased task, which the caller holds, and extend the lease."""
+        operation = RecordStep(
+            id=task_id,
+            tenant=caller.tenant,
+            worker=caller.by,
+            name=name,
+            value=value,
+            position=position,
+            extend_ms=extend_ms,
+            token=token,
+        )
+        outcome = await self._operate(caller, operation)
+        assert isinstance(outcome, StepStands | Rejected)
+        return outcome
+
+    async def park(self, caller: Caller, operation: Park) -> StepStands | Rejected:
+        """Let a leased task wait without a worker, unless the wait is over already."""
+        outcome = await self._operate(caller, operation)
+        assert isinstance(outcome, StepStands | Rejected)
+        return outcome
+
+    async def signal(
+        self, caller: Caller, task_id: str, *, name: str, payload: str, key: str
+    ) -> Signalled | Rejected:
+        """Send a signal to a task that has not ended; a second one with the key is a retry."""
+        operation = SendSignal(
+            request=new_request(),
+            id=task_id,
+            tenant=caller.tenant,
+            name=name,
+            payload=payload,
+            key=key,
+        )
+        outcome = await self._operate(caller, operation)
+        assert isinstance(outcome, Signalled | Rejected)
+        return outcome
+
+    async def of(self, caller: Caller, task_id: str) -> Recorded | None:
+        """Return what stands beside a task, or None for no task of the caller's tenant."""
+        shard = shard_of(task_id, self._shards.count)
+        keys = (keyspace.task(task_id),)
+        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
+        if record is None:
+            return None
+        task = records.decode_task(record)
+        if task.tenant != caller.tenant:
+            return None
+        if task.more is None or task.more.durable is None:
+            return Recorded((), ())
+        rows = [row async for row in self._rows(caller, shard, ItemKind.STEP, task_id)]
+        steps = sorted((row for row in rows if isinstance(row, Step)), key=lambda row: row.number)
+        rows = [row async for row in self._rows(caller, shard, ItemKind.SIGNAL, task_id)]
+        signals = sorted((row for row in rows if isinstance(row, Signal)), key=lambda row: row.seq)
+        return Recorded(tuple(steps), tuple(signals))
+
+    async def _rows(
+        self, caller: Caller, shard: int, kind: ItemKind, task_id: str
+    ) -> AsyncIterator[Item]:
+        asked = ListItems(
+            tenant=caller.tenant, kind=kind, after=b"", count=_ROWS_MAX, prefix=f"{task_id}."
+        )
+        while True:
+            page = await self._shards.ask(shard, asked, deadline=caller.deadline)
+            for _, row in page.rows:
+                yield row
+            if page.edge == END:
+                return
+            asked = ListItems(
+                tenant=caller.tenant,
+                kind=kind,
+                after=page.edge,
+                count=_ROWS_MAX,
+                prefix=f"{task_id}.",
+            )
+
+    async def _operate(
+        self, caller: Caller, operation: DurableOperation
+    ) -> StepStands | Signalled | Rejected:
+        shard = shard_of(operation.id, self._shards.count)
+        [outcome] = await self._shards.operate(shard, (operation,), deadline=caller.deadline)
+        assert isinstance(outcome, StepStands | Signalled | Rejected)
+        return outcome
