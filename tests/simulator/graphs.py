@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.dependencies import Dependencies, Edge, Verdict, Walk, edge_id
+from codeq_cluster.core.dependencies import Dependencies, Verdict, edge_id
 from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Role, State, Task
 from codeq_cluster.core.unique import unique_of
 
@@ -56,18 +57,23 @@ class EdgeRows:
         return had or task_id in self._waiting
 
     def _item(self, key: bytes, value: bytes | None) -> bool:
-        item_id = keyspace.item_parts(key)[2]
-        for known in (self._edges, self._walks):
-            known.discard(item_id)
-        had = self._rows.pop(item_id, None) is not None
-        item = None if value is None else records.decode_item(value)
-        if isinstance(item, Dependencies):
-            self._rows[item_id] = item
-        elif isinstance(item, Edge):
-            self._edges.add(item_id)
-        elif isinstance(item, Walk):
-            self._walks.add(item_id)
-        return had or isinstance(item, Dependencies)
+        kind, _, item_id = keyspace.item_parts(key)
+        # A task may wait for others and be waited for, so its two rows have the same id.
+        match kind:
+            case ItemKind.DEPENDENCIES:
+                item = None if value is None else records.decode_item(value)
+                had = self._rows.pop(item_id, None) is not None
+                if isinstance(item, Dependencies):
+                    self._rows[item_id] = item
+                return had or item is not None
+            case ItemKind.EDGE | ItemKind.WALK:
+                known = self._edges if kind is ItemKind.EDGE else self._walks
+                known.discard(item_id)
+                if value is not None:
+                    known.add(item_id)
+            case _:
+                pass
+        return False
 
     def _check(self, task: Task) -> None:
         row = self._rows.get(task.id)
