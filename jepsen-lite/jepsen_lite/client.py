@@ -14,12 +14,15 @@ from msgspec.structs import asdict
 
 from jepsen_lite.asking import Answer, Asker, content_of
 from jepsen_lite.gathering import Gathered
+from jepsen_lite.graphs import ATTEMPTS_MAX as NODE_ATTEMPTS_MAX
+from jepsen_lite.graphs import ref_of
 from jepsen_lite.groups import ATTEMPTS_MAX, MEMBER_COMMAND, THEN_COMMAND
 from jepsen_lite.history import (
     Args,
     Counts,
     F,
     Follow,
+    Handed,
     Made,
     Merging,
     Out,
@@ -107,7 +110,7 @@ class Client(Asker):
             case F.CREATE | F.MERGE:
                 answer, body = await self._send(node, "/tasks", token, self._new(args))
                 return _with(answer, _created if f is F.CREATE else _merged, body)
-            case F.CLAIM | F.TAKE:
+            case F.CLAIM | F.TAKE | F.START:
                 wanted = {
                     "commands": [] if args.any_command else [args.command],
                     "leaseSeconds": args.lease_ms // 1000,
@@ -119,21 +122,18 @@ class Client(Asker):
                 return _with(answer, _claimed, body)
             case F.READ:
                 return await self._read(node, token, args)
-            case F.REQUEUE:
-                path = f"/admin/queues/{args.command}/dlq/requeue"
-                sent = _encode({"ids": [args.task]})
-                answer, body = await self._send(node, path, self._tokens.admin, sent)
-                return _requeued(answer, body)
-            case F.RUNS:
-                return await self._runs(node, args.command)
-            case F.PARTS:
-                return await self._parts(node, args.command)
+            case F.REQUEUE | F.REVIVE | F.BURY:
+                return await self._triage(f, args, node)
+            case F.MAKE_GRAPH | F.DEPEND:
+                return await self._graph(f, args, node)
+            case F.RUNS | F.PARTS:
+                return await self._list(f, args, node)
             case F.BEGIN_GROUP | F.ADD_MEMBERS | F.SEAL_GROUP | F.GROUP:
                 return await self._group(f, args, node)
             case F.PUT_SCHEDULE | F.PAUSE_SCHEDULE | F.BACKFILL | F.SCHEDULE:
                 return await self._schedule(f, args, node)
             case _:
-                f = F.RESULT if f is F.FINISH else f
+                f = F.RESULT if f in (F.FINISH, F.END) else f
                 path = f"/tasks/{args.task}/{f.value}"
                 answer, body = await self._send(node, path, token, _change(f, args))
                 return _with(answer, _changed, body)
@@ -174,15 +174,32 @@ class Client(Asker):
         answer, told = await self._send(node, path, self._tokens.producer, body)
         return _with(answer, _tallied, told)
 
-    async def _runs(self, node: str, command: str) -> Answer:
-        answer, tasks = await self._tasks(node, command)
-        runs = tuple(_run(task) for task in tasks if task.get("scheduleId"))
-        return msgspec.structs.replace(answer, out=msgspec.structs.replace(answer.out, runs=runs))
+    async def _graph(self, f: F, args: Args, node: str) -> Answer:
+        tasks = [_node(args.command, place, each) for place, each in enumerate(args.next)]
+        path, sent = "/tasks/graph", dict[str, object](tasks=tasks)
+        if f is F.DEPEND:
+            path, [sent] = "/tasks", tasks
+            del sent["ref"]
+        body = _encode(sent | {"idempotencyKey": args.idempotency_key})
+        answer, told = await self._send(node, path, self._tokens.producer, body)
+        return _with(answer, _graphed, told)
 
-    async def _parts(self, node: str, command: str) -> Answer:
-        answer, tasks = await self._tasks(node, command)
-        parts = tuple(map(_part, tasks))
-        return msgspec.structs.replace(answer, out=msgspec.structs.replace(answer.out, parts=parts))
+    async def _triage(self, f: F, args: Args, node: str) -> Answer:
+        path, method = f"/admin/queues/{args.command}/dlq", "DELETE"
+        if f is not F.BURY:
+            path, method = f"{path}/requeue", "POST"
+        sent = _encode({"ids": [args.task]})
+        answer, body = await self._send(node, path, self._tokens.admin, sent, method=method)
+        return _triaged(answer, body)
+
+    async def _list(self, f: F, args: Args, node: str) -> Answer:
+        answer, tasks = await self._tasks(node, args.command)
+        if f is F.PARTS:
+            out = msgspec.structs.replace(answer.out, parts=tuple(map(_part, tasks)))
+        else:
+            runs = tuple(_run(task) for task in tasks if task.get("scheduleId"))
+            out = msgspec.structs.replace(answer.out, runs=runs)
+        return msgspec.structs.replace(answer, out=out)
 
     async def _tasks(self, node: str, command: str) -> tuple[Answer, list[Any]]:
         """List every task of a command; one operation."""
@@ -305,9 +322,13 @@ def _with(answer: Answer, read: Callable[[Any], Out], body: Any) -> Answer:
     return Answer(type=answer.type, out=out, again=False)
 
 
-def _requeued(answer: Answer, body: Any) -> Answer:
+def _triaged(answer: Answer, body: Any) -> Answer:
     """Return a refusal if the task was not a dead letter: nothing was done."""
-    if answer.type is Type.OK and isinstance(body, dict) and not body.get("requeued"):
+    if (
+        answer.type is Type.OK
+        and isinstance(body, dict)
+        and not (body.get("requeued") or body.get("deleted"))
+    ):
         out = Out(http=answer.out.http, code="no dead letter")
         return Answer(type=Type.FAIL, out=out, again=False)
     return answer
@@ -320,9 +341,9 @@ def _change(f: F, args: Args) -> bytes:
             fields["extendSeconds"] = args.lease_ms // 1000
         case F.NACK:
             fields["delaySeconds"] = args.delay_ms // 1000
-        case F.RESULT if args.status == "COMPLETED":
+        case F.RESULT | F.END if args.status == "COMPLETED":
             fields |= {"status": args.status, "result": msgspec.Raw(args.content.encode())}
-        case F.RESULT:
+        case F.RESULT | F.END:
             fields |= {"status": args.status, "error": args.content}
         case _:
             pass
@@ -382,7 +403,15 @@ def _claimed(body: Any) -> Out:
         content=str(body["payload"]),
         shard=int(body.get("shard", -1)),
         priority=int(body.get("priority", 0)),
+        inputs=tuple(_handed(name, told) for name, told in body.get("inputs", {}).items()),
     )
+
+
+def _handed(name: str, told: Any) -> Handed:
+    content = told.get("error", "")
+    if told["status"] == "COMPLETED":
+        content = content_of(told["result"])
+    return Handed(name=name, status=told["status"], content=content)
 
 
 def _changed(body: Any) -> Out:
@@ -434,6 +463,30 @@ def _member(asked: Follow) -> bytes:
     return _encode(fields | optional | {"maxAttempts": ATTEMPTS_MAX})
 
 
+def _node(command: str, place: int, asked: Follow) -> dict[str, object]:
+    needs = [
+        {
+            "id" if "-" in each.parent else "ref": each.parent,
+            "runIf": each.run_if,
+            "else": each.otherwise,
+            "onDead": each.on_dead,
+        }
+        for each in asked.needs
+    ]
+    return {
+        "ref": ref_of(place),
+        "command": command,
+        "payload": msgspec.Raw(asked.content.encode()),
+        "maxAttempts": NODE_ATTEMPTS_MAX,
+        "dependsOn": needs,
+    }
+
+
+def _graphed(body: Any) -> Out:
+    tasks = body.get("tasks", [body])
+    return Out(next=tuple(Follow(task=task["id"], content=str(task["payload"])) for task in tasks))
+
+
 def _tallied(body: Any) -> Out:
     then = body.get("thenTaskId", "")
     return Out(tally=Tally(status=body["status"], counts=_counts_of(body), then=then))
@@ -457,6 +510,7 @@ def _part(task: Any) -> Part:
         created_ms=_ms(task["createdAt"]),
         changed_ms=_ms(task["updatedAt"]),
         counts=_counts_of(told) if told else None,
+        attempts=task["attempts"],
     )
 
 

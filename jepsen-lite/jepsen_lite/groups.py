@@ -7,19 +7,17 @@ import itertools
 
 from msgspec.structs import replace
 
-from jepsen_lite.asking import Answer, Asker, Process, content_of
+from jepsen_lite.asking import Asker, Process, content_of
+from jepsen_lite.clients import LEASE_S, PAUSE_S, TRIES, WorkedOff
 from jepsen_lite.history import Args, F, Follow, Type
 
 MEMBER_COMMAND = "member"
 THEN_COMMAND = "then"
 WORKERS = 6
-LEASE_S = 2
 ATTEMPTS_MAX = 3
-TRIES = 40
-PAUSE_S = 0.2
 
 
-class Groups:
+class Groups(WorkedOff):
     """The clients of a run's groups.
 
     Members are worked off outside of the history: a list of them at rest shows all. Some add to
@@ -27,10 +25,7 @@ class Groups:
     """
 
     def __init__(self, client: Asker, *, seed: int, rate: float) -> None:
-        self._client = client
-        self._seed = seed
-        self._rate = rate
-        self._stop = asyncio.Event()
+        super().__init__(client, seed=seed, rate=rate)
         self._numbers = itertools.count()
         self._names: list[str] = []
 
@@ -41,7 +36,7 @@ class Groups:
             for n in range(3):
                 clients.create_task(self._author(n))
             for n in range(WORKERS):
-                clients.create_task(self._work(n))
+                clients.create_task(self._work("member-worker", n, (0.0, 0.0, 0.1, 0.5, 3.0)))
 
     async def end(self, *, within_s: float) -> bool:
         """Seal all groups and work off their members; return whether all of them have ended."""
@@ -106,13 +101,6 @@ class Groups:
             made.append(Follow(content=content_of({"group": name, "n": number}), key=key))
         return tuple(made)
 
-    async def _work(self, n: int) -> None:
-        process = Process(f"member-worker-{n}", self._seed)
-        while not self._stop.is_set():
-            wait_s = process.random.choice((0.0, 0.0, 0.1, 0.5, 3.0))
-            if not await self._worked_off(process, f"worker-{n}", wait_s=wait_s):
-                await self._paused(PAUSE_S)
-
     async def _worked_off(self, process: Process, worker: str, *, wait_s: float) -> bool:
         """Claim a task and end it, outside of the history; return whether there was one."""
         rng = process.random
@@ -136,16 +124,6 @@ class Groups:
             await self._asked(process, F.RESULT, done, worker)
             return True
         return False
-
-    async def _asked(self, process: Process, f: F, args: Args, worker: str) -> Answer:
-        return await self._client.unrecorded(process, f, args, worker=worker)
-
-    async def _paused(self, s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._stop.wait(), s)
-        except TimeoutError:
-            return False
-        return True
 
 
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})

@@ -45,6 +45,12 @@ class F(StrEnum):
     SEAL_GROUP = "seal-group"
     GROUP = "group"
     PARTS = "parts"
+    MAKE_GRAPH = "make-graph"
+    DEPEND = "depend"
+    START = "start"
+    END = "end"
+    REVIVE = "revive"
+    BURY = "bury"
     MERGE = "merge"
     TAKE = "take"
     FINISH = "finish"
@@ -79,6 +85,10 @@ OF_SCHEDULES = frozenset({F.PUT_SCHEDULE, F.PAUSE_SCHEDULE, F.BACKFILL, F.SCHEDU
 # Operations on groups, and the list of members or of completion tasks.
 OF_GROUPS = frozenset({F.BEGIN_GROUP, F.ADD_MEMBERS, F.SEAL_GROUP, F.GROUP, F.PARTS})
 
+
+# Operations on graphs: those that make tasks, and what others name `claim`, `result`, `requeue`
+# and the deletion of a dead letter. The checkers of single tasks do not see these.
+OF_GRAPHS = frozenset({F.MAKE_GRAPH, F.DEPEND, F.START, F.END, F.REVIVE, F.BURY})
 
 # Creates with a unique key, and claims and results of the tasks that these make.
 OF_UNIQUES = frozenset({F.MERGE, F.TAKE, F.FINISH})
@@ -169,6 +179,7 @@ class Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
         dead: It is a dead letter.
         changed_ms: When it last changed.
         counts: Of a completion task: see `Tally`.
+        attempts: How often it was handed out.
     """
 
     task: str
@@ -180,6 +191,7 @@ class Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
     dead: bool = False
     counts: tuple[int, int, int, int, int] | None = None
+    attempts: int = 0
 
     @property
     def ended(self) -> bool:
@@ -187,8 +199,29 @@ class Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.dead or self.status in ("COMPLETED", "FAILED")
 
 
+class Need(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task that another one waits for, with its terms as they are sent.
+
+    Attributes:
+        parent: Its id, or its name in the request that makes it.
+    """
+
+    parent: str
+    run_if: str
+    otherwise: str
+    on_dead: str
+
+
+class Handed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a task that waited was handed: how the one of this name has ended."""
+
+    name: str
+    status: str
+    content: str = ""
+
+
 class Follow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task that a result makes, or a member that is added to a group.
+    """A task that a result makes, a member that is added to a group, or a task of a graph.
 
     Attributes:
         content: Its payload, as it is sent.
@@ -199,6 +232,7 @@ class Follow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     content: str = ""
     key: str = ""
     task: str = ""
+    needs: tuple[Need, ...] = ()
 
 
 class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -222,7 +256,8 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         on: Whether a fault begins; otherwise it ends.
         detail: Of a fault: its shape.
         amount_ms: Of a clock fault: the largest shift.
-        next: Of a result: the tasks it makes, all of `command`. Of a group: its new members.
+        next: Of a result: the tasks it makes, all of `command`. Of a group: its new members. Of a
+            graph: its tasks.
         schedule: The name of a schedule.
         plan: Of a put of a schedule.
         from_ms, to_ms: Of a backfill: its first and its last instant.
@@ -302,7 +337,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         counts: Of a schedule.
         runs: Of all schedules.
         tally: Of a group.
-        parts: Of all groups, or of all unique keys.
+        parts: Of all groups, of all unique keys, or all tasks of graphs.
+        inputs: Of a claim.
         made: Of a create with a unique key.
     """
 
@@ -332,6 +368,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     runs: tuple[Run, ...] = ()
     tally: Tally | None = None
     parts: tuple[Part, ...] = ()
+    inputs: tuple[Handed, ...] = ()
     made: Made | None = None
 
 

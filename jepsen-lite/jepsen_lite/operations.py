@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from jepsen_lite.history import (
     HAPPENINGS,
     HOSTILE,
+    OF_GRAPHS,
     OF_GROUPS,
     OF_SCHEDULES,
     OF_UNIQUES,
@@ -338,7 +339,8 @@ class _Grouping:
                 self._show(op.args.content, op.out.task)
 
     def add(self, op: Op) -> None:
-        if op.f is F.CREATE or op.f in OF_SCHEDULES | OF_GROUPS | OF_UNIQUES:
+        others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES
+        if op.f is F.CREATE or op.f in others:
             return
         if op.f is F.CLAIM:
             if op.ok and op.out.task:

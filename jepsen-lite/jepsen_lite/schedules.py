@@ -7,7 +7,8 @@ import itertools
 
 from msgspec.structs import replace
 
-from jepsen_lite.asking import Answer, Asker, Process
+from jepsen_lite.asking import Asker, Process
+from jepsen_lite.clients import LEASE_S, TRIES, WorkedOff
 from jepsen_lite.history import Args, F, Plan, Type
 
 RUN_COMMAND = "run"
@@ -22,12 +23,9 @@ AROUND = {
 # Nobody edits this one: an edit would remind a leader of a schedule that it has forgotten.
 QUIET = "quiet"
 WORKERS = 4
-LEASE_S = 2
-TRIES = 40
-PAUSE_S = 0.2
 
 
-class Schedules:
+class Schedules(WorkedOff):
     """The clients of a run's schedules.
 
     Each schedule is put once and then edited in its note alone, so that its calendar stays. The
@@ -35,11 +33,7 @@ class Schedules:
     """
 
     def __init__(self, client: Asker, *, seed: int, rate: float) -> None:
-        self._client = client
-        self._seed = seed
-        self._rate = rate
-        self._stop = asyncio.Event()
-        self._resting = asyncio.Event()
+        super().__init__(client, seed=seed, rate=rate)
         self._notes = itertools.count()
         self._plans: dict[str, Plan] = {
             f"every-{overlap}": Plan(overlap=overlap, every="2s" if overlap == "allow" else "1s")
@@ -61,7 +55,8 @@ class Schedules:
             for name, plan in self._plans.items():
                 clients.create_task(self._author(name, plan))
             for n in range(WORKERS):
-                clients.create_task(self._work(n))
+                # Runs take so long that the next instant often finds one.
+                clients.create_task(self._work("run-worker", n, (0.0, 0.1, 0.5, 1.5)))
 
     async def end(self, *, within_s: float) -> bool:
         """Pause all schedules and work off their runs; return whether that succeeded."""
@@ -71,16 +66,7 @@ class Schedules:
             answer = await self._client.retried(process, F.PAUSE_SCHEDULE, args, tries=TRIES)
             if answer.type is not Type.OK and answer.out.http != 404:
                 return False
-        deadline = asyncio.get_running_loop().time() + within_s
-        idle = 0
-        while idle < 2 * LEASE_S / PAUSE_S:
-            if asyncio.get_running_loop().time() > deadline:
-                return False
-            found = await self._worked_off(process, "worker-0", wait_s=0.0)
-            idle = 0 if found else idle + 1
-            if not found:
-                await asyncio.sleep(PAUSE_S)
-        return True
+        return await self._all_worked_off(process, within_s=within_s)
 
     async def read_all(self, *, silent_s: float) -> bool:
         """Read every schedule and every run at rest; return whether all answered."""
@@ -110,14 +96,6 @@ class Schedules:
             else:
                 await self._client.invoke(process, F.SCHEDULE, Args(schedule=name))
 
-    async def _work(self, n: int) -> None:
-        process = Process(f"run-worker-{n}", self._seed)
-        while not self._stop.is_set():
-            # Runs take so long that the next instant often finds one.
-            wait_s = process.random.choice((0.0, 0.1, 0.5, 1.5))
-            if not await self._worked_off(process, f"worker-{n}", wait_s=wait_s):
-                await self._paused(PAUSE_S)
-
     async def _worked_off(self, process: Process, worker: str, *, wait_s: float) -> bool:
         """Claim a run and end it, outside of the history; return whether there was one."""
         claim = Args(command=RUN_COMMAND, lease_ms=1000 * LEASE_S)
@@ -133,14 +111,4 @@ class Schedules:
             content="broken" if failed else "{}",
         )
         await self._asked(process, F.RESULT, done, worker)
-        return True
-
-    async def _asked(self, process: Process, f: F, args: Args, worker: str) -> Answer:
-        return await self._client.unrecorded(process, f, args, worker=worker)
-
-    async def _paused(self, s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._stop.wait(), s)
-        except TimeoutError:
-            return False
         return True

@@ -12,6 +12,7 @@ from codeq_cluster.broker.requests.dead_letters import DeadLetterSelection
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller, FoundTask, NewResult
+from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
@@ -29,12 +30,14 @@ from jepsen_lite.history import (
     Args,
     F,
     Follow,
+    Handed,
     Out,
     Recorder,
     Type,
 )
 from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import may_succeed_later, outcome
+from jepsen_lite.sim_graphs import SimGraphs
 from jepsen_lite.sim_groups import SimGroups
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
 from jepsen_lite.sim_uniques import SimUniques
@@ -67,9 +70,10 @@ class SimClient(Asker):
         self._shards = brokers.settings.shards
         timeout_s = deadline_ms / 1000
         self._uniques = SimUniques(timeout_s=timeout_s)
-        self._others: dict[F, SimSchedules | SimGroups] = {
+        self._others: dict[F, SimSchedules | SimGroups | SimGraphs] = {
             **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
             **dict.fromkeys(OF_GROUPS, SimGroups(brokers, timeout_s=timeout_s)),
+            **dict.fromkeys((F.MAKE_GRAPH, F.DEPEND), SimGraphs(timeout_s=timeout_s)),
         }
         self._gathered = Gathered(self._create_all) if gathers else None
 
@@ -95,7 +99,7 @@ class SimClient(Asker):
         except Exception as error:  # noqa: BLE001 - what the server answers with 500
             out = Out(http=500, code=f"{type(error).__name__}: {error}")
             return Answer(type=Type.INFO, out=out, again=True)
-        if f is F.REQUEUE and not out.task:
+        if f in (F.REQUEUE, F.REVIVE, F.BURY) and not out.task:
             # Nothing was done: the task is not a dead letter.
             return Answer(type=Type.FAIL, out=out, again=False)
         return Answer(type=Type.OK, out=out, again=False)
@@ -119,14 +123,14 @@ class SimClient(Asker):
         match f:
             case F.CREATE:
                 return await self._create(broker, args)
-            case F.CLAIM:
+            case F.CLAIM | F.START:
                 return await self._claim(broker, args, worker, timeout_s)
             case F.READ:
                 looked = await broker.result(
                     TENANT, args.task, wait_s=0, stale=False, timeout_s=timeout_s
                 )
                 return Out(http=404, absent=True) if looked is None else self._seen(*looked)
-            case F.RESULT:
+            case F.RESULT | F.END:
                 return await _submit(broker, args, worker, timeout_s)
             case F.HEARTBEAT:
                 _check(
@@ -148,10 +152,11 @@ class SimClient(Asker):
                 return Out(http=200, dead=_check(returned).dead)
             case F.CANCEL:
                 _check(await broker.cancel(TENANT, args.task, timeout_s=timeout_s))
-            case F.REQUEUE:
+            case F.REQUEUE | F.REVIVE | F.BURY:
                 wanted = DeadLetterSelection(queue=args.command, ids=(args.task,))
                 operator = Caller(TENANT, "operator", deadline_in(timeout_s))
-                done = await broker.triage.requeue(operator, wanted)
+                act = broker.triage.delete if f is F.BURY else broker.triage.requeue
+                done = await act(operator, wanted)
                 return Out(http=200, task=args.task if done.changed else "")
             case _:
                 assert f in OF_UNIQUES, f
@@ -207,6 +212,7 @@ class SimClient(Asker):
             content=claimed.payloads[0],
             shard=shard_of(task.id, self._shards),
             priority=task.priority,
+            inputs=tuple(map(_handed, claimed.inputs.get(task.id, ()))),
         )
 
     def _seen(self, found: FoundTask, result: Result | None) -> Out:
@@ -226,6 +232,13 @@ class SimClient(Asker):
             next=_named(result) if result is not None else (),
             parent=view.parent_id,
         )
+
+
+def _handed(item: Input) -> Handed:
+    ended = item.ended
+    status = shown_status(ended.status)
+    content = ended.body if status == "COMPLETED" else ended.error
+    return Handed(name=item.name, status=status, content=content)
 
 
 async def _submit(broker: Broker, args: Args, worker: str, timeout_s: float) -> Out:

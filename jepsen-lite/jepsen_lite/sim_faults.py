@@ -16,8 +16,8 @@ from tests.simulator.network import NetworkFaults
 # Only real nodes have receivers of webhooks, membership changes and gigabytes.
 PLAYED = tuple(name for name in WORKLOADS if name not in {"webhooks", "membership", "big-state"})
 # Drawn by a generator of its own, so that the other seeds keep the runs that they had before it.
-_LATER = ("follow-ups", "schedules", "lanes", "groups", "unique")
-_FIRST = tuple(name for name in PLAYED if name not in _LATER)
+LATER = ("follow-ups", "schedules", "lanes", "groups", "unique", "graphs")
+_FIRST = tuple(name for name in PLAYED if name not in LATER)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ def draw_workload(seed: int) -> str:
     """Return the workload that a seed plays whatever else it draws, or nothing."""
     drawn = Random(f"{seed}/workload").random()
     # In the order in which they came, so that each leaves the seeds of those before it alone.
-    for position, name in enumerate(_LATER):
+    for position, name in enumerate(LATER):
         share = 1 / (len(_FIRST) + 1)
         if position * share <= drawn < (position + 1) * share:
             return name

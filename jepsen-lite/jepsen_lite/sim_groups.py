@@ -88,6 +88,7 @@ def _part(task: Task, payload: str, shards: int) -> Part:
         created_ms=task.created_ms,
         changed_ms=task.updated_ms,
         counts=counts,
+        attempts=task.attempts,
     )
 
 

@@ -311,6 +311,7 @@ def _mix(mix: Mix) -> Mix:
         reads=mix.reads * SHARE,
         requeues=mix.requeues * SHARE,
         groups=mix.groups * SHARE * 2,
+        graphs=mix.graphs * SHARE * 4,
         uniques=mix.uniques * SHARE * 2,
     )
 

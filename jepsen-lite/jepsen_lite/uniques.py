@@ -8,16 +8,14 @@ import itertools
 from msgspec.structs import replace
 
 from jepsen_lite.asking import Asker, Process, content_of
+from jepsen_lite.clients import LEASE_S, PAUSE_S, TRIES, Clients
 from jepsen_lite.history import Args, F, Merging, Type
 
 UNIQUE_COMMAND = "unique"
 PRODUCERS = 4
 AT_ONCE = 4
 WORKERS = 5
-LEASE_S = 2
 ATTEMPTS_MAX = 500  # So many that no task dies, which would let go of its key.
-TRIES = 40
-PAUSE_S = 0.2
 # By key, what its creates do, and its debounce and longest wait in milliseconds.
 KEYS = (
     Merging(key="u0", on="keepLast"),
@@ -27,14 +25,12 @@ KEYS = (
 )
 
 
-class Uniques:
+class Uniques(Clients):
     """The clients of a run's unique keys."""
 
     def __init__(self, client: Asker, *, seed: int, rate: float) -> None:
-        self._client = client
-        self._seed = seed
+        super().__init__(client, seed=seed)
         self._rate = rate
-        self._stop = asyncio.Event()
         self._numbers = itertools.count()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -113,11 +109,4 @@ class Uniques:
                 return True  # Its lease brings it back.
         held = Args(task=taken.out.task, token=taken.out.token, status="COMPLETED", content="{}")
         await self._client.invoke(process, F.FINISH, held, worker=worker)
-        return True
-
-    async def _paused(self, s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._stop.wait(), s)
-        except TimeoutError:
-            return False
         return True

@@ -11,7 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from jepsen_lite.asking import Answer, Asker, Process, content_of
+from jepsen_lite.clients import PAUSE_S, Clients
 from jepsen_lite.db import WORKERS_MAX, soon_forgotten
+from jepsen_lite.graphs import Graphs
 from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
 from jepsen_lite.operations import TERMINAL
@@ -22,7 +24,6 @@ COMMAND = "work"
 # The broker's default, and so few that some tasks of a run use up their attempts.
 ATTEMPTS_MAX = (2, 3, 5)
 PROBE_EVERY_S = 0.5
-PAUSE_S = 0.2
 TRIES = 8
 DRAINERS = 6
 DRAIN_WITHIN_S = 120.0
@@ -69,6 +70,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         follows: Share of results that make tasks, half of these with an idempotency key.
         schedules: Edits and looks of each schedule per second; there are some if it is not 0.
         groups: Begun in a second.
+        graphs: Made in a second, and tasks that wait for others.
         uniques: Creates with a unique key in a second.
         keys: Every create has one of so many keys, of which one task is in progress at a time.
         lease_s: The range of the leases that claims ask for.
@@ -97,6 +99,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     follows: float = 0.0
     schedules: float = 0.0
     groups: float = 0.0
+    graphs: float = 0.0
     uniques: float = 0.0
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
@@ -285,6 +288,15 @@ WORKLOADS: dict[str, Mix] = {
         groups=1.0,
         shards_min=2,
     ),
+    "graphs": Mix(
+        says="tasks that wait for others on every shard, some of which fail, die or are deleted",
+        proves=(*_ALWAYS, "G26"),
+        ok={"create": 150, "claim": 150, "result": 100, "make-graph": 20, "depend": 20},
+        rate=8,
+        workers=8,
+        graphs=1.5,
+        shards_min=2,
+    ),
     "unique": Mix(
         says="a few unique keys that many create at once, and workers that lose their tasks",
         proves=(*_ALWAYS, "G32", "G33"),
@@ -365,22 +377,24 @@ class Known:
         return [task_id for task_id in self.ids if task_id not in self.ended]
 
 
-class Workload:
+class Workload(Clients):
     """The clients of one run."""
 
     def __init__(self, mix: Mix, client: Asker, *, seed: int, shards: int) -> None:
+        super().__init__(client, seed=seed)
         self.known = Known()
         # Nodes for the final reads; the caller removes those that are out for good.
         self.nodes = list(client.nodes)
         self._mix = mix
-        self._client = client
-        self._seed = seed
         self._shards = shards
-        self._stop = asyncio.Event()
         self._numbers = itertools.count()
-        self._schedules = Schedules(client, seed=seed, rate=mix.schedules)
-        self._groups = Groups(client, seed=seed, rate=mix.groups)
-        self._uniques = Uniques(client, seed=seed, rate=mix.uniques)
+        drawn = (
+            (Schedules, mix.schedules),
+            (Groups, mix.groups),
+            (Graphs, mix.graphs),
+            (Uniques, mix.uniques),
+        )
+        self._parts = [part(client, seed=seed, rate=rate) for part, rate in drawn if rate]
 
     async def load(self) -> bool:
         """Grow the state to its intended size, and put its rules; return whether that succeeded."""
@@ -403,12 +417,8 @@ class Workload:
                 clients.create_task(self._work(f"worker-{n}"))
             for shard in range(self._shards):
                 clients.create_task(self._probe(shard))
-            if mix.schedules:
-                clients.create_task(self._schedules.run(stop))
-            if mix.groups:
-                clients.create_task(self._groups.run(stop))
-            if mix.uniques:
-                clients.create_task(self._uniques.run(stop))
+            for part in self._parts:
+                clients.create_task(part.run(stop))
             for f, rate in (
                 (F.CANCEL, mix.cancels),
                 (F.READ, mix.reads),
@@ -423,12 +433,9 @@ class Workload:
         """Finish all tasks; return whether every known task ended and every queue is empty."""
         self._stop = asyncio.Event()
         deadline = _now() + within_s
-        if self._mix.schedules and not await self._schedules.end(within_s=within_s):
-            return False
-        if self._mix.groups and not await self._groups.end(within_s=within_s):
-            return False
-        if self._mix.uniques and not await self._uniques.end(within_s=within_s):
-            return False
+        for part in self._parts:
+            if not await part.end(within_s=within_s):
+                return False
         async with asyncio.TaskGroup() as clients:
             for n in range(DRAINERS):
                 clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
@@ -437,12 +444,9 @@ class Workload:
 
     async def read_all(self, *, silent_s: float = SILENT_S) -> bool:
         """Read every known task at rest; return whether all answered."""
-        if self._mix.schedules and not await self._schedules.read_all(silent_s=silent_s):
-            return False
-        if self._mix.groups and not await self._groups.read_all(silent_s=silent_s):
-            return False
-        if self._mix.uniques and not await self._uniques.read_all(silent_s=silent_s):
-            return False
+        for part in self._parts:
+            if not await part.read_all(silent_s=silent_s):
+                return False
         waiting = deque(self.known.ids)
         unread: list[str] = []
         answered = _now()
@@ -567,11 +571,8 @@ class Workload:
             command=COMMAND,
             # Half of the workers take any command, so that both ways to claim meet every fault.
             # With ballast none may: its tasks have a command of their own, and must stay. Nor may
-            # one have runs of schedules, members of groups or tasks of unique keys, which no
-            # create has made.
-            any_command=not (
-                self._mix.ballast or self._mix.schedules or self._mix.groups or self._mix.uniques
-            )
+            # one have runs, members, or tasks of graphs or unique keys, which no create has made.
+            any_command=not (self._mix.ballast or self._parts)
             and int(worker.rpartition("-")[2]) % 2 == 1,
             lease_ms=1000 * lease_s,
             wait_ms=wait_ms,
@@ -739,14 +740,6 @@ class Workload:
                 answer = await self._claim(process, worker, 0, node=node, lease_s=5)
                 if answer.type is not Type.OK or answer.out.task:
                     return False
-        return True
-
-    async def _paused(self, s: float) -> bool:
-        """Wait for `s` seconds or until the stop; return whether the stop came."""
-        try:
-            await asyncio.wait_for(self._stop.wait(), s)
-        except TimeoutError:
-            return False
         return True
 
 

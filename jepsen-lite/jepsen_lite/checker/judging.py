@@ -11,6 +11,7 @@ from jepsen_lite.checker.attempts import exact
 from jepsen_lite.checker.completion import one_result, terminal_is_terminal
 from jepsen_lite.checker.delays import not_before_due
 from jepsen_lite.checker.follow_ups import made_with_results
+from jepsen_lite.checker.graphs import started_when_met
 from jepsen_lite.checker.groups import completed_once
 from jepsen_lite.checker.idempotency import one_task_a_key
 from jepsen_lite.checker.isolation import unharmed
@@ -59,6 +60,7 @@ PROMISES = {
     "G23": "one run a schedule and instant, and none is missing",
     "G24": "runs overlap as asked, and what did not fire is counted",
     "G25": "an accepted result has exactly its follow-ups",
+    "G26": "no task starts before what it waits for, and each one starts or ends",
     "G27": "one completion task a group, after the last member, with true counts",
     "G28": "at most one valid lease a key",
     "G29": "the tasks of a key go in their order, one at a time",
@@ -120,6 +122,7 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         fired_once(history),
         overlap_as_asked(history),
         made_with_results(history),
+        started_when_met(history),
         completed_once(history),
         one_lease_a_key(history),
         in_order_of_arrival(history),
@@ -167,7 +170,8 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    safety = [found[f"G{n}"] for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 27, 28, 29, 32)]
+    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32)
+    safety = [found[f"G{n}"] for n in numbers]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
         if dark
