@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -33,6 +34,8 @@ _LEVELS: Final = {
 }
 # The result, or a task that follows it, is not allowed; the next worker's may be.
 _UNTAKEN: Final = frozenset({400, 403, 413})
+# There is no key that could be held, or not by this token, or not yet.
+_UNHELD: Final = frozenset({"nothing-to-hold", "event-type-not-allowed", "upgrade-under-way"})
 
 
 class ClaimedDelivery:
@@ -120,6 +123,9 @@ class ClaimedDelivery:
         try:
             return await self._reported(outcome)
         except Refused as error:
+            if isinstance(outcome, GivenBack) and outcome.hold and error.code in _UNHELD:
+                reason = f"{outcome.reason}; its key was not held: {error}"
+                return await self._report(replace(outcome, reason=reason, hold=""))
             if isinstance(outcome, Completed | Failed) and error.status in _UNTAKEN:
                 self._raised = error.with_traceback(None)
                 return await self._report(GivenBack(f"the result was refused: {error}"))
@@ -136,8 +142,10 @@ class ClaimedDelivery:
             case Failed(error, following):
                 await leases.fail(task, error, following=following, within_s=within_s)
                 return self._ended(Ending.FAILED, error)
-            case GivenBack(reason, delay_s):
-                died = await leases.nack(task, reason, delay_s=delay_s, within_s=within_s)
+            case GivenBack(reason, delay_s, hold=hold):
+                died = await leases.nack(
+                    task, reason, delay_s=delay_s, hold=hold, within_s=within_s
+                )
                 return self._ended(Ending.DEAD if died else Ending.RETURNED, reason)
             case Unfit(unfit):
                 return await self._abandon(str(unfit), failure=unfit)

@@ -129,7 +129,8 @@ class Registered:
                 text = text[:_ERROR_CHARS_MAX].strip() or "the handler failed the task"
                 return self._followed(Failed(text), meaning.next)
             case Retry():
-                return GivenBack(text[:_REASON_CHARS_MAX], whole_seconds(meaning.after))
+                delay_s = whole_seconds(meaning.after)
+                return GivenBack(text[:_REASON_CHARS_MAX], delay_s, hold=meaning.hold)
         return GivenBack(text[:_REASON_CHARS_MAX], error=error)
 
     def _followed(self, outcome: Completed | Failed, tasks: Sequence[NewTask]) -> Outcome:

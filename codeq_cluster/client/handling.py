@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from codeq_cluster.client.producing import Duration, NewTask
 from codeq_cluster.client.records import InputRecord, TaskRecord
@@ -15,6 +15,7 @@ from codeq_cluster.client.steps import StepLog, wait_of
 from codeq_cluster.errors import CodeqError
 
 P = TypeVar("P")
+Hold = Literal["", "key"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,11 +205,17 @@ class Retry(Exception):
     Attributes:
         after: When to retry, a number in seconds; 0 for the broker's back-off. The broker bounds
             it, by 15 minutes unless it is configured otherwise.
+        hold: `"key"` if no task of the same key is to be handed out before then, by any worker: the
+            API has said that it wants less. The attempt does not count. Where there is nothing to
+            hold, it is a retry without it.
     """
 
-    def __init__(self, reason: str = "", *, after: Duration = 0) -> None:
+    def __init__(self, reason: str = "", *, after: Duration = 0, hold: Hold = "") -> None:
+        if hold not in ("", "key"):
+            raise ValueError(f'hold must be "key", or "" for none, not {hold!r}')
         super().__init__(reason)
         self.after = after
+        self.hold = hold
 
 
 class HandlerUnfit(CodeqError):

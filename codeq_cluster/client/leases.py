@@ -184,12 +184,23 @@ class Leases(Connection):
         return (await self._on(task, "park", fields, within_s, _Stepped)).step
 
     async def nack(
-        self, task: TaskRecord, reason: str, *, delay_s: int = 0, within_s: float | None = None
+        self,
+        task: TaskRecord,
+        reason: str,
+        *,
+        delay_s: int = 0,
+        hold: str = "",
+        within_s: float | None = None,
     ) -> bool:
-        """Return a task after a delay (0: the broker's back-off); True if it died of it."""
+        """Return a task after a delay (0: the broker's back-off); True if it died of it.
+
+        With `hold`, `"key"`, all tasks of its key wait so long.
+        """
         fields: dict[str, object] = {"reason": reason}
         if delay_s > 0:
             fields["delaySeconds"] = delay_s
+        if hold:
+            fields["hold"] = hold
         return (await self._on(task, "nack", fields, within_s, _Returned)).status == _DEAD
 
     async def abandon(self, task: TaskRecord, *, within_s: float | None = None) -> bool:

@@ -33,11 +33,13 @@ class GivenBack:
 
     Attributes:
         error: Why, if the handler did not ask for it; for the log.
+        hold: What is to rest until then, too: `key`; empty for nothing.
     """
 
     reason: str
     delay_s: int = 0
     error: Exception | None = None
+    hold: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ An operation on a task carries a request; for a `Create` it is the task's id, fo
 upload. Under the same request a retry changes nothing and gets the same answer, as long as the task
 remembers the request:
 
-- an abandon, a nack or a requeue: for `history_attempts_max` deliveries;
+- an abandon, a nack, a hold of a key or a requeue: for `history_attempts_max` deliveries;
 - a claim or a stage: for the lease;
 - the others: for the task's life.
 
@@ -51,14 +51,14 @@ from codeq_cluster.core import (
 )
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.cancelling import cancel_change
-from codeq_cluster.core.changes import Change, Decision, TaskChange
+from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.creating import create, create_keyed
 from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
 from codeq_cluster.core.items import SetAside
-from codeq_cluster.core.lane import Flow, Lane
+from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
 from codeq_cluster.core.merging import create_unique
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import (
@@ -69,6 +69,7 @@ from codeq_cluster.core.operations import (
     Delivered,
     Finish,
     Heartbeat,
+    HoldKey,
     Import,
     Nack,
     Operation,
@@ -99,6 +100,7 @@ from codeq_cluster.core.transitions import (
     dead,
     delayed,
     extended,
+    held_back,
     returned,
     undelivered,
 )
@@ -220,6 +222,41 @@ def _nack(view: View, operation: Nack, rules: LifetimeRules) -> Decision:
     return _give_back(view, task, attempt, rules, last_error=operation.reason or MAX_ATTEMPTS)
 
 
+def _hold_key(view: View, operation: HoldKey, rules: LifetimeRules) -> Decision:
+    nack = operation.nack
+    assert nack.request
+    task = found(view, nack)
+    if task is None:
+        return Decision(Rejected(Rejection.NOT_FOUND))
+    before = _ended_by(task, nack.request)
+    if before is not None:
+        return Decision(_returned_before(task, before))
+    refusal = refusal_of(task, nack)
+    if refusal is not None:
+        return Decision(Rejected(refusal))
+    queue = task.command.lower()
+    if operation.commands and queue not in map(str.lower, operation.commands):
+        return Decision(Rejected(Rejection.EVENT_TYPE_NOT_ALLOWED))
+    lane = view.item(ItemKind.LANE, task.tenant, lane_id(queue, lane_name(lane_of(task))))
+    flow = view.item(ItemKind.FLOW, task.tenant, queue)
+    if not isinstance(lane, Lane) or not isinstance(flow, Flow) or flow.per_key is None:
+        return Decision(Rejected(Rejection.NOTHING_TO_HOLD))
+    attempt = attempt_of(
+        task,
+        AttemptOutcome.KEY_HELD,
+        now_ms=view.now_ms,
+        error=nack.reason,
+        request=nack.request,
+        delay_ms=_nack_delay_ms(view, task, nack, rules),
+    )
+    after = held_back(task, attempt, rules, seq=view.next_seq())
+    holds = replace(lane, held_until_ms=view.now_ms + attempt.delay_ms)
+    return Decision(
+        Returned(dead=False, delay_ms=attempt.delay_ms),
+        (TaskChange(before=task, after=after), ItemChange(before=lane, after=holds)),
+    )
+
+
 def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: LifetimeRules) -> int:
     if operation.delay_ms > 0:
         return min(operation.delay_ms, rules.backoff_max_ms)
@@ -320,6 +357,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Heartbeat: _heartbeat,
     Abandon: _abandon,
     Nack: _nack,
+    HoldKey: _hold_key,
     Submit: finishing.submit,
     Finish: finishing.finish,
     Cancel: _cancel,

@@ -31,6 +31,7 @@ class Reason(StrEnum):
     WAITING_FOR = "waiting-for"
     KEY_BUSY = "key-busy"
     KEY_STOPPED = "key-stopped"
+    KEY_HELD = "key-held"
     RATE_LIMITED = "rate-limited"
     IN_FLIGHT_LIMIT = "in-flight-limit"
     BEHIND_OTHERS = "behind-others"
@@ -61,6 +62,7 @@ _WAITING = frozenset(
         Reason.WAITING_FOR,
         Reason.KEY_BUSY,
         Reason.KEY_STOPPED,
+        Reason.KEY_HELD,
         Reason.RATE_LIMITED,
         Reason.IN_FLIGHT_LIMIT,
         Reason.BEHIND_OTHERS,
@@ -81,6 +83,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         ahead: Ready tasks of its queue and shard before it, counted up to a bound.
         set_aside: The broker failed at it and waits for an admin.
         stopper: The dead letter that stops its key; empty if none does.
+        held_until_ms: Until when a worker has held its key; 0 if none has.
         limited_until_ms: When its key has the tokens for its next task; 0 if it waits for none.
         before: A task that takes a place of its key, or holds its unique key; empty if none does.
         throttled_until_ms: When that one lets go of the unique key at the latest; 0 for no bound.
@@ -96,6 +99,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ahead: int = 0
     set_aside: bool = False
     stopper: str = ""
+    held_until_ms: int = 0
     limited_until_ms: int = 0
     before: str = ""
     throttled_until_ms: int = 0
@@ -193,6 +197,9 @@ def _held(task: Task, facts: Facts) -> Explanation:
     if facts.stopper:
         text = f"dead letter {facts.stopper} stops its key {key}; requeue or delete that one"
         return Explanation(Reason.KEY_STOPPED, text)
+    if facts.held_until_ms > facts.now_ms:
+        text = f"a worker asked that nothing of its key {key} goes before then"
+        return Explanation(Reason.KEY_HELD, text, facts.held_until_ms)
     if facts.limited_until_ms > facts.now_ms:
         text = f"its key {key} has used up its rate; the next task of it may go then"
         return Explanation(Reason.RATE_LIMITED, text, facts.limited_until_ms)

@@ -142,6 +142,8 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
             log's clock; see `rate`. A restore forgets it.
         expires_ms: When a held task may go because a token has come, or, of a key without tasks,
             when nothing is left to remember; 0 if time changes nothing.
+        held_until_ms: Until when a worker has asked that nothing of the key goes; 0 if none has.
+            A restore forgets it.
     """
 
     place = Place.ORIGIN
@@ -157,6 +159,7 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
     stopped_by: IdOrNone = ""
     spent_us: Seq = 0
     expires_ms: Instant = 0
+    held_until_ms: Instant = 0
 
     @property
     def taken(self) -> int:
@@ -171,7 +174,7 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
     @property
     def limited_until_ms(self) -> int:
         """Return until when its rate holds its next task; 0 if other things do, or nothing."""
-        return self.expires_ms if self.held else 0
+        return self.expires_ms if self.held and not self.held_until_ms else 0
 
     @property
     def queue(self) -> str:

@@ -39,6 +39,9 @@ UNCLAIMED_MAX = 1
 # What one step of a walk changes and looks at, so that it delays no other decision for long.
 WALK_CHANGES_MAX = 48
 WALK_LANES_MAX = 256
+# Ready tasks of a key that one step takes back when a worker holds the key; there is one, unless
+# several came back at once.
+HELD_BACK_MAX = 16
 
 _COUNTED = {State.LEASED: "running", State.READY: "ready", State.HELD: "held"}
 
@@ -47,7 +50,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return a decision's changes with those of the keys' lanes.
 
     The end of a `Flow` by time stands for the next step of its walk, that of a `Lane` for a look
-    at whom a token lets go.
+    at whom time lets go. A `Lane` that stays stands for the instant until which it lets nobody go.
     """
     lanes = _Lanes(view)
     all_: list[Change] = []
@@ -59,6 +62,8 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
             walks.append(change.before)
         elif change.after is None and isinstance(change.before, Lane):
             lanes.woken(change.before)
+        elif isinstance(change.after, Lane):
+            lanes.held_back(change.after)
         else:
             all_.append(change)
     waits: dict[str, Task] = {}
@@ -137,6 +142,10 @@ class _Lanes:
         """Look at a lane whose instant has come."""
         self._of(lane)
 
+    def held_back(self, lane: Lane) -> None:
+        """Let nobody of a lane go for a time."""
+        self._of(lane).hold(lane.held_until_ms)
+
     def walked(self, flow: Flow) -> Iterator[Change]:
         """Let the next lanes of a queue follow its rule; then the walk goes on, or it ends.
 
@@ -179,6 +188,8 @@ class _Lane:
         assert found is None or isinstance(found, Lane)
         self._found = found
         self._now = found or lane
+        if self._now.held_until_ms <= view.now_ms:
+            self._now = replace(self._now, held_until_ms=0)
         flow = view.item(ItemKind.FLOW, lane.tenant, lane.queue)
         self._rule = flow.per_key if isinstance(flow, Flow) else None
         self._moved: set[str] = set()  # Tasks that the view has in another state than this.
@@ -200,6 +211,11 @@ class _Lane:
             self._came(before, after)
         return change if after is change.after else replace(change, after=after)
 
+    def hold(self, until_ms: int) -> None:
+        """Let nobody go until then, or longer if that was asked before."""
+        if until_ms > max(self._now.held_until_ms, self._view.now_ms):
+            self._now = replace(self._now, held_until_ms=until_ms)
+
     def arranged(self, waits: dict[str, Task]) -> list[Change]:
         """Return the changes of tasks that the decision itself does not change.
 
@@ -212,6 +228,8 @@ class _Lane:
         self._take_back(rule)
         arrived = deque(sorted(self._arrived.values(), key=self._rank))
         changes = list(self._let_go(arrived, self._room(rule, besides=len(arrived))))
+        if self._now.held_until_ms:
+            changes += self._stay(list(islice(self._ready(), HELD_BACK_MAX)))
         for weak in self._weak(rule) if arrived else ():
             if weak.priority < arrived[0].priority and self._free(arrived[0]) <= self._view.now_ms:
                 arrived.popleft()
@@ -225,8 +243,8 @@ class _Lane:
     def _take_back(self, rule: PerKey) -> None:
         """Let those give up their places that came back to more of them than the rule allows."""
         beyond = max(0, self._now.taken - len(self._arrived) - rule.max_running)
-        if rule.rate is not None:
-            beyond = len(self._returned)  # Another claim has its price.
+        if rule.rate is not None or self._now.held_until_ms:
+            beyond = len(self._returned)  # Another claim has its price, or has to wait.
         for task in sorted(self._returned.values(), key=self._rank)[::-1][:beyond]:
             self._arrived[task.id] = task
             self._front.add(task.id)
@@ -261,13 +279,21 @@ class _Lane:
         ready = list(islice(self._ready(), stay + most))
         if stay and ready and self._lacks_tokens(ready[0]):
             stay = 0
-        waits = ready[stay : stay + most]
-        return [self._changed(task, self._held_again(task)) for task in reversed(waits)]
+        return self._stay(ready[stay : stay + most])
+
+    def _stay(self, ready: list[Task]) -> list[Change]:
+        """Hold tasks that are ready, each before all others of its priority; the first last."""
+        return [self._changed(task, self._held_again(task)) for task in reversed(ready)]
 
     def row(self) -> Iterator[ItemChange]:
         """Yield the change of the lane's row, if it changes."""
         now, end_ms = self._now, self._free_ms
-        if now.is_idle:
+        if self._rule is None:
+            now = replace(now, held_until_ms=0)
+        if now.held_until_ms:
+            # At once, if more were ready than one step holds.
+            end_ms = self._view.now_ms if now.ready else now.held_until_ms
+        elif now.is_idle:
             spent_ms = -(-now.spent_us // 1000)
             end_ms = spent_ms if spent_ms > self._view.now_ms else 0
         after = None if now.is_idle and not end_ms else replace(now, expires_ms=end_ms)
@@ -282,7 +308,7 @@ class _Lane:
     def _places(self, rule: PerKey) -> int:
         """Return how many tasks may be ready."""
         now = self._now
-        if is_stopped(now, rule):
+        if is_stopped(now, rule) or now.held_until_ms:
             return 0
         return max(0, min(UNCLAIMED_MAX, rule.max_running - now.running - now.kept))
 
@@ -373,7 +399,7 @@ class _Lane:
 
     def _weak(self, rule: PerKey) -> list[Task]:
         """Return the ready tasks whose place another one may take."""
-        if rule.order is Order.FIFO or is_stopped(self._now, rule):
+        if rule.order is Order.FIFO or is_stopped(self._now, rule) or self._now.held_until_ms:
             return []
         stays = rule.on_retry is OnRetry.HOLD
         ready = islice(self._ready(), UNCLAIMED_MAX)

@@ -24,6 +24,7 @@ from codeq_cluster.core.operations import (
     Delete,
     Finish,
     Heartbeat,
+    HoldKey,
     Nack,
     Operation,
     Purge,
@@ -94,6 +95,9 @@ ARROWS = (
     ),
     Arrow(operation=Abandon, before=State.LEASED, after=State.HELD, cause="abandon, key busy"),
     Arrow(operation=Nack, before=State.LEASED, after=State.HELD, cause="nack at once, key busy"),
+    Arrow(
+        operation=HoldKey, before=State.LEASED, after=State.HELD, cause="nack that holds its key"
+    ),
     Arrow(operation=Finish, before=None, after=State.HELD, cause="next of a result, key busy"),
     Arrow(operation=TakeRelays, before=None, after=State.HELD, cause="relayed, key busy"),
     Arrow(operation=Requeue, before=State.DEAD, after=State.HELD, cause="requeue, key busy"),
@@ -110,6 +114,7 @@ ARROWS = (
     Arrow(operation=Advance, before=State.LEASED, after=State.READY, cause="lease expired"),
     Arrow(operation=Nack, before=State.LEASED, after=State.READY, cause="nack without a delay"),
     Arrow(operation=Nack, before=State.LEASED, after=State.DELAYED, cause="nack"),
+    Arrow(operation=HoldKey, before=State.LEASED, after=State.READY, cause="key held for no time"),
     Arrow(operation=Submit, before=State.LEASED, after=State.DONE, cause="result COMPLETED"),
     Arrow(operation=Submit, before=State.LEASED, after=State.FAILED, cause="result FAILED"),
     Arrow(operation=Finish, before=State.LEASED, after=State.DONE, cause="COMPLETED with next"),

@@ -1,9 +1,8 @@
 """Operations: the requests that callers can make to one shard.
 
 Nodes forward them unchanged, so each is a tagged array. Its maker checks the limits; the core only
-asserts them.
-`request` is the id that the first node gave the request: an operation sent twice under one id takes
-effect once.
+asserts them. `request` is the id that the first node gave the request: an operation sent twice
+under one id takes effect once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
 from codeq_cluster.core.lane import PerKey, SetFlow
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
-from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
+from codeq_cluster.core.relays import RelayOperation
 from codeq_cluster.core.schedules import ScheduleOperation
 from codeq_cluster.core.task import Artifact, Result, Task
 
@@ -80,6 +79,16 @@ class Nack(Struct, frozen=True, array_like=True, tag="nack", kw_only=True):
     delay_ms: int = 0
     reason: str = ""
     token: int = 0
+
+
+class HoldKey(Struct, frozen=True, array_like=True, tag="hold_key", kw_only=True):
+    """Give a leased task back to the front of its key, of which nothing goes for the nack's delay.
+
+    The delivery does not count. A worker may hold the keys of `commands`; if empty, of every one.
+    """
+
+    nack: Nack
+    commands: tuple[str, ...] = ()
 
 
 class Submit(Struct, frozen=True, array_like=True, tag="submit", kw_only=True):
@@ -375,11 +384,7 @@ class Swept(Struct, frozen=True, array_like=True, tag="swept", kw_only=True):
 
 
 class Retry(Struct, frozen=True, array_like=True, tag="retry", kw_only=True):
-    """Make things due again that were set aside.
-
-    Attributes:
-        ids: Of asides on this shard; missing ones are left alone.
-    """
+    """Make things due again that were set aside, by the ids of their asides; leave others alone."""
 
     request: str
     tenant: str
@@ -457,6 +462,7 @@ Operation = (
     | Heartbeat
     | Abandon
     | Nack
+    | HoldKey
     | Submit
     | Finish
     | Cancel
@@ -481,9 +487,7 @@ Operation = (
     | Undelivered
     | Replay
     | Swept
-    | TakeRelays
-    | RelaysTaken
-    | RelaysMissed
+    | RelayOperation
     | ScheduleOperation
     | GroupOperation
     | CreateDependent

@@ -36,6 +36,8 @@ class Rejection(StrEnum):
     UNIQUE_CONFLICT = "unique-conflict"
     TOO_MANY_MERGES = "too-many-merges"
     STEP_CONFLICT = "step-conflict"
+    NOTHING_TO_HOLD = "nothing-to-hold"
+    EVENT_TYPE_NOT_ALLOWED = "event-type-not-allowed"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):

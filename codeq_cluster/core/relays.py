@@ -221,3 +221,6 @@ class RelaysMissed(Struct, frozen=True, array_like=True, tag="relays_missed", kw
     number: int
     relays: tuple[tuple[str, str], ...] = ()
     done: bool = False
+
+
+RelayOperation = TakeRelays | RelaysTaken | RelaysMissed

@@ -93,6 +93,7 @@ class AttemptOutcome(StrEnum):
     FAILED = "FAILED"
     ABANDONED = "ABANDONED"
     NACKED = "NACKED"
+    KEY_HELD = "KEY_HELD"
     LEASE_EXPIRED = "LEASE_EXPIRED"
     CANCELLED = "CANCELLED"
     REQUEUED = "REQUEUED"  # No delivery: an operator revived the task; this keeps its error.

@@ -135,6 +135,12 @@ def undelivered(task: Task, *, seq: int, now_ms: int) -> Task:
     )
 
 
+def held_back(task: Task, ended: Attempt, rules: LifetimeRules, *, seq: int) -> Task:
+    """LEASED → READY, for its key to hold: the delivery is remembered, and does not count."""
+    assert ended.outcome is AttemptOutcome.KEY_HELD
+    return replace(returned(task, ended, rules, seq=seq), attempts=task.attempts - 1)
+
+
 def delayed(task: Task, ended: Attempt, rules: LifetimeRules) -> Task:
     """LEASED → DELAYED, for the delay that the attempt ended with."""
     assert task.state is State.LEASED
@@ -316,7 +322,9 @@ def requeue_undone(task: Task, rules: LifetimeRules, policy: Policy, *, request:
     assert buried.after is not None
     after = replace(
         buried.after,
-        attempts=len(history) - max(lives, default=0),
+        attempts=sum(
+            each.outcome is not AttemptOutcome.KEY_HELD for each in history[max(lives, default=0) :]
+        ),
         endings=task.endings,
         history=history,
     )

@@ -422,6 +422,7 @@ ITEMS: dict[str, Item] = {
         stopped_by="11111111",
         spent_us=NOW_MS * 1000 + 1,
         expires_ms=NOW_MS + 1,
+        held_until_ms=NOW_MS + 2,
     ),
     "group tally": Tally(tenant="acme", id="groups", count=3),
     "group": Group(

@@ -27,6 +27,7 @@ REASONS = {
         Reason.WAITING_FOR,
         Reason.KEY_BUSY,
         Reason.KEY_STOPPED,
+        Reason.KEY_HELD,
         Reason.RATE_LIMITED,
     },
     State.DELAYED: {
@@ -146,6 +147,7 @@ def explained(
     *,
     ahead: int,
     stopper: str,
+    held_until_ms: int,
     limited_until_ms: int,
 ) -> Reason:
     """Return a task's reason, checked against its state and against what a claim would do."""
@@ -158,6 +160,7 @@ def explained(
         tenant_leased_max=rules.budget_of(task.tenant).leased_max,
         ahead=ahead,
         stopper=stopper,
+        held_until_ms=held_until_ms,
         limited_until_ms=limited_until_ms,
     )
     explanation = explain(task, facts)

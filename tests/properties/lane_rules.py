@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import precondition, rule
 
 from codeq_cluster.core.lane import FlowRule, OnRetry, Order, PerKey, SetFlow, WhenDead
 from codeq_cluster.core.new_task import Create, CreateKeyed
-from codeq_cluster.core.operations import PutFlow, PutTopic
+from codeq_cluster.core.operations import HoldKey, Nack, PutFlow, PutTopic
 from codeq_cluster.core.rate import Rate
 
-from .machine import commands, tenants
+from .machine import Caller, callers, commands, tenants
 from .work_rules import Work, hooks
 
 SHARDS = 2
@@ -77,6 +77,25 @@ class Lanes(Work):
                 cost=cost,
             )
             self.ask(CreateKeyed(create))
+
+    @precondition(lambda self: self.view.tasks)
+    @rule(
+        caller=callers,
+        delay_ms=st.sampled_from([-1, 3, 7, 100]),
+        allowed=st.sampled_from([(), (), ("render",)]),
+    )
+    def hold_key(self, caller: Caller, delay_ms: int, allowed: tuple[str, ...]) -> None:
+        """Give a task back and hold its key."""
+        task, worker, token = self.meet(caller)
+        nack = Nack(
+            id=task.id,
+            tenant=task.tenant,
+            worker=worker,
+            token=token,
+            request=self.request(),
+            delay_ms=delay_ms,
+        )
+        self.ask(HoldKey(nack=nack, commands=allowed))
 
     @rule(tenant=tenants, name=commands, per_key=rules, shards=st.sampled_from([1, 1, 1, SHARDS]))
     def put_flow(self, tenant: str, name: str, per_key: PerKey | None, shards: int) -> None:

@@ -18,6 +18,7 @@ from codeq_cluster.core.operations import (
     Delete,
     Finish,
     Heartbeat,
+    HoldKey,
     Nack,
     Operation,
     Purge,
@@ -125,6 +126,8 @@ class Model:
                 return self._act(operation)
             case Finish():
                 return self._act(operation.submit, follow=operation)
+            case HoldKey():
+                return self._act(operation.nack, holds=operation)
             case TakeRelays():
                 return self._take(operation)
             case _:
@@ -192,6 +195,7 @@ class Model:
             "running": item.place == "leased",
             "expiring": waits and 0 < item.expires_ms <= now_ms,
             "key-stopped": item.place == "held" and self.lanes.stopper(item) != "",
+            "key-held": item.place == "held" and self.lanes.held_until_ms(item) > now_ms,
             "rate-limited": item.place == "held" and self.lanes.limited_until_ms(item) > now_ms,
             "key-busy": item.place == "held",
             "becoming-ready": item.place == "delayed" and item.timer_ms <= now_ms,
@@ -339,7 +343,13 @@ class Model:
         alive = [i for i in self._ready(tenant, queue) if not 0 < i.expires_ms <= self.now_ms]
         return alive[0] if alive else None
 
-    def _act(self, asked: _Held | Cancel, *, follow: Finish | None = None) -> Answer:
+    def _act(
+        self,
+        asked: _Held | Cancel,
+        *,
+        follow: Finish | None = None,
+        holds: HoldKey | None = None,
+    ) -> Answer:
         item = self.items.get(asked.id)
         if item is None or item.tenant != asked.tenant:
             return "rejected", "not-found"
@@ -349,7 +359,7 @@ class Model:
         if isinstance(asked, Cancel):
             answer = self._cancel(item, asked)
         else:
-            answer = self._hold(item, asked, follow)
+            answer = self._hold(item, asked, follow, holds)
         if isinstance(asked, Abandon) and asked.undelivered:
             return answer
         if answer[0] != "rejected" and request:
@@ -363,7 +373,9 @@ class Model:
         self._end(item, "failed", error="CANCELLED", request=asked.request)
         return "cancelled", item.id
 
-    def _hold(self, item: Item, asked: _Held, follow: Finish | None) -> Answer:
+    def _hold(
+        self, item: Item, asked: _Held, follow: Finish | None, holds: HoldKey | None
+    ) -> Answer:
         if isinstance(asked, Submit) and item.submitted == _content(asked, follow):
             return "submitted", *item.submitted, item.followers
         refused = self._refused(item, asked)
@@ -383,7 +395,7 @@ class Model:
             case Abandon():
                 return self._abandon(item, asked)
             case Nack():
-                return self._nack(item, asked)
+                return self._nack(item, asked, holds)
 
     def _extend(self, item: Item, until_ms: int) -> Answer:
         if item.timeout_ms:
@@ -466,14 +478,31 @@ class Model:
         self._wait(item, 0)
         return "returned", False, 0
 
-    def _nack(self, item: Item, asked: Nack) -> Answer:
+    def _nack(self, item: Item, asked: Nack, holds: HoldKey | None) -> Answer:
+        if holds is not None:
+            return self._hold_key(item, holds)
         if item.attempts >= item.max_attempts:
             self._end(item, "dead", error=asked.reason or "MAX_ATTEMPTS", request=asked.request)
             return "returned", True, 0
-        delay_ms = min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else self._grown_ms(item)
+        delay_ms = self._delay_ms(item, asked)
         item.revival = ""
         self._wait(item, delay_ms)
         return "returned", False, delay_ms
+
+    def _hold_key(self, item: Item, asked: HoldKey) -> Answer:
+        if asked.commands and item.queue not in [each.lower() for each in asked.commands]:
+            return "rejected", "event-type-not-allowed"
+        if not item.lane or self.lanes.rule(item.tenant, item.queue) is None:
+            return "rejected", "nothing-to-hold"
+        delay_ms = self._delay_ms(item, asked.nack)
+        item.attempts -= 1
+        item.revival = ""
+        self.lanes.hold(item, self.now_ms + delay_ms)
+        self._wait(item, 0)
+        return "returned", False, delay_ms
+
+    def _delay_ms(self, item: Item, asked: Nack) -> int:
+        return min(asked.delay_ms, MAX_MS) if asked.delay_ms > 0 else self._grown_ms(item)
 
     def _grown_ms(self, item: Item) -> int:
         """Return the delay of the back-off: of the task, else of its queue, else of the broker."""

@@ -13,6 +13,7 @@ from .model_task import Item
 
 WORK = ("running", "ready", "kept", "held", "stopped_by")
 CHANGES_MAX = 48  # Of the walks of one operation.
+BACK_MAX = 16  # Ready tasks of a held key that go back in one step.
 
 _Key = tuple[str, str, str]  # Tenant, queue and key.
 _Was = dict[str, tuple[str, bool, int]]  # By id: place, whether it kept its place, attempts.
@@ -49,6 +50,8 @@ class Lanes:
         self._rows: list[_Key] = []
         self._spent: dict[_Key, int] = {}  # Until when the tokens of a key are spent, microseconds.
         self._until: dict[_Key, int] = {}  # Until when a key lacks the tokens for its next task.
+        self._pause: dict[_Key, int] = {}  # Until when a worker has held a key.
+        self._clock_of: dict[_Key, int] = {}  # When a held key was looked at last.
         self._keys: dict[str, _Key] = {}
 
     def rule(self, tenant: str, queue: str) -> PerKey | None:
@@ -59,7 +62,8 @@ class Lanes:
     def rows(self) -> dict[Name, Fields]:
         """Return the row of each key that has work or is stopped."""
         rows: dict[Name, Fields] = {}
-        for key in {*(_key(item) for item in self._items.values() if item.lane), *self._spent}:
+        with_tasks = (_key(item) for item in self._items.values() if item.lane)
+        for key in {*with_tasks, *self._spent, *self._pause}:
             tenant, queue, lane = key
             own = self._of(key)
             row = {
@@ -73,7 +77,11 @@ class Lanes:
                 "stopped_by": next((item.id for item in own if _stops(item)), ""),
                 "spent_us": self._spent.get(key, 0),
                 "expires_ms": self._until.get(key, 0),
+                "held_until_ms": self._pause.get(key, 0),
             }
+            if row["held_until_ms"]:
+                due = self._clock_of.get(key, 0) if row["ready"] else row["held_until_ms"]
+                row["expires_ms"] = due
             if any(row[each] for each in WORK) or row["expires_ms"]:
                 rows[tenant, str(row["id"])] = row
         return rows
@@ -86,6 +94,15 @@ class Lanes:
     def limited_until_ms(self, item: Item) -> int:
         """Return until when a held task waits for the rate of its key."""
         return self._until.get(_key(item), 0)
+
+    def held_until_ms(self, item: Item) -> int:
+        """Return until when a worker has held the key of a task."""
+        return self._pause.get(_key(item), 0)
+
+    def hold(self, item: Item, until_ms: int) -> None:
+        """Let nothing of the key of a task go until then, or longer if that was asked before."""
+        if until_ms > max(self._clock(), self._pause.get(_key(item), 0)):
+            self._pause[_key(item)] = until_ms
 
     def due_rows(self, now_ms: int) -> list[tuple[int, Name]]:
         """Return the rows whose instants have come, with these."""
@@ -182,6 +199,10 @@ class Lanes:
     def _forget(self, key: _Key) -> None:
         """Remember a key without tasks until its tokens are back."""
         own = self._of(key)
+        if key in self._pause:
+            self._until.pop(key, None)
+            self._clock_of[key] = self._clock()
+            return
         has_work = any(i.place in ("leased", "ready", "held") or _kept(i) or _stops(i) for i in own)
         if not has_work:
             self._until[key] = math.ceil(self._spent.get(key, 0) / 1000)
@@ -192,10 +213,11 @@ class Lanes:
     def _arrange(self, key: _Key) -> None:
         rule = self.rule(*key[:2])
         self._until.pop(key, None)
+        self._end_pause(key)
         if rule is None:
             return
         own = self._of(key)
-        stopped = bool(self._stopped_by(key, rule))
+        stopped = bool(self._stopped_by(key, rule)) or key in self._pause
         new = [i for i in own if i.place == "ready" and self._place_before(i) != "ready"]
         returned = [item for item in new if self._keeps_place(item, rule)]
         arrived = [item for item in new if item not in returned]
@@ -217,6 +239,7 @@ class Lanes:
                 self._admit(item)
             else:
                 arrived.remove(item)
+        self._hold_back(key, [item for item in unclaimed if item not in new])
         arrived.sort(key=lambda i: (-i.priority, i.id not in front, i.order))
         if rule.order == "priority" and not stopped and arrived:
             old = sorted((item for item in unclaimed if item not in new), key=_by_rank)[:1]
@@ -225,6 +248,12 @@ class Lanes:
             if item.id in front:
                 self._to_the_front(item)
             item.place = "held"
+
+    def _hold_back(self, key: _Key, ready: list[Item]) -> None:
+        """Take the turns of those back that were ready, if a worker holds their key."""
+        if key in self._pause:
+            for item in reversed(sorted(ready, key=_by_rank)[:BACK_MAX]):
+                self._to_the_front(item)
 
     def _give_up(
         self,
@@ -235,7 +264,8 @@ class Lanes:
         rule: PerKey,
     ) -> int:
         """Take the places of those that came back and may not keep them; return how many."""
-        beyond = len(returned) if rule.rate is not None else taken - rule.max_running
+        gives_all = rule.rate is not None or any(_key(i) in self._pause for i in returned)
+        beyond = len(returned) if gives_all else taken - rule.max_running
         gives = sorted(returned, key=_by_rank)[::-1][: max(0, beyond)]
         for item in gives:
             returned.remove(item)
@@ -272,8 +302,9 @@ class Lanes:
         else:
             running = sum(item.place == "leased" or _kept(item) for item in own)
             places = max(0, min(1, rule.max_running - running))
-            if self._stopped_by(key, rule):
+            if self._stopped_by(key, rule) or self._pause.get(key, 0) > self._clock():
                 places = 0
+        self._end_pause(key)
         self._until.pop(key, None)
         room = max(0, places - len(ready))
         goes = held[:room][:most]
@@ -286,7 +317,14 @@ class Lanes:
             self._admit(item)
         for item in reversed(waits):
             self._to_the_front(item)
+        if key in self._pause:
+            self._until.pop(key, None)
+            self._clock_of[key] = self._clock()
         return len(goes) + len(waits)
+
+    def _end_pause(self, key: _Key) -> None:
+        if self._pause.get(key, 0) <= self._clock() or self.rule(*key[:2]) is None:
+            self._pause.pop(key, None)
 
     def _admit(self, item: Item) -> None:
         item.place = "ready"

@@ -17,7 +17,7 @@ from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Lane, PerKey, lane_id, lane_name
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
-from codeq_cluster.core.outcomes import Claimed, Created, Submitted
+from codeq_cluster.core.outcomes import Claimed, Created, Returned, Submitted
 from codeq_cluster.core.sharding import home_shard, shard_of_lane
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
@@ -30,6 +30,7 @@ _T = TypeVar("_T")
 SHARDS = 2
 PATIENCE_S = 20.0
 LEASE_MS = 2_000
+HOLD_S = 5.0  # The longest that the simulated brokers allow.
 
 
 @pytest.fixture
@@ -84,6 +85,24 @@ def ended(brokers: SimBrokers, node_id: str, task_id: str) -> None:
     new = NewResult(task_id=task_id, status="COMPLETED")
     [answer] = asked(brokers, node_id, lambda broker: broker.submit("", "ann", (new,), timeout_s=4))
     assert isinstance(answer, Submitted)
+
+
+def held(brokers: SimBrokers, node_id: str, task_id: str) -> None:
+    """Give a task back, and hold its key."""
+
+    async def hold(broker: Broker) -> object:
+        return await broker.nack(
+            "",
+            "ann",
+            task_id,
+            delay_ms=int(HOLD_S * 1000),
+            reason="429",
+            token=0,
+            holds=(),
+            timeout_s=4,
+        )
+
+    assert isinstance(asked(brokers, node_id, hold), Returned)
 
 
 def states(brokers: SimBrokers) -> dict[str, int]:
@@ -146,6 +165,30 @@ def test_a_lease_that_expires_under_another_leader_keeps_its_place(brokers: SimB
     assert [first] == claimed(brokers, "C")
     ended(brokers, "C", first)
     assert [second] == claimed(brokers, "A")
+
+
+def test_a_held_key_rests_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:
+    """Whoever leads next knows until when; then the task that was given back goes first."""
+    put_rule(brokers, "A", PerKey(max_running=9))
+    first, second = (created(brokers, "A", "ann").id for _ in range(2))
+    assert [first] == claimed(brokers, "B")
+    shard = shard_of_lane("", "mail", "ann", SHARDS)
+    begun_s = brokers.clock.now
+    held(brokers, "C", first)
+    kill_leader(brokers, shard)
+    third = created(brokers, "A", "ann").id
+    none = claimed(brokers, "B")
+    kill_leader(brokers, shard)
+    at_rest(brokers)
+    waited_s = brokers.clock.now - begun_s
+    assert brokers.run_until(lambda: states(brokers).get("READY"), seconds=2 * HOLD_S)
+    took_s = brokers.clock.now - begun_s
+    done = [claimed(brokers, node_id) for node_id in "ABC"]
+    at_rest(brokers)
+
+    assert [] == none
+    assert waited_s < HOLD_S <= took_s < 2 * HOLD_S
+    assert [[first], [second], [third]] == done
 
 
 def test_a_rule_reaches_a_shard_that_was_out(brokers: SimBrokers) -> None:

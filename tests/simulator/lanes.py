@@ -48,7 +48,7 @@ class LaneRows:
             count(counted, task)
         # What is spent of a rate does not follow from tasks, and may be all that is left of a key.
         stored = {
-            name: replace(lane, spent_us=0, expires_ms=0)
+            name: replace(lane, spent_us=0, expires_ms=0, held_until_ms=0)
             for name, lane in self._lanes.items()
             if not (lane.is_idle and lane.expires_ms)
         }
@@ -92,6 +92,10 @@ class LaneRows:
         if lane.running > max(rule.max_running, was):
             raise LaneFault(f"{lane.id}: {lane.running} of {rule.max_running} tasks run")
         places = min(UNCLAIMED_MAX, rule.max_running - lane.running - lane.kept)
-        waits = is_stopped(lane, rule) or (rule.rate is not None and lane.expires_ms)
+        waits = (
+            is_stopped(lane, rule)
+            or lane.held_until_ms
+            or (rule.rate is not None and lane.expires_ms)
+        )
         if lane.held and lane.ready < places and not waits:
             raise LaneFault(f"{lane.id}: {lane.held} tasks are held, and the key is free")

@@ -205,6 +205,8 @@ _STATUS_OF_REJECTION = {
     Rejection.UNIQUE_CONFLICT: 409,
     Rejection.TOO_MANY_MERGES: 409,
     Rejection.STEP_CONFLICT: 409,
+    Rejection.NOTHING_TO_HOLD: 409,
+    Rejection.EVENT_TYPE_NOT_ALLOWED: 403,
 }
 
 
@@ -220,6 +222,10 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         text = "idempotency conflict"
     elif rejection is Rejection.UNKNOWN_DEPENDENCY:
         text = f"unknown dependency: {rejected.limit}"
+    elif rejection is Rejection.EVENT_TYPE_NOT_ALLOWED:
+        text = "event type not allowed"
+    elif rejection is Rejection.NOTHING_TO_HOLD:
+        text = "nothing to hold: the task has no 'key', or its topic no 'flow.perKey'"
     elif rejection is Rejection.INVALID_PRIORITY:
         # The body may have no priority: say that this means 0.
         allowed = f"one of {rejected.limit}, the priorityTiers of its topic"

@@ -70,7 +70,7 @@ class KeyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
     `backingOff` are those that keep their place while they back off; `stoppedBy` is the dead letter
     that stops the key; the next task may go at `limitedUntil`, if the rate of its key allows none
-    before.
+    before, or at `heldUntil`, if a worker has held the key.
     """
 
     key: str
@@ -80,6 +80,7 @@ class KeyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     backing_off: int = 0
     stopped_by: str = ""
     limited_until: str = ""
+    held_until: str = ""
 
 
 class KeysView(Struct, kw_only=True):
@@ -186,6 +187,7 @@ def _key_view(lane: Lane) -> KeyView:
         backing_off=lane.kept,
         stopped_by=lane.stopped_by,
         limited_until=rfc3339(lane.limited_until_ms) if lane.limited_until_ms else "",
+        held_until=rfc3339(lane.held_until_ms) if lane.held_until_ms else "",
     )
 
 

@@ -12,7 +12,13 @@ from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import header
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_rejection, invalid_body
+from codeq_cluster.api.http.errors import (
+    ApiError,
+    bad_request,
+    from_failure,
+    from_rejection,
+    invalid_body,
+)
 from codeq_cluster.api.http.refusals import (
     INVALID_COMMAND,
     NOT_ALLOWED,
@@ -26,10 +32,12 @@ from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.step_views import step_view
 from codeq_cluster.api.routes.task_views import CLAIMED, TaskView, show_inputs, task_view
 from codeq_cluster.auth import Access
+from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection, Returned
 from codeq_cluster.core.task import Task, shown_as
+from codeq_cluster.errors import UpgradeUnderWay
 from codeq_cluster.ratelimit.token_bucket import Scope
 from codeq_cluster.settings import NodeSettings
 
@@ -60,6 +68,11 @@ LEASE_TOKEN_FIELD = field(
     "the lease."
 )
 CLAIMING = (Scope.WORKER, "claim")
+_NOTHING_TO_HOLD = from_rejection(Rejected(Rejection.NOTHING_TO_HOLD))
+_HOLD = bad_request("invalid 'hold' (must be key)", "invalid-hold")
+_HOLD_TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"'hold' needs formats of level {KEYS_FROM} on every shard")
+)
 _INVALID = invalid_body()
 
 
@@ -108,6 +121,12 @@ class LeaseBody(Body):
     )
     reason: str | None = field(
         f"Of a nack: why; the task's history keeps the first {REASON_CHARS_MAX} characters."
+    )
+    hold: str | None = field(
+        "Of a nack: `key` if nothing of the task's key is to be handed out before that delay is "
+        "over, by whichever worker. The delivery does not count then, and the task goes first of "
+        "its key. The queue's topic needs a `flow.perKey`.",
+        enum=["key", None],
     )
     lease_token: int | None = LEASE_TOKEN_FIELD
 
@@ -280,11 +299,14 @@ async def abandon(call: Call) -> HttpAnswer[AbandonedTask]:
     body=_LEASE,
     example={"delaySeconds": 30, "reason": "upstream is down"} | _TOKEN,
     parameters=(LEASE_TOKEN,),
-    errors=_LEASE_REFUSED,
+    errors=(*_LEASE_REFUSED, NOT_ALLOWED, _HOLD, _NOTHING_TO_HOLD, _HOLD_TOO_EARLY),
     whole=True,
 )
 async def nack(call: Call) -> HttpAnswer[RefusedTask]:
-    """Return a task to its queue after a delay, the given one or the back-off's."""
+    """Return a task to its queue after a delay, the given one or the back-off's.
+
+    With `hold`, all tasks of its key wait so long.
+    """
     body = _LEASE.decode(call.text)
     delay_s = whole(body.delay_seconds, error=_INVALID)
     delay_s_max = call.services.settings.lifecycle.backoff_max_seconds
@@ -295,11 +317,23 @@ async def nack(call: Call) -> HttpAnswer[RefusedTask]:
         delay_ms=min(max(delay_s, 0), delay_s_max) * 1000,
         reason=(body.reason or "")[:REASON_CHARS_MAX],
         token=lease_token(call, body.lease_token),
+        holds=_holds(call, body.hold),
         timeout_s=call.timeout_s,
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
     return reply(RefusedTask(_went(outcome), delay_seconds=-(-outcome.delay_ms // 1000)))
+
+
+def _holds(call: Call, hold: str | None) -> tuple[str, ...] | None:
+    """Return the commands whose keys a nack may hold, none for every one; None for no hold."""
+    if hold is None:
+        return None
+    if hold != "key":
+        raise _HOLD
+    if call.services.broker.level() < KEYS_FROM:
+        raise _HOLD_TOO_EARLY
+    return allowed_commands(call, None)
 
 
 async def _claimed(call: Call, body: ClaimBody, *, count: int) -> Claimed:

@@ -323,6 +323,7 @@ def _keys(state: EngineState, task: Task) -> dict[str, Any]:
     taken = state.store.scan(*lane_keys.slot_range(lane, ready_only=False), 1)
     return {
         "stopper": lane.stopped_by if stops else "",
+        "held_until_ms": lane.held_until_ms,
         "limited_until_ms": lane.limited_until_ms,
         "before": keyspace.last_id(taken[0][0]) if taken else "",
     }

@@ -19,7 +19,16 @@ from codeq_cluster.broker.values import NewFile, NewResult, new_request
 from codeq_cluster.broker.waiters import Place, Ticket, Waiters
 from codeq_cluster.core.dependencies import Input
 from codeq_cluster.core.durable import Step
-from codeq_cluster.core.operations import Abandon, Cancel, Claim, Finish, Heartbeat, Nack, Submit
+from codeq_cluster.core.operations import (
+    Abandon,
+    Cancel,
+    Claim,
+    Finish,
+    Heartbeat,
+    HoldKey,
+    Nack,
+    Submit,
+)
 from codeq_cluster.core.outcomes import (
     Cancelled,
     Claimed,
@@ -141,21 +150,25 @@ class Consumer:
         delay_ms: int,
         reason: str,
         token: int,
+        holds: tuple[str, ...] | None = None,
         timeout_s: float,
     ) -> Returned | Rejected:
-        """Return a leased task to its queue after a delay; 0 ms means the backoff policy."""
-        outcome = await self._one(
-            Nack(
-                request=new_request(),
-                id=task_id,
-                tenant=tenant,
-                worker=worker,
-                delay_ms=delay_ms,
-                reason=reason,
-                token=token,
-            ),
-            timeout_s,
+        """Return a leased task to its queue after a delay; 0 ms means the backoff policy.
+
+        With `holds`, its key is held instead, if its command is one of those; none means any.
+        """
+        nack = Nack(
+            request=new_request(),
+            id=task_id,
+            tenant=tenant,
+            worker=worker,
+            delay_ms=delay_ms,
+            reason=reason,
+            token=token,
         )
+        shard = shard_of(task_id, self._shards.count)
+        asked = nack if holds is None else HoldKey(nack=nack, commands=holds)
+        [outcome] = await self._shards.operate(shard, [asked], deadline=deadline_in(timeout_s))
         assert isinstance(outcome, Returned | Rejected)
         return outcome
 
@@ -409,9 +422,7 @@ class Consumer:
             for queue in queues or ("",):
                 self._waiters.work(tenant, queue, 1)
 
-    async def _one(
-        self, operation: Heartbeat | Abandon | Nack | Cancel, timeout_s: float
-    ) -> Outcome:
+    async def _one(self, operation: Heartbeat | Abandon | Cancel, timeout_s: float) -> Outcome:
         deadline = deadline_in(timeout_s)
         shard = shard_of(operation.id, self._shards.count)
         [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)

@@ -49,6 +49,7 @@ _KEYS = {
     "BACKING OFF": "backingOff",
     "STOPPED BY": "stoppedBy",
     "LIMITED UNTIL": "limitedUntil",
+    "HELD UNTIL": "heldUntil",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from codeq_cluster.cli.main import main
 from codeq_cluster.testing.broker import LocalBroker
 
-ENDS = ("STOPPED", "BY", "LIMITED", "UNTIL")
+ENDS = ("STOPPED", "BY", "LIMITED", "UNTIL", "HELD", "UNTIL")
 
 
 def test_the_keys_of_a_queue_are_shown(
@@ -36,7 +36,7 @@ def test_the_keys_of_a_queue_are_shown(
         left = operator.topic("parcel")
 
     assert ["KEY", "IN", "PROGRESS", "READY", "HELD", "BACKING", "OFF", *ENDS] == shown[0]
-    assert [["bob", "0", "1", "2", *"---"], ["ann", "0", "1", "0", *"---"]] == shown[1:]
+    assert [["bob", "0", "1", "2", *"----"], ["ann", "0", "1", "0", *"----"]] == shown[1:]
     assert (1, "hold", "stop") == (rule["maxRunning"], rule["onRetry"], rule["whenDead"])
     assert {"flow": {}, "settling": False} == none
     assert {"weight": 3} == left["policy"]

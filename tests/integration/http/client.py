@@ -75,7 +75,7 @@ _TOKENS = AuthProviderSettings(
             token="narrow-ender",
             subject="w",
             tenant="acme",
-            scopes=("codeq:result", "codeq:enqueue"),
+            scopes=("codeq:nack", "codeq:result", "codeq:enqueue"),
             event_types=("allowed",),
         ),
         StaticToken(

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from codeq_cluster.core.task import LANE_KEY_BYTES_MAX
 from codeq_cluster.settings import LimitSettings
+from tests.golden.release import (
+    ARCHIVE,
+    EXPECTED,
+    OPERATOR,
+    STORED,
+    MovedClock,
+    Places,
+    settings_of,
+)
+from tests.golden.release import running as stored
 from tests.integration.http.client import Answer, Client, eventually, running
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -263,6 +274,79 @@ async def test_tasks_of_a_key_go_when_it_has_the_tokens(node: Client) -> None:
     assert 204 == none.status
     assert (422, "invalid-cost") == (dear.status, dear.json["code"])
     assert rate == shown.json["flow"]["perKey"]["rate"]
+
+
+async def test_a_worker_holds_the_key_of_its_task(node: Client) -> None:
+    """Its API wants less: nobody gets a task of the key before; it costs no attempt."""
+    await put_and_settle(node, "limited", flow={"perKey": {"maxRunning": 9}})
+    first, second = [await node.create("limited", key="api", maxAttempts=1) for _ in range(2)]
+    other = await node.create("limited", key="else")
+    task = await node.claim("limited")
+    held = {"hold": "key", "delaySeconds": 2, "reason": "429", "leaseToken": task["leaseToken"]}
+    answers = [await node.post(f"tasks/{first}/nack", held) for _ in range(2)]
+    explained = await node.get(f"tasks/{second}/explain")
+    [key, _] = (await node.get("admin/queues/limited/keys")).json["keys"]
+    besides = await node.claim("limited")
+    none = await claim(node, "limited")
+    again = (await claim(node, "limited", waitSeconds=9)).json
+    for each in (besides, again, await node.claim("limited")):
+        await end(node, each)
+
+    assert [200, 409] == [each.status for each in answers], answers[0].body
+    assert ("requeued", 2) == (answers[0].json["status"], answers[0].json["delaySeconds"])
+    assert ("api", 2) == (key["key"], key["held"])
+    assert "key-held" == explained.json["reason"]
+    assert explained.json["until"] == key["heldUntil"]
+    assert (other, 204, first) == (besides["id"], none.status, again["id"])
+    assert ("KEY_HELD", "429") == tuple(again["history"][0][each] for each in ("outcome", "error"))
+
+
+async def test_a_hold_of_nothing_is_refused_and_the_lease_stays(node: Client) -> None:
+    """A hold that nobody knows, a task without a key, and a token of other commands."""
+    await put_and_settle(node, "unheld", flow={"perKey": {}})
+    await node.create("unheld")
+    task = await node.claim("unheld")
+    await node.create("unheld", key="k")
+    keyed = await node.claim("unheld")
+
+    async def refused(by: Client, task: dict[str, object], hold: object) -> tuple[int, object]:
+        body = {"hold": hold, "leaseToken": task["leaseToken"]}
+        answer = await by.post(f"tasks/{task['id']}/nack", body)
+        return answer.status, answer.json["code"]
+
+    unknown = await refused(node, keyed, "queue")
+    keyless = await refused(node, task, "key")
+    other = await refused(Client(node.port, "narrow-ender"), keyed, "key")
+    for each in (task, keyed):
+        await end(node, each)
+
+    assert (400, "invalid-hold") == unknown
+    assert (409, "nothing-to-hold") == keyless
+    assert (403, "event-type-not-allowed") == other
+
+
+async def test_nothing_of_a_key_is_said_before_every_node_knows_keys(tmp_path: Path) -> None:
+    """On data of release 0.1.0 the answers name the upgrade, until it is done."""
+    with tarfile.open(STORED / "0.1.0" / ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    clock = MovedClock(json.loads((STORED / "0.1.0" / EXPECTED).read_text())["made_ms"])
+    async with stored(settings_of(Places(tmp_path)), clock) as (_, node):
+        early = [
+            await put(node, "soon", **SERIAL),
+            await node.post("tasks", {"command": "soon", "payload": {}, "key": "k"}),
+            await node.post("tasks/none/nack", {"hold": "key", "leaseToken": 1}),
+        ]
+        await eventually(
+            lambda: node.post("admin/cluster/upgrade", {}, token=OPERATOR),
+            lambda answer: answer.status == 200,
+        )
+        late = await eventually(
+            lambda: put(node, "soon", **SERIAL), lambda each: each.status != 503
+        )
+
+    assert [(503, "upgrade-under-way")] * 3 == [(each.status, each.json["code"]) for each in early]
+    assert {"not-applied"} == {each.headers["x-outcome"] for each in early}
+    assert 201 == late.status
 
 
 @pytest.mark.parametrize(

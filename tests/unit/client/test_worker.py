@@ -144,6 +144,12 @@ async def test_a_result_is_never_null(result: object, sent: object) -> None:
     [
         (Fail("no cat"), "result", {"status": "FAILED", "error": "no cat"}, Ending.FAILED),
         (Retry("later", after=8.1), "nack", {"reason": "later", "delaySeconds": 9}, None),
+        (
+            Retry("429", after=2, hold="key"),
+            "nack",
+            {"reason": "429", "delaySeconds": 2, "hold": "key"},
+            None,
+        ),
         (ValueError("odd"), "nack", {"reason": "ValueError: odd"}, None),
     ],
 )

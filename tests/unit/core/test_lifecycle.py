@@ -31,6 +31,7 @@ from codeq_cluster.core.operations import (
     Delete,
     Finish,
     Heartbeat,
+    HoldKey,
     Nack,
     Operation,
     Purge,
@@ -395,6 +396,7 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (ONE_AT_ONCE, created_keyed(), created_keyed("o", priority=9), CLAIM),
     (ONE_AT_ONCE, created_keyed(), CLAIM, OTHER, MINUTE_MS),
     (ONE_AT_ONCE, created_keyed(), CLAIM, OTHER, ABANDON),
+    (ONE_AT_ONCE, created_keyed(), CLAIM, HoldKey(nack=NACK)),
     (ONE_AT_ONCE, created_keyed(attempts=1), CLAIM, OTHER, ABANDON, REQUEUE, UNDO_REQUEUE),
     (ONE_AT_ONCE, created_keyed(attempts=1), CLAIM, OTHER, ABANDON, REVISE),
     (ONE_AT_ONCE, OTHER, CLAIM, NEXT_OF_KEY),
@@ -446,6 +448,7 @@ def test_every_arrow_of_the_table_can_be_drawn() -> None:
         *(drawn(story, RULES) for story in STORIES),
         drawn((created(), CLAIM, NACK_AT_ONCE), at_once),
         drawn((ONE_AT_ONCE, created_keyed(), CLAIM, OTHER, NACK_AT_ONCE), at_once),
+        drawn((ONE_AT_ONCE, created_keyed(), CLAIM, HoldKey(nack=NACK_AT_ONCE)), at_once),
         drawn((EMPTY_GROUP, ADDED, CLAIM, MINUTE_MS, RULES.retention_ms), dead_for_a_day),
     )
 

@@ -32,7 +32,7 @@ class Rated(Shard):
         super().__init__()
         self.put(rule)
 
-    def put(self, rule: PerKey) -> None:
+    def put(self, rule: PerKey | None) -> None:
         """Put a rule in force, and let the lanes follow it."""
         topic = PutTopic(request=str(rule), tenant="acme", name="render", by="ops")
         self.ask(PutFlow(topic=topic, per_key=rule, shards=1))
