@@ -1,0 +1,1 @@
+"""Integrations: other frameworks on this broker, through the public client alone."""

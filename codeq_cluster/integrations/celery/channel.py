@@ -1,0 +1,272 @@
+"""Channel: what Kombu asks of a virtual channel, answered by the broker's queues."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from queue import Empty
+from typing import Any, Final, NoReturn
+from uuid import uuid4
+
+from kombu.exceptions import ChannelError
+from kombu.transport import virtual
+from kombu.transport.virtual.base import queue_declare_ok_t
+
+from codeq_cluster.client import Refused, TaskRecord
+from codeq_cluster.integrations.celery.deliveries import CLAIM_MAX, LEASE_S, Deliveries, tag_of
+from codeq_cluster.integrations.celery.messages import (
+    DELIVERIES_MAX,
+    KEY,
+    command_of,
+    message_of,
+    queue_of,
+    task_of,
+)
+
+log = logging.getLogger(__name__)
+
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9._:@-]")
+_NO_ADMIN: Final = frozenset({401, 403})
+
+
+class BrokerRefused(ChannelError):
+    """The broker refused a request, and would refuse it again."""
+
+
+class Unacknowledged(virtual.QoS):
+    """The prefetch of a channel, over the messages that are leased to it."""
+
+    restore_at_shutdown = False
+
+    @property
+    def _deliveries(self) -> Deliveries:
+        deliveries: Deliveries = self.channel.deliveries
+        return deliveries
+
+    def can_consume(self) -> bool:
+        """Return whether another message may be claimed."""
+        return self.room() > 0
+
+    def can_consume_max_estimate(self) -> int:
+        """Return how many messages may be claimed."""
+        return self.room()
+
+    def room(self) -> int:
+        """Return how many messages may be claimed, at most what one claim takes."""
+        if not self.prefetch_count:
+            return CLAIM_MAX
+        return min(CLAIM_MAX, int(self.prefetch_count) - self._deliveries.unacknowledged)
+
+    def append(self, message: object, delivery_tag: str) -> None:
+        """Note nothing: a message is leased since its claim."""
+
+    def ack(self, delivery_tag: str) -> None:
+        """End a message."""
+        self._deliveries.acknowledge(delivery_tag, wait=self.channel.confirm_acks)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Give a message back, or end it as failed."""
+        if requeue:
+            self._deliveries.give_back(delivery_tag)
+        else:
+            self._deliveries.reject(delivery_tag)
+
+    def restore_unacked(self) -> list[object]:
+        """Give all messages back."""
+        self._deliveries.give_all_back()
+        return []
+
+
+class Channel(virtual.Channel):
+    """A virtual channel whose queues are the broker's.
+
+    Exchanges and bindings are this connection's own, as for most virtual transports: a publisher
+    routes by what it has declared itself, which Celery does with each task.
+    """
+
+    QoS = Unacknowledged
+    do_restore = False
+    supports_fanout = False
+    body_encoding = "utf-8"
+    from_transport_options = (
+        *("deadletter_queue", "lease_seconds", "max_deliveries", "confirm_acks"),
+    )
+
+    lease_seconds = LEASE_S
+    max_deliveries = DELIVERIES_MAX
+    confirm_acks = False
+
+    def __init__(self, connection: Any, **options: Any) -> None:
+        """Take over the link of a connection."""
+        super().__init__(connection, **options)
+        self._link = connection.link
+        self._no_ack: set[str] = set()
+        self.deliveries = Deliveries(
+            self._link, lease_s=int(self.lease_seconds), wake=connection.wake, worker=_worker()
+        )
+
+    def prepare_message(  # noqa: PLR0917 - Kombu's signature
+        self,
+        body: Any,
+        priority: int | None = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return a message; the caller's own properties carry the key over repeated publishes."""
+        properties = {} if properties is None else properties
+        properties.setdefault(KEY, uuid4().hex)
+        message: dict[str, Any] = super().prepare_message(
+            body, priority, content_type, content_encoding, headers, properties
+        )
+        return message
+
+    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str]:
+        """Return a body as a text and how it is written: as it is, or base64 for bytes."""
+        encoding = "base64" if isinstance(body, bytes) else "utf-8"
+        encoded: tuple[Any, str] = super().encode_body(body, encoding)
+        return encoded
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any
+    ) -> Any:
+        """Publish; once it returned, the message is on a majority of the nodes."""
+        message["properties"].setdefault(KEY, uuid4().hex)
+        if exchange and self.typeof(exchange).type == "fanout":
+            _refuse_fanout(exchange)
+        return super().basic_publish(message, exchange, routing_key, **options)
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[..., Any],
+        consumer_tag: str,
+        **options: Any,
+    ) -> None:
+        """Consume from a queue."""
+        (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
+        """Return one message, or None."""
+        try:
+            raw = self._get(queue)
+        except Empty:
+            return None
+        message = self.Message(raw, channel=self)
+        if no_ack:
+            self.deliveries.acknowledge(message.delivery_tag)
+        return message
+
+    def deliver_next(self) -> bool:
+        """Deliver one message that has come, or claim some in the background."""
+        task = self.deliveries.next()
+        if task is not None:
+            self._deliver(task)
+            return True
+        room = self.qos.room()
+        if self._active_queues and room > 0:
+            commands = list(dict.fromkeys(map(command_of, self._active_queues)))
+            self.deliveries.fetch(commands, count=room)
+        return False
+
+    def close(self) -> None:
+        """Return what is not acknowledged to its queues."""
+        if not self.closed:
+            self.deliveries.close()
+        super().close()
+
+    def _deliver(self, task: TaskRecord) -> None:
+        queue = queue_of(task.command)
+        if queue not in self.connection._callbacks:  # noqa: SLF001 - of Kombu's base
+            # Its consumer was cancelled while the claim was under way.
+            self.deliveries.give_back(tag_of(task))
+            return
+        message = self._message(task)
+        if message is None:
+            return
+        if queue in self._no_ack:
+            self.deliveries.acknowledge(tag_of(task))
+        self.connection._deliver(message, queue)  # noqa: SLF001
+
+    def _message(self, task: TaskRecord) -> dict[str, Any] | None:
+        """Return the message of a task, or None if somebody else has made it; then it fails."""
+        tag = tag_of(task)
+        try:
+            return message_of(task, tag=tag)
+        except ValueError as error:
+            log.error("%s; it is rejected", error)  # noqa: TRY400 - the text says it all
+            self.deliveries.reject(tag)
+            return None
+
+    def _put(self, queue: str, message: Mapping[str, Any], **_: Any) -> None:
+        task = task_of(
+            queue, message, now=datetime.now(UTC), deliveries_max=int(self.max_deliveries)
+        )
+        fields = {name: getattr(task, name) for name in task.__dataclass_fields__}
+        self.connection.ask(self._link.client.create(**fields))
+
+    def _get(self, queue: str, **_: Any) -> dict[str, Any]:
+        task = self.deliveries.get(command_of(queue))
+        message = None if task is None else self._message(task)
+        if message is None:
+            raise Empty
+        return message
+
+    def queue_declare(self, queue: str | None = None, passive: bool = False, **options: Any) -> Any:
+        """Return a queue; its messages are counted if it is asked for by a passive declare.
+
+        Celery declares a queue with each connection that publishes, and asks for no count.
+        """
+        if passive:
+            return super().queue_declare(queue, passive=True, **options)
+        return queue_declare_ok_t(queue or f"amq.gen-{uuid4()}", 0, 0)
+
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        """Return whether a queue holds something, or is one that this connection has declared."""
+        return any(queue == name for name, _, _ in self.list_bindings()) or self._size(queue) > 0
+
+    def _size(self, queue: str) -> int:
+        """Return how many messages can be claimed; 0 if the token may not ask."""
+        try:
+            found = self.connection.ask(self._link.operator.queue(command_of(queue)))
+        except BrokerRefused as error:
+            if error.code in _NO_ADMIN:
+                return 0  # The token itself was accepted when the connection was made.
+            raise
+        return int(found["ready"])
+
+    def _purge(self, queue: str) -> int:
+        """End all waiting messages of a queue and return how many; needs an admin's token."""
+        ended, more = 0, True
+        while more:
+            answer = self.connection.ask(self._link.operator.purge(command_of(queue)))
+            ended += int(answer["purged"])
+            more = bool(answer["more"])
+        return ended
+
+
+def _refuse_fanout(exchange: str) -> NoReturn:
+    raise ChannelError(
+        f"exchange {exchange!r}: fanout is not supported by codeq://, and so neither are remote "
+        "control (inspect, ping, revoke) and broadcast queues; cancel a waiting task on the page "
+        "or with codeq-cluster task cancel"
+    )
+
+
+def _worker() -> str:
+    name = _NO_NAME.sub("-", socket.gethostname())[:100]
+    return f"{name}:{os.getpid()}"
+
+
+def refused(error: Refused) -> BrokerRefused:
+    """Return a refusal as an error of a channel, which is not repeated."""
+    made = BrokerRefused(f"{error.code or error.status}: {error}")
+    made.code = error.status
+    return made

@@ -1,0 +1,136 @@
+"""Link: one process's requests to one cluster, for threads, over any fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from codeq_cluster.client import Client, Leases, Operator, Refused, Unreachable, Untrusted
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.integrations.celery.target import Target
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_open: dict[Target, Link] = {}
+# Links of the parent, in a child. Collecting them would change what the parent's loop waits for:
+# both processes share its descriptors.
+_inherited: Final[list[Link]] = []
+
+
+class Forked(ConnectionError):
+    """The connection is another process's: it was made before a fork."""
+
+
+class Link:
+    """The clients of a cluster, on an event loop in a thread of their own.
+
+    Attributes:
+        client: Creates tasks and reads them.
+        leases: Claims tasks and ends them.
+        operator: Counts and purges queues, if the token is an admin's.
+    """
+
+    def __init__(self, target: Target) -> None:
+        """Start the thread; nothing is sent yet."""
+        self.target = target
+        self.users = 0
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        options: dict[str, Any] = {
+            "token": target.token,
+            "ca_file": target.ca_file,
+            "deadline_s": target.deadline_s,
+        }
+        self.client = Client(target.urls, **options)
+        self.leases = Leases(target.urls, **options)
+        self.operator = Operator(target.urls, **options)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="codeq link", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process made it: in a child its thread does not exist."""
+        return os.getpid() == self._pid
+
+    def start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin a call from any thread.
+
+        Raises:
+            Forked: The link is another process's.
+        """
+        if not self.ours or self._loop.is_closed():
+            call.close()
+            raise Forked("this connection was made before a fork, or is closed; open a new one")
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return the answer of a call, or raise what it raises.
+
+        Raises:
+            Forked: The link is another process's.
+        """
+        future = self.start(call)
+        try:
+            return future.result()
+        except BaseException:
+            # A signal ends the wait; without the cancel the call would go on with nobody waiting.
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        self.run(self._closed())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _closed(self) -> None:
+        for each in self.client, self.leases, self.operator:
+            await each.close()
+
+
+def may_pass(error: CodeqError) -> bool:
+    """Return whether the same request may succeed later."""
+    if isinstance(error, Refused):
+        return error.retryable or error.status == 0 or error.status >= 500
+    return isinstance(error, Unreachable) and not isinstance(error, Untrusted)
+
+
+def acquire(target: Target) -> Link:
+    """Return this process's link to a cluster, for `release` when it is used no more."""
+    with _lock:
+        link = _open.get(target)
+        if link is None:
+            link = _open[target] = Link(target)
+        link.users += 1
+        return link
+
+
+def release(link: Link) -> None:
+    """Close a link that nobody uses any more; one of another process is left alone."""
+    if not link.ours:
+        return
+    with _lock:
+        link.users -= 1
+        if link.users:
+            return
+        del _open[link.target]
+    link.close()
+
+
+def _forget() -> None:
+    """Let a child begin with links of its own."""
+    global _lock  # noqa: PLW0603 - a thread of the parent may have held it
+    _lock = threading.Lock()
+    _inherited.extend(_open.values())
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

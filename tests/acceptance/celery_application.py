@@ -1,0 +1,39 @@
+"""A Celery application as users have it: every line but its URLs knows nothing of the broker."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from celery import Celery
+
+app = Celery("application", broker=os.environ["BROKER_URL"])
+app.conf.update(
+    task_ignore_result=True,
+    broker_transport_options={"lease_seconds": 5},
+    broker_connection_retry_on_startup=True,
+    worker_hijack_root_logger=False,
+)
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True)
+def late(journal: str, number: int) -> None:
+    """Note that a task has run, after a moment in which its worker may die."""
+    time.sleep(0.05)
+    with Path(journal).open("a") as file:
+        file.write(f"{number}\n")
+
+
+@app.task
+def long(journal: str, number: int) -> None:
+    """Run for longer than a lease, acknowledged early."""
+    time.sleep(12)
+    with Path(journal).open("a") as file:
+        file.write(f"{number}\n")
+
+
+@app.task(acks_late=True)
+def long_late(journal: str, number: int) -> None:
+    """Run for longer than two leases, unacknowledged."""
+    long.run(journal, number)

@@ -1,0 +1,31 @@
+"""Fixtures of the integrations' tests."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from codeq_cluster.testing.broker import LocalBroker
+
+
+@pytest.fixture(scope="package")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    """Run one broker for every test here; each works on queues of its own."""
+    with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.fixture
+def url(broker: LocalBroker) -> str:
+    """Return the broker's URL as Celery's users write it."""
+    return broker.url.replace("http://", f"codeq://{broker.token}@")
+
+
+@pytest.fixture
+def closed_url() -> str:
+    """Return the URL of a cluster that does not run."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"codeq://token@127.0.0.1:{probe.getsockname()[1]}"

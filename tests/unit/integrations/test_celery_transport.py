@@ -1,0 +1,256 @@
+"""Transport: Kombu's connections, against a real broker."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from kombu import Connection, Consumer, Exchange, Queue
+from kombu.exceptions import ChannelError
+
+from codeq_cluster.client import State, TaskRecord
+from codeq_cluster.integrations.celery.channel import BrokerRefused
+from codeq_cluster.integrations.celery.transport import BrokerAway
+from codeq_cluster.testing.broker import LocalBroker
+
+
+@pytest.fixture
+def connection(url: str) -> Iterator[Connection]:
+    """Open a connection."""
+    with Connection(url) as opened:
+        opened.connect()
+        yield opened
+
+
+def _publish(connection: Connection, queue: str, body: object, **options: Any) -> None:
+    with connection.Producer(serializer="json") as producer:
+        producer.publish(body, routing_key=queue, **options)
+
+
+def _tasks(broker: LocalBroker, queue: str) -> list[TaskRecord]:
+    with broker.sync_operator() as operator, broker.sync_client() as client:
+        return [client.task(row["id"]) for row in operator.tasks(command=queue).rows]
+
+
+def _received(
+    connection: Connection, *queues: Queue, count: int, act: Callable[[Any], object], **options: Any
+) -> list[object]:
+    bodies: list[object] = []
+
+    def on_message(message: Any) -> None:
+        bodies.append(message.decode())
+        act(message)
+
+    with Consumer(connection, list(queues), on_message=on_message, accept=["json"], **options):
+        while len(bodies) < count:
+            connection.drain_events(timeout=20)
+    return bodies
+
+
+def _ack(message: Any) -> None:
+    message.ack()
+
+
+def test_a_message_is_a_task_and_its_ack_the_end(broker: LocalBroker, url: str) -> None:
+    """Priorities decide the order; an acknowledged message is a completed task."""
+    with Connection(url) as connection:
+        for priority in (0, 9, 5):
+            _publish(connection, "ended", priority, priority=priority)
+        got = _received(connection, Queue("ended"), count=3, act=_ack)
+
+    assert [9, 5, 0] == got
+    assert [State.DONE] * 3 == [task.state for task in _tasks(broker, "ended")]
+
+
+def test_what_was_acknowledged_stays_so_when_the_connection_closes(
+    broker: LocalBroker, url: str
+) -> None:
+    """A close waits for the acknowledgements that are under way."""
+    with Connection(url) as connection:
+        for n in range(60):
+            _publish(connection, "closed", n)
+        held: list[Any] = []
+        _received(connection, Queue("closed"), count=60, act=held.append)
+        for message in held:
+            message.ack()
+
+    assert {State.DONE: 60} == Counter(task.state for task in _tasks(broker, "closed"))
+
+
+def test_a_day_in_a_worker_is_one_delivery(broker: LocalBroker, url: str) -> None:
+    """The lease of a message that is neither acknowledged nor rejected is renewed."""
+    with Connection(url, transport_options={"lease_seconds": 1}) as connection:
+        _publish(connection, "renewed", 1)
+        held: list[Any] = []
+        _received(connection, Queue("renewed"), count=1, act=held.append)
+        (before,) = _tasks(broker, "renewed")
+        while (now := _tasks(broker, "renewed")[0]).lease_until == before.lease_until:
+            pass
+        held[0].ack()
+
+    (after,) = _tasks(broker, "renewed")
+    assert State.LEASED is now.state
+    assert (State.DONE, 1) == (after.state, after.attempts)
+
+
+def test_what_a_dead_worker_held_comes_back(broker: LocalBroker, url: str) -> None:
+    """Closing gives back at once what was prefetched, and it is marked as redelivered."""
+    with Connection(url) as first:
+        _publish(first, "returned", 1)
+        _received(first, Queue("returned"), count=1, act=lambda _: None)
+    seen: list[bool] = []
+    with Connection(url) as second:
+        _received(
+            second,
+            Queue("returned"),
+            count=1,
+            act=lambda message: (seen.append(message.delivery_info["redelivered"]), message.ack()),
+        )
+
+    assert [True] == seen
+
+
+def test_a_rejected_message_fails_and_a_requeued_one_comes_again(
+    broker: LocalBroker, connection: Connection
+) -> None:
+    """The two ways of `reject`, and `no_ack`."""
+    _publish(connection, "requeued", 1)
+    _publish(connection, "rejected", 1)
+    _publish(connection, "unacked", 1)
+    times = iter([True, False])
+    _received(
+        connection,
+        Queue("requeued"),
+        count=2,
+        act=lambda message: message.requeue() if next(times) else message.ack(),
+    )
+    _received(connection, Queue("rejected"), count=1, act=lambda message: message.reject())
+    _received(connection, Queue("unacked"), count=1, act=lambda _: None, no_ack=True)
+    connection.close()
+
+    assert [(State.DONE, 2)] == [(t.state, t.attempts) for t in _tasks(broker, "requeued")]
+    assert [State.FAILED] == [task.state for task in _tasks(broker, "rejected")]
+    assert [State.DONE] == [task.state for task in _tasks(broker, "unacked")]
+
+
+def test_no_more_is_claimed_than_the_prefetch(broker: LocalBroker, connection: Connection) -> None:
+    """Unacknowledged messages are at most the prefetch; an ack lets the next one in."""
+    for n in range(5):
+        _publish(connection, "prefetched", n)
+    held: list[Any] = []
+    with Consumer(
+        connection, Queue("prefetched"), on_message=held.append, prefetch_count=2, accept=["json"]
+    ):
+        while len(held) < 2:
+            connection.drain_events(timeout=20)
+        with pytest.raises(socket.timeout):
+            connection.drain_events(timeout=0.2)
+        leased = [t for t in _tasks(broker, "prefetched") if t.state is State.LEASED]
+        held[0].ack()
+        connection.drain_events(timeout=20)
+
+    assert 2 == len(leased)
+    assert 3 == len(held)
+
+
+def test_a_publish_that_is_repeated_is_one_message(
+    broker: LocalBroker, connection: Connection
+) -> None:
+    """An outcome that was lost, after which Kombu publishes again, makes no second task."""
+    lost = iter([True, False])
+
+    def losing(channel: Any) -> None:
+        publish = channel.basic_publish
+
+        def published(*given: Any, **options: Any) -> None:
+            publish(*given, **options)
+            if next(lost):
+                raise ConnectionResetError("the answer is lost")
+
+        channel.basic_publish = published
+
+    with connection.Producer(serializer="json") as producer:
+        losing(producer.channel)
+        producer.publish(
+            1,
+            routing_key="repeated",
+            retry=True,
+            retry_policy={"max_retries": 2, "on_revive": losing},
+        )
+
+    assert None is next(lost, None)
+    assert 1 == len(_tasks(broker, "repeated"))
+
+
+def test_an_eta_is_held_by_the_broker(broker: LocalBroker, connection: Connection) -> None:
+    """A task of tomorrow is delayed there, and no worker has it before."""
+    eta = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    _publish(connection, "tomorrow", 1, headers={"eta": eta})
+
+    assert [State.DELAYED] == [task.state for task in _tasks(broker, "tomorrow")]
+    assert None is connection.default_channel.basic_get("tomorrow")
+
+
+def test_exchanges_route_as_they_were_declared(connection: Connection) -> None:
+    """Direct by the key, topic by its words; a name with an odd character is one queue."""
+    direct, topic = Exchange("direct-x", "direct"), Exchange("topic-x", "topic")
+    one = Queue("one@host", direct, routing_key="a")
+    two = Queue("two", topic, routing_key="log.#")
+    for queue in one, two:
+        queue(connection.default_channel).declare()
+    with connection.Producer(serializer="json") as producer:
+        producer.publish("a", exchange=direct, routing_key="a")
+        producer.publish("b", exchange=direct, routing_key="b")
+        producer.publish("c", exchange=topic, routing_key="log.x.y")
+
+    assert {"a", "c"} == set(_received(connection, one, two, count=2, act=_ack))
+
+
+def test_queues_are_counted_and_purged(connection: Connection) -> None:
+    """A passive declare counts what can be claimed, and refuses a queue that never was."""
+    for n in range(3):
+        _publish(connection, "counted", n)
+    channel = connection.default_channel
+
+    assert 3 == channel.queue_declare("counted", passive=True).message_count
+    assert 3 == channel.queue_purge("counted")
+    assert None is channel.basic_get("counted")
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        channel.queue_declare("never-was", passive=True)
+
+
+def test_fanout_is_refused_with_the_way_out(connection: Connection) -> None:
+    """A broadcast is not lost in silence."""
+    assert not connection.supports_exchange_type("fanout")
+    with pytest.raises(ChannelError, match="fanout is not supported"):
+        _publish(connection, "", 1, exchange="all", declare=[Exchange("all", "fanout")])
+
+
+def test_a_wrong_token_and_an_absent_cluster_are_told_apart(url: str, closed_url: str) -> None:
+    """The first is refused at once, the second tried again by Celery; neither shows a token."""
+    with Connection(url.replace("test-token", "other")) as wrong:
+        with pytest.raises(BrokerRefused, match="unauthorized"):
+            wrong.connect()
+        assert "codeq://**@" in wrong.as_uri()
+    with (
+        Connection(closed_url, transport_options={"deadline_seconds": 0}) as away,
+        pytest.raises(BrokerAway, match="no node takes a connection"),
+    ):
+        away.connect()
+
+
+def test_a_task_that_is_no_message_fails_and_the_next_is_delivered(
+    broker: LocalBroker, connection: Connection
+) -> None:
+    """What others put into a queue does not stop its worker."""
+    with broker.sync_client() as client:
+        strange = client.create("mixed", {"not": "kombu"}, priority=9)
+    _publish(connection, "mixed", 1)
+
+    assert [1] == _received(connection, Queue("mixed"), count=1, act=_ack)
+    with broker.sync_client() as client:
+        assert State.FAILED is client.wait(strange.id).task.state
