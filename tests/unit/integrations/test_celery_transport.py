@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,6 +16,7 @@ from kombu.exceptions import ChannelError
 
 from codeq_cluster.client import State, TaskRecord
 from codeq_cluster.integrations.celery.channel import BrokerRefused
+from codeq_cluster.integrations.celery.deliveries import tag_of
 from codeq_cluster.integrations.celery.transport import BrokerAway
 from codeq_cluster.testing.broker import LocalBroker
 
@@ -66,19 +69,59 @@ def test_a_message_is_a_task_and_its_ack_the_end(broker: LocalBroker, url: str) 
     assert [State.DONE] * 3 == [task.state for task in _tasks(broker, "ended")]
 
 
-def test_what_was_acknowledged_stays_so_when_the_connection_closes(
-    broker: LocalBroker, url: str
+def test_a_close_waits_for_the_acknowledgements_under_way(
+    broker: LocalBroker, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A close waits for the acknowledgements that are under way."""
-    with Connection(url) as connection:
-        for n in range(60):
-            _publish(connection, "closed", n)
-        held: list[Any] = []
-        _received(connection, Queue("closed"), count=60, act=held.append)
-        for message in held:
-            message.ack()
+    """One is sent only after the other message was returned, and the close waits for both."""
+    for n in range(2):
+        _publish(connection, "closed", n)
+    held: list[Any] = []
+    _received(connection, Queue("closed"), count=2, act=held.append)
+    deliveries, leases = connection.default_channel.deliveries, connection.transport.link.leases
+    complete, abandon = leases.complete, leases.abandon
+    returned, ended = asyncio.Event(), list[str]()
 
-    assert {State.DONE: 60} == Counter(task.state for task in _tasks(broker, "closed"))
+    async def late(task: TaskRecord, *given: Any, **options: Any) -> None:
+        await returned.wait()
+        await complete(task, *given, **options)
+        ended.append(task.id)
+
+    async def first(task: TaskRecord, **options: Any) -> None:
+        await abandon(task, **options)
+        returned.set()
+
+    monkeypatch.setattr(leases, "complete", late)
+    monkeypatch.setattr(leases, "abandon", first)
+    held[0].ack()
+    deliveries.close()
+
+    assert 1 == len(ended)
+    assert {State.DONE: 1, State.READY: 1} == Counter(t.state for t in _tasks(broker, "closed"))
+
+
+def test_what_has_ended_is_not_renewed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an acknowledgement only the other message's lease is renewed."""
+    options = {"lease_seconds": 1, "confirm_acks": True}
+    held: list[Any] = []
+    with Connection(url, transport_options=options) as connection:
+        for n in range(2):
+            _publish(connection, "ended-one", n)
+        _received(connection, Queue("ended-one"), count=2, act=held.append)
+        leases = connection.transport.link.leases
+        heartbeat, renewed, twice = leases.heartbeat, list[str](), threading.Event()
+
+        async def noted(task: TaskRecord, **options: Any) -> None:
+            renewed.append(tag_of(task))
+            if renewed.count(held[1].delivery_tag) == 2:
+                twice.set()
+            await heartbeat(task, **options)
+
+        held[0].ack()
+        monkeypatch.setattr(leases, "heartbeat", noted)
+        assert twice.wait(20)
+        held[1].ack()
+
+    assert {held[1].delivery_tag} == set(renewed)
 
 
 def test_a_day_in_a_worker_is_one_delivery(broker: LocalBroker, url: str) -> None:
