@@ -382,7 +382,7 @@ class Resolve(Crossing, frozen=True, array_like=True, tag="resolve", kw_only=Tru
 
 def restored(row: Dependencies) -> Dependencies:
     """Return a row of a backup as it begins here: a task that waits asks again at once."""
-    return row if row.all_met else replace(row, asked=0, expires_ms=1)
+    return row if row.all_met else replace(_open(row), asked=0, expires_ms=1)
 
 
 def arriving(row: Dependencies, *, tenant: str, now_ms: int) -> Dependencies:
@@ -390,7 +390,16 @@ def arriving(row: Dependencies, *, tenant: str, now_ms: int) -> Dependencies:
     row = replace(row, tenant=tenant, asked=0, expires_ms=0)
     if row.all_met:
         return row
-    return replace(row, expires_ms=now_ms + ASK_AGAIN_MS, grace_ms=now_ms + GRACE_MS)
+    return replace(_open(row), expires_ms=now_ms + ASK_AGAIN_MS, grace_ms=now_ms + GRACE_MS)
+
+
+def _open(row: Dependencies) -> Dependencies:
+    """Return a row without what is not final: a dead letter may be alive where it is now."""
+    of = (
+        replace(each, status="") if each.verdict is Verdict.WAITS and each.status else each
+        for each in row.of
+    )
+    return replace(row, of=tuple(of))
 
 
 def told(*, status: str, body: str, error: str) -> Ended:

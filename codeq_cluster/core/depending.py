@@ -107,8 +107,11 @@ class Dependents:
         self._put(waiting(replace(task, more=more), seq=seq, now_ms=view.now_ms))
         for need in needs:
             self._ask(row, need.parent, need.terms)
-            if need.ended is not None:
-                self._resolve(task.id, need.parent, need.ended)
+            ended = need.ended
+            # A dead letter that holds the task may be revived before the question arrives: only
+            # the answer to that is followed by what comes later.
+            if ended is not None and need.terms.verdict(ended.status) is not Verdict.WAITS:
+                self._resolve(task.id, need.parent, ended)
         self._asked_again(task.id)
 
     def ask_again(self, row: Dependencies) -> None:
@@ -185,6 +188,9 @@ class Dependents:
 
     def _of_absent(self, tenant: str, parent: str) -> Ended:
         """Return what is to be said of a parent that is not here: its end may still be told."""
+        task = self._view.task(parent)
+        if task is not None and task.tenant == tenant:
+            return _last_of(self._view, task)  # This decision deletes it.
         walk = self._view.item(ItemKind.WALK, tenant, parent)
         return walk.ended if isinstance(walk, Walk) else Ended(status=UNKNOWN)
 
@@ -337,9 +343,7 @@ def _walk_of(view: View, change: TaskChange) -> Iterator[ItemChange]:
     found = view.item(ItemKind.WALK, task.tenant, task.id)
     now_ms, walk = view.now_ms, None
     if after is None:
-        ended = found.ended if isinstance(found, Walk) else ended_of(task, view.result(task.id))
-        if ended.status == DEAD:
-            ended = replace(ended, status=DELETED)
+        ended = _last_of(view, task)
         walk = Walk(tenant=task.tenant, id=task.id, ended=ended, gone=True, expires_ms=now_ms)
     elif change.result is not None:
         ended = ended_of(after, change.result)
@@ -348,6 +352,12 @@ def _walk_of(view: View, change: TaskChange) -> Iterator[ItemChange]:
         walk = Walk(tenant=task.tenant, id=task.id, ended=Ended(), expires_ms=now_ms)
     if walk is not None:
         yield ItemChange(before=found, after=walk)
+
+
+def _last_of(view: View, task: Task) -> Ended:
+    """Return what the dependents of a task are told that is deleted."""
+    ended = ended_of(task, view.result(task.id))
+    return replace(ended, status=DELETED) if ended.status == DEAD else ended
 
 
 def _of_dependent(view: View, change: TaskChange) -> tuple[TaskChange, list[ItemChange]]:

@@ -30,6 +30,7 @@ from codeq_cluster.core.dependencies import (
     Verdict,
     Walk,
     Watch,
+    arriving,
     restored,
     told,
 )
@@ -377,6 +378,52 @@ def test_a_dead_letter_holds_until_it_is_requeued_or_deleted() -> None:
     assert f"DEPENDENCY_FAILED: {PARENT}" == cluster.task(HERE).error
 
 
+def test_a_dead_letter_that_is_requeued_before_the_question_arrives_is_not_taken_for_dead() -> None:
+    """Its shard was asked before the create; the dependent shows what is true by now."""
+    cluster = Cluster()
+    cluster.die()
+    dead = Need(parent=PARENT, name=PARENT, ended=told(status="DEAD", body="", error="lost"))
+    cluster.ask(CreateDependent(Node(_task(AWAY), (dead,))), 1)
+    cluster.requeue(PARENT, "r")
+    cluster.walk()
+    cluster.deliver(1)
+    cluster.deliver(0)
+    assert "" == cluster.row(AWAY).of[0].status
+    cluster.end_parent()
+    cluster.deliver(0)
+
+    assert State.READY is cluster.state(AWAY)
+
+
+def test_a_question_in_the_entry_that_deletes_a_parent_gets_its_end() -> None:
+    """The dependent asks again for all parents, also for the one whose retention is over then."""
+    cluster = Cluster()
+    cluster.ask(_task(AWAY), 1)
+    cluster.ask(_after(HERE, PARENT, AWAY))
+    cluster.die()
+    cluster.views[0].now_ms = cluster.task(PARENT).retain_until_ms
+    assert cluster.row(HERE).expires_ms <= cluster.views[0].now_ms
+    cluster.ask(Advance(count=1000))
+
+    assert PARENT not in cluster.views[0].tasks
+    assert f"DEPENDENCY_FAILED: {PARENT}" == cluster.task(HERE).error
+
+
+def test_a_question_that_overtakes_the_walk_of_a_deleted_parent_gets_its_end() -> None:
+    """While others are still being told, nobody hears that the parent is unknown."""
+    cluster = Cluster()
+    cluster.ask(_after(HERE, PARENT))
+    cluster.ask(_after(AWAY, PARENT), 1)
+    cluster.ask(Claim(request="c", tenant="acme", worker="w", commands=(), count=1, lease_ms=1))
+    cluster.ask(Submit(request="s", id=PARENT, tenant="acme", worker="w", status="COMPLETED"))
+    cluster.ask(Delete(request="d", tenant="acme", ids=(PARENT,), by="op"))
+    cluster.deliver(1)
+    cluster.walk()
+    cluster.deliver(0)
+
+    assert [State.READY] * 2 == [cluster.state(name) for name in (HERE, AWAY)]
+
+
 def test_a_dead_dependent_goes_through_its_dependencies_again() -> None:
     """Its parent has failed as a dead letter, and is completed by now."""
     cluster = Cluster()
@@ -417,12 +464,15 @@ def test_an_imported_task_waits_for_parents_that_come_behind_it() -> None:
 
 
 def test_a_restored_task_asks_at_once() -> None:
-    """A row that waits for nothing stays as it is."""
+    """A row that waits for nothing stays as it is; a dead letter may have been revived since."""
     waits = Dependencies(tenant="", id="1", of=(Dependency(parent="2", name="2"),), asked=3)
     met = replace(waits, of=(Dependency(parent="2", name="2", status="COMPLETED"),))
+    held = replace(waits, of=(Dependency(parent="2", name="2", status="DEAD"),))
+    asks = replace(waits, asked=0, expires_ms=1)
 
-    assert replace(waits, asked=0, expires_ms=1) == restored(waits)
-    assert met == restored(met)
+    assert [asks, met, asks] == [restored(row) for row in (waits, met, held)]
+    [arrived] = arriving(held, tenant="", now_ms=1).of
+    assert "" == arrived.status
 
 
 def test_each_term_has_its_verdict() -> None:
