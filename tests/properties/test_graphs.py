@@ -66,7 +66,7 @@ RULES = LifetimeRules(shards=SHARDS, retention_ms=DAY_MS, dlq_retention_ms=DAY_M
 ONE_AT_ONCE = FlowRule(TENANT, "render", 1, PerKey(), 0)
 STEPS_MAX = 2000
 
-terms = st.builds(
+terms = st.just(Terms()) | st.builds(
     Terms,
     run_if=st.sampled_from(RunIf),
     otherwise=st.sampled_from(Otherwise),
@@ -89,6 +89,8 @@ class Graphs(RuleBasedStateMachine):
         self.seen: defaultdict[str, set[str]] = defaultdict(set)  # By task: how it has ended.
         self.bodies: defaultdict[str, set[str]] = defaultdict(set)  # By task, of its results.
         self.deleted: set[str] = set()
+        # The questions after a deleted parent that arrived while others were still to be told.
+        self.in_time: set[tuple[str, str]] = set()
         for shard in range(SHARDS):
             self._ask(shard, SetFlow(ONE_AT_ONCE))
 
@@ -207,18 +209,20 @@ class Graphs(RuleBasedStateMachine):
             )
             self._ask(shard, submit)
 
-    @rule(index=st.integers(0, 30))
-    def give_up(self, index: int) -> None:
-        """Let a task die: each has one attempt."""
+    @rule(index=st.integers(0, 30), is_told=st.booleans())
+    def give_up(self, index: int, is_told: bool) -> None:
+        """Let a task die, since each has one attempt, and perhaps let everybody hear of it."""
         found = self._pick(index, lambda task: task.state is State.LEASED)
         if found is not None:
             shard, task = found
             request = f"a{next(self.numbers)}"
             self._ask(shard, Abandon(request=request, id=task.id, tenant=TENANT, worker="ann"))
+        if is_told:
+            self._rest()
 
-    @rule(index=st.integers(0, 30), undone=st.booleans())
-    def revive(self, index: int, undone: bool) -> None:
-        """Requeue a dead letter, and perhaps take it back."""
+    @rule(index=st.integers(0, 30), undone=st.booleans(), is_told=st.booleans())
+    def revive(self, index: int, undone: bool, is_told: bool) -> None:
+        """Requeue a dead letter, and perhaps take it back, or let everybody hear of it."""
         found = self._pick(index, lambda task: task.state is State.DEAD)
         if found is None:
             return
@@ -230,6 +234,8 @@ class Graphs(RuleBasedStateMachine):
                 request=f"u{request}", tenant=TENANT, ids=ids, by="op", requeue=request
             )
             self._ask(shard, undo)
+        if is_told:
+            self._rest()
 
     @rule(index=st.integers(0, 30))
     def cancel(self, index: int) -> None:
@@ -239,14 +245,16 @@ class Graphs(RuleBasedStateMachine):
             shard, task = found
             self._ask(shard, Cancel(request=f"x{next(self.numbers)}", id=task.id, tenant=TENANT))
 
-    @rule(index=st.integers(0, 30))
-    def delete(self, index: int) -> None:
-        """Delete a task that has ended."""
+    @rule(index=st.integers(0, 30), is_asked=st.booleans())
+    def delete(self, index: int, is_asked: bool) -> None:
+        """Delete a task that has ended; questions may arrive at once."""
         found = self._pick(index, lambda task: task.state.terminal)
         if found is not None:
             shard, task = found
             request = f"d{next(self.numbers)}"
             self._ask(shard, Delete(request=request, tenant=TENANT, ids=(task.id,), by="op"))
+            for origin in range(SHARDS) if is_asked else ():
+                self._deliver(origin, shard, 64, is_heard=True)
 
     # -- what time and the network do ------------------------------------------------------------
 
@@ -271,6 +279,10 @@ class Graphs(RuleBasedStateMachine):
         self._deliver(origin, to, most, is_heard=is_heard)
 
     def teardown(self) -> None:
+        """End with everything told."""
+        self._rest()
+
+    def _rest(self) -> None:
         """Let everything arrive; then whoever waits has a parent that has not ended for good."""
         self._settle()
         for _, task in self._tasks():
@@ -400,9 +412,15 @@ class Graphs(RuleBasedStateMachine):
         return row
 
     def _pick(self, index: int, fits: object) -> tuple[int, Task] | None:
+        """Return one of the tasks that fit; every other index prefers those that are waited for."""
         assert callable(fits)
-        found = [each for each in self._tasks() if fits(each[1])]
-        return found[index % len(found)] if found else None
+        tasks = self._tasks()
+        found = [each for each in tasks if fits(each[1])]
+        if index % 2:
+            waiting = [task.id for _, task in tasks if task.waits_for_others]
+            awaited = {need.parent for name in waiting for need in self.needs[name]}
+            found = [each for each in found if each[1].id in awaited] or found
+        return found[index // 2 % len(found)] if found else None
 
     def _ask(self, shard: int, operation: Operation) -> Outcome:
         view = self.views[shard]
@@ -432,7 +450,9 @@ class Graphs(RuleBasedStateMachine):
                 dead = needs[name].terms.otherwise is Otherwise.DEAD_LETTER
                 assert (task.state is State.DEAD) == dead
             elif why == DEPENDENCY_UNKNOWN:
-                assert needs[name].parent in self.deleted
+                parent = needs[name].parent
+                assert parent in self.deleted
+                assert (parent, task.id) not in self.in_time
 
     def _pass_ms(self, passed_ms: int) -> None:
         for view in self.views:
@@ -476,6 +496,10 @@ class Graphs(RuleBasedStateMachine):
         for item in waiting:
             assert item.effect.home(SHARDS) == to
             assert shard_of(item.task_id, SHARDS) == origin
+            effect, items = item.effect, self.views[to].items
+            is_late = isinstance(effect, Watch) and effect.parent in self.deleted
+            if is_late and (ItemKind.WALK, TENANT, effect.parent) in items:
+                self.in_time.add((effect.parent, effect.dependent))
         link = self.views[origin].items.get((ItemKind.RELAY_LINK, "", f"to.{to}"))
         take = TakeRelays(
             origin=origin,
