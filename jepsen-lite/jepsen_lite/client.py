@@ -35,6 +35,7 @@ from jepsen_lite.history import (
 )
 from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
+from jepsen_lite.step_calls import OF_STEPS, request_of, steps_in
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
 
 # Longer than the deadline and the margin of `answered_in_time`: if the client gives up, the broker
@@ -107,10 +108,10 @@ class Client(Asker):
         match f:
             case F.CREATE if self._gathered is not None:
                 return await self._gathered.send(node, self._new(args))
-            case F.CREATE | F.MERGE:
+            case F.CREATE | F.MERGE | F.ORDER:
                 answer, body = await self._send(node, "/tasks", token, self._new(args))
-                return _with(answer, _created if f is F.CREATE else _merged, body)
-            case F.CLAIM | F.TAKE | F.START:
+                return _with(answer, _merged if f is F.MERGE else _created, body)
+            case F.CLAIM | F.TAKE | F.START | F.BEGIN:
                 wanted = {
                     "commands": [] if args.any_command else [args.command],
                     "leaseSeconds": args.lease_ms // 1000,
@@ -133,10 +134,18 @@ class Client(Asker):
             case F.PUT_SCHEDULE | F.PAUSE_SCHEDULE | F.BACKFILL | F.SCHEDULE:
                 return await self._schedule(f, args, node)
             case _:
-                f = F.RESULT if f in (F.FINISH, F.END) else f
-                path = f"/tasks/{args.task}/{f.value}"
-                answer, body = await self._send(node, path, token, _change(f, args))
-                return _with(answer, _changed, body)
+                return await self._about(f, args, node, token)
+
+    async def _about(self, f: F, args: Args, node: str, token: str) -> Answer:
+        """Send a request about one task."""
+        if f in OF_STEPS:
+            path, said = request_of(f, args)
+            answer, body = await self._send(node, path, token, said)
+            return _with(answer, steps_in, body)
+        f = F.RESULT if f in (F.FINISH, F.END, F.CLOSE) else f
+        path = f"/tasks/{args.task}/{f.value}"
+        answer, body = await self._send(node, path, token, _change(f, args))
+        return _with(answer, _changed, body)
 
     async def _schedule(self, f: F, args: Args, node: str) -> Answer:
         path, admin = f"/admin/schedules/{args.schedule}", self._tokens.admin
@@ -404,6 +413,7 @@ def _claimed(body: Any) -> Out:
         shard=int(body.get("shard", -1)),
         priority=int(body.get("priority", 0)),
         inputs=tuple(_handed(name, told) for name, told in body.get("inputs", {}).items()),
+        steps=steps_in(body).steps,
     )
 
 

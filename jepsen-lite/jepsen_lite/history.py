@@ -54,6 +54,13 @@ class F(StrEnum):
     MERGE = "merge"
     TAKE = "take"
     FINISH = "finish"
+    ORDER = "order"
+    BEGIN = "begin"
+    RECORD = "record"
+    PARK = "park"
+    SIGNAL = "signal"
+    CLOSE = "close"
+    STEPS = "steps"
     PHASE = "phase"
     FAULT = "fault"
     STATUS = "status"
@@ -92,6 +99,35 @@ OF_GRAPHS = frozenset({F.MAKE_GRAPH, F.DEPEND, F.START, F.END, F.REVIVE, F.BURY}
 
 # Creates with a unique key, and claims and results of the tasks that these make.
 OF_UNIQUES = frozenset({F.MERGE, F.TAKE, F.FINISH})
+
+
+# Operations on orders: creates, claims and results of theirs, and what is said of their steps.
+OF_ORDERS = frozenset({F.ORDER, F.BEGIN, F.RECORD, F.PARK, F.SIGNAL, F.CLOSE, F.STEPS})
+
+
+class Stepped(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A durable step as an answer shows it, in milliseconds of its shard's clock.
+
+    Attributes:
+        content: Its value; of a wait, the payload of the signal that has ended it, if one has.
+        until_ms: When a wait ends by itself; 0 for a step that does not wait.
+        open: The wait is not over.
+    """
+
+    name: str
+    content: str = ""
+    signal: str = ""
+    at_ms: int = 0
+    until_ms: int = 0
+    open: bool = False
+
+
+class Sent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A signal as an answer shows it; one that is read has no content any more."""
+
+    name: str
+    content: str = ""
+    read: bool = False
 
 
 class Merging(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -251,7 +287,8 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         deadline_ms: The broker must have answered by then, waits not counted.
         webhook: Whether the create named a webhook.
         final: Whether it is a read after everything came to rest.
-        name: Of a phase or of a kind of fault.
+        name: Of a phase, of a kind of fault, of a step or of a signal.
+        signal: What a wait waits for.
         nodes: The nodes that a fault strikes.
         on: Whether a fault begins; otherwise it ends.
         detail: Of a fault: its shape.
@@ -284,6 +321,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     webhook: bool = False
     final: bool = False
     name: str = ""
+    signal: str = ""
     nodes: tuple[str, ...] = ()
     on: bool = False
     detail: str = ""
@@ -340,6 +378,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         parts: Of all groups, of all unique keys, or all tasks of graphs.
         inputs: Of a claim.
         made: Of a create with a unique key.
+        steps, signals: Of an order.
     """
 
     http: int = 0
@@ -370,6 +409,8 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parts: tuple[Part, ...] = ()
     inputs: tuple[Handed, ...] = ()
     made: Made | None = None
+    steps: tuple[Stepped, ...] = ()
+    signals: tuple[Sent, ...] = ()
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

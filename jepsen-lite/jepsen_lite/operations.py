@@ -15,6 +15,7 @@ from jepsen_lite.history import (
     HOSTILE,
     OF_GRAPHS,
     OF_GROUPS,
+    OF_ORDERS,
     OF_SCHEDULES,
     OF_UNIQUES,
     Args,
@@ -339,7 +340,7 @@ class _Grouping:
                 self._show(op.args.content, op.out.task)
 
     def add(self, op: Op) -> None:
-        others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES
+        others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES | OF_ORDERS
         if op.f is F.CREATE or op.f in others:
             return
         if op.f is F.CLAIM:

@@ -40,7 +40,9 @@ from jepsen_lite.outcome import may_succeed_later, outcome
 from jepsen_lite.sim_graphs import SimGraphs
 from jepsen_lite.sim_groups import SimGroups
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
+from jepsen_lite.sim_steps import SimSteps, stepped
 from jepsen_lite.sim_uniques import SimUniques
+from jepsen_lite.step_calls import OF_STEPS
 from tests.simulator.brokers import AnswerLost, NotReached, SimBrokers
 
 _T = TypeVar("_T")
@@ -69,7 +71,10 @@ class SimClient(Asker):
         self._brokers = brokers
         self._shards = brokers.settings.shards
         timeout_s = deadline_ms / 1000
-        self._uniques = SimUniques(timeout_s=timeout_s)
+        self._by_worker: dict[F, SimUniques | SimSteps] = {
+            **dict.fromkeys(OF_UNIQUES, SimUniques(timeout_s=timeout_s)),
+            **dict.fromkeys(OF_STEPS, SimSteps(timeout_s=timeout_s)),
+        }
         self._others: dict[F, SimSchedules | SimGroups | SimGraphs] = {
             **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
             **dict.fromkeys(OF_GROUPS, SimGroups(brokers, timeout_s=timeout_s)),
@@ -121,16 +126,16 @@ class SimClient(Asker):
         """Call the node as the route does, and return what a client reads in the answer."""
         timeout_s = self._deadline_ms / 1000
         match f:
-            case F.CREATE:
+            case F.CREATE | F.ORDER:
                 return await self._create(broker, args)
-            case F.CLAIM | F.START:
+            case F.CLAIM | F.START | F.BEGIN:
                 return await self._claim(broker, args, worker, timeout_s)
             case F.READ:
                 looked = await broker.result(
                     TENANT, args.task, wait_s=0, stale=False, timeout_s=timeout_s
                 )
                 return Out(http=404, absent=True) if looked is None else self._seen(*looked)
-            case F.RESULT | F.END:
+            case F.RESULT | F.END | F.CLOSE:
                 return await _submit(broker, args, worker, timeout_s)
             case F.HEARTBEAT:
                 _check(
@@ -159,8 +164,7 @@ class SimClient(Asker):
                 done = await act(operator, wanted)
                 return Out(http=200, task=args.task if done.changed else "")
             case _:
-                assert f in OF_UNIQUES, f
-                return await self._uniques.serve(broker, f, args, worker)
+                return await self._by_worker[f].serve(broker, f, args, worker)
         return Out(http=200)
 
     async def _create(self, broker: Broker, args: Args) -> Out:
@@ -213,6 +217,7 @@ class SimClient(Asker):
             shard=shard_of(task.id, self._shards),
             priority=task.priority,
             inputs=tuple(map(_handed, claimed.inputs.get(task.id, ()))),
+            steps=tuple(map(stepped, claimed.steps.get(task.id, ()))),
         )
 
     def _seen(self, found: FoundTask, result: Result | None) -> Out:

@@ -313,6 +313,7 @@ def _mix(mix: Mix) -> Mix:
         groups=mix.groups * SHARE * 2,
         graphs=mix.graphs * SHARE * 4,
         uniques=mix.uniques * SHARE * 2,
+        orders=mix.orders * SHARE * 4,
     )
 
 

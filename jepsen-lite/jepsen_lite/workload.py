@@ -17,6 +17,7 @@ from jepsen_lite.graphs import Graphs
 from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
 from jepsen_lite.operations import TERMINAL
+from jepsen_lite.orders import Orders
 from jepsen_lite.schedules import Schedules
 from jepsen_lite.uniques import Uniques
 
@@ -72,6 +73,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         groups: Begun in a second.
         graphs: Made in a second, and tasks that wait for others.
         uniques: Creates with a unique key in a second.
+        orders: Made in a second, and as many signals.
         keys: Every create has one of so many keys, of which one task is in progress at a time.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
@@ -101,6 +103,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     groups: float = 0.0
     graphs: float = 0.0
     uniques: float = 0.0
+    orders: float = 0.0
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
@@ -297,6 +300,15 @@ WORKLOADS: dict[str, Mix] = {
         graphs=1.5,
         shards_min=2,
     ),
+    "steps": Mix(
+        says="functions of several steps that sleep and wait for signals, whose workers lose them",
+        proves=(*_ALWAYS, "G37", "G38"),
+        ok={"create": 150, "claim": 150, "result": 100, "record": 60, "park": 60, "signal": 30},
+        rate=8,
+        workers=8,
+        orders=1.5,
+        shards_min=2,
+    ),
     "unique": Mix(
         says="a few unique keys that many create at once, and workers that lose their tasks",
         proves=(*_ALWAYS, "G32", "G33"),
@@ -393,6 +405,7 @@ class Workload(Clients):
             (Groups, mix.groups),
             (Graphs, mix.graphs),
             (Uniques, mix.uniques),
+            (Orders, mix.orders),
         )
         self._parts = [part(client, seed=seed, rate=rate) for part, rate in drawn if rate]
 

@@ -129,6 +129,17 @@ def test_a_task_starts_when_those_that_it_waits_for_have_ended() -> None:
     assert report.counters["relays"] > 10
 
 
+def test_a_recorded_step_stays_and_a_wait_ends_by_its_cause() -> None:
+    """Workers lose orders between steps, and leaders die between signals: G37, G38."""
+    report = simulate(_SEED, workload="steps")
+    found = {each.guarantee: each for each in report.verdicts}
+
+    assert () == report.broken
+    assert found["G37"].valid is found["G38"].valid is True
+    assert found["G37"].checked > 60
+    assert found["G38"].checked > 40
+
+
 def test_a_unique_key_has_one_task_with_what_was_said_last() -> None:
     """Leaders die between creates, and workers lose tasks: G32, G33, and the invariant of keys."""
     report = simulate(_SEED, workload="unique")

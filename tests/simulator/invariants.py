@@ -13,6 +13,7 @@ from enum import Enum
 from hashlib import blake2b
 
 from codeq_cluster.codec import entries, keyspace, records
+from codeq_cluster.core.stepping import durable_of
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
@@ -406,8 +407,11 @@ class ShardWatch(ReplicaWatch):
 
 
 def _least(before: Task, after: Task) -> int:
-    """Return how many attempts a task has at least: fewer only when revived, or had by nobody."""
-    if before.state is State.DEAD:
+    """Return how many attempts a task has at least: fewer when revived, or had by nobody.
+
+    A step that is recorded begins them anew.
+    """
+    if before.state is State.DEAD or durable_of(before) != durable_of(after):
         return 0
     given_back = before.state is State.LEASED and after.state is not State.LEASED
     return before.attempts - given_back
