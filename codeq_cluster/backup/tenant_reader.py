@@ -7,7 +7,7 @@ the price is that a part is read once for each family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.creating import task_on_its_way
-from codeq_cluster.core.dependencies import Dependencies, Input, input_id
+from codeq_cluster.core.dependencies import Dependencies, Input, Verdict, input_id
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing, Item
 from codeq_cluster.core.operations import Arrival
@@ -52,12 +52,14 @@ class TenantReader:
 
     Attributes:
         tenant: Its name; empty for the default tenant.
+        parents: What ids tasks get that others wait for; see `placed_parents`.
     """
 
     place: BackupTarget
     manifest: BackupManifest
     tenant: str
     left_out: LeftOut = field(default_factory=LeftOut)
+    parents: Mapping[str, str] = field(default_factory=dict)
 
     def tasks(
         self, part: Part, *, passed: Callable[[int], None] = lambda _count: None
@@ -94,6 +96,7 @@ class TenantReader:
             row = waits.at(task_id)
             depends = None if row is None else records.decode_item(row)
             assert depends is None or isinstance(depends, Dependencies)
+            depends = depends and self._on(depends)
             yield Arrival(
                 task=task,
                 payload=payload.decode(),
@@ -104,6 +107,41 @@ class TenantReader:
                 beside=(*_durable(steps, task), *_durable(signals, task)),
             )
         callbacks.rest()
+
+    def placed_parents(self, *, tenant: str, shards: int) -> dict[str, str]:
+        """Return the ids of tasks that others wait for and whose keys place them, by their old ids.
+
+        Another tenant that imports them gives them ids on the shards of these keys. An import sees
+        only a part of the tasks, so it cannot find these ids from their dependents.
+
+        Args:
+            tenant: The tenant that receives them; see `task_ids.kept`.
+            shards: The new number of shards.
+        """
+        awaited: set[bytes] = set()
+        for part in self.manifest.parts:
+            for _, value in self._items(part, ItemKind.DEPENDENCIES):
+                row = records.decode_item(value)
+                assert isinstance(row, Dependencies)
+                awaited.update(
+                    each.parent.encode() for each in row.of if each.verdict is not Verdict.MET
+                )
+        found: dict[str, str] = {}
+        for part in self.manifest.parts if awaited else ():
+            for key, value in self._rows(part, Family.TASK):
+                if _last(key) in awaited and tenant_of((key, value)) == self.tenant:
+                    task = records.decode_task(value)
+                    home = placed_again(task, tenant, shards)
+                    if home is not None:
+                        found[task.id] = task_ids.kept(tenant, task.id, home=home, shards=shards)
+        return found
+
+    def _on(self, row: Dependencies) -> Dependencies:
+        """Return what a task waits for, under the ids that `parents` gives."""
+        if not any(each.parent in self.parents for each in row.of):
+            return row
+        of = (replace(each, parent=self.parents.get(each.parent, each.parent)) for each in row.of)
+        return replace(row, of=tuple(of))
 
     def on_their_way(self) -> Iterator[Arrival]:
         """Yield the tasks that results have made for another shard and that no copy has.

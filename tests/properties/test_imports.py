@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -12,22 +15,27 @@ from msgspec.structs import asdict, replace
 
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.tenant_reader import TenantReader
+from codeq_cluster.broker.requests.importer import Importer
 from codeq_cluster.broker.requests.producer import fingerprint_of
+from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals, encode_arrivals
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
+from codeq_cluster.core.dependencies import CreateDependent, Dependencies, Need, Node
 from codeq_cluster.core.faults import fault, new_item_fault
 from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import Delivery
+from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import Advance, Arrival, Import, Operation
-from codeq_cluster.core.outcomes import Imported
+from codeq_cluster.core.outcomes import Imported, Outcome
+from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 from tests.fakes.dict_view import DictView
 
-from .backup_worlds import RULES, TENANTS, World, back_up
+from .backup_worlds import NOW_MS, RULES, TENANTS, World, back_up
 from .rows import Rows, counters_in, recomputed, write
 
 seeds = st.integers(0, 2**32)
@@ -210,3 +218,80 @@ def test_a_dry_run_predicts_the_import_and_changes_nothing(tmp_path: Path) -> No
 
     assert outcome_of(target.take(arrivals, "acme")) == outcome_of(told)
     assert outcome_of(told)["imported"] > 0
+
+
+class Receiving:
+    """The shards of a cluster as its importer sees them."""
+
+    def __init__(self, shards: int) -> None:
+        self.count = shards
+        self.views = [DictView(now_ms=NOW_MS) for _ in range(shards)]
+
+    async def operate(
+        self, shard: int, operations: Sequence[Operation], *, deadline: float
+    ) -> list[Outcome]:
+        """Decide the operations in order."""
+        del deadline
+        rules = dataclasses.replace(RULES, shards=self.count)
+        decisions = []
+        for operation in operations:
+            decisions.append(decide(self.views[shard], operation, rules))
+            self.views[shard].advance(decisions[-1].changes)
+        return [decision.outcome for decision in decisions]
+
+
+def test_the_tasks_of_a_tenant_with_another_name_wait_for_each_other_there(tmp_path: Path) -> None:
+    """Keys place a task anew under another name, also one that others wait for."""
+    world = World(4, seed=5)
+    rules = dataclasses.replace(RULES, shards=world.shards)
+
+    def ask(operation: Create | CreateKeyed | CreateDependent, create: Create) -> None:
+        view = world.views[shard_of(create.id, world.shards)]
+        view.advance(decide(view, operation, rules).changes)
+
+    def create(**fields: str) -> Create:
+        new = Create(tenant="acme", command="render", payload="1", **fields)
+        while shard_of(new.id, world.shards) != home_of(new, world.shards) or not new.id:
+            new = replace(new, id=world._id())
+        return new
+
+    parents = [
+        *(create(idempotency_key=f"once {n}", fingerprint="f") for n in range(4)),
+        *(create(key=f"customer {n}") for n in range(4)),
+        create(),
+    ]
+    for parent in parents:
+        ask(CreateKeyed(parent) if parent.key else parent, parent)
+    for _ in range(6):
+        needs = tuple(Need(parent=parent.id, name=parent.id) for parent in parents)
+        dependent = create()
+        ask(CreateDependent(Node(dependent, needs)), dependent)
+    place = BackupDirectory(tmp_path / "backups")
+    manifest = back_up(world, place, tmp_path)
+    receiving = Receiving(2)
+    known = TenantReader(place=place, manifest=manifest, tenant="acme")
+    found = known.placed_parents(tenant="zeta", shards=receiving.count)
+    known = dataclasses.replace(known, parents=found)
+    arrivals = Arrivals(tuple(task for part in manifest.parts for task in known.tasks(part)))
+    taken = Importer(receiving).take(
+        Caller("zeta", "op", deadline=1.0),
+        arrivals,
+        source="b",
+        record="i",
+        forget_keys=False,
+        dry_run=False,
+    )
+    outcome = asyncio.run(taken)
+
+    assert len(parents) + 6 == outcome.imported == outcome.renamed
+    here = {task.id for view in receiving.views for task in view.tasks.values()}
+    rows = [
+        item
+        for view in receiving.views
+        for item in view.items.values()
+        if isinstance(item, Dependencies)
+    ]
+    assert 6 == len(rows)
+    for row in rows:
+        assert len(parents) == len({each.parent for each in row.of})
+        assert {each.parent for each in row.of} <= here

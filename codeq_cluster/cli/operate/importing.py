@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 from codeq_cluster.backup.catalogue import complete, manifest_of, verify
@@ -92,6 +93,13 @@ async def _import(operator: Operator, options: argparse.Namespace) -> Exit:
     tenant_reader = TenantReader(place=place, manifest=manifest, tenant=tenant_name(options.tenant))
     if not options.forget_keys:
         await _refuse_keys_apart(operator, tenant_reader, done)
+    if done.tenant != options.tenant:
+        placed = partial(
+            tenant_reader.placed_parents,
+            tenant=tenant_name(done.tenant),
+            shards=await _shards(operator),
+        )
+        tenant_reader = replace(tenant_reader, parents=await asyncio.to_thread(placed))
     with bar("importing", manifest.tasks, what="tasks") as shown:
         await sending.all_of(tenant_reader, shown)
     done.count("callbacksLeftOut", tenant_reader.left_out.callbacks)
