@@ -8,16 +8,19 @@ from pathlib import Path
 
 from celery import Celery
 
-app = Celery("application", broker=os.environ["BROKER_URL"])
+app = Celery("application", broker=os.environ["BROKER_URL"], backend=os.environ["BROKER_URL"])
 app.conf.update(
     task_ignore_result=True,
+    # Also of the task that looks whether a chord's parts are done.
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
     broker_transport_options={"lease_seconds": 5},
     broker_connection_retry_on_startup=True,
     worker_hijack_root_logger=False,
 )
 
 
-@app.task(acks_late=True, reject_on_worker_lost=True)
+@app.task
 def late(journal: str, number: int) -> None:
     """Note that a task has run, after a moment in which its worker may die."""
     time.sleep(0.05)
@@ -25,7 +28,7 @@ def late(journal: str, number: int) -> None:
         file.write(f"{number}\n")
 
 
-@app.task
+@app.task(acks_late=False)
 def long(journal: str, number: int) -> None:
     """Run for longer than a lease, acknowledged early."""
     time.sleep(12)
@@ -33,7 +36,20 @@ def long(journal: str, number: int) -> None:
         file.write(f"{number}\n")
 
 
-@app.task(acks_late=True)
+@app.task
 def long_late(journal: str, number: int) -> None:
     """Run for longer than two leases, unacknowledged."""
     long.run(journal, number)
+
+
+@app.task(ignore_result=False, queue="chords")
+def part(journal: str, number: int) -> int:
+    """Return a part of a chord, after a moment in which its worker may die."""
+    late.run(journal, number)
+    return number
+
+
+@app.task(ignore_result=False, queue="chords")
+def total(numbers: list[int]) -> int:
+    """Return the sum of a chord's parts."""
+    return sum(numbers)

@@ -15,7 +15,7 @@ import pytest
 
 from codeq_cluster.client import Operator
 from tests.harness.cluster import LocalCluster
-from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
+from tests.harness.node_process import ADMIN_TOKEN, BOTH_TOKEN
 from tests.harness.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,12 +23,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 APPLICATION = "tests.acceptance.celery_application"
 TASKS = 300
 LONG = 2
+PARTS = 100
 WITHIN_S = 50.0
 
 
-def _environment(cluster: LocalCluster, token: str) -> dict[str, str]:
+def _environment(cluster: LocalCluster) -> dict[str, str]:
     hosts = ",".join(url.removeprefix("http://") for url in cluster.urls.values())
-    return {**os.environ, "BROKER_URL": f"codeq://{token}@{hosts}"}
+    return {**os.environ, "BROKER_URL": f"codeq://{BOTH_TOKEN}@{hosts}"}
 
 
 @asynccontextmanager
@@ -38,8 +39,8 @@ async def _worker(
     """Run Celery's own worker; the end of the block kills it with its children."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "celery", "-A", APPLICATION, "worker", "-n", name),
-        *("--pool", pool, "-c", "4", "-l", "WARNING"),
-        env=_environment(cluster, WORKER_TOKENS["worker-0"]),
+        *("--pool", pool, "-c", "4", "-l", "WARNING", "-Q", "celery,chords"),
+        env=_environment(cluster),
         start_new_session=True,
     )
     try:
@@ -54,17 +55,27 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _produced(cluster: LocalCluster, journal: Path) -> None:
-    """Send tasks by Celery's own producer, in a process that ends."""
-    program = (
-        f"from {APPLICATION} import late, long_late\n"
-        f"for n in range({LONG}): long_late.delay({str(journal)!r}, -1 - n)\n"
-        f"for n in range({TASKS}): late.delay({str(journal)!r}, n)\n"
-    )
+async def _produced(cluster: LocalCluster, program: str) -> str:
+    """Return what a producer's program prints, in a process that ends."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, env=_environment(cluster, PRODUCER_TOKEN)
+        *(sys.executable, "-c", f"from {APPLICATION} import *\n{program}"),
+        env=_environment(cluster),
+        stdout=asyncio.subprocess.PIPE,
     )
-    assert 0 == await process.wait()
+    printed, _ = await process.communicate()
+    assert 0 == process.returncode
+    return printed.decode()
+
+
+def _ran(journal: Path) -> Counter[int]:
+    return Counter(map(int, journal.read_text().split()))
+
+
+async def _until_ran(journal: Path, share: int) -> None:
+    async def enough() -> bool:
+        return len(_ran(journal)) >= share
+
+    await until(enough, what=f"{share} tasks", within_s=WITHIN_S)
 
 
 @pytest.mark.timeout(120)
@@ -74,10 +85,10 @@ async def test_celery_loses_and_repeats_nothing_while_leaders_and_a_worker_are_k
     """Each task runs; a second time only what the killed worker had; none is acknowledged twice."""
     journal = tmp_path / "journal"
     journal.touch()
-
-    def ran() -> Counter[int]:
-        return Counter(map(int, journal.read_text().split()))
-
+    program = (
+        f"for n in range({LONG}): long_late.delay({str(journal)!r}, -1 - n)\n"
+        f"for n in range({TASKS}): late.delay({str(journal)!r}, n)\n"
+    )
     async with (
         Operator(list(cluster.urls.values()), token=ADMIN_TOKEN) as operator,
         _worker(cluster, "prefork@h", "prefork"),
@@ -85,13 +96,9 @@ async def test_celery_loses_and_repeats_nothing_while_leaders_and_a_worker_are_k
         _worker(cluster, "threads@h", "threads"),
         asyncio.timeout(WITHIN_S + 30),
     ):
-        producing = asyncio.create_task(_produced(cluster, journal))
+        producing = asyncio.create_task(_produced(cluster, program))
         for share in (10, 60, 120):
-
-            async def enough(share: int = share) -> bool:
-                return len(ran()) >= share
-
-            await until(enough, what=f"{share} tasks", within_s=WITHIN_S)
+            await _until_ran(journal, share)
             if share == 60:
                 _kill(dies)
             else:
@@ -111,10 +118,34 @@ async def test_celery_loses_and_repeats_nothing_while_leaders_and_a_worker_are_k
             for row in (await operator.tasks(command="celery", status=status, limit=500)).rows
         ]
 
-    counted = ran()
+    counted = _ran(journal)
     assert {*range(-LONG, TASKS)} == set(counted)
     assert ["COMPLETED"] * (TASKS + LONG) == [row["status"] for row in ended]
     # Four threads and what they had prefetched.
     assert sum(counted.values()) - len(counted) <= 4 * 5
     repeated = [row for row in ended if row["attempts"] > 1]
     assert {"LEASE_EXPIRED"} == {h["outcome"] for row in repeated for h in row["history"][:-1]}
+
+
+@pytest.mark.timeout(120)
+async def test_a_chord_ends_once_although_a_worker_and_a_leader_are_killed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Its body has the result of each part once, and the producer gets the body's result."""
+    journal = tmp_path / "journal"
+    journal.touch()
+    program = (
+        "from celery import chord\n"
+        f"parts = [part.s({str(journal)!r}, n) for n in range({PARTS})]\n"
+        f"print(chord(parts, total.s()).delay().get(timeout={WITHIN_S}))"
+    )
+    async with _worker(cluster, "dies@h", "threads") as dies, asyncio.timeout(WITHIN_S + 30):
+        producing = asyncio.create_task(_produced(cluster, program))
+        await _until_ran(journal, 10)
+        _kill(dies)
+        await cluster.kill(leader := await cluster.leader_of(0))
+        cluster.start(leader)
+        async with _worker(cluster, "stays@h", "prefork"):
+            printed = await producing
+
+    assert f"{sum(range(PARTS))}\n" == printed

@@ -27,6 +27,8 @@ CLUSTER_ID = "acceptance"
 PRODUCER_TOKEN = "acceptance-producer"
 ADMIN_TOKEN = "acceptance-admin"
 OPERATOR_TOKEN = "acceptance-operator"
+# A producer's and a worker's, as programs have that do both.
+BOTH_TOKEN = "acceptance-both"
 # Each worker has its own subject, so that its tasks can be told apart; more than any load here
 # uses.
 WORKERS = 32
@@ -50,6 +52,7 @@ def providers(worker_scopes: Iterable[str] = WORKER_SCOPES) -> dict[str, object]
                 "kind": "static",
                 "tokens": [
                     {"token": PRODUCER_TOKEN, "subject": "producer"},
+                    {"token": BOTH_TOKEN, "subject": "both"},
                     {"token": ADMIN_TOKEN, "subject": "admin", "scopes": ["codeq:admin"]},
                     {"token": OPERATOR_TOKEN, "subject": "operator", "scopes": ["codeq:operator"]},
                 ],
@@ -65,7 +68,7 @@ def providers(worker_scopes: Iterable[str] = WORKER_SCOPES) -> dict[str, object]
                         "scopes": sorted(worker_scopes),
                         "eventTypes": ["*"],
                     }
-                    for name, token in WORKER_TOKENS.items()
+                    for name, token in [*WORKER_TOKENS.items(), ("both", BOTH_TOKEN)]
                 ],
             }
         ],

@@ -230,12 +230,12 @@ def test_a_publish_that_is_repeated_is_one_message(
 
 
 def test_an_eta_is_held_by_the_broker(broker: LocalBroker, connection: Connection) -> None:
-    """A task of tomorrow is delayed there, and no worker has it before."""
-    eta = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    _publish(connection, "tomorrow", 1, headers={"eta": eta})
+    """A task of next month is delayed there, and no worker has it before."""
+    eta = (datetime.now(UTC) + timedelta(days=30)).isoformat()
+    _publish(connection, "next-month", 1, headers={"eta": eta})
 
-    assert [State.DELAYED] == [task.state for task in _tasks(broker, "tomorrow")]
-    assert None is connection.default_channel.basic_get("tomorrow")
+    assert [State.DELAYED] == [task.state for task in _tasks(broker, "next-month")]
+    assert None is connection.default_channel.basic_get("next-month")
 
 
 def test_exchanges_route_as_they_were_declared(connection: Connection) -> None:
