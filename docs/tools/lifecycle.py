@@ -49,56 +49,64 @@ class _Way:
 
 
 _PLACES: Mapping[State, _Place] = {
-    State.DELAYED: _Place(300, 150, "#0b7285", "PENDING"),
-    State.HELD: _Place(300, 240, "#8a6100", "PENDING"),
-    State.READY: _Place(300, 330, "#1f5fbf", "PENDING"),
-    State.LEASED: _Place(620, 330, "#7048b8", "IN_PROGRESS"),
-    State.FAILED: _Place(1010, 150, "#b5541c", "FAILED"),
-    State.DONE: _Place(1010, 330, "#1d7a3e", "COMPLETED"),
-    State.DEAD: _Place(1010, 510, "#b3261e", "FAILED"),
+    State.DELAYED: _Place(460, 150, "#0b7285", "PENDING"),
+    State.HELD: _Place(460, 400, "#8a6100", "PENDING"),
+    State.READY: _Place(460, 680, "#1f5fbf", "PENDING"),
+    State.LEASED: _Place(940, 680, "#7048b8", "IN_PROGRESS"),
+    State.FAILED: _Place(1400, 150, "#b5541c", "FAILED"),
+    State.DONE: _Place(1400, 400, "#1d7a3e", "COMPLETED"),
+    State.DEAD: _Place(1400, 680, "#b3261e", "FAILED"),
 }
 # Left, top, width, height.
 _BOXES: Mapping[str, tuple[int, int, int, int]] = {
-    "not ended": (180, 50, 560, 370),
-    "waiting": (200, 84, 200, 316),
-    "ended": (910, 50, 200, 530),
+    "not ended": (320, 40, 730, 740),
+    "waiting": (350, 76, 300, 684),
+    "ended": (1300, 50, 200, 710),
 }
 _WAYS: Mapping[tuple[str, str], _Way] = {
-    (_START, "DELAYED"): _Way("M66 150 H224", 62, 140, "start"),
-    (_START, "READY"): _Way("M66 330 H224", 62, 320, "start"),
-    (_START, "HELD"): _Way("M66 240 H224", 62, 230, "start"),
-    ("DELAYED", "READY"): _Way("M350 178 C400 214 400 266 352 297", 392, 214, "start"),
-    ("DELAYED", "HELD"): _Way("M260 178 V206", 210, 198),
-    ("HELD", "READY"): _Way("M260 268 V296", 218, 288),
-    ("HELD", "DELAYED"): _Way("M330 212 V184", 338, 202, "start"),
-    ("HELD", "HELD"): _Way("M370 226 C400 214 400 266 376 254", 382, 268, "start"),
-    ("HELD", "DEAD"): _Way("M370 262 C620 420 800 440 936 500", 640, 452, "start"),
-    ("READY", "HELD"): _Way("M300 302 V274", 308, 292, "start"),
-    ("LEASED", "HELD"): _Way("M566 302 C530 262 460 240 376 240", 452, 206, "start"),
+    (_START, "DELAYED"): _Way("M66 150 H384", 62, 172, "start"),
+    (_START, "READY"): _Way("M66 680 H384", 62, 702, "start"),
+    (_START, "HELD"): _Way("M66 400 H384", 62, 422, "start"),
+    ("DELAYED", "READY"): _Way("M530 165 C690 250 690 560 532 662", 650, 300, "start"),
+    ("DELAYED", "HELD"): _Way("M410 178 V366", 402, 260, "end"),
+    ("HELD", "READY"): _Way("M410 428 V646", 402, 560, "end"),
+    ("HELD", "DELAYED"): _Way("M440 372 V184", 448, 240, "start"),
+    ("HELD", "HELD"): _Way("M500 428 C500 462 540 462 520 434", 536, 466, "start"),
+    ("HELD", "DEAD"): _Way("M530 410 C900 430 1150 560 1338 646", 1000, 500, "start"),
+    ("READY", "HELD"): _Way("M440 652 V434", 448, 520, "start"),
+    ("LEASED", "HELD"): _Way("M900 652 C860 480 720 396 536 396", 828, 540, "end"),
     ("DEAD", "HELD"): _Way(
-        "M940 530 Q930 600 900 600 H220 Q210 600 210 590 V256 Q210 246 224 246", 560, 614
+        "M1450 708 V930 Q1450 940 1440 940 H350 Q340 940 340 930 V420 Q340 410 350 410 H384",
+        760,
+        956,
     ),
-    ("READY", "LEASED"): _Way("M370 320 H544", 470, 310),
-    ("LEASED", "READY"): _Way("M550 342 H376", 476, 362),
-    ("LEASED", "DELAYED"): _Way("M580 302 C570 190 500 150 376 150", 492, 150, "start"),
-    ("LEASED", "LEASED"): _Way("M610 302 C590 240 680 240 652 297", 634, 246),
-    ("LEASED", "FAILED"): _Way("M690 318 C800 300 800 170 934 162", 806, 232, "start"),
-    ("LEASED", "DONE"): _Way("M690 330 H934", 828, 320),
-    ("LEASED", "DEAD"): _Way("M690 344 C860 350 1010 400 1010 476", 898, 424, "end"),
-    ("not ended", "FAILED"): _Way("M740 138 H934", 828, 128),
-    ("waiting", "FAILED"): _Way("M400 96 H1000 Q1010 96 1010 106 V116", 620, 88),
-    ("ready or held", "DEAD"): _Way("M360 358 V476 Q360 486 370 486 H934", 560, 478),
-    ("ready or delayed", "READY"): _Way("M236 358 C226 384 258 384 248 363", 208, 392, "start"),
-    ("ready or delayed", "DELAYED"): _Way("M310 122 C300 100 340 100 330 117", 325, 100),
-    ("waiting", "DEAD"): _Way("M340 400 V500 Q340 510 350 510 H934", 560, 500),
-    ("DEAD", "READY"): _Way("M940 524 Q930 548 900 548 H270 Q260 548 260 538 V364", 560, 566),
-    ("FAILED", "FAILED"): _Way("M1060 178 C1060 200 1020 200 1020 184", 1104, 210, "end"),
-    ("DONE", "DONE"): _Way("M1060 358 C1060 380 1020 380 1020 364", 1104, 390, "end"),
-    ("DEAD", "DEAD"): _Way("M1060 538 C1060 560 1020 560 1020 544", 1104, 570, "end"),
-    ("ended", _END): _Way("M1110 330 H1274", 1190, 304),
+    ("READY", "LEASED"): _Way("M530 672 H864", 760, 662),
+    ("LEASED", "READY"): _Way("M870 690 H536", 760, 710),
+    ("LEASED", "DELAYED"): _Way("M930 652 C900 300 760 150 536 150", 850, 256, "start"),
+    ("LEASED", "LEASED"): _Way("M960 652 C950 600 1030 600 1000 646", 1020, 570, "start"),
+    ("LEASED", "FAILED"): _Way("M1010 660 C1180 640 1150 170 1324 165", 1176, 300, "start"),
+    ("LEASED", "DONE"): _Way("M1010 670 C1200 660 1180 404 1324 400", 1240, 560, "start"),
+    ("LEASED", "DEAD"): _Way("M1010 686 H1324", 1180, 706),
+    ("not ended", "FAILED"): _Way("M1050 138 H1324", 1180, 128),
+    ("waiting", "FAILED"): _Way("M650 90 H1390 Q1400 90 1400 100 V116", 850, 82),
+    ("ready or held", "DEAD"): _Way(
+        "M520 708 V800 Q520 810 530 810 H1380 Q1390 810 1390 800 V714", 860, 804
+    ),
+    ("ready or delayed", "READY"): _Way("M500 652 C494 612 546 612 524 646", 546, 634, "start"),
+    ("ready or delayed", "DELAYED"): _Way("M480 122 C474 92 526 92 512 117", 526, 108, "start"),
+    ("waiting", "DEAD"): _Way(
+        "M490 760 V830 Q490 840 500 840 H1400 Q1410 840 1410 830 V714", 860, 834
+    ),
+    ("DEAD", "READY"): _Way(
+        "M1430 708 V870 Q1430 880 1420 880 H430 Q420 880 420 870 V714", 860, 896
+    ),
+    ("FAILED", "FAILED"): _Way("M1450 178 C1450 200 1410 200 1410 184", 1494, 214, "end"),
+    ("DONE", "DONE"): _Way("M1450 428 C1450 450 1410 450 1410 434", 1494, 464, "end"),
+    ("DEAD", "DEAD"): _Way("M1470 668 C1500 658 1500 702 1476 692", 1508, 684, "start"),
+    ("ended", _END): _Way("M1500 400 H1664", 1582, 370),
 }
-_DOTS = ((58, 150), (58, 240), (58, 330))  # The start of every task.
-_DOT_END = (1286, 330)
+_DOTS = ((58, 150), (58, 400), (58, 680))  # The start of every task.
+_DOT_END = (1676, 400)
 
 
 def drawing() -> str:
@@ -117,7 +125,7 @@ def drawing() -> str:
 
 
 _HEAD = """\
-<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1320 640" role="img" \
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1710 1010" role="img" \
 aria-label="The states of a task and what leads from one to another">
 <style>
 text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #333 }
@@ -130,7 +138,7 @@ text { font: 13px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #33
 </style>
 <defs><marker id="head" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="8" markerHeight="8" \
 orient="auto"><path d="M0 0 L10 5 L0 10 z" fill="#555"/></marker></defs>
-<rect width="1320" height="640" rx="12" fill="#fff"/>"""
+<rect width="1710" height="1010" rx="12" fill="#fff"/>"""
 
 
 def _arrows() -> dict[tuple[str, str], list[str]]:
