@@ -55,6 +55,10 @@ _MARKED = {
         "tests/integration/docs/test_troubleshooting.py",
         "test_every_trouble_that_is_made_is_on_the_page",
     ),
+    "docs/orders.md": (
+        "tests/acceptance/test_orders.py",
+        "test_every_order_ends_right_wherever_its_workers_die",
+    ),
     "docs/runbooks/README.md": (
         f"{_DEPLOY}_runbooks.py",
         "test_every_deployment_has_the_functions_that_runbooks_call",
