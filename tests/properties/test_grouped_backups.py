@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections import Counter
-from itertools import groupby
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -13,11 +11,6 @@ from hypothesis import strategies as st
 
 from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
-from codeq_cluster.codec import keyspace, records
-from codeq_cluster.codec.keyspace import Family
-from codeq_cluster.core import relaying
-from codeq_cluster.core.changes import ItemChange, TaskChange
-from codeq_cluster.core.decide import decide
 from codeq_cluster.core.groups import (
     AddMembers,
     CancelGroup,
@@ -28,41 +21,19 @@ from codeq_cluster.core.groups import (
     group_shard,
 )
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.operations import Advance, Cancel, Operation
-from codeq_cluster.core.relays import Relay, RelayLink, RelaysTaken, TakeRelays, relayed
-from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.operations import Advance, Cancel
 from codeq_cluster.core.tally import Tally
 from tests.fakes.dict_view import DictView
 
-from .backup_worlds import RULES, TENANTS, World, all_rows, back_up
-from .rows import Rows
+from .backup_worlds import TENANTS, all_rows, back_up
+from .copied_worlds import CopiedWorld
 
 STEPS_MAX = 500
-SEQ_MAX = 10_000
 NAMES = ("a", "b", "c", "d")
 
 
-class GroupedWorld(World):
-    """A cluster with groups; its shards are copied in turn.
-
-    Attributes:
-        copies: The rows of each shard that is copied already.
-    """
-
-    def __init__(self, shards: int, seed: int) -> None:
-        super().__init__(shards, seed)
-        self.copies: dict[int, Rows] = {}
-
-    def live_through_a_backup(self, steps: int) -> None:
-        """Run random operations; copy one shard after the other meanwhile."""
-        self.live(steps)
-        for shard in self.random.sample(range(self.shards), self.shards):
-            self.copies[shard] = super().rows()[shard]
-            self.live(steps)
-
-    def rows(self) -> list[Rows]:
-        """Return the copies."""
-        return [self.copies[shard] for shard in range(self.shards)]
+class GroupedWorld(CopiedWorld):
+    """A cluster with groups."""
 
     def live(self, steps: int) -> None:
         """Run random operations."""
@@ -77,12 +48,12 @@ class GroupedWorld(World):
             for item in [*view.items.values()]:
                 if isinstance(item, Group):
                     home = group_shard(item.tenant, item.id, self.shards)
-                    self._ask(home, SealGroup(tenant=item.tenant, id=item.id))
-                    self._ask(home, CancelGroup(tenant=item.tenant, id=item.id))
+                    self.ask(home, SealGroup(tenant=item.tenant, id=item.id))
+                    self.ask(home, CancelGroup(tenant=item.tenant, id=item.id))
         for _ in range(STEPS_MAX):
             for shard, view in enumerate(self.views):
                 view.now_ms += 1
-                self._ask(shard, Advance(count=100))
+                self.ask(shard, Advance(count=100))
                 self._work(shard, view)
             if not self.send("", is_heard=True) and not any(view.lapsed(1) for view in self.views):
                 return
@@ -92,27 +63,7 @@ class GroupedWorld(World):
         """End tasks that a cancel has not met: on another number of shards it may overtake them."""
         for task in [*view.tasks.values()]:
             if not task.state.terminal and task.more is not None and task.more.member is not None:
-                self._ask(shard, Cancel(request=f"w{task.id}", id=task.id, tenant=task.tenant))
-
-    def send(self, _: str, *, is_heard: bool = False) -> bool:
-        """Send every line; now and then, an answer is lost. Return whether there was any."""
-        found = False
-        for origin, view in enumerate(self.views):
-            waiting = sorted(
-                (each for each in view.items.values() if isinstance(each, Relay) and each.sent_as),
-                key=lambda each: (each.to, each.number),
-            )
-            for to, line in groupby(waiting, key=lambda each: each.to):
-                found = True
-                batch = list(line)[: relaying.RELAYS_MAX]
-                link = view.item(ItemKind.RELAY_LINK, "", f"to.{to}")
-                after = link.number if isinstance(link, RelayLink) else 0
-                sent = tuple(map(relayed, batch))
-                self._ask(to, TakeRelays(origin=origin, after=after, relays=sent))
-                if is_heard or self.random.random() < 0.7:
-                    names = tuple((each.tenant, each.id, each.number) for each in batch)
-                    self._ask(origin, RelaysTaken(to=to, number=batch[-1].number, relays=names))
-        return found
+                self.ask(shard, Cancel(request=f"w{task.id}", id=task.id, tenant=task.tenant))
 
     def _begin(self, name: str) -> None:
         group = self.random.choice(NAMES)
@@ -125,18 +76,18 @@ class GroupedWorld(World):
             tasks=self._tasks(name),
             seal=self.random.random() < 0.3,
         )
-        self._ask(group_shard(tenant, group, self.shards), operation)
+        self.ask(group_shard(tenant, group, self.shards), operation)
 
     def _add(self, name: str) -> None:
         for tenant in TENANTS:
             group = self.random.choice(NAMES)
             add = AddMembers(tenant=tenant, id=group, name=name, tasks=self._tasks(name))
-            self._ask(group_shard(tenant, group, self.shards), add)
+            self.ask(group_shard(tenant, group, self.shards), add)
 
     def _seal(self, name: str) -> None:
         del name
         tenant, group = self.random.choice(TENANTS), self.random.choice(NAMES)
-        self._ask(group_shard(tenant, group, self.shards), SealGroup(tenant=tenant, id=group))
+        self.ask(group_shard(tenant, group, self.shards), SealGroup(tenant=tenant, id=group))
 
     def _tasks(self, name: str) -> tuple[Create, ...]:
         keys = ["", f"{name}-1", f"{name}-2", f"key {self.random.randrange(3)}"]
@@ -146,35 +97,6 @@ class GroupedWorld(World):
             )
             for key in keys
         )
-
-    def _ask(self, shard: int, operation: Operation) -> None:
-        rules = dataclasses.replace(RULES, shards=self.shards)
-        view = self.views[shard]
-        view.advance(decide(view, operation, rules).changes)
-
-
-def _grown(rows: list[Rows], seed: int) -> GroupedWorld:
-    """Return the cluster that begins with these rows."""
-    world = GroupedWorld(len(rows), seed)
-    for view, shard in zip(world.views, rows, strict=True):
-        for key, value in shard.items():
-            match keyspace.family(key):
-                case Family.ITEM:
-                    view.advance([ItemChange(before=None, after=records.decode_item(value))])
-                case Family.TASK:
-                    task = records.decode_task(value)
-                    result = shard.get(keyspace.result(task.id))
-                    change = TaskChange(
-                        before=None,
-                        after=task,
-                        payload=shard[keyspace.payload(task.id)].decode(),
-                        fingerprint="f" if task.idempotency_key else "",
-                        result=None if result is None else records.decode_result(result),
-                    )
-                    view.advance([change])
-        while view.next_seq() < SEQ_MAX:  # Relays are numbered by it, above those of the restore.
-            pass
-    return world
 
 
 def _check_counts(views: list[DictView]) -> None:
@@ -212,7 +134,7 @@ def test_a_restored_group_ends_once(tmp_path: Path) -> None:
             wanted = Wanted(cluster_id="new", shards=after, forget_keys=True)
             restore([source], wanted, into=into, node_id="a")
             rows = [all_rows(into / f"shard-{shard}") for shard in range(after)]
-            grown = _grown(rows, seed)
+            grown = GroupedWorld.grown(rows, seed)
             for shard, view in enumerate(grown.views):
                 for item in view.items.values():
                     if isinstance(item, Group | Member):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from itertools import groupby
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -13,49 +12,31 @@ from codeq_cluster.backup.directory import BackupDirectory
 from codeq_cluster.backup.restore import RestoreSource, Wanted, restore
 from codeq_cluster.backup.tenant_reader import TenantReader
 from codeq_cluster.codec import keyspace, line_keys, records
-from codeq_cluster.core import relaying
 from codeq_cluster.core.bounds import SEQ_MAX
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.faults import fault
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Finish, Import, Submit
-from codeq_cluster.core.relays import Relay, RelayLink, RelaysTaken, TakeRelays, relayed
+from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from tests.fakes.dict_view import DictView
 
-from .backup_worlds import NOW_MS, RULES, TENANTS, World, all_rows, back_up
+from .backup_worlds import NOW_MS, RULES, TENANTS, all_rows, back_up
+from .copied_worlds import CopiedWorld
 from .rows import Rows
 
 seeds = st.integers(0, 2**32)
 
 
-class RelayingWorld(World):
-    """A world whose results have follow-ups with keys, and whose shards are copied in turn.
+class RelayingWorld(CopiedWorld):
+    """A world whose results have follow-ups with keys."""
 
-    Attributes:
-        copies: The rows of each shard that is copied already.
-    """
-
-    def __init__(self, shards: int, seed: int) -> None:
-        super().__init__(shards, seed)
-        self.copies: dict[int, Rows] = {}
-
-    def live_through_a_backup(self, steps: int) -> None:
-        """Run random operations; copy one shard after the other meanwhile."""
-        self._relay(steps)
-        for shard in self.random.sample(range(self.shards), self.shards):
-            self.copies[shard] = super().rows()[shard]
-            self._relay(steps)
-
-    def rows(self) -> list[Rows]:
-        """Return the copies."""
-        return [self.copies[shard] for shard in range(self.shards)]
-
-    def _relay(self, steps: int) -> None:
+    def live(self, steps: int) -> None:
+        """Run random operations."""
         for _ in range(steps):
             name = f"{self.random.getrandbits(64):x}"
-            self.random.choice([self._create, self._claim, self._finish, self._send])(name)
+            self.random.choice([self._create, self._claim, self._finish, self.send])(name)
 
     def _finish(self, name: str) -> None:
         for shard, task in self._held():
@@ -76,25 +57,7 @@ class RelayingWorld(World):
                 status="COMPLETED",
                 body="{}",
             )
-            self._ask(shard, Finish(submit=ended, next=following, digest="", shards=self.shards))
-
-    def _send(self, name: str) -> None:
-        """Send a line; now and then, the answer is lost."""
-        del name
-        for origin, view in enumerate(self.views):
-            waiting = sorted(
-                (each for each in view.items.values() if isinstance(each, Relay) and each.sent_as),
-                key=lambda each: (each.to, each.number),
-            )
-            for to, line in groupby(waiting, key=lambda each: each.to):
-                batch = list(line)[: relaying.RELAYS_MAX]
-                link = view.item(ItemKind.RELAY_LINK, "", f"to.{to}")
-                after = link.number if isinstance(link, RelayLink) else 0
-                sent = tuple(map(relayed, batch))
-                self._ask(to, TakeRelays(origin=origin, after=after, relays=sent))
-                if self.random.random() < 0.7:
-                    names = tuple((each.tenant, each.id, each.number) for each in batch)
-                    self._ask(origin, RelaysTaken(to=to, number=batch[-1].number, relays=names))
+            self.ask(shard, Finish(submit=ended, next=following, digest="", shards=self.shards))
 
 
 def test_every_relay_of_a_copy_has_acted_or_is_sent_again(tmp_path: Path) -> None:
