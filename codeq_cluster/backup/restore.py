@@ -34,13 +34,13 @@ from codeq_cluster.core.dependencies import restored as restored_row
 from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group, Member, group_shard, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Topic
-from codeq_cluster.core.lane import FlowRule, Lane
+from codeq_cluster.core.lane import FlowRule, KeyRule, Lane
 from codeq_cluster.core.placing import is_apart, once_name, placing_key, without_keys
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_RESTORE, Schedule, held_back
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind, Place
-from codeq_cluster.core.tally import GROUPS, SCHEDULES, Tally
+from codeq_cluster.core.tally import GROUPS, KEY_RULES, SCHEDULES, Tally
 from codeq_cluster.core.task import Membership
 from codeq_cluster.core.unique import Holder
 from codeq_cluster.errors import BackupFailed
@@ -208,9 +208,12 @@ class _Shard:
             start = page[-1][0] + b"\0"
 
     def count(self, item: Item) -> None:
-        """Count an item in its tenant's tally, if there is one of its kind."""
+        """Count an item in its tenant's tally and in its key, if it is one of those."""
         if isinstance(item, Schedule):
             self.tallies[item.tenant, SCHEDULES] += 1
+        elif isinstance(item, KeyRule):
+            self.tallies[item.tenant, KEY_RULES] += 1
+            lanes.count_own(self.lanes, item)
         elif isinstance(item, Group) and not item.ended_ms:
             self.tallies[item.tenant, GROUPS] += 1
 
@@ -258,9 +261,8 @@ class _Filling:
         """Add the rows of a backup; `others` are the tenants that come from another one."""
         if source.manifest.tenant is None and self._wanted.tenant is None:
             self._acted, self._old_count = {}, source.manifest.shards
-        self._exported |= (
-            set() if source.manifest.tenant is None else {tenant_name(source.manifest.tenant)}
-        )
+        if source.manifest.tenant is not None:
+            self._exported.add(tenant_name(source.manifest.tenant))
         for part in source.manifest.parts:
             for row in _rows(source, part, self._wanted, passed):
                 tenant = tenant_of(row)
@@ -352,11 +354,9 @@ class _Filling:
                 self._acted[source, int(other)] = item.number
         elif isinstance(item, Relay):
             self._put(shard, key, row[1])  # All tasks must be there before its other rows.
-        elif isinstance(item, Schedule):
-            if not self._wanted.run_schedules:
-                item = held_back(item, by=PAUSED_BY_RESTORE, now_ms=item.updated_ms)
-            self._put_item(shard, item)
         else:
+            if isinstance(item, Schedule) and not self._wanted.run_schedules:
+                item = held_back(item, by=PAUSED_BY_RESTORE, now_ms=item.updated_ms)
             self._put_item(shard, item)
         if isinstance(item, Topic) and item.per_key is not None:
             for each in self._shards:

@@ -70,6 +70,20 @@ class Operator(Schedules):
         """Return the busiest keys of a queue, those with the most held tasks first."""
         return await self._get(f"{ADMIN}/queues/{part(command)}/keys{query(limit=limit)}")
 
+    async def key(self, command: str, key: str) -> Mapping[str, Any]:
+        """Return one key of a queue, with what it has of its own."""
+        return await self._get(f"{ADMIN}/queues/{part(command)}/keys/{part(key)}")
+
+    async def put_key(self, command: str, key: str, own: Mapping[str, object]) -> Mapping[str, Any]:
+        """Give a key its own `maxRunning`, `rate`, `weight` or `paused`, all of them at once."""
+        path = f"{ADMIN}/queues/{part(command)}/keys/{part(key)}"
+        return await self._write("PUT", path, own, repeatable=True)
+
+    async def delete_key(self, command: str, key: str) -> None:
+        """Let a key follow the rule of its topic again; its tasks stay."""
+        path = f"{ADMIN}/queues/{part(command)}/keys/{part(key)}"
+        await self._write("DELETE", path, repeatable=True)
+
     async def pause(self, command: str) -> Mapping[str, Any]:
         """Stop all claims from a queue; the answer says whether that changed anything."""
         return await self._write("POST", f"{ADMIN}/queues/{part(command)}/pause", repeatable=True)

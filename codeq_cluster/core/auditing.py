@@ -13,6 +13,7 @@ from codeq_cluster.core import (
     delivering,
     flowing,
     import_record,
+    key_rules,
     scheduling,
     setting_aside,
     triage,
@@ -20,6 +21,7 @@ from codeq_cluster.core import (
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.importing import take_over
 from codeq_cluster.core.items import WEBHOOK_KEY_ID, Audit, audit_id
+from codeq_cluster.core.lane import SetKey
 from codeq_cluster.core.operations import (
     Delete,
     DeleteTopic,
@@ -104,6 +106,10 @@ def _scheduled(_: PutSchedule, decision: Decision) -> _Said:
     return "schedule.put", schedule.id, f"version {schedule.version}"
 
 
+def _key_set(operation: SetKey, _: Decision) -> _Said:
+    return f"key.{'delete' if operation.own is None else 'put'}", operation.queue, operation.key
+
+
 def _of_schedule(action: str) -> Callable[[Any, Decision], _Said]:
     return lambda operation, _: (f"schedule.{action}", operation.id, "")
 
@@ -126,6 +132,7 @@ _ACTIONS: dict[type, tuple[_Rule, Callable[[Any, Decision], _Said]]] = {
         flowing.drop_topic,
         lambda operation, _: ("topic.delete", operation.name.lower(), ""),
     ),
+    SetKey: (key_rules.set_key, _key_set),
     PauseQueue: (
         administering.pause,
         lambda operation, _: ("queue.pause", operation.queue.lower(), ""),

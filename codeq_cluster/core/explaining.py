@@ -32,6 +32,7 @@ class Reason(StrEnum):
     KEY_BUSY = "key-busy"
     KEY_STOPPED = "key-stopped"
     KEY_HELD = "key-held"
+    KEY_PAUSED = "key-paused"
     RATE_LIMITED = "rate-limited"
     IN_FLIGHT_LIMIT = "in-flight-limit"
     BEHIND_OTHERS = "behind-others"
@@ -63,6 +64,7 @@ _WAITING = frozenset(
         Reason.KEY_BUSY,
         Reason.KEY_STOPPED,
         Reason.KEY_HELD,
+        Reason.KEY_PAUSED,
         Reason.RATE_LIMITED,
         Reason.IN_FLIGHT_LIMIT,
         Reason.BEHIND_OTHERS,
@@ -83,6 +85,7 @@ class Facts(Struct, frozen=True, kw_only=True):
         ahead: Ready tasks of its queue and shard before it, counted up to a bound.
         set_aside: The broker failed at it and waits for an admin.
         stopper: The dead letter that stops its key; empty if none does.
+        key_paused: An admin has paused its key.
         held_until_ms: Until when a worker has held its key; 0 if none has.
         limited_until_ms: When its key has the tokens for its next task; 0 if it waits for none.
         before: A task that takes a place of its key, or holds its unique key; empty if none does.
@@ -99,6 +102,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ahead: int = 0
     set_aside: bool = False
     stopper: str = ""
+    key_paused: bool = False
     held_until_ms: int = 0
     limited_until_ms: int = 0
     before: str = ""
@@ -197,6 +201,8 @@ def _held(task: Task, facts: Facts) -> Explanation:
     if facts.stopper:
         text = f"dead letter {facts.stopper} stops its key {key}; requeue or delete that one"
         return Explanation(Reason.KEY_STOPPED, text)
+    if facts.key_paused:
+        return Explanation(Reason.KEY_PAUSED, f"its key {key} is paused; resume the key")
     if facts.held_until_ms > facts.now_ms:
         text = f"a worker asked that nothing of its key {key} goes before then"
         return Explanation(Reason.KEY_HELD, text, facts.held_until_ms)

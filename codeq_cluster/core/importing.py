@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from codeq_cluster.core import flowing
+from codeq_cluster.core import flowing, key_rules
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import arriving as arriving_row
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Topic, arriving
+from codeq_cluster.core.lane import KeyRule
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart, once_name, without_keys
@@ -76,10 +77,12 @@ class _Taking:
 
     def changes(self) -> tuple[Change, ...]:
         """Return what the import changes."""
-        schedules = sum(kind is ItemKind.SCHEDULE for kind, _ in self._items)
-        if not schedules:
-            return tuple(self._changes)
-        return *self._changes, tallied(self._view, self._tenant, schedules)
+        changes = list(self._changes)
+        for of, tally in ((ItemKind.SCHEDULE, tallied), (ItemKind.KEY_RULE, key_rules.tallied)):
+            more = sum(kind is of for kind, _ in self._items)
+            if more:
+                changes.append(tally(self._view, self._tenant, more))
+        return tuple(changes)
 
     def outcome(self) -> Imported:
         return Imported(
@@ -155,7 +158,9 @@ class _Taking:
             self._items_present += 1
             return
         more = sum(each is kind for each, _ in self._items)
-        if isinstance(item, Schedule):
+        if isinstance(item, KeyRule):
+            full = key_rules.is_full(self._view, self._tenant, begun=more)
+        elif isinstance(item, Schedule):
             item = replace(item, generation=self._view.next_seq())
             full = is_full(self._view, self._tenant, begun=more)
         else:
@@ -172,6 +177,8 @@ class _Taking:
             own = replace(own, rule_seq=self._view.next_seq() if own.per_key is not None else 0)
             self._changes += flowing.spread(self._view, own, self._operation.shards)
         self._changes.append(ItemChange(before=None, after=own))
+        if isinstance(own, KeyRule):
+            self._changes.append(key_rules.follows(self._view, own))
 
     def _refusing(self, task: Task) -> list[str] | None:
         """Return the list for tasks whose keys are refused for this one's reason, or None."""

@@ -54,7 +54,7 @@ from codeq_cluster.core.dependencies import Dependencies, Edge, GraphKey, Input,
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
-from codeq_cluster.core.lane import Flow, Lane, PerKeyOrNone
+from codeq_cluster.core.lane import Flow, KeyRule, Lane, PerKeyOrNone
 from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
@@ -380,6 +380,7 @@ Item = (
     | Tally
     | Flow
     | Lane
+    | KeyRule
     | Group
     | Member
     | Dependencies
@@ -394,7 +395,7 @@ Item = (
 )
 
 # What an export carries beside tasks, and an import takes over.
-Governing = Topic | Pause | Subscription | Schedule
+Governing = Topic | Pause | Subscription | Schedule | KeyRule
 
 KIND_OF: dict[type[StoredItem], ItemKind] = {
     each: ItemKind(each.__struct_config__.tag) for each in get_args(Item)

@@ -18,6 +18,8 @@ from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import LaneKey, State, Task
 
 RUNNING_MAX = 10_000  # The largest bound that a rule may set.
+WEIGHT_MAX = 16  # Turns of a key: a decision makes at most so many of its tasks ready.
+KEY_RULES_MAX = 10_000  # Keys of a tenant with rules of their own, on each shard.
 
 _LANES_CACHED = 4096  # x about 200 bytes; a decision uses its task's lane several times.
 _LANE_ID = re.compile(r"[a-z0-9._:-]{1,128}@[0-9a-f]{32}")
@@ -65,12 +67,41 @@ class PerKey(Struct, frozen=True, array_like=True, kw_only=True):
         return in_bounds and (self.rate is None or self.rate.is_sound)
 
 
+class OwnRule(Struct, frozen=True, array_like=True, kw_only=True):
+    """What one key has of its own, beside the rule of its queue's keys.
+
+    Attributes:
+        max_running: In place of the queue's; 0 for that one.
+        rate: In place of the queue's; None for that one.
+        weight: Tasks of the key that may be ready at once, while it has no rate; so its share of
+            the turns.
+        paused: Nothing of the key goes.
+    """
+
+    max_running: int = 0
+    rate: Rate | None = None
+    weight: int = 1
+    paused: bool = False
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a broker could have taken every value."""
+        in_bounds = 0 <= self.max_running <= RUNNING_MAX and 1 <= self.weight <= WEIGHT_MAX
+        return in_bounds and (self.rate is None or self.rate.is_sound)
+
+    def over(self, rule: PerKey) -> PerKey:
+        """Return the rule that the key follows."""
+        most = self.max_running or rule.max_running
+        return replace(rule, max_running=most, rate=self.rate or rule.rate)
+
+
 def _sound_or_none(value: object) -> str:
-    assert value is None or isinstance(value, PerKey)
+    assert value is None or isinstance(value, PerKey | OwnRule)
     return "" if value is None or value.is_sound else "must be a rule within its bounds"
 
 
 PerKeyOrNone = Annotated[PerKey | None, _sound_or_none]
+OwnRuleOrNone = Annotated[OwnRule | None, _sound_or_none]
 
 
 class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
@@ -103,6 +134,20 @@ class SetFlow(Struct, frozen=True, array_like=True, tag="set_flow"):
     rule: FlowRule
 
 
+class SetKey(Struct, frozen=True, array_like=True, tag="set_key", kw_only=True):
+    """Give a key a rule of its own, another one, or none; on the shard of the key."""
+
+    request: str
+    tenant: str
+    queue: str
+    key: str
+    own: OwnRule | None
+    by: str
+
+
+KeyOperation = SetFlow | SetKey
+
+
 class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
     """The rule of a queue's keys in force on this shard; the queue's topic is where it comes from.
 
@@ -129,7 +174,8 @@ class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
 class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
     """The tasks of a queue that have one key.
 
-    It exists while any of them waits or runs, and until the tokens are back that they have spent.
+    It exists while any of them waits or runs, until the tokens are back that they have spent, and
+    while the key has a rule of its own.
 
     Attributes:
         id: The queue, `@` and the digest of the key.
@@ -144,6 +190,7 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
             when nothing is left to remember; 0 if time changes nothing.
         held_until_ms: Until when a worker has asked that nothing of the key goes; 0 if none has.
             A restore forgets it.
+        own: What the key's `KeyRule` says, so that nothing else is read for it; None without one.
     """
 
     place = Place.ORIGIN
@@ -160,6 +207,7 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
     spent_us: Seq = 0
     expires_ms: Instant = 0
     held_until_ms: Instant = 0
+    own: OwnRuleOrNone = None
 
     @property
     def taken(self) -> int:
@@ -174,7 +222,12 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
     @property
     def limited_until_ms(self) -> int:
         """Return until when its rate holds its next task; 0 if other things do, or nothing."""
-        return self.expires_ms if self.held and not self.held_until_ms else 0
+        return self.expires_ms if self.held and not self.rests else 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing of the key goes: a worker holds it, or an admin has paused it."""
+        return bool(self.held_until_ms) or (self.own is not None and self.own.paused)
 
     @property
     def queue(self) -> str:
@@ -190,6 +243,38 @@ class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
     def fault(self) -> str:
         """Return the rule between fields that it breaks, or ""."""
         return "" if self.name == lane_name(self.key) else "id: must end with the key's digest"
+
+
+class KeyRule(StoredItem, frozen=True, array_like=True, tag="keyrule", kw_only=True):
+    """A rule of its own that an admin has given a key; its lane follows it.
+
+    Attributes:
+        id: As that of the lane.
+    """
+
+    place = Place.NAME
+
+    tenant: Owner
+    id: Annotated[str, that(_LANE_ID.fullmatch, "a queue, @ and the digest of a key")]
+    key: LaneKey
+    own: Annotated[OwnRule, _sound_or_none]
+    updated_ms: Instant = 0
+
+    @property
+    def queue(self) -> str:
+        """Return the queue of the key."""
+        return self.id.partition("@")[0]
+
+    @property
+    def shard_name(self) -> str:
+        """Return what decides the shard of the key's tasks, and so this one's."""
+        return f"{self.queue}/{self.key}"
+
+    @property
+    def fault(self) -> str:
+        """Return the rule between fields that it breaks, or ""."""
+        is_named = self.id == lane_id(self.queue, lane_name(self.key))
+        return "" if is_named else "id: must end with the key's digest"
 
 
 @lru_cache(_LANES_CACHED)

@@ -19,6 +19,7 @@ from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.lane import (
     Flow,
     FlowRule,
+    KeyRule,
     Lane,
     OnRetry,
     Order,
@@ -50,7 +51,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return a decision's changes with those of the keys' lanes.
 
     The end of a `Flow` by time stands for the next step of its walk, that of a `Lane` for a look
-    at whom time lets go. A `Lane` that stays stands for the instant until which it lets nobody go.
+    at whom time lets go. A `Lane` that stays stands for what a worker or an admin says of its key.
     """
     lanes = _Lanes(view)
     all_: list[Change] = []
@@ -63,7 +64,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
         elif change.after is None and isinstance(change.before, Lane):
             lanes.woken(change.before)
         elif isinstance(change.after, Lane):
-            lanes.held_back(change.after)
+            lanes.told(change.after)
         else:
             all_.append(change)
     waits: dict[str, Task] = {}
@@ -110,6 +111,13 @@ def count(lanes: dict[tuple[str, str], Lane], task: Task) -> None:
         lanes[name] = replace(lane, stopped_by=stops or lane.stopped_by)
 
 
+def count_own(lanes: dict[tuple[str, str], Lane], rule: KeyRule) -> None:
+    """Let a key follow its own rule, in rows that are made from the tasks and these alone."""
+    name = rule.tenant, rule.id
+    lane = lanes.get(name) or Lane(tenant=rule.tenant, id=rule.id, key=rule.key)
+    lanes[name] = replace(lane, own=rule.own)
+
+
 def by_work(lane: Lane) -> tuple[int, int, str]:
     """Return what sorts lanes: the one with the most held tasks first."""
     return -lane.held, -lane.taken, lane.key
@@ -118,6 +126,12 @@ def by_work(lane: Lane) -> tuple[int, int, str]:
 def is_stopped(lane: Lane, rule: PerKey) -> bool:
     """Return whether a dead letter keeps all other tasks of its key waiting."""
     return rule.when_dead is WhenDead.STOP and bool(lane.stopped_by)
+
+
+def unclaimed_max(lane: Lane, rule: PerKey) -> int:
+    """Return how many tasks of a key may be ready, if it has places; with a rate its next one."""
+    weighs = lane.own is not None and rule.rate is None
+    return lane.own.weight if weighs and lane.own is not None else UNCLAIMED_MAX
 
 
 class _Lanes:
@@ -140,11 +154,11 @@ class _Lanes:
 
     def woken(self, lane: Lane) -> None:
         """Look at a lane whose instant has come."""
-        self._of(lane)
+        self._of(lane).is_strict = True
 
-    def held_back(self, lane: Lane) -> None:
-        """Let nobody of a lane go for a time."""
-        self._of(lane).hold(lane.held_until_ms)
+    def told(self, lane: Lane) -> None:
+        """Let nobody of a lane go for a time, or let it follow another rule of its own."""
+        self._of(lane).told(lane)
 
     def walked(self, flow: Flow) -> Iterator[Change]:
         """Let the next lanes of a queue follow its rule; then the walk goes on, or it ends.
@@ -191,7 +205,8 @@ class _Lane:
         if self._now.held_until_ms <= view.now_ms:
             self._now = replace(self._now, held_until_ms=0)
         flow = view.item(ItemKind.FLOW, lane.tenant, lane.queue)
-        self._rule = flow.per_key if isinstance(flow, Flow) else None
+        self._of_queue = flow.per_key if isinstance(flow, Flow) else None
+        self.is_strict = False  # Those that are ready beyond the rule are held again.
         self._moved: set[str] = set()  # Tasks that the view has in another state than this.
         self._arrived: dict[str, Task] = {}  # Became ready, and must be given a place.
         self._returned: dict[str, Task] = {}  # Became ready, and kept theirs.
@@ -211,10 +226,17 @@ class _Lane:
             self._came(before, after)
         return change if after is change.after else replace(change, after=after)
 
-    def hold(self, until_ms: int) -> None:
-        """Let nobody go until then, or longer if that was asked before."""
-        if until_ms > max(self._now.held_until_ms, self._view.now_ms):
-            self._now = replace(self._now, held_until_ms=until_ms)
+    @property
+    def _rule(self) -> PerKey | None:
+        rule, own = self._of_queue, self._now.own
+        return rule if rule is None or own is None else own.over(rule)
+
+    def told(self, lane: Lane) -> None:
+        """Let nobody go until then, or longer if that was asked before; follow its own rule."""
+        self.is_strict = self.is_strict or lane.own != self._now.own
+        until_ms = max(self._now.held_until_ms, lane.held_until_ms)
+        until_ms = until_ms if until_ms > self._view.now_ms else 0
+        self._now = replace(self._now, held_until_ms=until_ms, own=lane.own)
 
     def arranged(self, waits: dict[str, Task]) -> list[Change]:
         """Return the changes of tasks that the decision itself does not change.
@@ -228,10 +250,13 @@ class _Lane:
         self._take_back(rule)
         arrived = deque(sorted(self._arrived.values(), key=self._rank))
         changes = list(self._let_go(arrived, self._room(rule, besides=len(arrived))))
-        if self._now.held_until_ms:
-            changes += self._stay(list(islice(self._ready(), HELD_BACK_MAX)))
+        if self._is_beyond(rule):
+            places = self._places(rule)
+            changes += self._stay(list(islice(self._ready(), places, places + HELD_BACK_MAX)))
         for weak in self._weak(rule) if arrived else ():
-            if weak.priority < arrived[0].priority and self._free(arrived[0]) <= self._view.now_ms:
+            if not arrived or self._free(arrived[0]) > self._view.now_ms:
+                break
+            if weak.priority < arrived[0].priority:
                 arrived.popleft()
                 changes.append(self._changed(weak, self._held_again(weak)))
         # The last first: whoever goes to the front goes before those that are there already.
@@ -243,7 +268,7 @@ class _Lane:
     def _take_back(self, rule: PerKey) -> None:
         """Let those give up their places that came back to more of them than the rule allows."""
         beyond = max(0, self._now.taken - len(self._arrived) - rule.max_running)
-        if rule.rate is not None or self._now.held_until_ms:
+        if rule.rate is not None or self._now.rests:
             beyond = len(self._returned)  # Another claim has its price, or has to wait.
         for task in sorted(self._returned.values(), key=self._rank)[::-1][:beyond]:
             self._arrived[task.id] = task
@@ -290,13 +315,17 @@ class _Lane:
         now, end_ms = self._now, self._free_ms
         if self._rule is None:
             now = replace(now, held_until_ms=0)
-        if now.held_until_ms:
+        elif self._is_beyond(self._rule):
             # At once, if more were ready than one step holds.
-            end_ms = self._view.now_ms if now.ready else now.held_until_ms
-        elif now.is_idle:
+            end_ms = self._view.now_ms
+        elif now.rests:
+            end_ms = now.held_until_ms
+        if now.is_idle and not now.rests:
             spent_ms = -(-now.spent_us // 1000)
             end_ms = spent_ms if spent_ms > self._view.now_ms else 0
-        after = None if now.is_idle and not end_ms else replace(now, expires_ms=end_ms)
+            now = replace(now, spent_us=now.spent_us if end_ms else 0)
+        ends = now.is_idle and not end_ms and now.own is None
+        after = None if ends else replace(now, expires_ms=end_ms)
         if after != self._found:
             yield ItemChange(before=self._found, after=after)
 
@@ -308,9 +337,13 @@ class _Lane:
     def _places(self, rule: PerKey) -> int:
         """Return how many tasks may be ready."""
         now = self._now
-        if is_stopped(now, rule) or now.held_until_ms:
+        if is_stopped(now, rule) or now.rests:
             return 0
-        return max(0, min(UNCLAIMED_MAX, rule.max_running - now.running - now.kept))
+        return max(0, min(unclaimed_max(now, rule), rule.max_running - now.running - now.kept))
+
+    def _is_beyond(self, rule: PerKey) -> bool:
+        """Return whether more are ready than may be, and are to be held again."""
+        return (self.is_strict or self._now.rests) and self._now.ready > self._places(rule)
 
     def _free(self, task: Task) -> int:
         """Return from when on the key has the tokens for a task, milliseconds; 0 without a rate."""
@@ -399,11 +432,11 @@ class _Lane:
 
     def _weak(self, rule: PerKey) -> list[Task]:
         """Return the ready tasks whose place another one may take."""
-        if rule.order is Order.FIFO or is_stopped(self._now, rule) or self._now.held_until_ms:
+        if rule.order is Order.FIFO or is_stopped(self._now, rule) or self._now.rests:
             return []
         stays = rule.on_retry is OnRetry.HOLD
-        ready = islice(self._ready(), UNCLAIMED_MAX)
-        return [task for task in ready if not (stays and task.attempts)]
+        ready = [*islice(self._ready(), unclaimed_max(self._now, rule))]
+        return [task for task in reversed(ready) if not (stays and task.attempts)]
 
     def _admitted(self, task: Task) -> Task:
         return admitted(task, seq=self._view.next_seq(), now_ms=self._view.now_ms)

@@ -14,7 +14,7 @@ from codeq_cluster.core.durable import DurableOperation, Signal, Step
 from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
-from codeq_cluster.core.lane import PerKey, SetFlow
+from codeq_cluster.core.lane import KeyOperation, PerKey
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.relays import RelayOperation
 from codeq_cluster.core.schedules import ScheduleOperation
@@ -475,7 +475,7 @@ Operation = (
     | UndoRequeue
     | PutTopic
     | PutFlow
-    | SetFlow
+    | KeyOperation
     | DeleteTopic
     | PauseQueue
     | ResumeQueue

@@ -25,6 +25,7 @@ class ItemKind(StrEnum):
     TALLY = "tally"
     FLOW = "flow"
     LANE = "lane"
+    KEY_RULE = "keyrule"
     GROUP = "group"
     MEMBER = "member"
     DEPENDENCIES = "deps"

@@ -7,6 +7,7 @@ from codeq_cluster.core.stored_item import Place, StoredItem
 
 SCHEDULES = "schedules"
 GROUPS = "groups"  # That have not ended.
+KEY_RULES = "keyrules"
 
 
 class Tally(StoredItem, frozen=True, array_like=True, tag="tally", kw_only=True):

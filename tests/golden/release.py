@@ -357,6 +357,9 @@ async def _share(client: Client, tasks: dict[str, str]) -> None:
     await eventually(
         lambda: client.get("admin/topics/shared"), lambda found: "settling" not in found.json
     )
+    own = json.dumps({"maxRunning": 2}).encode()
+    answer = await client.send("PUT", "admin/queues/shared/keys/customer-8", own)
+    assert 200 == answer.status, answer.body
     tasks[await client.create("shared", key="customer/7")] = State.READY.name
     tasks[await client.create("shared", key="customer/7")] = State.HELD.name
 

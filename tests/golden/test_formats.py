@@ -53,9 +53,11 @@ from codeq_cluster.core.items import (
 from codeq_cluster.core.lane import (
     Flow,
     FlowRule,
+    KeyRule,
     Lane,
     OnRetry,
     Order,
+    OwnRule,
     PerKey,
     WhenDead,
     lane_id,
@@ -211,6 +213,7 @@ RULE = PerKey(
     when_dead=WhenDead.STOP,
     rate=Rate(100, 60, 10),
 )
+OWN = OwnRule(max_running=3, rate=Rate(5, 1, 2), weight=4, paused=True)
 RESULT = Result(
     task_id="22222222",
     status="COMPLETED",
@@ -423,6 +426,14 @@ ITEMS: dict[str, Item] = {
         spent_us=NOW_MS * 1000 + 1,
         expires_ms=NOW_MS + 1,
         held_until_ms=NOW_MS + 2,
+        own=OWN,
+    ),
+    "rule of a key": KeyRule(
+        tenant="acme",
+        id=lane_id("render", lane_name("customer/7")),
+        key="customer/7",
+        own=OWN,
+        updated_ms=NOW_MS,
     ),
     "group tally": Tally(tenant="acme", id="groups", count=3),
     "group": Group(

@@ -28,6 +28,7 @@ REASONS = {
         Reason.KEY_BUSY,
         Reason.KEY_STOPPED,
         Reason.KEY_HELD,
+        Reason.KEY_PAUSED,
         Reason.RATE_LIMITED,
     },
     State.DELAYED: {
@@ -147,6 +148,7 @@ def explained(
     *,
     ahead: int,
     stopper: str,
+    key_paused: bool,
     held_until_ms: int,
     limited_until_ms: int,
 ) -> Reason:
@@ -160,6 +162,7 @@ def explained(
         tenant_leased_max=rules.budget_of(task.tenant).leased_max,
         ahead=ahead,
         stopper=stopper,
+        key_paused=key_paused,
         held_until_ms=held_until_ms,
         limited_until_ms=limited_until_ms,
     )

@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from codeq_cluster.core.lane import FlowRule, OnRetry, Order, PerKey, SetFlow, WhenDead
+from codeq_cluster.core.lane import (
+    FlowRule,
+    OnRetry,
+    Order,
+    OwnRule,
+    PerKey,
+    SetFlow,
+    SetKey,
+    WhenDead,
+)
 from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import HoldKey, Nack, PutFlow, PutTopic
 from codeq_cluster.core.rate import Rate
@@ -24,6 +33,17 @@ rules = st.one_of(
         on_retry=st.sampled_from(OnRetry),
         when_dead=st.sampled_from(WhenDead),
         rate=st.sampled_from([None, None, Rate(100, 1), Rate(150, 1, 2), Rate(1, 1, 5)]),
+    ),
+)
+
+own_rules = st.one_of(
+    st.none(),
+    st.builds(
+        OwnRule,
+        max_running=st.sampled_from([0, 1, 2, 4]),
+        rate=st.sampled_from([None, None, None, Rate(100, 1), Rate(1, 1, 5)]),
+        weight=st.sampled_from([1, 2, 3]),
+        paused=st.sampled_from([False, False, False, True]),
     ),
 )
 
@@ -102,6 +122,19 @@ class Lanes(Work):
         """Give a queue a rule of its keys, another one, or none."""
         topic = PutTopic(request=self.request(), tenant=tenant, name=name, by="op")
         self.ask(PutFlow(topic=topic, per_key=per_key, shards=shards))
+
+    @rule(
+        tenant=tenants,
+        name=commands,
+        key=st.sampled_from(["a", "a", "a", "b/c"]),
+        own=own_rules,
+    )
+    def set_key(self, tenant: str, name: str, key: str, own: OwnRule | None) -> None:
+        """Give a key a rule of its own, another one, or none."""
+        request = self.request()
+        self.ask(
+            SetKey(request=request, tenant=tenant, queue=name.lower(), key=key, own=own, by="op")
+        )
 
     @rule(
         tenant=tenants,

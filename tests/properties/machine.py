@@ -265,6 +265,7 @@ class Machine(RuleBasedStateMachine):
                 RULES,
                 ahead=ahead,
                 stopper=lanes.stopper(item) if is_held else "",
+                key_paused=is_held and lanes.is_paused(item),
                 held_until_ms=lanes.held_until_ms(item) if is_held else 0,
                 limited_until_ms=lanes.limited_until_ms(item) if is_held else 0,
             )

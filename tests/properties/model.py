@@ -70,7 +70,10 @@ class Model:
         self.schedules = Schedules(self)
         self._ends: list[RunEnded] = []
         self._order = 0
-        self.lanes = Lanes(self.items, self.beside.flows, self._rank, lambda: self.now_ms)
+        beside = self.beside
+        self.lanes = Lanes(
+            self.items, beside.flows, beside.key_rules, self._rank, lambda: self.now_ms
+        )
         self._ended = 0
         self._turns: dict[str, Turns] = {}
         self._answers: dict[tuple[str, str], Answer] = {}
@@ -195,6 +198,7 @@ class Model:
             "running": item.place == "leased",
             "expiring": waits and 0 < item.expires_ms <= now_ms,
             "key-stopped": item.place == "held" and self.lanes.stopper(item) != "",
+            "key-paused": item.place == "held" and self.lanes.is_paused(item),
             "key-held": item.place == "held" and self.lanes.held_until_ms(item) > now_ms,
             "rate-limited": item.place == "held" and self.lanes.limited_until_ms(item) > now_ms,
             "key-busy": item.place == "held",

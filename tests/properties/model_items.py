@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
+from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow, SetKey
 from codeq_cluster.core.operations import (
     DeleteTopic,
     Delivered,
@@ -53,6 +53,7 @@ Asked = (
     PutTopic
     | PutFlow
     | SetFlow
+    | SetKey
     | DeleteTopic
     | PauseQueue
     | ResumeQueue
@@ -92,6 +93,7 @@ class Items:
         self.tallies: dict[Name, Fields] = {}
         self.ungenerated: list[Name] = []  # New schedules; their generations are drawn.
         self.flows: dict[Name, Fields] = {}
+        self.key_rules: dict[Name, Fields] = {}
         self.due_lanes: list[Name] = []  # Keys whose instant has come.
         self.due_flows: list[Name] = []  # Rules whose walk over the keys goes on now.
         self.unnumbered: list[Name] = []  # Relays, in the order in which they were made.
@@ -106,6 +108,7 @@ class Items:
             "flow": self.flows,
             "hook": self.deliveries,
             "hookkey": self.webhook_keys,
+            "keyrule": self.key_rules,
             "link": self.links,
             "pause": self.pauses,
             "relay": self.relays,
@@ -139,6 +142,8 @@ class Items:
             case SetFlow():
                 self.put_in_force(asked.rule)
                 return "changed", 1
+            case SetKey():
+                return self._set_key(asked)
             case DeleteTopic():
                 gone = self.topics.pop((asked.tenant, asked.name.lower()), None)
                 if gone is not None and gone["per_key"] is not None:
@@ -210,15 +215,12 @@ class Items:
         self.relays[name]["number"] = self._last_number = number
 
     def tally(self, tenant: str) -> None:
-        """Count a tenant's schedules."""
-        count = sum(owner == tenant for owner, _ in self.schedules)
-        self.tallies.pop((tenant, "schedules"), None)
-        if count:
-            self.tallies[tenant, "schedules"] = {
-                "tenant": tenant,
-                "id": "schedules",
-                "count": count,
-            }
+        """Count a tenant's schedules, and its keys that have rules of their own."""
+        for of, items in (("schedules", self.schedules), ("keyrules", self.key_rules)):
+            count = sum(owner == tenant for owner, _ in items)
+            self.tallies.pop((tenant, of), None)
+            if count:
+                self.tallies[tenant, of] = {"tenant": tenant, "id": of, "count": count}
 
     def lapse(self, most: int, lanes: list[tuple[int, str, Name]]) -> int:
         """Delete expired items, the oldest first, and note which `lanes` are; return how many."""
@@ -281,6 +283,26 @@ class Items:
                 "expires_ms": self.now_ms,
             }
 
+    def _set_key(self, asked: SetKey) -> Answer:
+        name = asked.tenant, f"{asked.queue}@{_digest(asked.key)}"
+        had = self.key_rules.pop(name, {"own": None})
+        if asked.own is not None:
+            self.key_rules[name] = {
+                "tenant": asked.tenant,
+                "id": name[1],
+                "key": asked.key,
+                "own": asked.own,
+                "updated_ms": self.now_ms,
+            }
+        if had["own"] == asked.own:
+            if asked.own is not None:
+                self.key_rules[name] = had
+            return "changed", 1
+        self.tally(asked.tenant)
+        action = "key.delete" if asked.own is None else "key.put"
+        self.put_on_record(asked, action, asked.queue, asked.key)
+        return "changed", 1
+
     def _put_flow(self, asked: PutFlow) -> Answer:
         name = asked.topic.tenant, asked.topic.name.lower()
         had = self.topics.get(name, {}).get("per_key")
@@ -295,7 +317,7 @@ class Items:
         seq = self._last_number
         home = home_shard(tenant, shards)
         self.put_in_force(FlowRule(tenant, queue, seq, per_key, home))
-        cause = "flow:" + blake2b(queue.encode(), digest_size=16).hexdigest()
+        cause = "flow:" + _digest(queue)
         for shard in range(shards):
             if shard != home:
                 rule = FlowRule(tenant, queue, seq, per_key, shard)
@@ -463,3 +485,7 @@ class Items:
         else:
             del self.sweeps[asked.tenant, asked.id]
         return "changed", 1
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16).hexdigest()

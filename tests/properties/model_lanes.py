@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
-from codeq_cluster.core.lane import PerKey
+from msgspec.structs import replace
+
+from codeq_cluster.core.lane import OwnRule, PerKey
 
 from .model_items import Fields, Name
 from .model_task import Item
@@ -30,6 +32,7 @@ class Lanes:
     Args:
         items: All tasks by id.
         rules: The rules in force, as items.
+        own: The rules of single keys, as items.
         rank: Gives a task the next place in the ready order.
         clock: Returns the log's clock, milliseconds.
     """
@@ -38,6 +41,7 @@ class Lanes:
         self,
         items: dict[str, Item],
         rules: dict[Name, Fields],
+        own: dict[Name, Fields],
         rank: Callable[[Item], None],
         clock: Callable[[], int],
     ) -> None:
@@ -45,13 +49,16 @@ class Lanes:
         self._rank = rank
         self._clock = clock
         self.rules = rules
+        self._own = own
+        self._own_was: dict[_Key, OwnRule] = {}
+        self._strict: set[_Key] = set()  # Keys of which those beyond the rule are held again.
         self._was: _Was = {}
         self._left = CHANGES_MAX
         self._rows: list[_Key] = []
         self._spent: dict[_Key, int] = {}  # Until when the tokens of a key are spent, microseconds.
         self._until: dict[_Key, int] = {}  # Until when a key lacks the tokens for its next task.
         self._pause: dict[_Key, int] = {}  # Until when a worker has held a key.
-        self._clock_of: dict[_Key, int] = {}  # When a held key was looked at last.
+        self._again: dict[_Key, int] = {}  # When a key of which more are ready was looked at last.
         self._keys: dict[str, _Key] = {}
 
     def rule(self, tenant: str, queue: str) -> PerKey | None:
@@ -59,11 +66,56 @@ class Lanes:
         found: PerKey | None = self.rules.get((tenant, queue), {}).get("per_key")
         return found
 
+    def own(self, key: _Key) -> OwnRule | None:
+        """Return the rule that a key has of its own."""
+        return self._owns().get(key)
+
+    def is_paused(self, item: Item) -> bool:
+        """Return whether an admin has paused the key of a task."""
+        own = self.own(_key(item))
+        return own is not None and own.paused
+
+    def _owns(self) -> dict[_Key, OwnRule]:
+        return {
+            (tenant, name.split("@")[0], rule["key"]): rule["own"]
+            for (tenant, name), rule in self._own.items()
+        }
+
+    def _rule(self, key: _Key) -> PerKey | None:
+        rule, own = self.rule(*key[:2]), self.own(key)
+        if rule is None or own is None:
+            return rule
+        return replace(
+            rule, max_running=own.max_running or rule.max_running, rate=own.rate or rule.rate
+        )
+
+    def _rests(self, key: _Key) -> bool:
+        own = self.own(key)
+        return key in self._pause or (own is not None and own.paused)
+
+    def _most_ready(self, key: _Key, rule: PerKey) -> int:
+        own = self.own(key)
+        return own.weight if own is not None and rule.rate is None else 1
+
+    def _places(self, key: _Key, rule: PerKey) -> int:
+        """Return how many tasks of a key may be ready."""
+        if self._stopped_by(key, rule) or self._rests(key):
+            return 0
+        running = sum(item.place == "leased" or _kept(item) for item in self._of(key))
+        return max(0, min(self._most_ready(key, rule), rule.max_running - running))
+
+    def _look_again(self, key: _Key, rule: PerKey) -> None:
+        """Note that more tasks of a key are ready than may be, if they are to be held again."""
+        self._again.pop(key, None)
+        ready = sum(item.place == "ready" for item in self._of(key))
+        if (key in self._strict or self._rests(key)) and ready > self._places(key, rule):
+            self._again[key] = self._clock()
+
     def rows(self) -> dict[Name, Fields]:
         """Return the row of each key that has work or is stopped."""
         rows: dict[Name, Fields] = {}
         with_tasks = (_key(item) for item in self._items.values() if item.lane)
-        for key in {*with_tasks, *self._spent, *self._pause}:
+        for key in {*with_tasks, *self._spent, *self._pause, *self._owns()}:
             tenant, queue, lane = key
             own = self._of(key)
             row = {
@@ -78,11 +130,12 @@ class Lanes:
                 "spent_us": self._spent.get(key, 0),
                 "expires_ms": self._until.get(key, 0),
                 "held_until_ms": self._pause.get(key, 0),
+                "own": self.own(key),
             }
-            if row["held_until_ms"]:
-                due = self._clock_of.get(key, 0) if row["ready"] else row["held_until_ms"]
-                row["expires_ms"] = due
-            if any(row[each] for each in WORK) or row["expires_ms"]:
+            if self._rests(key):
+                row["expires_ms"] = row["held_until_ms"]
+            row["expires_ms"] = self._again.get(key, row["expires_ms"])
+            if any(row[each] for each in WORK) or row["expires_ms"] or row["own"]:
                 rows[tenant, str(row["id"])] = row
         return rows
 
@@ -111,6 +164,7 @@ class Lanes:
 
     def before(self) -> None:
         """Note the tasks as they are before an operation."""
+        self._own_was = self._owns()
         self._left = CHANGES_MAX
         self._was = {i.id: (i.place, i.keeps, i.attempts) for i in self._items.values() if i.lane}
         self._rows = [
@@ -127,7 +181,11 @@ class Lanes:
         now = {i.id: (i.place, i.keeps, i.attempts) for i in self._items.values() if i.lane}
         changed = [each for each in {**self._was, **now} if self._was.get(each) != now.get(each)]
         keys = {self._keys.get(each) or _key(self._items[each]) for each in changed}
-        keys |= {key for key in self._rows if (key[0], f"{key[1]}@{digest(key[2])}") in due}
+        own = self._owns()
+        told = {key for key in {*own, *self._own_was} if own.get(key) != self._own_was.get(key)}
+        woken = {key for key in self._rows if (key[0], f"{key[1]}@{digest(key[2])}") in due}
+        self._strict = told | woken
+        keys |= self._strict
         due.clear()
         for key in sorted(keys):
             self._mark(key)
@@ -163,7 +221,7 @@ class Lanes:
 
     def _mark(self, key: _Key) -> None:
         """Note who keeps a place, and who has stopped the key by dying."""
-        rule = self.rule(*key[:2])
+        rule = self._rule(key)
         for item in sorted(self._of(key), key=lambda each: each.ended):
             was = self._was.get(item.id, ("", False, 0))[0]
             if was == "leased" and item.place == "delayed":
@@ -175,7 +233,7 @@ class Lanes:
                 item.stops = False
 
     def _spend(self, key: _Key) -> None:
-        rule = self.rule(*key[:2])
+        rule = self._rule(key)
         for item in self._of(key):
             if rule is None or rule.rate is None:
                 return
@@ -199,9 +257,8 @@ class Lanes:
     def _forget(self, key: _Key) -> None:
         """Remember a key without tasks until its tokens are back."""
         own = self._of(key)
-        if key in self._pause:
+        if self._rests(key):
             self._until.pop(key, None)
-            self._clock_of[key] = self._clock()
             return
         has_work = any(i.place in ("leased", "ready", "held") or _kept(i) or _stops(i) for i in own)
         if not has_work:
@@ -211,13 +268,14 @@ class Lanes:
                 del self._until[key]
 
     def _arrange(self, key: _Key) -> None:
-        rule = self.rule(*key[:2])
+        rule = self._rule(key)
         self._until.pop(key, None)
         self._end_pause(key)
         if rule is None:
+            self._again.pop(key, None)
             return
         own = self._of(key)
-        stopped = bool(self._stopped_by(key, rule)) or key in self._pause
+        stopped = bool(self._stopped_by(key, rule)) or self._rests(key)
         new = [i for i in own if i.place == "ready" and self._place_before(i) != "ready"]
         returned = [item for item in new if self._keeps_place(item, rule)]
         arrived = [item for item in new if item not in returned]
@@ -225,7 +283,7 @@ class Lanes:
         taken = sum(i.place in ("leased", "ready") or _kept(i) for i in own) - len(arrived)
         taken -= self._give_up(returned, arrived, front, taken, rule)
         unclaimed = [item for item in own if item.place == "ready" and item not in arrived]
-        places = min(1 - len(unclaimed), rule.max_running - taken)
+        places = min(self._most_ready(key, rule) - len(unclaimed), rule.max_running - taken)
         if stopped:
             places = 0
         held = [item for item in own if item.place == "held" and self._place_before(item) == "held"]
@@ -239,20 +297,23 @@ class Lanes:
                 self._admit(item)
             else:
                 arrived.remove(item)
-        self._hold_back(key, [item for item in unclaimed if item not in new])
+        self._hold_back(key, [item for item in unclaimed if item not in new], rule)
         arrived.sort(key=lambda i: (-i.priority, i.id not in front, i.order))
         if rule.order == "priority" and not stopped and arrived:
-            old = sorted((item for item in unclaimed if item not in new), key=_by_rank)[:1]
-            self._swap(arrived, old, rule)
+            old = [item for item in unclaimed if item not in new and item.place == "ready"]
+            old = sorted(old, key=_by_rank)[: self._most_ready(key, rule)]
+            self._swap(arrived, old[::-1], rule)
         for item in reversed(arrived):
             if item.id in front:
                 self._to_the_front(item)
             item.place = "held"
+        self._look_again(key, rule)
 
-    def _hold_back(self, key: _Key, ready: list[Item]) -> None:
-        """Take the turns of those back that were ready, if a worker holds their key."""
-        if key in self._pause:
-            for item in reversed(sorted(ready, key=_by_rank)[:BACK_MAX]):
+    def _hold_back(self, key: _Key, ready: list[Item], rule: PerKey) -> None:
+        """Take the turns of those back that were ready and may not go any more."""
+        if self._rests(key) or key in self._strict:
+            places = self._places(key, rule)
+            for item in reversed(sorted(ready, key=_by_rank)[places : places + BACK_MAX]):
                 self._to_the_front(item)
 
     def _give_up(
@@ -264,7 +325,7 @@ class Lanes:
         rule: PerKey,
     ) -> int:
         """Take the places of those that came back and may not keep them; return how many."""
-        gives_all = rule.rate is not None or any(_key(i) in self._pause for i in returned)
+        gives_all = rule.rate is not None or any(self._rests(_key(i)) for i in returned)
         beyond = len(returned) if gives_all else taken - rule.max_running
         gives = sorted(returned, key=_by_rank)[::-1][: max(0, beyond)]
         for item in gives:
@@ -280,7 +341,7 @@ class Lanes:
         if not self._has_tokens(arrived[0], rule, waits=False):
             return
         for weak in unclaimed:
-            if weak.priority < arrived[0].priority:
+            if arrived and weak.priority < arrived[0].priority:
                 self._to_the_front(weak)
                 del arrived[0]
 
@@ -293,18 +354,12 @@ class Lanes:
 
     def _follow(self, key: _Key, most: int) -> int:
         """Bring one lane to what its rule says; return how many tasks changed."""
-        rule = self.rule(*key[:2])
+        self._end_pause(key)
+        rule = self._rule(key)
         own = self._of(key)
         ready = sorted((item for item in own if item.place == "ready"), key=_by_rank)
         held = sorted((item for item in own if item.place == "held"), key=_by_rank)
-        if rule is None:
-            places = len(ready) + len(held)
-        else:
-            running = sum(item.place == "leased" or _kept(item) for item in own)
-            places = max(0, min(1, rule.max_running - running))
-            if self._stopped_by(key, rule) or self._pause.get(key, 0) > self._clock():
-                places = 0
-        self._end_pause(key)
+        places = len(ready) + len(held) if rule is None else self._places(key, rule)
         self._until.pop(key, None)
         room = max(0, places - len(ready))
         goes = held[:room][:most]
@@ -317,9 +372,11 @@ class Lanes:
             self._admit(item)
         for item in reversed(waits):
             self._to_the_front(item)
-        if key in self._pause:
+        self._again.pop(key, None)
+        if rule is not None:
+            self._look_again(key, rule)
+        if self._rests(key):
             self._until.pop(key, None)
-            self._clock_of[key] = self._clock()
         return len(goes) + len(waits)
 
     def _end_pause(self, key: _Key) -> None:

@@ -29,7 +29,7 @@ from codeq_cluster.core.schedules import (
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.tally import Tally
+from codeq_cluster.core.tally import SCHEDULES, Tally
 from codeq_cluster.core.task import Run, Task
 
 from .machine import Machine, commands, indexes, tenants
@@ -111,7 +111,9 @@ class Scheduling(Machine):
         tallies = self.items_of(ItemKind.TALLY)
 
         assert Counter(at.tenant for at in self.schedules()) == {
-            each.tenant: each.count for each in tallies if isinstance(each, Tally)
+            each.tenant: each.count
+            for each in tallies
+            if isinstance(each, Tally) and each.id == SCHEDULES
         }
 
     def schedules(self) -> list[Schedule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,24 @@ from codeq_cluster.core.changes import ItemChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.flowing import rule_on
 from codeq_cluster.core.items import Topic
-from codeq_cluster.core.lane import Flow, Lane, PerKey, SetFlow, WhenDead, lane_of
+from codeq_cluster.core.lane import (
+    Flow,
+    KeyRule,
+    Lane,
+    OwnRule,
+    PerKey,
+    SetFlow,
+    SetKey,
+    WhenDead,
+    lane_of,
+)
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import Advance, PutFlow, PutTopic
 from codeq_cluster.core.placing import is_apart, placed_by_key
 from codeq_cluster.core.relays import Relay
 from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane, with_shard
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tally import KEY_RULES, Tally
 from codeq_cluster.core.task import State, Task
 from codeq_cluster.core.unique import Holder, Merged, On, UniqueTerms, unique_key
 from codeq_cluster.errors import BackupFailed
@@ -45,7 +57,7 @@ class KeyedWorld(World):
         """Run random operations."""
         for step in range(steps):
             does = [self._create_keyed, self._create_keyed, self._create_unique]
-            does += [self._put_rule, self._claim]
+            does += [self._put_rule, self._set_key, self._claim]
             does += [self._end, self._wait, self._requeue]
             self.random.choice(does)(str(step))
 
@@ -84,6 +96,14 @@ class KeyedWorld(World):
         assert shard is not None
         task_id = with_shard(self._id(), shards=self.shards, wanted=shard)
         self._ask(shard, CreateUnique(replace(create, id=task_id)))
+
+    def _set_key(self, name: str) -> None:
+        tenant, key = self.random.choice(TENANTS), f"key/{self.random.randrange(5)}"
+        queue = self.random.choice(["render", "scan"])
+        own = self.random.choice([None, OwnRule(paused=True), OwnRule(max_running=3, weight=2)])
+        shard = shard_of_lane(tenant, queue, key, self.shards)
+        said = SetKey(request=name, tenant=tenant, queue=queue, key=key, own=own, by="op")
+        self._ask(shard, said)
 
     def _put_rule(self, name: str) -> None:
         tenant = self.random.choice(TENANTS)
@@ -144,9 +164,31 @@ def test_each_shard_has_the_rows_of_its_keys_and_every_rule(tmp_path: Path) -> N
                 if isinstance(topic, Topic) and topic.per_key is not None
             }
 
+            own = {
+                (rule.tenant, rule.id): rule
+                for view in world.views
+                for rule in view.items.values()
+                if isinstance(rule, KeyRule)
+            }
+            kept_own = {
+                (rule.tenant, rule.id): (rule, shard)
+                for shard, rows in enumerate(found)
+                for rule in items_in(rows)
+                if isinstance(rule, KeyRule)
+            }
+
             assert world.tasks() == tasks
+            assert kept_own == {
+                name: (rule, shard_of_lane(rule.tenant, rule.queue, rule.key, after))
+                for name, rule in own.items()
+            }
             for shard, rows in enumerate(found):
-                counted: dict[tuple[str, str], Lane] = {}
+                counted = {
+                    name: Lane(tenant=rule.tenant, id=rule.id, key=rule.key, own=rule.own)
+                    for name, (rule, at) in kept_own.items()
+                    if at == shard
+                }
+                tallies = Counter(tenant for tenant, _ in counted)
                 holders: dict[tuple[str, str], Holder] = {}
                 for task in tasks_in(rows):
                     lanes.count(counted, task)
@@ -165,6 +207,11 @@ def test_each_shard_has_the_rows_of_its_keys_and_every_rule(tmp_path: Path) -> N
                 )
 
                 assert counted == kept
+                assert tallies == {
+                    each.tenant: each.count
+                    for each in items
+                    if isinstance(each, Tally) and each.id == KEY_RULES
+                }
                 waiting = {(each.tenant, each.queue): None for each in kept.values() if each.held}
                 assert waiting | rules == {(each.tenant, each.id): each.per_key for each in flows}
                 assert all(each.expires_ms for each in flows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from codeq_cluster.broker.values import Caller, NewResult
 from codeq_cluster.codec import entries, keyspace, records
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.items import Topic
-from codeq_cluster.core.lane import Lane, PerKey, lane_id, lane_name
+from codeq_cluster.core.lane import Lane, OwnRule, PerKey, lane_id, lane_name
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
 from codeq_cluster.core.outcomes import Claimed, Created, Returned, Submitted
@@ -105,6 +105,16 @@ def held(brokers: SimBrokers, node_id: str, task_id: str) -> None:
     assert isinstance(asked(brokers, node_id, hold), Returned)
 
 
+def set_key(brokers: SimBrokers, node_id: str, key: str, own: OwnRule | None) -> None:
+    """Give a key a rule of its own, or none."""
+
+    async def put(broker: Broker) -> None:
+        caller = Caller("", "ops", deadline_in(4))
+        await broker.queue_policies.set_key(caller, "mail", key, own)
+
+    asked(brokers, node_id, put)
+
+
 def states(brokers: SimBrokers) -> dict[str, int]:
     """Return how many tasks are in each state, as node B has them."""
     found: dict[str, int] = {}
@@ -191,6 +201,32 @@ def test_a_held_key_rests_over_the_deaths_of_its_leaders(brokers: SimBrokers) ->
     assert [[first], [second], [third]] == done
 
 
+def test_the_rule_of_a_key_stands_over_the_deaths_of_its_leaders(brokers: SimBrokers) -> None:
+    """Put before the first task of the key, which rests; then it has more places than others."""
+    put_rule(brokers, "A", PerKey())
+    shard = shard_of_lane("", "mail", "ann", SHARDS)
+    set_key(brokers, "B", "ann", OwnRule(paused=True))
+    kill_leader(brokers, shard)
+    tasks = [created(brokers, "ABC"[n], "ann").id for n in range(3)]
+    rests = claimed(brokers, "C")
+    kill_leader(brokers, shard)
+    set_key(brokers, "A", "ann", OwnRule(max_running=2, weight=2))
+    kill_leader(brokers, shard)
+    both = claimed(brokers, "B")
+    none = claimed(brokers, "C")
+    set_key(brokers, "C", "ann", None)
+    kill_leader(brokers, shard)
+    ended(brokers, "A", tasks[0])
+    serial = claimed(brokers, "A")
+    ended(brokers, "B", tasks[1])
+    last = claimed(brokers, "B")
+    at_rest(brokers)
+
+    assert [] == rests == none
+    assert tasks[:2] == both
+    assert ([], tasks[2:]) == (serial, last)
+
+
 def test_a_rule_reaches_a_shard_that_was_out(brokers: SimBrokers) -> None:
     """The entry that changes the topic holds a relay for it, which needs no node to remember."""
     shard = 1 - home_shard("", SHARDS)
@@ -216,10 +252,15 @@ def test_a_rule_reaches_a_shard_that_was_out(brokers: SimBrokers) -> None:
 
 @pytest.mark.parametrize(
     ("change", "fault"),
-    [({"ready": 2}, "by its tasks"), ({"held": 0}, "by its tasks"), (None, "by its tasks")],
+    [
+        ({"ready": 2}, "by its tasks"),
+        ({"own": OwnRule()}, "by its tasks"),
+        ({"held": 0}, "by its tasks"),
+        (None, "by its tasks"),
+    ],
 )
 def test_a_row_that_its_tasks_contradict_is_noticed(
-    brokers: SimBrokers, change: dict[str, int] | None, fault: str
+    brokers: SimBrokers, change: dict[str, Any] | None, fault: str
 ) -> None:
     """W17 reads every entry."""
     put_rule(brokers, "A", PerKey())

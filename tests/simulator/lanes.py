@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.lane import Flow, Lane
-from codeq_cluster.core.lanes import UNCLAIMED_MAX, count, is_stopped
+from codeq_cluster.core.lane import Flow, KeyRule, Lane
+from codeq_cluster.core.lanes import count, is_stopped, unclaimed_max
+from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import State, Task
 
 _Name = tuple[str, str]
@@ -25,6 +26,7 @@ class LaneRows:
         self._tasks: dict[str, Task] = {}  # Those that have a key.
         self._lanes: dict[_Name, Lane] = {}
         self._flows: dict[_Name, Flow] = {}
+        self._own: dict[_Name, KeyRule] = {}
 
     def written(self, mutations: Mapping[bytes, bytes | None]) -> None:
         """Check an entry.
@@ -43,14 +45,17 @@ class LaneRows:
                 touched = self._item(key, value) or touched
         if not touched:
             return
-        counted: dict[_Name, Lane] = {}
+        counted = {
+            name: Lane(tenant=rule.tenant, id=rule.id, key=rule.key, own=rule.own)
+            for name, rule in self._own.items()
+        }
         for task in self._tasks.values():
             count(counted, task)
         # What is spent of a rate does not follow from tasks, and may be all that is left of a key.
         stored = {
             name: replace(lane, spent_us=0, expires_ms=0, held_until_ms=0)
             for name, lane in self._lanes.items()
-            if not (lane.is_idle and lane.expires_ms)
+            if lane.own is not None or not (lane.is_idle and lane.expires_ms)
         }
         if counted != stored:
             name = min(set(counted.items()) ^ set(stored.items()), key=str)[0]
@@ -68,14 +73,18 @@ class LaneRows:
         return had or task_id in self._tasks
 
     def _item(self, key: bytes, value: bytes | None) -> bool:
-        _, tenant, name = keyspace.item_parts(key)
-        self._lanes.pop((tenant, name), None)
-        self._flows.pop((tenant, name), None)
+        kind, tenant, name = keyspace.item_parts(key)
+        if kind == ItemKind.KEY_RULE:
+            self._own.pop((tenant, name), None)
+        elif kind in (ItemKind.LANE, ItemKind.FLOW):
+            (self._lanes if kind == ItemKind.LANE else self._flows).pop((tenant, name), None)
         item = None if value is None else records.decode_item(value)
         if isinstance(item, Lane):
             self._lanes[tenant, name] = item
         elif isinstance(item, Flow):
             self._flows[tenant, name] = item
+        elif isinstance(item, KeyRule):
+            self._own[tenant, name] = item
         return isinstance(item, Lane | Flow) or "@" in name
 
     def _follows(self, lane: Lane, before: Lane | None) -> None:
@@ -88,14 +97,11 @@ class LaneRows:
             if lane.held:
                 raise LaneFault(f"{lane.id}: {lane.held} tasks are held by no rule")
             return
+        rule = lane.own.over(rule) if lane.own is not None else rule
         was = before.running if before is not None else 0
         if lane.running > max(rule.max_running, was):
             raise LaneFault(f"{lane.id}: {lane.running} of {rule.max_running} tasks run")
-        places = min(UNCLAIMED_MAX, rule.max_running - lane.running - lane.kept)
-        waits = (
-            is_stopped(lane, rule)
-            or lane.held_until_ms
-            or (rule.rate is not None and lane.expires_ms)
-        )
+        places = min(unclaimed_max(lane, rule), rule.max_running - lane.running - lane.kept)
+        waits = is_stopped(lane, rule) or lane.rests or (rule.rate is not None and lane.expires_ms)
         if lane.held and lane.ready < places and not waits:
             raise LaneFault(f"{lane.id}: {lane.held} tasks are held, and the key is free")

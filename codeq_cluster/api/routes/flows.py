@@ -29,9 +29,11 @@ TOO_EARLY = from_failure(
 _RUNNING = invalid_field("flow.perKey.maxRunning", f"must be between 1 and {RUNNING_MAX}")
 
 
-def _unknown(where: str) -> Any:
+def unknown_field(where: str = "") -> Any:
+    """Return what refuses an unknown field of an object that stands there."""
+
     def refused(name: str, known: Sequence[str]) -> ApiError:  # noqa: ARG001, a schema gives it
-        return invalid_field(f"{where}.{name[:64]}", "unknown field")
+        return invalid_field(f"{where}{name[:64]}", "unknown field")
 
     return refused
 
@@ -45,7 +47,7 @@ def _choice(name: str, kind: type[StrEnum], text: str) -> Any:
 
 
 def _number(name: str, text: str, most: int, *, required: bool = False) -> Any:
-    refused = invalid_field(f"flow.perKey.rate.{name}", f"must be between 1 and {most}")
+    refused = invalid_field(f"rate.{name}", f"must be between 1 and {most}")
     return field(text, ge=1, le=most, required=required, refused=(refused,))
 
 
@@ -66,8 +68,8 @@ class RateBody(Body):
     )
 
 
-RATE = Schema(RateBody, refusal="invalid request body", unknown=_unknown("flow.perKey.rate"))
-NO_COUNT = invalid_field("flow.perKey.rate.count", "is required")
+RATE = Schema(RateBody, refusal="invalid request body", unknown=unknown_field("rate."))
+NO_COUNT = invalid_field("rate.count", "is required")
 
 
 class PerKeyBody(Body):
@@ -106,7 +108,7 @@ class PerKeyBody(Body):
     )
 
 
-PER_KEY = Schema(PerKeyBody, refusal="invalid request body", unknown=_unknown("flow.perKey"))
+PER_KEY = Schema(PerKeyBody, refusal="invalid request body", unknown=unknown_field("flow.perKey."))
 
 
 class FlowBody(Body):
@@ -119,7 +121,7 @@ class FlowBody(Body):
     )
 
 
-FLOW = Schema(FlowBody, refusal="invalid request body", unknown=_unknown("flow"))
+FLOW = Schema(FlowBody, refusal="invalid request body", unknown=unknown_field("flow."))
 
 
 class RateView(Struct, rename="camel"):
@@ -150,8 +152,13 @@ def flow_view(rule: PerKey) -> FlowView:
     """Render the rule of a queue's keys."""
     view = PerKeyView(rule.max_running, rule.order, rule.on_retry, rule.when_dead)
     if rule.rate is not None:
-        view.rate = RateView(rule.rate.count, rule.rate.per_s, rule.rate.burst)
+        view.rate = rate_view(rule.rate)
     return FlowView(view)
+
+
+def rate_view(rate: Rate) -> RateView:
+    """Render a rate."""
+    return RateView(rate.count, rate.per_s, rate.burst)
 
 
 def read_flow(call: Call, item: Raw, *, tiers: int) -> PerKey | None:
@@ -177,11 +184,12 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> PerKey | None:
         order=order,
         on_retry=_chosen("onRetry", body.on_retry, _RULE.on_retry),
         when_dead=_chosen("whenDead", body.when_dead, _RULE.when_dead),
-        rate=_rate(body.rate),
+        rate=read_rate(body.rate),
     )
 
 
-def _rate(item: Raw) -> Rate | None:
+def read_rate(item: Raw) -> Rate | None:
+    """Return the rate that a body asks for, if there is one; raises ApiError."""
     if bytes(item) == b"null":
         return None
     body = RATE.decode(item)

@@ -15,15 +15,13 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import from_failure
 from codeq_cluster.api.http.refusals import INVALID_COMMAND
 from codeq_cluster.api.routes.dead_letters import unknown_name
-from codeq_cluster.api.routes.listing import LIMIT, PAGE, asked_page, caller
+from codeq_cluster.api.routes.listing import PAGE, asked_page, caller
 from codeq_cluster.api.routes.task_views import COMMAND
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.broker.values import QueueDepth
 from codeq_cluster.core import bounds
-from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.items import PAUSES_MAX
-from codeq_cluster.core.lane import Lane
 from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import TooMany
 from codeq_cluster.portions import in_portions
@@ -63,31 +61,6 @@ class QueuePage(Struct):
 
     queues: list[QueueView]
     cursor: str | UnsetType = UNSET
-
-
-class KeyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """A key of a queue, and how many of its tasks are in which state.
-
-    `backingOff` are those that keep their place while they back off; `stoppedBy` is the dead letter
-    that stops the key; the next task may go at `limitedUntil`, if the rate of its key allows none
-    before, or at `heldUntil`, if a worker has held the key.
-    """
-
-    key: str
-    in_progress: int
-    ready: int
-    held: int
-    backing_off: int = 0
-    stopped_by: str = ""
-    limited_until: str = ""
-    held_until: str = ""
-
-
-class KeysView(Struct, kw_only=True):
-    """The busiest keys; `more` if the queue has so many that not all were looked at."""
-
-    keys: list[KeyView]
-    more: bool
 
 
 class PausedQueue(Struct):
@@ -159,36 +132,6 @@ async def queue(call: Call) -> HttpAnswer[QueueView]:
         for depth in depths:
             found = replace(depth, command=command)
     return reply(queue_view(found, now_ms=call.services.now_ms(), paused=paused))
-
-
-@ROUTES(
-    "GET",
-    "/admin/queues/{command}/keys",
-    Answer(
-        "The keys, those with the most held tasks first.",
-        KeysView(keys=[KeyView(key="ann", in_progress=1, ready=0, held=7)], more=False),
-    ),
-    parameters=(LIMIT,),
-    errors=(INVALID_COMMAND,),
-)
-async def keys(call: Call) -> HttpAnswer[KeysView]:
-    """Return the busiest keys of a queue, of those that have tasks which have not ended."""
-    asked, queue = asked_page(call), call.command().lower()
-    lanes, more = await call.services.broker.operators.keys(caller(call), queue, count=asked.count)
-    return reply(KeysView(keys=list(map(_key_view, lanes)), more=more))
-
-
-def _key_view(lane: Lane) -> KeyView:
-    return KeyView(
-        key=lane.key,
-        in_progress=lane.running,
-        ready=lane.ready,
-        held=lane.held,
-        backing_off=lane.kept,
-        stopped_by=lane.stopped_by,
-        limited_until=rfc3339(lane.limited_until_ms) if lane.limited_until_ms else "",
-        held_until=rfc3339(lane.held_until_ms) if lane.held_until_ms else "",
-    )
 
 
 @ROUTES(

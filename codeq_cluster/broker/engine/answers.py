@@ -259,7 +259,7 @@ def list_keys(store: StateStore, asked: ListKeys, unreadable: Unreadable) -> Ite
         with alone(unreadable, kind=ItemKind.LANE.value, item=keyspace.last_id(key)):
             lane = records.decode_item(value)
             assert isinstance(lane, Lane)
-            if not lane.is_idle:
+            if not lane.is_idle or lane.own is not None:
                 rows.append((key[len(prefix) :], lane))
     busiest = heapq.nsmallest(asked.count, rows, key=lambda row: by_work(row[1]))
     is_all = len(page) < LOOKED_AT_MAX
@@ -323,6 +323,7 @@ def _keys(state: EngineState, task: Task) -> dict[str, Any]:
     taken = state.store.scan(*lane_keys.slot_range(lane, ready_only=False), 1)
     return {
         "stopper": lane.stopped_by if stops else "",
+        "key_paused": lane.own is not None and lane.own.paused,
         "held_until_ms": lane.held_until_ms,
         "limited_until_ms": lane.limited_until_ms,
         "before": keyspace.last_id(taken[0][0]) if taken else "",

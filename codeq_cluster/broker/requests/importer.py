@@ -15,11 +15,12 @@ from codeq_cluster.core import task_ids
 from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import KIND_OF, Governing
+from codeq_cluster.core.lane import KeyRule
 from codeq_cluster.core.operations import Arrival, Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import placed_again
 from codeq_cluster.core.schedules import Schedule, schedule_shard
-from codeq_cluster.core.sharding import home_shard, shard_of
+from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane
 from codeq_cluster.core.task import State
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
@@ -220,6 +221,8 @@ def _home(tenant: str, item: Governing, shards: int) -> int:
     """Return the shard that an item of the tenant has here."""
     if isinstance(item, Schedule):
         return schedule_shard(tenant, item.id, shards)
+    if isinstance(item, KeyRule):
+        return shard_of_lane(tenant, item.queue, item.key, shards)
     return home_shard(tenant, shards)
 
 

@@ -21,7 +21,17 @@ from codeq_cluster.core.items import (
     Topic,
     WebhookKey,
 )
-from codeq_cluster.core.lane import Flow, PerKey, SetFlow
+from codeq_cluster.core.lane import (
+    KEY_RULES_MAX,
+    Flow,
+    Lane,
+    OwnRule,
+    PerKey,
+    SetFlow,
+    SetKey,
+    lane_id,
+    lane_name,
+)
 from codeq_cluster.core.operations import (
     DeleteTopic,
     Operation,
@@ -36,7 +46,7 @@ from codeq_cluster.core.operations import (
     Unsubscribe,
 )
 from codeq_cluster.core.outcomes import Changed, Outcome, Rejected, Subscribed, TopicStands
-from codeq_cluster.core.sharding import home_shard
+from codeq_cluster.core.sharding import home_shard, shard_of_lane
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
 
@@ -44,7 +54,11 @@ _PAUSES = 1000  # Pauses in one page.
 _RULE_S_MAX = 2.0  # Until a shard has a new rule; after that its relay brings it.
 
 
-_MOST = {"topics": TOPICS_MAX, "paused queues": PAUSES_MAX}
+_MOST = {
+    "topics": TOPICS_MAX,
+    "paused queues": PAUSES_MAX,
+    "keys with rules of their own": KEY_RULES_MAX,
+}
 
 
 class QueuePolicies:
@@ -99,6 +113,30 @@ class QueuePolicies:
             if not isinstance(flow, Flow) or flow.seq < topic.rule_seq or flow.expires_ms:
                 return True
         return False
+
+    async def key(self, caller: Caller, queue: str, key: str) -> Lane:
+        """Return a key of a queue; one without tasks and rule is empty."""
+        tenant, name = caller.tenant, lane_id(queue, lane_name(key))
+        rows = (keyspace.item(ItemKind.LANE, tenant, name),)
+        shard = shard_of_lane(tenant, queue, key, self._shards.count)
+        [record] = (await self._shards.read(shard, rows, deadline=caller.deadline)).values
+        found = None if record is None else records.decode_item(record)
+        return found if isinstance(found, Lane) else Lane(tenant=tenant, id=name, key=key)
+
+    async def set_key(self, caller: Caller, queue: str, key: str, own: OwnRule | None) -> None:
+        """Give a key a rule of its own, another one, or none; may raise TooMany."""
+        operation = SetKey(
+            request=new_request(),
+            tenant=caller.tenant,
+            queue=queue,
+            key=key,
+            own=own,
+            by=caller.by,
+        )
+        shard = shard_of_lane(caller.tenant, queue, key, self._shards.count)
+        [outcome] = await self._shards.operate(shard, [operation], deadline=caller.deadline)
+        if isinstance(outcome, Rejected):
+            raise TooMany(outcome.limit, _MOST[outcome.limit])
 
     async def topic(self, caller: Caller, name: str) -> Topic | None:
         """Return a topic, or None."""

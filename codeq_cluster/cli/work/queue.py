@@ -50,6 +50,7 @@ _KEYS = {
     "STOPPED BY": "stoppedBy",
     "LIMITED UNTIL": "limitedUntil",
     "HELD UNTIL": "heldUntil",
+    "OWN": "own",
 }
 
 
@@ -74,13 +75,7 @@ def add(commands: Verbs) -> None:
     )
     flow.add_argument("queue")
     number(flow, "--max-per-key", "tasks of one key in progress at once")
-    flow.add_argument(
-        "--rate",
-        type=_rate,
-        metavar="COUNT/SECONDS",
-        help="claims of one key in so many seconds, as 100/60; off for no limit",
-    )
-    number(flow, "--burst", "claims that a pause of a key saves up; default: 1")
+    _add_rate(flow)
     for flag, field, words in _RULE:
         flow.add_argument(flag, dest=field, choices=words, help=words[0] + " if never set")
     flow.add_argument("--off", action="store_true", help="end the rule: nothing holds tasks then")
@@ -94,6 +89,28 @@ def add(commands: Verbs) -> None:
     keys.add_argument("queue")
     number(keys, "--limit", f"keys at most; default: {_KEYS_SHOWN}", default=_KEYS_SHOWN)
     asks(keys, Operator, _keys)
+
+    key = verbs.add_parser(
+        "key",
+        help="show or set the limits that one key of a queue has of its own",
+        description="Show or change what one key has beside the rule of its queue's keys.",
+    )
+    key.add_argument("queue")
+    key.add_argument("key")
+    number(key, "--max-running", "tasks of the key in progress at once")
+    _add_rate(key)
+    number(key, "--weight", "turns of the key in a round of all keys; default: 1")
+    stops = key.add_mutually_exclusive_group()
+    stops.add_argument(
+        "--pause",
+        dest="paused",
+        action="store_true",
+        default=None,
+        help="let nothing of the key go; leases that run go on",
+    )
+    stops.add_argument("--resume", dest="paused", action="store_false", help="let the key go on")
+    key.add_argument("--off", action="store_true", help="let the key follow its queue's rule again")
+    asks(key, Operator, _key)
 
     pause = verbs.add_parser("pause", help="let nobody claim from a queue; leases that run go on")
     pause.add_argument("queue")
@@ -152,12 +169,7 @@ async def _flow(operator: Operator, options: argparse.Namespace) -> None:
     }
     if options.max_per_key is not None:
         said["maxRunning"] = options.max_per_key
-    if options.rate is not None:
-        said["rate"] = options.rate or None
-    if options.burst is not None and not options.rate:
-        raise UsageRefused("--burst is part of a rate: add --rate COUNT/SECONDS")
-    if options.burst is not None:
-        said["rate"]["burst"] = options.burst
+    said |= _said_rate(options)
     if options.off and said:
         raise UsageRefused("--off ends the rule: leave out the other flags")
     try:
@@ -173,6 +185,44 @@ async def _flow(operator: Operator, options: argparse.Namespace) -> None:
         topic = await operator.put_topic(options.queue, {**policy, **flow})
     shown = {"flow": topic["policy"].get("flow", {}), "settling": topic.get("settling", False)}
     document(shown, compact=options.json)
+
+
+async def _key(operator: Operator, options: argparse.Namespace) -> None:
+    said: dict[str, Any] = {
+        "maxRunning": options.max_running,
+        "weight": options.weight,
+        "paused": options.paused,
+    }
+    said = {field: value for field, value in said.items() if value is not None}
+    said |= _said_rate(options)
+    if options.off and said:
+        raise UsageRefused("--off ends the key's own limits: leave out the other flags")
+    if options.off:
+        await operator.delete_key(options.queue, options.key)
+    elif said:
+        own = (await operator.key(options.queue, options.key)).get("own", {})
+        await operator.put_key(options.queue, options.key, {**own, **said})
+    document(await operator.key(options.queue, options.key), compact=options.json)
+
+
+def _add_rate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        metavar="COUNT/SECONDS",
+        help="claims of one key in so many seconds, as 100/60; off for no limit",
+    )
+    number(parser, "--burst", "claims that a pause of a key saves up; default: 1")
+
+
+def _said_rate(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the field of a rule that the flags of a rate say, if they say any."""
+    if options.burst is not None and not options.rate:
+        raise UsageRefused("--burst is part of a rate: add --rate COUNT/SECONDS")
+    if options.rate is None:
+        return {}
+    burst = {} if options.burst is None else {"burst": options.burst}
+    return {"rate": {**options.rate, **burst} or None}
 
 
 def _rate(text: str) -> dict[str, int]:
@@ -192,7 +242,8 @@ async def _keys(operator: Operator, options: argparse.Namespace) -> None:
         document(found, compact=True)
         return
     rows = rows_of(found.get("keys"))
-    table(tuple(_KEYS), [[row.get(field, "-") for field in _KEYS.values()] for row in rows])
+    shown = [{**row, "own": "yes"} if "own" in row else row for row in rows]
+    table(tuple(_KEYS), [[row.get(field, "-") for field in _KEYS.values()] for row in shown])
     if found.get("more"):
         note("the queue has more keys than were looked at; others may be busier")
 

@@ -9,7 +9,7 @@ import pytest
 from codeq_cluster.cli.main import main
 from codeq_cluster.testing.broker import LocalBroker
 
-ENDS = ("STOPPED", "BY", "LIMITED", "UNTIL", "HELD", "UNTIL")
+ENDS = ("STOPPED", "BY", "LIMITED", "UNTIL", "HELD", "UNTIL", "OWN")
 
 
 def test_the_keys_of_a_queue_are_shown(
@@ -36,7 +36,7 @@ def test_the_keys_of_a_queue_are_shown(
         left = operator.topic("parcel")
 
     assert ["KEY", "IN", "PROGRESS", "READY", "HELD", "BACKING", "OFF", *ENDS] == shown[0]
-    assert [["bob", "0", "1", "2", *"----"], ["ann", "0", "1", "0", *"----"]] == shown[1:]
+    assert [["bob", "0", "1", "2", *"-----"], ["ann", "0", "1", "0", *"-----"]] == shown[1:]
     assert (1, "hold", "stop") == (rule["maxRunning"], rule["onRetry"], rule["whenDead"])
     assert {"flow": {}, "settling": False} == none
     assert {"weight": 3} == left["policy"]
@@ -63,6 +63,36 @@ def test_a_rate_is_set_shown_and_ended(
     assert 9 == gone["maxRunning"]
     for unread in (["--rate", "often"], ["--burst", "2"]):
         assert 0 != _exit_of(["queue", "flow", "call", *unread])
+
+
+def test_one_key_has_its_own_limits(
+    broker: LocalBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command changes what it says, until the key follows its queue again."""
+
+    def key(*arguments: str) -> dict[str, object]:
+        capsys.readouterr()
+        assert 0 == main(["queue", "key", "mail", "ann/1", "--json", *arguments])
+        shown: dict[str, object] = json.loads(capsys.readouterr().out)
+        return shown
+
+    with broker.sync_operator() as operator:
+        made = key("--max-running", "5", "--rate", "9/60")
+        paused = key("--pause", "--weight", "2")
+        resumed = key("--resume", "--rate", "off")
+        off = key("--off")
+        operator.put_key("mail", "bob", {"maxRunning": 3})
+        listed = operator.keys("mail")["keys"]
+        operator.delete_key("mail", "bob")
+        bob = operator.key("mail", "bob")
+
+    rate = {"count": 9, "perSeconds": 60, "burst": 1}
+    assert {"maxRunning": 5, "rate": rate, "weight": 1, "paused": False} == made["own"]
+    assert {"maxRunning": 5, "rate": rate, "weight": 2, "paused": True} == paused["own"]
+    assert {"maxRunning": 5, "weight": 2, "paused": False} == resumed["own"]
+    assert "own" not in off
+    assert ["bob"] == [each["key"] for each in listed]
+    assert {"key": "bob", "inProgress": 0, "ready": 0, "held": 0} == bob
 
 
 def _exit_of(arguments: list[str]) -> object:

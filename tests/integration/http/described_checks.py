@@ -100,6 +100,7 @@ def _forgiven(response: Response, case: Case) -> bool:
     unheeded = {
         "count": path not in COUNTED,
         "extendSeconds": not path.endswith("/heartbeat"),
+        "hold": not path.endswith("/nack"),
         # A field in the body overrides the query.
         **(dict.fromkeys(case.query or {}, True) if "/dlq" in path else {}),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -325,6 +326,70 @@ async def test_a_hold_of_nothing_is_refused_and_the_lease_stays(node: Client) ->
     assert (403, "event-type-not-allowed") == other
 
 
+async def test_one_key_has_its_own_limits(node: Client) -> None:
+    """Its name may hold anything; the others follow the topic, and so does it in the end."""
+    await put_and_settle(node, "own", **SERIAL)
+    key = "a/b ä?%2F"
+    path = f"admin/queues/Own/keys/{quote(key, safe='')}"
+    rate = {"count": 100, "perSeconds": 60, "burst": 10}
+
+    async def own(**fields: object) -> Answer:
+        return await node.send("PUT", path, json.dumps(fields).encode())
+
+    tasks = [await node.create("own", key=key) for _ in range(3)]
+    others = [await node.create("own", key="c") for _ in range(2)]
+    made = await own(maxRunning=2, weight=2)
+    begun = {(await node.claim("own"))["id"] for _ in range(3)}
+    none = await claim(node, "own")
+    paused = await own(maxRunning=2, rate=rate, paused=True)
+    shown = await node.get(path)
+    explained = await node.get(f"tasks/{tasks[2]}/explain")
+    listed = (await node.get("admin/queues/own/keys")).json["keys"]
+    ended = await node.send("DELETE", path, b"")
+    again = await node.send("DELETE", path, b"")
+    plain = await node.get(path)
+    for task in begun:
+        await end(node, {"id": task})
+    for _ in range(2):
+        await end(node, await node.claim("own"))
+    audit = (await node.get("admin/audit?limit=2")).json["records"]
+
+    assert (200, {"maxRunning": 2, "weight": 2, "paused": False}) == (made.status, made.json)
+    assert {*tasks[:2], others[0]} == begun
+    assert 204 == none.status
+    assert {"maxRunning": 2, "rate": rate, "weight": 1, "paused": True} == paused.json
+    assert (key, 2, paused.json) == tuple(shown.json[each] for each in ("key", "inProgress", "own"))
+    assert [shown.json] == [each for each in listed if "own" in each]
+    assert "key-paused" == explained.json["reason"]
+    assert (204, 204) == (ended.status, again.status)
+    assert "own" not in plain.json
+    assert [("key.delete", "own", key), ("key.put", "own", key)] == [
+        (each["action"], each["target"], each["detail"]) for each in audit
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"maxRunning": 0}, "maxRunning"),
+        ({"weight": 17}, "weight"),
+        ({"rate": {"count": 0}}, "rate.count"),
+        ({"rate": {}}, "rate.count"),
+        ({"order": "fifo"}, "order"),
+    ],
+)
+async def test_limits_of_a_key_that_cannot_be_kept_are_refused(
+    node: Client, fields: dict[str, object], field: str
+) -> None:
+    """And so is a name that no key can have."""
+    body = json.dumps(fields).encode()
+    refused = await node.send("PUT", "admin/queues/c/keys/k", body)
+    unnamed = await node.send("PUT", f"admin/queues/c/keys/{'k' * 257}", b"{}")
+
+    assert (422, field) == (refused.status, refused.json["field"])
+    assert (400, "invalid-key") == (unnamed.status, unnamed.json["code"])
+
+
 async def test_nothing_of_a_key_is_said_before_every_node_knows_keys(tmp_path: Path) -> None:
     """On data of release 0.1.0 the answers name the upgrade, until it is done."""
     with tarfile.open(STORED / "0.1.0" / ARCHIVE) as archive:
@@ -335,6 +400,8 @@ async def test_nothing_of_a_key_is_said_before_every_node_knows_keys(tmp_path: P
             await put(node, "soon", **SERIAL),
             await node.post("tasks", {"command": "soon", "payload": {}, "key": "k"}),
             await node.post("tasks/none/nack", {"hold": "key", "leaseToken": 1}),
+            await node.send("PUT", "admin/queues/soon/keys/k", b"{}"),
+            await node.send("DELETE", "admin/queues/soon/keys/k", b""),
         ]
         await eventually(
             lambda: node.post("admin/cluster/upgrade", {}, token=OPERATOR),
@@ -344,7 +411,7 @@ async def test_nothing_of_a_key_is_said_before_every_node_knows_keys(tmp_path: P
             lambda: put(node, "soon", **SERIAL), lambda each: each.status != 503
         )
 
-    assert [(503, "upgrade-under-way")] * 3 == [(each.status, each.json["code"]) for each in early]
+    assert [(503, "upgrade-under-way")] * 5 == [(each.status, each.json["code"]) for each in early]
     assert {"not-applied"} == {each.headers["x-outcome"] for each in early}
     assert 201 == late.status
 

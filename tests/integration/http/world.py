@@ -63,6 +63,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "PUT /tasks/{id}/artifacts/{artifact}": b"content",
     "POST /workers/subscriptions": {"callbackUrl": NO_OWNER},
     "PUT /admin/topics/{name}": _TOPIC,
+    "PUT /admin/queues/{command}/keys/{key}": {"weight": 2},
     "POST /admin/schedules/preview": {"cron": "@daily"},
     "PUT /admin/schedules": {"schedules": [], "dryRun": True},
     "PUT /workers/schedules": {"schedules": [], "dryRun": True},
@@ -150,7 +151,7 @@ class World:
             return self.fixed["artifact"]
         # The task goes into the paused queue, from which no caller claims.
         command = "paused" if path.endswith(("/pause", "/resume")) else "queue"
-        known = {"command": command, "artifact": "a"}
+        known = {"command": command, "artifact": "a", "key": "k"}
         if "{id}" in path:
             known["id"] = await self._id(route, path)
         if "{name}" in path:

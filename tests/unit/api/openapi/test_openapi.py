@@ -34,6 +34,7 @@ from codeq_cluster.api.routes import (
     group_calls,
     groups,
     imports,
+    keys,
     lanes,
     leases,
     listing,
@@ -78,7 +79,7 @@ SCHEMAS = {
 }
 HANDLERS = (
     *(call, listing, refusals, revising),
-    *(tasks, workers, reads, queues),
+    *(tasks, workers, reads, queues, keys),
     *(artifacts, flows, follow_ups, lanes, leases, results),
     *(audit, backups, cluster, imports, membership),
     *(
@@ -303,6 +304,7 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         "FlowBody",
         "PerKeyBody",
         "RateBody",
+        "KeyBody",
         "ScheduleBody",
         "ItemBody",
         "UniqueBody",
