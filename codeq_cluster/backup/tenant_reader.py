@@ -20,11 +20,12 @@ from codeq_cluster.backup.tenant_rows import tenant_of
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.arrival import Arrival
+from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.creating import task_on_its_way
 from codeq_cluster.core.dependencies import Dependencies, Input, Verdict, input_id
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing, Item
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.placing import is_apart, once_name, placed_again
 from codeq_cluster.core.relays import Relay, RelayedTask
 from codeq_cluster.core.stored_item import ItemKind
@@ -83,6 +84,7 @@ class TenantReader:
         inputs = _Beside(self._items(part, ItemKind.INPUT))
         steps = _Beside(self._items(part, ItemKind.STEP))
         signals = _Beside(self._items(part, ItemKind.SIGNAL))
+        checkpoints = _Beside(self._items(part, ItemKind.CHECKPOINT))
         for key, value in self._rows(part, Family.TASK):
             passed(1)
             if tenant_of((key, value)) != self.tenant:
@@ -97,6 +99,9 @@ class TenantReader:
             depends = None if row is None else records.decode_item(row)
             assert depends is None or isinstance(depends, Dependencies)
             depends = depends and self._on(depends)
+            row = checkpoints.at(task_id)
+            checkpoint = None if row is None else records.decode_item(row)
+            assert checkpoint is None or isinstance(checkpoint, Checkpoint)
             yield Arrival(
                 task=task,
                 payload=payload.decode(),
@@ -105,6 +110,7 @@ class TenantReader:
                 dependencies=depends,
                 inputs=() if depends is None else tuple(_inputs(inputs, depends)),
                 beside=(*_durable(steps, task), *_durable(signals, task)),
+                checkpoint=checkpoint,
             )
         callbacks.rest()
 

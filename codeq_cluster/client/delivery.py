@@ -91,7 +91,7 @@ class ClaimedDelivery:
         """Run the handler until it ends, or until its lease is lost."""
         async with asyncio.TaskGroup() as both:
             running = both.create_task(self.call.run())
-            holding = both.create_task(self._keeper.hold(self._task))
+            holding = both.create_task(self._keeper.hold(self._task, self.call.said))
             await asyncio.wait({running, holding}, return_when=asyncio.FIRST_COMPLETED)
             if self._parks:  # It has given the lease back itself, and is about to end.
                 await asyncio.wait({running})
@@ -105,6 +105,7 @@ class ClaimedDelivery:
     async def _park(self, name: str, *, position: int, **said: object) -> StepRecord:
         self._parks = True
         try:
+            await self._keeper.flush(self._task, self.call.said)
             step = await self._leases.park(
                 self._task,
                 name,
@@ -143,6 +144,7 @@ class ClaimedDelivery:
                 await leases.fail(task, error, following=following, within_s=within_s)
                 return self._ended(Ending.FAILED, error)
             case GivenBack(reason, delay_s, hold=hold):
+                await self._keeper.flush(task, self.call.said)
                 died = await leases.nack(
                     task, reason, delay_s=delay_s, hold=hold, within_s=within_s
                 )
@@ -165,6 +167,7 @@ class ClaimedDelivery:
         """Return the task to its queue, within a time bound."""
         try:
             async with asyncio.timeout(_ABANDON_S_MAX):
+                await self._keeper.flush(self._task, self.call.said)
                 died = await self._leases.abandon(self._task, within_s=_ABANDON_S_MAX)
         except (Refused, Unreachable, TimeoutError) as error:
             lost = isinstance(error, Refused) and error.code in NO_LONGER_OURS

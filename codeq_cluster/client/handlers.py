@@ -16,6 +16,7 @@ from codeq_cluster.client.handling import Done, Fail, HandlerTimeout, HandlerUnf
 from codeq_cluster.client.outcomes import Completed, Failed, GivenBack, Outcome, Unfit, Waits
 from codeq_cluster.client.producing import NewTask, body_of, whole_seconds
 from codeq_cluster.client.records import TaskRecord
+from codeq_cluster.client.saying import Said
 from codeq_cluster.client.steps import Parked, Recorder, StepLog
 from codeq_cluster.client.threads import Threads
 from codeq_cluster.errors import ConfigInvalid
@@ -75,14 +76,17 @@ class Registered:
             raise ConfigInvalid(f"{_name(handler)}: its payload: {error}") from error
 
     def task(
-        self, record: TaskRecord, record_step: Recorder, park: Recorder
+        self, record: TaskRecord, said: Said, record_step: Recorder, park: Recorder
     ) -> tuple[Task[Any], StepLog] | GivenBack:
         """Return the task for the handler with its steps, or the reason it cannot be built."""
         loop = None if self.is_async else asyncio.get_running_loop()
         steps = StepLog(record.steps, self._codec, record_step, park, loop)
         try:
             payload = self._decode(record.payload.encode())
-            return Task(record=record, payload=payload, _steps=steps), steps
+            return (
+                Task(record=record, payload=payload, _steps=steps, _said=said, _codec=self._codec),
+                steps,
+            )
         except Exception as error:  # noqa: BLE001, a codec is its owner's
             # The task is not failed for good: a worker of another release may be able to read the
             # payload.
@@ -182,6 +186,7 @@ class HandlerCall:
         self._handler = handler
         self._record = record
         self._record_step, self._park = record_step, park
+        self.said = Said()
         self._overtime_s = overtime_s
         self._limit = handler.limit_of(record)
         self._ends = time.monotonic() + self._limit.seconds
@@ -199,7 +204,7 @@ class HandlerCall:
         is cancelled, and a thread, which cannot be, finds its task's `cancelled` true. A coroutine
         gets `overtime_s` for it; a thread too, but only at the end of its time.
         """
-        made = self._handler.task(self._record, self._record_step, self._park)
+        made = self._handler.task(self._record, self.said, self._record_step, self._park)
         if isinstance(made, GivenBack):
             return made
         task, steps = made

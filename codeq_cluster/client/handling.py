@@ -9,8 +9,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, Literal, TypeVar
 
+from msgspec import Raw, UnsetType
+
+from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.producing import Duration, NewTask
 from codeq_cluster.client.records import InputRecord, TaskRecord
+from codeq_cluster.client.saying import CHECKPOINT_BYTES_MAX, NOTE_BYTES_MAX, Said
 from codeq_cluster.client.steps import StepLog, wait_of
 from codeq_cluster.errors import CodeqError
 
@@ -31,6 +35,8 @@ class Task(Generic[P]):
     payload: P
     _gone: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
     _steps: StepLog | None = field(default=None, repr=False, compare=False)
+    _said: Said = field(default_factory=Said, repr=False, compare=False)
+    _codec: Codec = field(default=JSON, repr=False, compare=False)
 
     @property
     def id(self) -> str:
@@ -159,6 +165,40 @@ class Task(Generic[P]):
         if self._steps is None:
             raise LookupError("steps need a worker: this task was not given to a handler by one")
         return self._steps
+
+    def progress(self, done: int, total: int = 0, note: str = "") -> None:
+        """Say how far the work is, in whatever unit; the task shows the last one said.
+
+        It is reported within a second or so, together with what the worker's other handlers say,
+        and may be called as often as you like, from any thread. A note is cut at 1 KiB.
+
+        Raises:
+            ValueError: A number is negative.
+        """
+        if done < 0 or total < 0:
+            raise ValueError(f"progress({done}, {total}): must not be negative")
+        cut = note.encode(errors="replace")[:NOTE_BYTES_MAX].decode(errors="ignore")
+        self._said.say("progress", {"done": done, "total": total, "note": cut})
+
+    def save(self, checkpoint: object) -> None:
+        """Leave something to the next delivery, in place of what was left before.
+
+        It is reported as progress is, and before the task is given back, so a worker that dies
+        loses about the last second of it.
+
+        Raises:
+            ValueError: Its JSON is null, or larger than 64 KiB.
+        """
+        text = self._codec.encode(checkpoint)
+        if text.strip() == b"null" or len(text) > CHECKPOINT_BYTES_MAX:
+            raise ValueError(f"save(): must be JSON but null, at most {CHECKPOINT_BYTES_MAX} bytes")
+        self._said.say("checkpoint", Raw(text))
+
+    @property
+    def checkpoint(self) -> Any:
+        """What the last delivery has left, as plain values; None if it left nothing."""
+        left = self.record.checkpoint
+        return None if isinstance(left, UnsetType) else self._codec.decoder(object)(bytes(left))
 
     def cancel(self) -> None:
         """Ask the handler to end; only the worker calls this."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
+from codeq_cluster.client.connection import as_json
 from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
+from codeq_cluster.client.saying import Said
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,9 @@ _ANSWER_S: Final = 5.0
 _PAUSE_S: Final = 0.25  # After an answer that came early.
 _PAUSE_S_MAX: Final = 4.0
 _SINGLES_AT_ONCE: Final = 10
+_REPORT_S: Final = 1.0
+_REPORT_BYTES_MAX: Final = 2**19  # What one request says, but for a single task.
+_PASSING: Final = frozenset({"no-leader", "overloaded", "outcome-unknown"})
 # Those of a node of a release without the route.
 _NO_ROUTE: Final = frozenset({404, 405})
 
@@ -42,12 +48,14 @@ class _Held:
         due: It is to be renewed.
         watched: A request that will hear of its loss is under way, or will be.
         lost: Resolved with the reason when it is lost.
+        said: What its handler says.
     """
 
-    __slots__ = ("due", "ends", "lost", "task", "watched")
+    __slots__ = ("due", "ends", "lost", "said", "task", "watched")
 
-    def __init__(self, task: TaskRecord, *, ends: float) -> None:
+    def __init__(self, task: TaskRecord, said: Said, *, ends: float) -> None:
         self.task = task
+        self.said = said
         self.ends = ends
         self.due = False
         self.watched = False
@@ -82,11 +90,16 @@ class Keeper:
         self._beat_s = lease_s / BEATS_A_LEASE
         self._held: dict[str, _Held] = {}
         self._knows_batches = True  # The node that answers; asked again at each beat.
+        self._news = asyncio.Event()
+        self._reporting = asyncio.Lock()  # An older report must not come after a newer one.
 
-    async def hold(self, task: TaskRecord) -> str:
+    async def hold(self, task: TaskRecord, said: Said) -> str:
         """Keep a lease that has just begun; return the reason when it is lost."""
-        held = _Held(task, ends=time.monotonic() + self._lease_s)
+        held = _Held(task, said, ends=time.monotonic() + self._lease_s)
         self._held[task.id] = held
+        loop = asyncio.get_running_loop()
+        said.notify = lambda: _from_any_thread(loop, self._news.set)
+        self._news.set()  # The handler may have said something already.
         try:
             while (left_s := held.ends - time.monotonic()) > 0:
                 await asyncio.wait({held.lost}, timeout=left_s)
@@ -102,6 +115,7 @@ class Keeper:
         async with asyncio.TaskGroup() as requests:
             begun, look = time.monotonic(), 0
             look_s = self._beat_s / _LOOKS_A_BEAT
+            requests.create_task(self._report())
             while True:
                 look += 1
                 await asyncio.sleep(begun + look * look_s - time.monotonic())
@@ -115,6 +129,52 @@ class Keeper:
                         held.watched = True
                         held.due = is_beat
                     requests.create_task(self._keep(part, until=until))
+
+    async def flush(self, task: TaskRecord, said: Said) -> None:
+        """Report what a handler has said, now that it has ended and its task is given back."""
+        async with self._reporting:
+            fields = said.take()
+            if not fields:
+                return
+            try:
+                await self._leases.heartbeat(
+                    task, extend_s=self._lease_s, report=fields, within_s=_ANSWER_S
+                )
+            except (Refused, Unreachable) as error:
+                log.warning("task %s: what its handler said last is lost: %s", task.id, error)
+
+    async def _report(self) -> None:
+        """Report what handlers say, at most once a second for all of them."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            async with self._reporting:
+                said = [(held, held.said.take()) for held in self._held.values()]
+                for part in _reports(said):
+                    await self._say(part)
+            await asyncio.sleep(_REPORT_S)
+
+    async def _say(self, part: Mapping[_Held, Mapping[str, object]]) -> None:
+        """Report of some tasks, whose leases it extends; what passes is said again."""
+        asked = time.monotonic()
+        try:
+            heard = await self._leases.heartbeats(
+                [(held.task, self._lease_s) for held in part],
+                reports={held.task.id: fields for held, fields in part.items()},
+                within_s=_ANSWER_S,
+            )
+        except (Refused, Unreachable) as error:
+            log.warning("what handlers have said is not reported: %s", error)
+            if may_succeed(error):
+                for held, fields in part.items():
+                    held.said.put_back(fields)
+                self._news.set()
+            return
+        for (held, fields), (code, text) in zip(part.items(), heard, strict=True):
+            held.hear(code, text, ends=asked + self._lease_s)
+            if code in _PASSING:
+                held.said.put_back(fields)
+                self._news.set()
 
     async def _keep(self, part: Sequence[_Held], *, until: float) -> None:
         """Renew leases that are due, and hear of the loss of any, until the next beat."""
@@ -181,6 +241,29 @@ class Keeper:
 
     def _is_held(self, held: _Held) -> bool:
         return self._held.get(held.task.id) is held and not held.lost.done()
+
+
+def _from_any_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    # A handler that was left alone may go on when the loop is closed.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(call)
+
+
+def _reports(
+    said: Iterable[tuple[_Held, Mapping[str, object]]],
+) -> Iterator[dict[_Held, Mapping[str, object]]]:
+    """Yield what is to be said, in parts that one request takes."""
+    part: dict[_Held, Mapping[str, object]] = {}
+    size = 0
+    for held, fields in said:
+        if fields:
+            size += len(as_json(fields))
+            if part and (size > _REPORT_BYTES_MAX or len(part) == _LEASES_MAX):
+                yield part
+                part, size = {}, 0
+            part[held] = fields
+    if part:
+        yield part
 
 
 def _parts(held: Sequence[_Held]) -> Iterator[list[_Held]]:

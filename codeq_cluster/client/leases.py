@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 
@@ -16,6 +16,7 @@ from codeq_cluster.client.transport import Request
 R = TypeVar("R")
 
 _DEAD = "dlq"
+_NOTHING: Mapping[str, Any] = {}
 
 
 class _Claimed(Struct):
@@ -80,15 +81,22 @@ class Leases(Connection):
         return (await self._call(request, _Claimed, within_s=within_s)).tasks
 
     async def heartbeat(
-        self, task: TaskRecord, *, extend_s: int, within_s: float | None = None
+        self,
+        task: TaskRecord,
+        *,
+        extend_s: int,
+        report: Mapping[str, object] = _NOTHING,
+        within_s: float | None = None,
     ) -> None:
-        """Extend a lease to `extend_s` seconds from now."""
-        await self._on(task, "heartbeat", {"extendSeconds": extend_s}, within_s, _Returned)
+        """Extend a lease to `extend_s` seconds from now; report `progress`, a `checkpoint`."""
+        fields = {"extendSeconds": extend_s, **report}
+        await self._on(task, "heartbeat", fields, within_s, _Returned)
 
     async def heartbeats(
         self,
         held: Sequence[tuple[TaskRecord, int]],
         *,
+        reports: Mapping[str, Mapping[str, object]] = _NOTHING,
         wait_s: int = 0,
         within_s: float | None = None,
     ) -> Sequence[tuple[str, str]]:
@@ -96,6 +104,7 @@ class Leases(Connection):
 
         Args:
             held: At most 1,000; with 0 seconds a lease keeps its end.
+            reports: By task id, what else to say of tasks whose leases are extended.
             wait_s: How long to wait, 0 to 30; a loss ends the wait, and so does an error. With a
                 wait, a request that may have had an effect is not repeated: the repetition would
                 wait once more.
@@ -107,6 +116,7 @@ class Leases(Connection):
         leases = [
             {"id": task.id, "token": task.lease_token}
             | ({"extendSeconds": extend_s} if extend_s else {"watchOnly": True})
+            | dict(reports.get(task.id, _NOTHING))
             for task, extend_s in held
         ]
         path = f"{BASE}/tasks/batch/heartbeats"

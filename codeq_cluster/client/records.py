@@ -115,6 +115,20 @@ class StepsRecord(Struct, frozen=True):
     signals: tuple[SignalRecord, ...]
 
 
+class ProgressRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """How far a task is, by what its worker counts.
+
+    Attributes:
+        total: 0 if it is unknown.
+        at: When the worker said so.
+    """
+
+    done: int
+    total: int = 0
+    note: str = ""
+    at: datetime
+
+
 class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A task as the broker keeps it.
 
@@ -144,6 +158,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         unique: In the answer to a create with a unique key: created, returned, replaced or queued.
         parked_at: The step that it waits at without a worker; empty for none.
         steps: In the answer to a claim: what its function has recorded, in that order.
+        progress: What its worker has said last; None if none has said anything.
+        checkpoint: In the answer to a claim: JSON that the last worker has left.
     """
 
     id: str
@@ -190,6 +206,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     unique: str = ""
     parked_at: str = ""
     steps: tuple[StepRecord, ...] = ()
+    progress: ProgressRecord | None = None
+    checkpoint: Raw | UnsetType = UNSET
 
     @property
     def state(self) -> State:

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from codeq_cluster.codec.records import UNREADABLE, RecordInvalid
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.items import KIND_OF, Governing
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import Task
 
 TASKS_MAX = 256  # Of one request, and as many items: 25 ms of decisions on one shard.

@@ -108,7 +108,7 @@ def _held(view: View, operation: Claim) -> tuple[Task, ...]:
 
 
 def _record_bytes(task: Task) -> int:
-    """Return an upper estimate of the task's own bytes in an answer, with its inputs."""
+    """Return an upper estimate of the task's own bytes in an answer, with inputs and checkpoint."""
     record_bytes = _RECORD_BYTES + len(task.webhook)
     if task.more is not None:
         record_bytes += beside_bytes(task.more)

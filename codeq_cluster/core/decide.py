@@ -43,6 +43,7 @@ from codeq_cluster.core import (
     grouping,
     lanes,
     relaying,
+    reporting,
     rolls,
     setting_aside,
     stepping,
@@ -52,6 +53,7 @@ from codeq_cluster.core import (
 from codeq_cluster.core.backoff import backoff_ms
 from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.creating import create, create_keyed
 from codeq_cluster.core.expiry import advance
@@ -146,7 +148,7 @@ def _with_shared_rows(
     changes = uniques.settled(view, changes)
     if of not in _END_NOTHING:
         changes = depending.settled(view, changes)
-    outcome, changes = decision.outcome, lanes.settled(view, changes)
+    outcome, changes = decision.outcome, reporting.settled(view, lanes.settled(view, changes))
     if isinstance(outcome, Created) and not outcome.replay:
         # It may have to wait for its key.
         outcome = replace(outcome, task=_last_state(outcome.task, changes))
@@ -163,7 +165,7 @@ def _last_state(task: Task, changes: Sequence[Change]) -> Task:
     return task
 
 
-def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decision:
+def _heartbeat(view: View, operation: Heartbeat | Report, rules: LifetimeRules) -> Decision:
     assert operation.extend_ms >= 1
     task = found(view, operation)
     if task is None:
@@ -172,9 +174,14 @@ def _heartbeat(view: View, operation: Heartbeat, rules: LifetimeRules) -> Decisi
     if refusal is not None:
         return Decision(Rejected(refusal))
     until_ms = lease_until_ms(task, operation.extend_ms, rules, now_ms=view.now_ms)
-    if until_ms == task.lease_until_ms:
+    after = task
+    if until_ms != task.lease_until_ms:
+        after = extended(task, lease_until_ms=until_ms, now_ms=view.now_ms)
+    if isinstance(operation, Report):
+        said = reporting.reported(view, operation, task, after)
+        return Decision(Extended(until_ms), said)
+    if after is task:
         return Decision(Extended(until_ms))
-    after = extended(task, lease_until_ms=until_ms, now_ms=view.now_ms)
     return Decision(Extended(until_ms), (TaskChange(before=task, after=after),))
 
 
@@ -355,6 +362,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     CreateUnique: create_unique,
     Claim: claim,
     Heartbeat: _heartbeat,
+    Report: _heartbeat,
     Abandon: _abandon,
     Nack: _nack,
     HoldKey: _hold_key,
@@ -382,7 +390,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 # None of these ends or deletes a task, and most of them are frequent.
 _END_NOTHING = frozenset(
-    {Claim, Create, CreateKeyed, CreateUnique, Heartbeat, Import, *stepping.RULES}
+    {Claim, Create, CreateKeyed, CreateUnique, Heartbeat, Import, Report, *stepping.RULES}
 )
 # A decision changes these when their instants come; all else about keys follows.
 _TIMED = frozenset({Flow, Lane, Holder})

@@ -237,7 +237,11 @@ def _waiting_for(waits_for: tuple[Dependency, ...]) -> str:
 def _leased(task: Task, facts: Facts) -> Explanation:
     if task.lease_until_ms <= facts.now_ms:
         return Explanation(Reason.LEASE_EXPIRED, "its lease is over; it is about to be given back")
-    return Explanation(Reason.RUNNING, f"{worker_shown(task)} holds it", task.lease_until_ms)
+    text = f"{worker_shown(task)} holds it"
+    if task.more is not None and task.more.progress is not None:
+        said = task.more.progress
+        text += f", {said.done} of {said.total} done" if said.total else f", {said.done} done"
+    return Explanation(Reason.RUNNING, text, task.lease_until_ms)
 
 
 def _cancelled(task: Task) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core import stepping
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.bounds import broken, is_json, is_queue_name
 from codeq_cluster.core.changes import ItemChange
+from codeq_cluster.core.checkpoint import checkpoint_bytes
 from codeq_cluster.core.dependencies import input_id
 from codeq_cluster.core.durable import Step, row_id
 from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
 from codeq_cluster.core.lane import lane_of
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import COMPLETED, Durable, Result, Role, State, Task, Until
 from codeq_cluster.core.unique import lets_go, unique_of
 
@@ -40,7 +41,12 @@ def fault(arrival: Arrival) -> str:
             why = "status: must be that of the task's state"
         if why:
             return f"result: {why}"
-    return _deliveries_fault(arrival) or _dependencies_fault(arrival) or _beside_fault(arrival)
+    return (
+        _deliveries_fault(arrival)
+        or _dependencies_fault(arrival)
+        or _beside_fault(arrival)
+        or _checkpoint_fault(arrival)
+    )
 
 
 def task_fault(task: Task) -> str:
@@ -102,6 +108,17 @@ def _beside_fault(arrival: Arrival) -> str:
     if task.state is not State.DELAYED or not any(row.is_open for row in at):
         return "durable: must be parked at an open step, in the state DELAYED"
     return ""
+
+
+def _checkpoint_fault(arrival: Arrival) -> str:
+    task, row = arrival.task, arrival.checkpoint
+    if row is None:
+        return ""
+    why = item_fault(row)
+    size = 0 if task.more is None else task.more.checkpoint_bytes
+    if not why and (row.id, checkpoint_bytes(row.text)) != (task.id, size):
+        why = "id: must be the task's, which has its size"
+    return f"checkpoint: {why}" if why else ""
 
 
 def _deliveries_fault(arrival: Arrival) -> str:

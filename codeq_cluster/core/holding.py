@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Nack, Staging, Submit
 from codeq_cluster.core.outcomes import Rejection
@@ -9,7 +10,7 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.view import View
 
-_OfHolder = Heartbeat | Abandon | Nack | Submit | Staging | RecordStep | Park
+_OfHolder = Heartbeat | Report | Abandon | Nack | Submit | Staging | RecordStep | Park
 
 
 def found(view: View, operation: _OfHolder | Cancel | SendSignal) -> Task | None:

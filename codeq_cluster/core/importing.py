@@ -11,12 +11,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from codeq_cluster.core import flowing, key_rules
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import arriving as arriving_row
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import KIND_OF, Governing, Item, Topic, arriving
 from codeq_cluster.core.lane import KeyRule
-from codeq_cluster.core.operations import Arrival, Import
+from codeq_cluster.core.operations import Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart, once_name, without_keys
 from codeq_cluster.core.rules import LifetimeRules
@@ -202,7 +203,8 @@ class _Taking:
         return held and following
 
     def _add(self, arrival: Arrival, task: Task) -> None:
-        task = self._with_beside(arrival, self._with_dependencies(arrival, task))
+        task = self._with_checkpoint(arrival, self._with_dependencies(arrival, task))
+        task = self._with_beside(arrival, task)
         if task.state is State.HELD and not task.waits_for_others:
             task = replace(task, state=State.READY)  # Its key may be free here.
         if task.state is State.READY:
@@ -255,6 +257,15 @@ class _Taking:
                 # They stay in order, and before those to come.
                 own = replace(own, seq=min(own.seq, self._view.next_seq()))
             self._changes.append(ItemChange(before=None, after=own))
+        return task
+
+    def _with_checkpoint(self, arrival: Arrival, task: Task) -> Task:
+        row, more = arrival.checkpoint, task.more
+        if more is None or row is None:
+            return task if more is None else replace(task, more=replace(more, checkpoint_bytes=0))
+        if not self._operation.callbacks_only:
+            row = replace(row, tenant=self._tenant)
+            self._changes.append(ItemChange(before=None, after=row))
         return task
 
     def _with_dependencies(self, arrival: Arrival, task: Task) -> Task:

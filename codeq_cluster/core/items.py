@@ -50,6 +50,7 @@ from codeq_cluster.core.bounds import (
     that,
     whole,
 )
+from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.dependencies import Dependencies, Edge, GraphKey, Input, Walk
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.groups import Group, Member
@@ -392,6 +393,7 @@ Item = (
     | Merged
     | Step
     | Signal
+    | Checkpoint
 )
 
 # What an export carries beside tasks, and an import takes over.

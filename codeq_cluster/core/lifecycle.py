@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
@@ -109,6 +110,7 @@ ARROWS = (
     Arrow(operation=Advance, before=State.DELAYED, after=State.READY, cause="due"),
     Arrow(operation=Claim, before=State.READY, after=State.LEASED, cause="claim"),
     Arrow(operation=Heartbeat, before=State.LEASED, after=State.LEASED, cause="heartbeat"),
+    Arrow(operation=Report, before=State.LEASED, after=State.LEASED, cause="progress"),
     Arrow(operation=Staging, before=State.LEASED, after=State.LEASED, cause="upload"),
     Arrow(operation=Abandon, before=State.LEASED, after=State.READY, cause="abandon"),
     Arrow(operation=Advance, before=State.LEASED, after=State.READY, cause="lease expired"),

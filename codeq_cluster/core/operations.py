@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from codeq_cluster.core.dependencies import CreateDependent, CreateGraph, Dependencies, Input
-from codeq_cluster.core.durable import DurableOperation, Signal, Step
+from codeq_cluster.core.arrival import Arrival
+from codeq_cluster.core.checkpoint import Report
+from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
+from codeq_cluster.core.durable import DurableOperation
 from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
-from codeq_cluster.core.items import Delivery, Governing, Mode, SetAside
+from codeq_cluster.core.items import Governing, Mode, SetAside
 from codeq_cluster.core.lane import KeyOperation, PerKey
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.relays import RelayOperation
 from codeq_cluster.core.schedules import ScheduleOperation
-from codeq_cluster.core.task import Artifact, Result, Task
+from codeq_cluster.core.task import Artifact
 
 
 class Claim(Struct, frozen=True, array_like=True, tag="claim", kw_only=True):
@@ -403,29 +405,6 @@ class Record(Struct, frozen=True, array_like=True, tag="record", kw_only=True):
     detail: str = ""
 
 
-class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
-    """A task from another cluster, with everything that belongs to it.
-
-    Attributes:
-        payload: JSON text.
-        result: For a terminal task only.
-        deliveries: Its pending or dead callbacks, each with the result it reports.
-        fingerprint: Of command and payload, for the idempotency key; see `Create`.
-        dependencies: What it waits for, or has waited for.
-        inputs: What these have handed to it.
-        beside: Its steps and signals.
-    """
-
-    task: Task
-    payload: str
-    result: Result | None = None
-    deliveries: tuple[tuple[Delivery, Result], ...] = ()
-    fingerprint: str = ""
-    dependencies: Dependencies | None = None
-    inputs: tuple[Input, ...] = ()
-    beside: tuple[Step | Signal, ...] = ()
-
-
 class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
     """Import tasks and items from another cluster; their tenant there does not matter.
 
@@ -460,6 +439,7 @@ Operation = (
     | CreateUnique
     | Claim
     | Heartbeat
+    | Report
     | Abandon
     | Nack
     | HoldKey

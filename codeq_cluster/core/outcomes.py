@@ -75,12 +75,14 @@ class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
         payloads: One JSON text per task; filled in when the answer is released.
         inputs: By task, what the tasks that it waited for have handed to it; filled in then, too.
         steps: By task, what its function has recorded, in that order; the same.
+        checkpoints: By task, JSON text that its last worker left; filled in then, too.
     """
 
     tasks: tuple[Task, ...]
     payloads: tuple[str, ...] = ()
     inputs: dict[str, tuple[Input, ...]] = {}
     steps: dict[str, tuple[Step, ...]] = {}
+    checkpoints: dict[str, str] = {}
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="extended"):

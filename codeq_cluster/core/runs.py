@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import Heartbeat, Operation, Submit
 from codeq_cluster.core.rules import LifetimeRules
@@ -25,7 +26,7 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
 
     A create reads its task, the task that has its idempotency key and, under a budget, what the
     tenant uses. A submit reads its task, and the delivery and the sweeps that are named after it.
-    A heartbeat reads its task.
+    A heartbeat reads its task, and its checkpoint.
     So creates are independent if their tasks and keys differ and no budget binds their tenants, and
     submits and heartbeats if their tasks differ; submits of tasks with keys are parted when they
     are decided.
@@ -57,7 +58,7 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
 def _touches(operation: Operation, rules: LifetimeRules) -> _Touched:
     """Return the task and the key that an operation reads and changes; nothing if it reads more."""
     match operation:
-        case Submit() | Heartbeat():
+        case Submit() | Heartbeat() | Report():
             return {operation.id}
         case Create() if not rules.budget_of(operation.tenant).binds_creates:
             key = operation.idempotency_key
@@ -70,6 +71,8 @@ def _chars(operation: Operation) -> int:
     match operation:
         case Submit():
             return len(operation.body)
+        case Report():
+            return len(operation.checkpoint)
         case Create():
             return len(operation.payload)
         case _:

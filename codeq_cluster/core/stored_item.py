@@ -37,6 +37,7 @@ class ItemKind(StrEnum):
     MERGED = "merged"
     STEP = "step"
     SIGNAL = "signal"
+    CHECKPOINT = "checkpoint"
 
 
 class Place(Enum):

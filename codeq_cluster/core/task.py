@@ -65,6 +65,7 @@ ARTIFACTS_MAX = 100  # Of one result.
 FOLLOW_UPS_MAX = 100  # The same.
 LANE_KEY_BYTES_MAX = 256
 COST_MAX = 1000
+NOTE_BYTES_MAX = 1024  # Of progress; it is written again with each change of the task.
 
 LaneKey: TypeAlias = Annotated[str, text(LANE_KEY_BYTES_MAX, empty=False)]
 
@@ -230,6 +231,20 @@ class Durable(Struct, frozen=True, array_like=True, kw_only=True):
         return self.steps + self.signals
 
 
+class Progress(Struct, frozen=True, array_like=True, kw_only=True):
+    """How far the work on a task is, in whatever its worker counts.
+
+    Attributes:
+        total: 0 if it is unknown; what is done may exceed it.
+        at_ms: When the last worker to say so said it.
+    """
+
+    done: Number = 0
+    total: Number = 0
+    note: Annotated[str, text(NOTE_BYTES_MAX)] = ""
+    at_ms: Instant = 0
+
+
 class More(Struct, frozen=True, array_like=True, kw_only=True):
     """What a task has that most tasks lack.
 
@@ -250,6 +265,8 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         dependents: How many edges lead from it to tasks that wait for its end, or did.
         unique: None without a unique key.
         durable: None unless its function has recorded steps, or it got signals.
+        progress: None until a worker says something of it.
+        checkpoint_bytes: The size of its `Checkpoint`; 0 without one.
     """
 
     parent_id: IdOrNone = ""
@@ -267,6 +284,8 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     dependents: Number = 0
     unique: Annotated[Unique | None, sound_or_none] = None
     durable: Annotated[Durable | None, sound_or_none] = None
+    progress: Annotated[Progress | None, sound_or_none] = None
+    checkpoint_bytes: Number = 0
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -293,7 +312,7 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         dead_queue: The queue that keeps it as a dead letter; empty unless DEAD.
         handling: Its time limit and back-off; None if it says nothing of them.
         worker_name: What the claim that holds the lease called its worker; it decides nothing.
-        more: None for a task by itself, without a key.
+        more: None for a task by itself, without a key, of which no worker has said anything.
     """
 
     id: Id
@@ -367,7 +386,8 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
 
 def beside_bytes(more: More) -> int:
     """Return the size of what is handed to a task's worker beside its payload."""
-    return more.input_bytes + (more.durable.bytes if more.durable is not None else 0)
+    own = more.input_bytes + more.checkpoint_bytes
+    return own if more.durable is None else own + more.durable.bytes
 
 
 def worker_shown(of: Task | Attempt) -> str:

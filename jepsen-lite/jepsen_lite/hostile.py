@@ -11,8 +11,8 @@ from functools import cache
 from typing import ClassVar
 
 from codeq_cluster.codec.arrivals import Arrivals, encode_arrivals
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.items import Subscription, Topic
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import State, Task
 from jepsen_lite.db import HOSTILE_TENANT, HOSTILE_TOKEN, HTTP_PORT, LINK_PORT, Db
 from jepsen_lite.history import HOSTILE

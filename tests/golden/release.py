@@ -250,6 +250,7 @@ async def _lived(places: Places, copy: Path) -> dict[str, Any]:
         await _share(client, tasks)
         await _unite(client, tasks)
         await _stride(client, tasks)
+        await _report(client, tasks)
         asked = await client.post("admin/backup", token=OPERATOR)
         assert 202 == asked.status, asked.body
         backup = str(asked.json["id"])
@@ -386,6 +387,16 @@ async def _stride(client: Client, tasks: dict[str, str]) -> None:
         answer = await client.post(f"tasks/{task_id}/{path}", body)
         assert 200 == answer.status, answer.body
     tasks[task_id] = State.DELAYED.name
+
+
+async def _report(client: Client, tasks: dict[str, str]) -> None:
+    """Make a task whose worker says how far it is, and leaves something to the next one."""
+    reported = await client.create("reported")
+    await client.claim("reported", leaseSeconds=3000)
+    said = {"progress": {"done": 3, "total": 10, "note": "pages"}, "checkpoint": {"page": 3}}
+    answer = await client.post(f"tasks/{reported}/heartbeat", {"extendSeconds": 3000, **said})
+    assert 200 == answer.status, answer.body
+    tasks[reported] = State.LEASED.name
 
 
 async def _end(client: Client, tasks: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ from codeq_cluster.codec import entries, keyspace, lane_keys, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.dependencies import (
     Dependencies,
     Dependency,
@@ -88,6 +89,7 @@ from codeq_cluster.core.task import (
     GroupCounts,
     Membership,
     More,
+    Progress,
     Result,
     Role,
     Run,
@@ -192,6 +194,8 @@ FULL = Task(
             merged_ms=NOW_MS,
         ),
         durable=Durable(steps=3, bytes=45, signals=2, unread=1, parked_at="wait", keeps_key=True),
+        progress=Progress(done=3, total=10, note="größe", at_ms=NOW_MS),
+        checkpoint_bytes=10,
     ),
 )
 HELD = Task(
@@ -572,6 +576,7 @@ ITEMS: dict[str, Item] = {
         fingerprint="b" * 32,
         expires_ms=NOW_MS,
     ),
+    "checkpoint": Checkpoint(tenant="acme", id="22222222", text='{"line":7}'),
     "graph key": GraphKey(
         tenant="acme", id="a" * 32, digest="b" * 32, tasks=("11111111",), expires_ms=NOW_MS
     ),

@@ -12,6 +12,7 @@ from codeq_cluster.backup.rows import CLOCK, SEQ
 from codeq_cluster.backup.target import BackupTarget
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.items import Mode
 from codeq_cluster.core.new_task import Create
@@ -32,7 +33,7 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import Progress, State, Task
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.rocks import RocksShard
@@ -147,6 +148,18 @@ class World:
             upload = f"u{name}"
             stage = Staging(id=task.id, tenant=task.tenant, worker=task.worker, upload=upload)
             self._ask(shard, stage)
+
+    def _report(self, name: str) -> None:
+        for shard, task in self._held():
+            report = Report(
+                id=task.id,
+                tenant=task.tenant,
+                worker=task.worker,
+                extend_ms=60_000,
+                progress=self.random.choice([None, Progress(done=int(name), total=9, note="ü")]),
+                checkpoint=self.random.choice(["", f'{{"at":{name}}}', '"ü"', '["ü", 1]']),
+            )
+            self._ask(shard, report)
 
     def _held(self) -> list[tuple[int, Task]]:
         held = [

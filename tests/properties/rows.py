@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, State, Task
@@ -85,4 +86,6 @@ def _size(view: DictView, task: Task) -> int:
     result = view.result(task.id)
     texts: Iterable[str] = (result.body, result.error) if result is not None else ()
     own = len(view.payload(task.id).encode()) + sum(len(text.encode()) for text in texts)
+    left = view.item(ItemKind.CHECKPOINT, task.tenant, task.id)
+    own += len(left.text.encode()) if isinstance(left, Checkpoint) else 0
     return own + sum(task.upload_bytes)

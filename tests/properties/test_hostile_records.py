@@ -29,6 +29,7 @@ from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.codec.mutations import mutations
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.bounds import EFFECTS_BYTES_MAX, NUMBER_MAX
 from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
@@ -37,7 +38,6 @@ from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
-    Arrival,
     Cancel,
     Claim,
     Delete,

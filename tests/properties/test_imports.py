@@ -20,6 +20,7 @@ from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.arrivals import Arrivals, decode_arrivals, encode_arrivals
 from codeq_cluster.codec.mutations import mutations
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.changes import Decision
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.dependencies import CreateDependent, Dependencies, Need, Node
@@ -27,7 +28,7 @@ from codeq_cluster.core.faults import fault, new_item_fault
 from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import Delivery
 from codeq_cluster.core.new_task import Create, CreateKeyed
-from codeq_cluster.core.operations import Advance, Arrival, Import, Operation
+from codeq_cluster.core.operations import Advance, Import, Operation
 from codeq_cluster.core.outcomes import Imported, Outcome
 from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.sharding import home_shard, shard_of
@@ -40,6 +41,14 @@ from .rows import Rows, counters_in, recomputed, write
 
 seeds = st.integers(0, 2**32)
 examples = settings(max_examples=20, deadline=None)
+
+
+class Source(World):
+    """A cluster whose workers also say how far they are, and leave something to the next ones."""
+
+    def _end(self, name: str) -> None:
+        self._report(name)
+        super()._end(name)
 
 
 class Target(World):
@@ -136,7 +145,7 @@ def test_every_count_is_exact_and_a_second_time_changes_nothing(tmp_path: Path) 
         before, after = numbers
         tenant = TENANTS[seed % 3]
         with tempfile.TemporaryDirectory(dir=tmp_path) as home:
-            source, target = World(before, seed), Target(after, seed + 1)
+            source, target = Source(before, seed), Target(after, seed + 1)
             source.live(length)
             target.live(length // 2)
             target.settle()
@@ -183,7 +192,7 @@ def test_imported_tasks_behave_like_local_ones(tmp_path: Path) -> None:
         before, after = numbers
         tenant = TENANTS[seed % 3]
         with tempfile.TemporaryDirectory(dir=tmp_path) as home:
-            source, target = World(before, seed), Target(after, seed)
+            source, target = Source(before, seed), Target(after, seed)
             source.live(length)
             target.settle()
             arrivals = carried(source, Path(home), tenant)

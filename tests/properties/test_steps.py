@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal, Signal, Step
 from codeq_cluster.core.explaining import Facts, Reason, explain
@@ -21,7 +22,6 @@ from codeq_cluster.core.new_task import Create, CreateKeyed
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
-    Arrival,
     Cancel,
     Claim,
     Delete,

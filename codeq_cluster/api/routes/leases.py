@@ -15,6 +15,7 @@ from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
 from codeq_cluster.api.http.refusals import NOT_FOUND, batch_too_large
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes import workers
+from codeq_cluster.api.routes.reports import checkpoint_field, progress_field, read_report
 from codeq_cluster.api.routes.task_views import CLAIMED, TASK_ID
 from codeq_cluster.api.routes.workers import EARLY_S, LEASE_TOKEN_FIELD, lease_ms
 from codeq_cluster.auth import Access
@@ -43,8 +44,11 @@ class HeldLeaseBody(Body):
         maximum=attrgetter("limits.lease_seconds_max"),
     )
     watch_only: bool | None = field(
-        "Do not renew this lease, only hear of its loss; for one that was renewed a moment ago."
+        "Do not renew this lease, only hear of its loss; for one that was renewed a moment ago. "
+        "What else the lease says is then ignored."
     )
+    progress: Raw = progress_field()
+    checkpoint: Raw = checkpoint_field()
 
 
 LEASE_SCHEMA = Schema(HeldLeaseBody)
@@ -158,12 +162,16 @@ def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
         body = LEASE_SCHEMA.decode(item)
         task_id = body.id or ""
         token = whole(body.token, error=_INVALID)
+        progress, checkpoint = read_report(call, body.progress, body.checkpoint)
         extend_ms = 0 if body.watch_only else lease_ms(call, body.extend_seconds, "extendSeconds")
     except ApiError as refused:
         return task_id, refused.with_traceback(None)
     if not is_task_id(task_id):
         return task_id, NOT_FOUND
-    return task_id, HeldLease(id=task_id, token=token, extend_ms=extend_ms)
+    held = HeldLease(
+        id=task_id, token=token, extend_ms=extend_ms, progress=progress, checkpoint=checkpoint
+    )
+    return task_id, held
 
 
 def _answer(task_id: str, kept: Kept | ApiError) -> KeptLease:

@@ -100,6 +100,15 @@ class InputView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     left_out: bool = False
 
 
+class ProgressView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """How far a task is, by what its worker counts; a `total` of 0 is left out: it is unknown."""
+
+    done: int
+    total: int = 0
+    note: str = ""
+    at: str
+
+
 class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """A task; fields without a default are always present.
 
@@ -110,7 +119,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     creates have replaced it. In the answer to such a create, `unique` says what it did: `created`,
     `returned`, `replaced` or `queued`. `inputs` is in the answer to a claim: by ref or id, how the
     tasks have ended that it waited for; so is `steps`: what its function has recorded. `parkedAt`
-    is the step that a task waits at without a worker.
+    is the step that a task waits at without a worker. `progress` is what its worker last said. In
+    the answer to a claim, `checkpoint` is what the last worker has left.
     """
 
     id: str
@@ -157,6 +167,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     unique: str = ""
     parked_at: str = ""
     steps: list[StepView] | UnsetType = UNSET
+    progress: ProgressView | UnsetType = UNSET
+    checkpoint: Raw | UnsetType = UNSET
 
 
 class ArtifactView(Struct):
@@ -246,6 +258,11 @@ def show_more(view: TaskView, more: More) -> None:
         view.unique_key, view.revision = more.unique.key, more.unique.revision
     if more.durable is not None:
         view.parked_at = more.durable.parked_at
+    if more.progress is not None:
+        said = more.progress
+        view.progress = ProgressView(
+            done=said.done, total=said.total, note=said.note, at=rfc3339(said.at_ms)
+        )
     if more.completes is not None:
         view.group = GroupCountsView(*astuple(more.completes))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from operator import attrgetter
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, whole
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
@@ -29,6 +29,7 @@ from codeq_cluster.api.http.refusals import (
     too_many,
 )
 from codeq_cluster.api.http.waits import WaitEnded
+from codeq_cluster.api.routes.reports import checkpoint_field, progress_field, read_report
 from codeq_cluster.api.routes.step_views import step_view
 from codeq_cluster.api.routes.task_views import CLAIMED, TaskView, show_inputs, task_view
 from codeq_cluster.auth import Access
@@ -129,6 +130,8 @@ class LeaseBody(Body):
         enum=["key", None],
     )
     lease_token: int | None = LEASE_TOKEN_FIELD
+    progress: Raw = progress_field()
+    checkpoint: Raw = checkpoint_field()
 
 
 _CLAIM = Schema(ClaimBody)
@@ -245,15 +248,18 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     whole=True,
 )
 async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
-    """Extend a lease."""
+    """Extend a lease, and say how far the work is."""
     body = _LEASE.decode(call.text)
     extend_ms = lease_ms(call, body.extend_seconds, "extendSeconds")
+    progress, checkpoint = read_report(call, body.progress, body.checkpoint)
     outcome = await call.services.broker.heartbeat(
         call.identity.tenant,
         call.identity.subject,
         call.task_id(not_found=NOT_FOUND),
         extend_ms=extend_ms,
         token=lease_token(call, body.lease_token),
+        progress=progress,
+        checkpoint=checkpoint,
         timeout_s=call.timeout_s,
     )
     if isinstance(outcome, Rejected):
@@ -462,4 +468,6 @@ def _claimed_view(claimed: Claimed, task: Task, payload: str, *, shards: int) ->
         show_inputs(view, claimed.inputs[task.id])
     if task.id in claimed.steps:
         view.steps = list(map(step_view, claimed.steps[task.id]))
+    if task.id in claimed.checkpoints:
+        view.checkpoint = Raw(claimed.checkpoints[task.id].encode())
     return view

@@ -30,6 +30,7 @@ from codeq_cluster.broker.engine.timers import Timers
 from codeq_cluster.codec import entries, keyspace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.changes import Change, TaskChange, share_a_row
+from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.dependencies import Dependencies, Input
 from codeq_cluster.core.depending import inputs as inputs_of
@@ -331,9 +332,11 @@ class Leadership:
                 tasks, payloads = zip(*kept, strict=True)
                 outcomes[position] = Claimed(tasks, payloads)
                 for task in tasks:
-                    if task.more is not None and (task.more.depends or task.more.durable):
+                    more = task.more
+                    if more and (more.depends or more.durable or more.checkpoint_bytes):
                         inputs, steps = self._inputs(tasks), self._steps(tasks)
-                        outcomes[position] = Claimed(tasks, payloads, inputs, steps)
+                        left = self._checkpoints(tasks)
+                        outcomes[position] = Claimed(tasks, payloads, inputs, steps, left)
                         break
         return outcomes
 
@@ -354,6 +357,16 @@ class Leadership:
             for task in tasks
             if task.more is not None and task.more.durable is not None
         }
+
+    def _checkpoints(self, tasks: Iterable[Task]) -> dict[str, str]:
+        """Return what earlier workers have left for the next ones."""
+        found: dict[str, str] = {}
+        for task in tasks:
+            if task.more is not None and task.more.checkpoint_bytes:
+                row = self._view.item(ItemKind.CHECKPOINT, task.tenant, task.id)
+                if isinstance(row, Checkpoint):
+                    found[task.id] = row.text
+        return found
 
     def _text(self, payload: bytes, task: Task) -> str | None:
         """Return a payload as text, or None: the task's lease then ends, and it dies in the end."""

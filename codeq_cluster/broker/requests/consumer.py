@@ -13,10 +13,12 @@ from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.engine.view import seq_ms
 from codeq_cluster.broker.ports import Head, Shards
+from codeq_cluster.broker.requests.leases import HeldLease, renewal
 from codeq_cluster.broker.requests.producer import on_their_shards, over_budget
 from codeq_cluster.broker.requests.uploads import Uploads, submit_of
 from codeq_cluster.broker.values import NewFile, NewResult, new_request
 from codeq_cluster.broker.waiters import Place, Ticket, Waiters
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.dependencies import Input
 from codeq_cluster.core.durable import Step
 from codeq_cluster.core.operations import (
@@ -40,7 +42,7 @@ from codeq_cluster.core.outcomes import (
     Submitted,
 )
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import Task
+from codeq_cluster.core.task import Progress, Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 RELEASE_TIMEOUT_S = 10.0  # After it, only the lease's end gives a vanished client's tasks back.
@@ -120,13 +122,15 @@ class Consumer:
         *,
         extend_ms: int,
         token: int,
+        progress: Progress | None = None,
+        checkpoint: str = "",
         timeout_s: float,
     ) -> Extended | Rejected:
-        """Extend a lease and return its new end, or the rejection."""
-        outcome = await self._one(
-            Heartbeat(id=task_id, tenant=tenant, worker=worker, extend_ms=extend_ms, token=token),
-            timeout_s,
+        """Extend a lease and return its new end, or the rejection; see `HeldLease`."""
+        held = HeldLease(
+            id=task_id, token=token, extend_ms=extend_ms, progress=progress, checkpoint=checkpoint
         )
+        outcome = await self._one(renewal(held, tenant=tenant, worker=worker), timeout_s)
         assert isinstance(outcome, Extended | Rejected)
         return outcome
 
@@ -296,6 +300,7 @@ class Consumer:
         taken: list[tuple[Task, str]] = []
         inputs: dict[str, tuple[Input, ...]] = {}
         steps: dict[str, tuple[Step, ...]] = {}
+        checkpoints: dict[str, str] = {}
         failures: list[CodeqError] = []
 
         async def take(shard: int, count: int) -> bool:
@@ -308,6 +313,7 @@ class Consumer:
             taken.extend(zip(part.tasks, part.payloads, strict=True))
             inputs.update(part.inputs)
             steps.update(part.steps)
+            checkpoints.update(part.checkpoints)
             return len(part.tasks) == count
 
         ordered = sorted(heads, key=self._order) if len(heads) > 1 else heads
@@ -334,7 +340,7 @@ class Consumer:
             raise failures[0]
         taken.sort(key=lambda pair: (-pair[0].priority, pair[0].ready_ms))
         tasks, payloads = (tuple(each) for each in zip(*taken, strict=True)) if taken else ((), ())
-        return Claimed(tasks, payloads, inputs, steps)
+        return Claimed(tasks, payloads, inputs, steps, checkpoints)
 
     async def _take_one(self, heads: Sequence[Head], wanted: Claim, *, deadline: float) -> Claimed:
         """Claim one task from the first shard that gives one."""
@@ -422,7 +428,9 @@ class Consumer:
             for queue in queues or ("",):
                 self._waiters.work(tenant, queue, 1)
 
-    async def _one(self, operation: Heartbeat | Abandon | Cancel, timeout_s: float) -> Outcome:
+    async def _one(
+        self, operation: Heartbeat | Report | Abandon | Cancel, timeout_s: float
+    ) -> Outcome:
         deadline = deadline_in(timeout_s)
         shard = shard_of(operation.id, self._shards.count)
         [outcome] = await self._shards.operate(shard, [operation], deadline=deadline)

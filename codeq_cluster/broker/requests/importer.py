@@ -12,11 +12,12 @@ from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.importing import ARRIVALS_MAX
 from codeq_cluster.core.items import KIND_OF, Governing
 from codeq_cluster.core.lane import KeyRule
-from codeq_cluster.core.operations import Arrival, Import
+from codeq_cluster.core.operations import Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import placed_again
 from codeq_cluster.core.schedules import Schedule, schedule_shard
@@ -205,6 +206,7 @@ def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
         beside=tuple(
             replace(each, id=f"{new}.{each.id.rpartition('.')[2]}") for each in arrival.beside
         ),
+        checkpoint=None if arrival.checkpoint is None else replace(arrival.checkpoint, id=new),
     )
 
 
@@ -260,6 +262,7 @@ def arrival_bytes(arrival: Arrival) -> int:
     texts = len(arrival.payload) + sum(len(each.body) + len(each.error) for each in results)
     texts += sum(each.ended.size for each in arrival.inputs)
     texts += sum(each.size for each in arrival.beside)
+    texts += 0 if arrival.checkpoint is None else len(arrival.checkpoint.text)
     rows = 1 + len(arrival.deliveries) + len(arrival.beside)
     return texts + 512 * rows
 

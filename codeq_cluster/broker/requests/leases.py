@@ -11,9 +11,11 @@ from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.questions import Watch, Watched
 from codeq_cluster.broker.requests.producer import on_their_shards
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Extended, Rejected
 from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.task import Progress
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.fair_shares import NestedShares
 
@@ -31,11 +33,32 @@ class HeldLease(Struct, frozen=True, kw_only=True):
     Attributes:
         token: 0 for the lease that the worker's subject holds.
         extend_ms: The new end, from now; 0 to leave the end as it is.
+        progress: How far the work is; None to say nothing of it.
+        checkpoint: For the next delivery, JSON text; empty to leave it as it is.
     """
 
     id: str
     token: int
     extend_ms: int
+    progress: Progress | None = None
+    checkpoint: str = ""
+
+
+def renewal(held: HeldLease, *, tenant: str, worker: str) -> Heartbeat | Report:
+    """Return the operation that renews a lease; nodes of every release know a bare heartbeat."""
+    if held.progress is None and not held.checkpoint:
+        return Heartbeat(
+            id=held.id, tenant=tenant, worker=worker, extend_ms=held.extend_ms, token=held.token
+        )
+    return Report(
+        id=held.id,
+        tenant=tenant,
+        worker=worker,
+        extend_ms=held.extend_ms,
+        token=held.token,
+        progress=held.progress,
+        checkpoint=held.checkpoint,
+    )
 
 
 class Leases:
@@ -53,16 +76,7 @@ class Leases:
         A lease that keeps its end is answered with an end of 0; nothing was asked about it.
         """
         renewed = [
-            (
-                shard_of(each.id, self._shards.count),
-                Heartbeat(
-                    id=each.id,
-                    tenant=tenant,
-                    worker=worker,
-                    extend_ms=each.extend_ms,
-                    token=each.token,
-                ),
-            )
+            (shard_of(each.id, self._shards.count), renewal(each, tenant=tenant, worker=worker))
             for each in leases
             if each.extend_ms
         ]

@@ -14,8 +14,8 @@ from msgspec.structs import asdict
 
 from codeq_cluster.codec.arrivals import Arrivals
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.items import Subscription, Topic
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import Result, State, Task
 from codeq_cluster.settings import LimitSettings
 from tests.integration.http.client import Answer, Client, serving, single

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from codeq_cluster.api.http.bodies import import_bytes_max
 from codeq_cluster.codec.arrivals import TASKS_MAX, Arrivals, encode_arrivals
 from codeq_cluster.core import task_ids
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.items import Delivery, Pause, Topic
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result, State, Task
 from codeq_cluster.settings import BudgetSettings, LimitSettings, RaftSettings

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from aiohttp import web
+from msgspec import UNSET, structs
 
-from codeq_cluster.client import Ended, Ending, Task, Worker
+from codeq_cluster.client import Ended, Ending, Retry, Task, Worker
 from tests.unit.client.servers import serve
 
 _LOST = {"error": "lease-lost", "code": "lease-lost"}
@@ -26,6 +30,8 @@ class _Broker:
         heard: Each batch of heartbeats, as task ids with what is asked about each.
         waits: How long each of them asked to wait.
         single: The tasks that single heartbeats were about.
+        said: What was said of tasks, in the order of the requests: task, field, value.
+        calls: Each request about a task, in order; a batch is `batch`.
         idle: Set while a batch waits with nothing to say.
     """
 
@@ -36,7 +42,11 @@ class _Broker:
         self.heard: list[dict[str, object]] = []
         self.waits: list[int] = []
         self.single: list[str] = []
+        self.said: list[tuple[str, str, object]] = []
+        self.calls: list[str] = []
         self.idle = asyncio.Event()
+        self.told = asyncio.Event()
+        self.left_behind: object = None
         self._news = asyncio.Event()
 
     def say(self, task_id: str, answer: dict[str, object]) -> None:
@@ -61,11 +71,13 @@ class _Broker:
         if request.path.endswith(_ROUTE):
             return await self._beats(request) if self.knows_batches else web.Response(status=404)
         if request.path.endswith("/claim/batch"):
-            tasks, self.left = [_task(each) for each in self.left], []
+            tasks, self.left = [_task(each, self.left_behind) for each in self.left], []
             return web.json_response({"tasks": tasks})
         *_, task_id, verb = request.path.split("/")
+        self.calls.append(verb)
         if verb == "heartbeat":
             self.single.append(task_id)
+            self._hear(task_id, await request.json())
             answer = self._next(task_id)
             return web.json_response(answer, status=409 if answer else 200)
         return web.json_response({"status": "requeued"})
@@ -73,6 +85,9 @@ class _Broker:
     async def _beats(self, request: web.Request) -> web.Response:
         body = await request.json()
         asked = {each["id"]: each.get("extendSeconds", "watch") for each in body["leases"]}
+        for each in body["leases"]:
+            self._hear(each["id"], each)
+        self.calls.append("batch")
         self.heard.append(asked)
         self.waits.append(body["waitSeconds"])
         if body["waitSeconds"] and not any(map(self.answers.get, asked)):
@@ -82,13 +97,19 @@ class _Broker:
                 await self._news.wait()
         return web.json_response({"leases": [self._next(each) for each in asked]})
 
+    def _hear(self, task_id: str, fields: dict[str, object]) -> None:
+        for name in ("progress", "checkpoint"):
+            if name in fields:
+                self.said.append((task_id, name, fields[name]))
+                self.told.set()
+
     def _next(self, task_id: str) -> dict[str, object]:
         answers = self.answers.get(task_id)
         return answers.pop(0) if answers else {}
 
 
-def _task(task_id: str) -> dict[str, object]:
-    return {
+def _task(task_id: str, left: object = None) -> dict[str, object]:
+    return ({} if left is None else {"checkpoint": left}) | {
         "id": task_id,
         "command": "greet",
         "payload": "{}",
@@ -122,8 +143,8 @@ async def test_a_new_lease_is_watched_at_once_and_its_loss_ends_the_handler() ->
         go_on.set()
 
     assert {"a": Ending.LOST, "b": Ending.COMPLETED} == {e.task.id: e.ending for e in ended}
-    assert [{"a": "watch", "b": "watch"}, {"b": "watch"}] == broker.heard
-    assert all(broker.waits)
+    assert [{"a": "watch", "b": "watch"}, {"b": "watch"}] == broker.heard[:2]
+    assert all(broker.waits[:2])
 
 
 async def test_each_beat_renews_all_leases_in_one_request() -> None:
@@ -135,7 +156,9 @@ async def test_each_beat_renews_all_leases_in_one_request() -> None:
     async with broker.working(_for_ever, lease_s=3) as ended:
         pass
 
-    assert [dict.fromkeys(ids, 3)] * 2 == broker.heard
+    # An answer that is late is asked for again, about all of them.
+    assert len(broker.heard) >= 2
+    assert all(each == dict.fromkeys(ids, 3) for each in broker.heard)
     assert [Ending.LOST] * 100 == [each.ending for each in ended]
 
 
@@ -148,7 +171,8 @@ async def test_more_leases_than_a_request_takes_have_more_requests() -> None:
     async with broker.working(_for_ever, lease_s=3):
         pass
 
-    assert [1000, 1] == sorted(map(len, broker.heard), reverse=True)
+    assert 1000 == max(map(len, broker.heard))
+    assert set(ids) == set().union(*broker.heard)
 
 
 async def test_an_error_that_passes_leaves_the_lease_to_the_next_request() -> None:
@@ -200,3 +224,95 @@ async def test_a_handler_in_a_thread_is_told_too() -> None:
         pass
 
     assert [Ending.LOST] == [each.ending for each in ended]
+
+
+async def test_what_handlers_say_is_reported_soon_and_together() -> None:
+    """The last word of each counts; a handler in a thread has its say too."""
+    broker = _Broker("a", "b")
+    go_on = threading.Event()
+
+    def handler(task: Task) -> int:
+        for n in range(1000):
+            task.progress(n, 1000, "ü" * 600)
+            task.save({"line": n})
+        assert go_on.wait(20)
+        return 1
+
+    async with broker.working(handler, lease_s=60) as ended:
+        while len([value for _, _, value in broker.said if value == {"line": 999}]) < 2:
+            broker.told.clear()
+            await broker.told.wait()
+        go_on.set()
+
+    last = {(task, name): value for task, name, value in broker.said}
+    progress = {"done": 999, "total": 1000, "note": "ü" * 512}
+    assert {
+        ("a", "progress"): progress,
+        ("a", "checkpoint"): {"line": 999},
+        ("b", "progress"): progress,
+        ("b", "checkpoint"): {"line": 999},
+    } == last
+    assert [Ending.COMPLETED] * 2 == [each.ending for each in ended]
+    assert len(broker.said) < 100
+
+
+async def test_what_a_handler_said_last_is_reported_before_its_task_is_given_back() -> None:
+    """The next delivery must find it, so it may not come after the nack."""
+    broker = _Broker("a")
+
+    def handler(task: Task) -> None:
+        task.save([1, 2])
+        raise Retry("later")
+
+    async with broker.working(handler, lease_s=60) as ended:
+        pass
+
+    assert [("a", "checkpoint", [1, 2])] == broker.said
+    assert "nack" == broker.calls[-1]
+    assert [Ending.RETURNED] == [each.ending for each in ended]
+
+
+async def test_a_report_that_is_not_taken_for_now_is_made_again() -> None:
+    """One that is refused for good is not; the handler hears of neither."""
+    broker = _Broker("a", "b")
+    broker.answers = {"a": [_BUSY], "b": [{"error": "no", "code": "upgrade-under-way"}]}
+    go_on = asyncio.Event()
+
+    async def handler(task: Task) -> int:
+        task.progress(1)
+        await go_on.wait()
+        return 1
+
+    async with broker.working(handler, lease_s=60) as ended:
+        while [each for each, _, _ in broker.said].count("a") < 2:
+            broker.told.clear()
+            await broker.told.wait()
+        go_on.set()
+
+    assert ["a", "a", "b"] == sorted(each for each, _, _ in broker.said)
+    assert [Ending.COMPLETED] * 2 == [each.ending for each in ended]
+
+
+async def test_a_handler_gets_what_the_last_delivery_has_left() -> None:
+    """As plain values; None if it has left nothing, and what cannot be left is an error."""
+    broker = _Broker("a")
+    broker.left_behind = {"line": 7}
+    found: list[object] = []
+
+    def handler(task: Task) -> None:
+        found.append(task.checkpoint)
+        found.append(
+            replace(task, record=structs.replace(task.record, checkpoint=UNSET)).checkpoint
+        )
+        for bad in (None, "x" * 65_535):
+            with pytest.raises(ValueError, match="save"):
+                task.save(bad)
+        with pytest.raises(ValueError, match="negative"):
+            task.progress(-1)
+
+    async with broker.working(handler, lease_s=60) as ended:
+        pass
+
+    assert [{"line": 7}, None] == found
+    assert [Ending.COMPLETED] == [each.ending for each in ended]
+    assert [] == broker.said

@@ -9,7 +9,7 @@ from codeq_cluster.core.explaining import Explanation, Facts, Reason, explain
 from codeq_cluster.core.items import Policy, Topic
 from codeq_cluster.core.operations import Cancel, Nack, PutTopic
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import More, Progress, State, Task
 
 from .shard import LEASE_MS, NOW_MS, Shard, submit
 
@@ -79,6 +79,9 @@ def test_a_leased_task_runs_until_its_lease_ends() -> None:
     """After that it waits for the broker to notice."""
     task = replace(READY, state=State.LEASED, seq=0, lease_until_ms=NOW_MS + 9, expires_ms=1)
 
+    counted = replace(task, more=More(progress=Progress(done=3, total=10)))
+
+    assert explain(counted, FACTS).text.endswith("holds it, 3 of 10 done")
     assert (Reason.RUNNING, NOW_MS + 9) == _told(task)
     assert not Reason.RUNNING.waiting
     assert (Reason.LEASE_EXPIRED, 0) == _told(replace(task, lease_until_ms=NOW_MS))

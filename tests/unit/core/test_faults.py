@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.bounds import bounds_of
 from codeq_cluster.core.dependencies import Edge, Walk
 from codeq_cluster.core.durable import Signal, Step
@@ -23,7 +24,6 @@ from codeq_cluster.core.items import (
     Topic,
     WebhookKey,
 )
-from codeq_cluster.core.operations import Arrival
 from codeq_cluster.core.task import Artifact, Attempt, AttemptOutcome, Result, State, Task
 from codeq_cluster.core.unique import Merged
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.dependencies import (
     ASK_AGAIN_MS,
@@ -39,7 +40,6 @@ from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
-    Arrival,
     Cancel,
     Claim,
     Delete,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.changes import ItemChange
+from codeq_cluster.core.checkpoint import Checkpoint, Report
 from codeq_cluster.core.items import (
     PAUSES_MAX,
     Audit,
@@ -19,7 +21,7 @@ from codeq_cluster.core.items import (
 )
 from codeq_cluster.core.lane import Flow, PerKey, lane_of
 from codeq_cluster.core.new_task import CreateKeyed
-from codeq_cluster.core.operations import Arrival, Import, PutFlow, PutTopic, Undelivered
+from codeq_cluster.core.operations import Import, PutFlow, PutTopic, Undelivered
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import is_apart
 from codeq_cluster.core.relays import Relay
@@ -101,6 +103,22 @@ def keyed(*names: str) -> Shard:
     for name in names:
         shard.ask(CreateKeyed(replace(create(name), key="k")))
     return shard
+
+
+def test_a_task_whose_checkpoint_was_left_behind_has_none() -> None:
+    """Its size would count for ever; with the checkpoint it is the same as there."""
+    there, bare, whole = Shard(), Shard(), Shard()
+    there.create()
+    there.claim()
+    there.ask(Report(id="t", tenant="acme", worker="ann", extend_ms=1, checkpoint="[7]"))
+    came = arrival(there)
+    took(bare, came)
+    [row] = there.items(ItemKind.CHECKPOINT)
+    assert isinstance(row, Checkpoint)
+    took(whole, replace(came, checkpoint=row))
+
+    assert (0, 3) == tuple(each.task("t").more.checkpoint_bytes for each in (bare, whole))  # type: ignore[union-attr]
+    assert ([], [row]) == (bare.items(ItemKind.CHECKPOINT), whole.items(ItemKind.CHECKPOINT))
 
 
 def test_a_held_task_waits_where_its_key_is_busy_and_nowhere_else() -> None:

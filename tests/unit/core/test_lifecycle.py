@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import TaskChange
+from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.dependencies import (
     CreateDependent,
@@ -58,7 +59,7 @@ from codeq_cluster.core.schedules import (
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Membership, More, Until
+from codeq_cluster.core.task import Membership, More, Progress, Until
 from codeq_cluster.core.unique import On, UniqueTerms
 from tests.fakes.dict_view import DictView
 
@@ -71,6 +72,7 @@ CLAIM = Claim(
     request="c", tenant="acme", worker="ann", commands=("render",), count=1, lease_ms=MINUTE_MS
 )
 HEARTBEAT = Heartbeat(**HELD, extend_ms=2 * MINUTE_MS)
+REPORT = Report(**HELD, extend_ms=MINUTE_MS, progress=Progress(done=1), checkpoint="7")
 UPLOAD = Staging(**HELD, upload="u")
 ABANDON = Abandon(**HELD, request="a")
 NACK = Nack(**HELD, request="n", delay_ms=MINUTE_MS)
@@ -373,7 +375,7 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (put(Overlap.SKIP), TRIGGER, BACKFILL_BY_CANCEL, fill_back),
     (put(Overlap.SKIP), TRIGGER, CLAIM, BACKFILL_BY_CANCEL, fill_back),
     (put(Overlap.SKIP), TRIGGER, CLAIM, on_run(DELAYING), BACKFILL_BY_CANCEL, fill_back),
-    (created(), CLAIM, HEARTBEAT, UPLOAD, DONE, FOR_GOOD_MS),
+    (created(), CLAIM, HEARTBEAT, REPORT, UPLOAD, DONE, FOR_GOOD_MS),
     (created(delay_ms=MINUTE_MS), MINUTE_MS, CLAIM, FAILED, FOR_GOOD_MS),
     (created(), CLAIM, ABANDON, CLAIM, NACK, CANCEL, DELETE),
     (created(), CLAIM, MINUTE_MS, CANCEL),

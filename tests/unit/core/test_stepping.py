@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.budget import Budget
 from codeq_cluster.core.claiming import CLAIM_PAYLOAD_BYTES_MAX
 from codeq_cluster.core.durable import (
@@ -25,7 +26,7 @@ from codeq_cluster.core.durable import (
 )
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
-from codeq_cluster.core.operations import Arrival, Delete, Import, Nack, Submit
+from codeq_cluster.core.operations import Delete, Import, Nack, Submit
 from codeq_cluster.core.outcomes import Created, Imported, Rejected, Rejection, StepStands
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stepping import durable_of, steps_of

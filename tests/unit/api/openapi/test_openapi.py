@@ -42,6 +42,7 @@ from codeq_cluster.api.routes import (
     ops,
     queues,
     reads,
+    reports,
     results,
     revising,
     schedule_bodies,
@@ -80,7 +81,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, queues, keys),
-    *(artifacts, flows, follow_ups, lanes, leases, results),
+    *(artifacts, flows, follow_ups, lanes, leases, reports, results),
     *(audit, backups, cluster, imports, membership),
     *(
         dead_letters,

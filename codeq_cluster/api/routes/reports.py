@@ -1,0 +1,85 @@
+"""Reports: what a heartbeat may say of its task, and the refusals of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+
+from codeq_cluster.api.declared.bodies import Body, Schema, field, json_text
+from codeq_cluster.api.http.call import Call
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.codec.levels import REPORTS_FROM
+from codeq_cluster.core.bounds import NUMBER_MAX
+from codeq_cluster.core.checkpoint import CHECKPOINT_BYTES_MAX, checkpoint_bytes
+from codeq_cluster.core.task import NOTE_BYTES_MAX, Progress
+from codeq_cluster.errors import UpgradeUnderWay
+
+INVALID = bad_request("invalid 'progress'", "invalid-progress")
+TOO_LARGE = ApiError(
+    413, f"checkpoint exceeds {CHECKPOINT_BYTES_MAX} bytes", "checkpoint-too-large"
+)
+TOO_EARLY = from_failure(
+    UpgradeUnderWay(
+        f"'progress' and 'checkpoint' need formats of level {REPORTS_FROM} on every shard"
+    )
+)
+NOTHING = Raw(b"null")
+
+
+def _number(text: str) -> Any:
+    return field(text, ge=0, le=NUMBER_MAX, refused=(INVALID,))
+
+
+class ProgressBody(Body):
+    """How far the work is, in whatever the worker counts."""
+
+    done: int | None = _number("How much is done; 0 when absent.")
+    total: int | None = _number("How much there is; 0 when absent, for an unknown amount.")
+    note: str | None = field(f"For people, at most {NOTE_BYTES_MAX} bytes.", refused=(INVALID,))
+
+
+_PROGRESS = Schema(ProgressBody, refusal=INVALID.text)
+
+
+def progress_field() -> Any:
+    """Declare what a heartbeat says of the work."""
+    return field(
+        "Of a heartbeat: how far the work is; the task shows it until another one comes.",
+        default=NOTHING,
+        inner=_PROGRESS,
+        refused=(INVALID, TOO_EARLY),
+    )
+
+
+def checkpoint_field() -> Any:
+    """Declare what a heartbeat leaves to the next delivery."""
+    return field(
+        "Of a heartbeat: any JSON but null, at most "
+        f"{CHECKPOINT_BYTES_MAX} bytes; the next delivery gets the last one.",
+        default=NOTHING,
+        refused=(TOO_LARGE, TOO_EARLY),
+    )
+
+
+def read_report(call: Call, progress: Raw, checkpoint: Raw) -> tuple[Progress | None, str]:
+    """Return what a heartbeat says: progress, and a checkpoint's JSON text or "".
+
+    Raises:
+        ApiError: It is refused.
+    """
+    if bytes(progress) == bytes(checkpoint) == b"null":
+        return None, ""
+    said = None
+    if bytes(progress) != b"null":
+        body = _PROGRESS.decode(progress)
+        said = Progress(done=body.done or 0, total=body.total or 0, note=body.note or "")
+        if len(said.note.encode(errors="replace")) > NOTE_BYTES_MAX:
+            raise INVALID.because(f"note must have at most {NOTE_BYTES_MAX} bytes")
+    depth_max = call.services.settings.limits.payload_depth_max
+    text = json_text(checkpoint, depth_max=depth_max, error="invalid 'checkpoint'")
+    if checkpoint_bytes(text) > CHECKPOINT_BYTES_MAX:
+        raise TOO_LARGE
+    if call.services.broker.level() < REPORTS_FROM:
+        raise TOO_EARLY
+    return said, text
