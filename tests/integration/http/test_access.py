@@ -41,6 +41,10 @@ STATUSES = {
     "POST /tasks/{id}/abandon": _WORK,
     "POST /tasks/{id}/nack": _WORK,
     "POST /tasks/{id}/result": _WORK,
+    "POST /tasks/{id}/steps": _WORK,
+    "POST /tasks/{id}/park": _WORK,
+    "GET /tasks/{id}/steps": _READ,
+    "POST /tasks/{id}/signals/{signal}": "401 | 200 401 401 200 403 | 404 401 401 404 403",
     # Items are judged one by one, so another tenant gets 200 too; test_tenants.py covers its data.
     "POST /tasks/batch/results": "401 | 401 403 200 401 401 | 401 403 200 401 401",
     "POST /tasks/batch/heartbeats": "401 | 401 403 200 401 401 | 401 403 200 401 401",

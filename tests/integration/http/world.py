@@ -55,6 +55,8 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "POST /tasks/claim/batch": {"commands": ["ready"], "count": 1},
     "POST /tasks/{id}/heartbeat": {},
     "POST /tasks/{id}/nack": {},
+    "POST /tasks/{id}/steps": {"name": "charge", "value": 1},
+    "POST /tasks/{id}/park": {"step": "rest", "forSeconds": 60},
     "POST /tasks/{id}/result": {"status": "COMPLETED", "result": {}},
     "POST /tasks/batch/results": {
         "results": [{"taskId": "none", "status": "COMPLETED", "result": {}}]
@@ -151,7 +153,7 @@ class World:
             return self.fixed["artifact"]
         # The task goes into the paused queue, from which no caller claims.
         command = "paused" if path.endswith(("/pause", "/resume")) else "queue"
-        known = {"command": command, "artifact": "a", "key": "k"}
+        known = {"command": command, "artifact": "a", "key": "k", "signal": "paid"}
         if "{id}" in path:
             known["id"] = await self._id(route, path)
         if "{name}" in path:
