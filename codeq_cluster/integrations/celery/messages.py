@@ -21,6 +21,9 @@ DELAY_MAX: Final = timedelta(days=366)
 # Identifies one publish, over its repetitions; never sent.
 KEY: Final = "codeq_key"
 
+# Stands for the id of a message that is sent more than once, by a schedule.
+DRAWN: Final = "drawn-when-sent"
+
 _NAME_CHARS_MAX: Final = 128
 _FOREIGN: Final = re.compile(rb"[^A-Za-z0-9._-]")
 _ESCAPED: Final = re.compile(r":([0-9a-f]{2})")
@@ -104,6 +107,10 @@ def message_of(record: TaskRecord, *, tag: str) -> dict[str, Any]:
         embedded = bytes(envelope.body).decode()
         body = embedded if encoding == _EMBEDDED else json.loads(embedded)
         properties["delivery_info"]["redelivered"] = record.attempts > 1
+        if headers.get("id") == DRAWN:
+            # A run of a schedule: each has the id of its task.
+            headers |= {"id": record.id, "root_id": record.id}
+            properties["correlation_id"] = record.id
     except (msgspec.DecodeError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"task {record.id} is no message of Kombu: {error!r}") from error
     properties |= {

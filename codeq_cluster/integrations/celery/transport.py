@@ -16,7 +16,13 @@ from codeq_cluster.client import Refused
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.celery.channel import Channel, refused
 from codeq_cluster.integrations.celery.link import acquire, may_pass, release
-from codeq_cluster.integrations.celery.target import DEADLINE_S, PORT, target_of, without_token
+from codeq_cluster.integrations.celery.target import (
+    DEADLINE_S,
+    PORT,
+    Target,
+    target_of,
+    without_token,
+)
 
 T = TypeVar("T")
 
@@ -71,15 +77,7 @@ class Transport(virtual.Transport):
             BrokerRefused: The token is not accepted.
         """
         if self.link is None:
-            options = self.client.transport_options
-            self.link = acquire(
-                target_of(
-                    self.client.hostname,
-                    token=str(options.get("token", "")),
-                    ssl=self.client.ssl,
-                    deadline_s=float(options.get("deadline_seconds", DEADLINE_S)),
-                )
-            )
+            self.link = acquire(target_of_client(self.client))
             try:
                 self.ask(self.link.client.raft_status())
             except BaseException:
@@ -133,6 +131,25 @@ class Transport(virtual.Transport):
         link, self.link = self.link, None
         if link is not None:
             release(link)
+
+
+def target_of_client(client: Any, *, token: str = "") -> Target:
+    """Return the cluster that a connection of Kombu leads to.
+
+    Args:
+        client: The connection, which need not be open.
+        token: In place of its own.
+
+    Raises:
+        ConfigInvalid: It leads to another broker.
+    """
+    options = client.transport_options
+    return target_of(
+        client.hostname or client.as_uri(),
+        token=token or str(options.get("token", "")),
+        ssl=client.ssl,
+        deadline_s=float(options.get("deadline_seconds", DEADLINE_S)),
+    )
 
 
 def _as_kombu(error: CodeqError) -> Exception:
