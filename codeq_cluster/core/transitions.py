@@ -385,10 +385,11 @@ def _terminal(
         retain_until_ms = max(retain_until_ms, merged_ms, unique.held_until_ms)
     sizes = task.upload_sizes if uploads else {}
     more = task.more
-    if more is not None and more.waits:
-        more = replace(more, waits=False)
-    if task.parked_at:
-        more = awake(more)
+    if more is not None:
+        if more.waits:
+            more = replace(more, waits=False)
+        if more.durable is not None and more.durable.parked_at:
+            more = awake(more)
     after = replace(
         task,
         state=state,

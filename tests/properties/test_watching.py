@@ -78,7 +78,7 @@ class _World:
             else:
                 lost = {int(task_id[1:]) for task_id, _ in wait.answer.result().lost}
                 assert wait.lost == lost
-        assert {f"t{number}" for number in watched} == set(self.shard.engine._state.watches._of)
+        assert {f"t{number}" for number in watched} == set(self.shard.engine._state.watches.of)
 
     async def _claim(self, worker: str) -> None:
         number = len(self.tokens)

@@ -13,8 +13,7 @@ from enum import Enum
 from hashlib import blake2b
 
 from codeq_cluster.codec import entries, keyspace, records
-from codeq_cluster.core.stepping import durable_of
-from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.task import AttemptOutcome, Durable, State, Task
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.members import Voters
@@ -411,10 +410,15 @@ def _least(before: Task, after: Task) -> int:
 
     A step that is recorded begins them anew.
     """
-    if before.state is State.DEAD or durable_of(before) != durable_of(after):
+    if before.state is State.DEAD or _beside(before) != _beside(after):
         return 0
     given_back = before.state is State.LEASED and after.state is not State.LEASED
     return before.attempts - given_back
+
+
+def _beside(task: Task) -> Durable | None:
+    # Calls of the product are counted, and its own function would be.
+    return task.more.durable if task.more is not None else None
 
 
 def _most(before: Task, after: Task) -> int:

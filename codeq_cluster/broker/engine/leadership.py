@@ -226,7 +226,7 @@ class Leadership:
             shard=state.shard, mutations=len(batch.rows), commit_s=took_s
         )
         state.listeners.changed(batch.changes)
-        if state.watches:
+        if state.watches.of:
             state.watches.changed(batch.changes)
 
     def end(self) -> None:

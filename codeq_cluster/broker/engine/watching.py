@@ -47,15 +47,14 @@ class Watches:
 
     A lease is watched once: its holder's next request takes it over from the one before, whose
     client may have gone.
+
+    Attributes:
+        of: The waits, by task; asked with every batch, so without a call.
     """
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
-        self._of: dict[str, _Wait] = {}
-
-    def __bool__(self) -> bool:
-        """Return whether any lease is watched."""
-        return bool(self._of)
+        self.of: dict[str, _Wait] = {}
 
     async def wait(self, asked: Watch) -> Watched:
         """Return the watched leases that are lost as soon as there is one, or none in time.
@@ -66,7 +65,7 @@ class Watches:
             NotLeader: The leadership has ended meanwhile.
             Overloaded: Too many leases are watched.
         """
-        if len(self._of) + len(asked.leases) > WATCHED_MAX:
+        if len(self.of) + len(asked.leases) > WATCHED_MAX:
             raise Overloaded("the list of watched leases")
         wait = _Wait(asked)
         found = self._looked_at(wait, list(wait.leases))
@@ -74,7 +73,7 @@ class Watches:
             return found
         for task_id in wait.leases:
             self._let_go(task_id)
-            self._of[task_id] = wait
+            self.of[task_id] = wait
         try:
             async with asyncio.timeout(asked.wait_ms / 1000):
                 leads = await wait.over
@@ -82,7 +81,7 @@ class Watches:
             return Watched()
         finally:
             for task_id in wait.leases:
-                del self._of[task_id]
+                del self.of[task_id]
         if not leads:
             raise NotLeader
         return self._looked_at(wait, wait.touched)
@@ -92,7 +91,7 @@ class Watches:
         for change in changes:
             if not isinstance(change, TaskChange) or change.before is None:
                 continue
-            wait = self._of.get(change.before.id)
+            wait = self.of.get(change.before.id)
             if wait is None or _goes_on(change.before, change.after):
                 continue
             if _ended_by_holder(change.after):
@@ -103,12 +102,12 @@ class Watches:
 
     def end(self) -> None:
         """End all waits: this node does not lead any more."""
-        for wait in set(self._of.values()):
+        for wait in set(self.of.values()):
             wait.end(leads=False)
 
     def _let_go(self, task_id: str) -> None:
         """Watch a lease no more; a wait without leases is over."""
-        wait = self._of.pop(task_id, None)
+        wait = self.of.pop(task_id, None)
         if wait is not None:
             del wait.leases[task_id]
             if not wait.leases:

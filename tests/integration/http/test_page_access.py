@@ -40,6 +40,7 @@ STATUSES = {
     "POST /tasks": "403 202 403 202",
     "GET /delayed": _TENANT,
     "GET /tasks/{id}/content": "403 404 403 404",
+    "GET /tasks/{id}/steps": "403 404 403 404",
     "GET /tasks/{id}/artifacts/{upload}/{artifact}": "403 404 403 404",
     "POST /tasks/{id}/cancel": "403 404 403 404",
     "GET /deliveries": _TENANT,

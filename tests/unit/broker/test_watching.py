@@ -55,7 +55,7 @@ async def test_a_cancelled_task_ends_the_wait_of_its_holder(shard: Shard) -> Non
     await shard.engine.operate([_cancel("t2")])
 
     assert Watched((("t2", Rejection.LEASE_LOST),)) == await waiting
-    assert not shard.engine._state.watches
+    assert not shard.engine._state.watches.of
 
 
 async def test_what_the_holder_ended_itself_is_no_news(shard: Shard) -> None:
@@ -103,7 +103,7 @@ async def test_a_wait_ends_in_time(shard: Shard) -> None:
     waited = await shard.engine.answer(_watch(*leases, wait_ms=1))
 
     assert (Watched(), Watched()) == (looked, waited)
-    assert not shard.engine._state.watches
+    assert not shard.engine._state.watches.of
 
 
 async def test_the_next_wait_takes_over(shard: Shard) -> None:
