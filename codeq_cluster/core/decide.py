@@ -173,7 +173,9 @@ def _heartbeat(view: View, operation: Heartbeat | Report, rules: LifetimeRules) 
     refusal = refusal_of(task, operation)
     if refusal is not None:
         return Decision(Rejected(refusal))
-    until_ms = lease_until_ms(task, operation.extend_ms, rules, now_ms=view.now_ms)
+    until_ms = view.now_ms + operation.extend_ms
+    if task.handling is not None:
+        until_ms = lease_until_ms(task, operation.extend_ms, rules, now_ms=view.now_ms)
     after = task
     if until_ms != task.lease_until_ms:
         after = extended(task, lease_until_ms=until_ms, now_ms=view.now_ms)

@@ -14,6 +14,7 @@ PATH: Mapping[str, str] = {
     "artifact": ARTIFACT,
     "upload": "$UPLOAD",
     "signal": "return",
+    "key": "customer-7",
 }
 
 
@@ -63,6 +64,7 @@ EXAMPLES: Mapping[str, Example] = {
     "workers_nack": Example(
         body='{"delaySeconds":30,"reason":"the bank is closed"}', task="leased"
     ),
+    "keys_put": Example(body='{"maxRunning":2,"weight":3}'),
     "steps_record": Example(
         body='{"name":"charge","value":{"charge":"ch-7"},"position":1}', task="leased"
     ),

@@ -46,6 +46,8 @@ LISTS = [
 # Bodies with which a route would act on the caller's own target; other routes get an empty one.
 BODIES: dict[str, dict[str, object]] = {
     "/result": {"status": "FAILED", "error": "stolen"},
+    "/steps": {"name": "stolen"},
+    "/park": {"step": "stolen", "forSeconds": 60},
     "/topics/{name}": {"maxAttempts": 1},
     "/groups/{id}/tasks": {"tasks": [{"command": "stolen", "payload": 1}]},
     "/schedules/{name}": {"every": "1d", "task": {"command": "stolen", "payload": 1}},
