@@ -155,7 +155,7 @@ def test_a_workload_that_came_later_leaves_other_seeds_alone() -> None:
     later = [seed for seed in range(100) if draw_workload(seed)]
 
     assert 2 not in later
-    assert 0 < len(later) < 60
+    assert 0 < len(later) < 75
     assert set(LATER) == {draw_workload(seed) for seed in later}
 
 

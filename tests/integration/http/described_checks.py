@@ -99,7 +99,9 @@ def _forgiven(response: Response, case: Case) -> bool:
         return False
     unheeded = {
         "count": path not in COUNTED,
-        "extendSeconds": not path.endswith("/heartbeat"),
+        **dict.fromkeys(
+            ("extendSeconds", "progress", "checkpoint"), not path.endswith("/heartbeat")
+        ),
         "hold": not path.endswith("/nack"),
         # A field in the body overrides the query.
         **(dict.fromkeys(case.query or {}, True) if "/dlq" in path else {}),

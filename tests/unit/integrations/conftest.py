@@ -6,8 +6,16 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from celery.signals import setup_logging
 
 from codeq_cluster.testing.broker import LocalBroker
+
+
+def _leave_logging_alone(**_: object) -> None:
+    """Do nothing: Celery's own setup would take the handlers of all tests from the root logger."""
+
+
+setup_logging.connect(_leave_logging_alone, weak=False)
 
 
 @pytest.fixture(scope="package")
