@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+from random import SystemRandom
 from typing import Final
 
 from codeq_cluster.client.refusals import Refused, Unreachable, Untrusted
@@ -12,6 +12,9 @@ _PAUSE_S: Final = 0.2
 _PAUSE_S_MAX: Final = 5.0
 _RETRY_AFTER_S_MAX: Final = 60  # A longer Retry-After is cut to this.
 _FAILURES_DOUBLED_MAX: Final = 10  # 0.2 s x 2^10 is beyond the longest pause.
+
+# Not the generator of the program, whose draws are its own.
+_random: Final = SystemRandom()
 
 
 def may_succeed(error: CodeqError) -> bool:
@@ -40,6 +43,6 @@ def pause_s(failures: int, error: CodeqError) -> float:
     """
     if isinstance(error, Refused) and error.retry_after_s:
         # A random share is added, so that clients refused together do not return together.
-        return min(error.retry_after_s, _RETRY_AFTER_S_MAX) + random.uniform(0, _PAUSE_S)  # noqa: S311
+        return min(error.retry_after_s, _RETRY_AFTER_S_MAX) + _random.uniform(0, _PAUSE_S)
     longest = min(_PAUSE_S_MAX, _PAUSE_S * 2 ** min(failures, _FAILURES_DOUBLED_MAX))
-    return random.uniform(longest / 2, longest)  # noqa: S311, spreads load, guards nothing
+    return _random.uniform(longest / 2, longest)
