@@ -310,21 +310,22 @@ def revised(
 def requeue_undone(task: Task, rules: LifetimeRules, policy: Policy, *, request: str) -> TaskChange:
     """READY or HELD → DEAD, as it was before: undoes the requeue at the end of its history.
 
-    The attempts are counted from the history, whose bound may hide the first of them.
+    The attempts are counted from the history, whose bound may hide the first of them, and which has
+    those before a step began them anew.
     """
     assert task.state in (State.READY, State.HELD)
     revival = task.history[-1]
     assert revival.outcome is AttemptOutcome.REQUEUED
     history = task.history[:-1]
     lives = [n for n, each in enumerate(history, 1) if each.outcome is AttemptOutcome.REQUEUED]
+    life = history[max(lives, default=0) :]
+    counted = sum(each.outcome is not AttemptOutcome.KEY_HELD for each in life)
     result = _broker_result(task, revival.error, request=request, now_ms=revival.started_ms)
     buried = _terminal(task, State.DEAD, result, rules, policy, ended=None)
     assert buried.after is not None
     after = replace(
         buried.after,
-        attempts=sum(
-            each.outcome is not AttemptOutcome.KEY_HELD for each in history[max(lives, default=0) :]
-        ),
+        attempts=min(counted, task.max_attempts),
         endings=task.endings,
         history=history,
     )

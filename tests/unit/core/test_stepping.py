@@ -24,9 +24,10 @@ from codeq_cluster.core.durable import (
     Signal,
     Step,
 )
+from codeq_cluster.core.faults import task_fault
 from codeq_cluster.core.lane import FlowRule, PerKey, SetFlow
 from codeq_cluster.core.new_task import CreateKeyed, CreateUnique
-from codeq_cluster.core.operations import Delete, Import, Nack, Submit
+from codeq_cluster.core.operations import Delete, Import, Nack, Requeue, Submit, UndoRequeue
 from codeq_cluster.core.outcomes import Created, Imported, Rejected, Rejection, StepStands
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stepping import durable_of, steps_of
@@ -172,6 +173,24 @@ def test_a_step_begins_the_attempts_anew_and_a_park_costs_none() -> None:
     assert (1, history) == (shard.task().attempts, shard.task().history)
     shard.ask(replace(NACK, request="m"))
     assert State.DELAYED is shard.task().state
+
+
+def test_a_requeue_that_is_undone_leaves_no_more_attempts_than_there_are() -> None:
+    """Steps begin the attempts anew, so the history of one life may hold more than that."""
+    shard = begun(max_attempts=2)
+    for number in range(4):
+        shard.ask(record(str(number)))
+        shard.ask(replace(NACK, request=f"n{number}"))
+        shard.wait(SECOND_MS)
+        shard.claim()
+    shard.ask(replace(NACK, request="last"))
+    assert State.DEAD is shard.task().state
+    name: dict[str, Any] = {"tenant": "acme", "ids": ("t",), "by": "ops"}
+    shard.ask(Requeue(**name, request="r"))
+    shard.ask(UndoRequeue(**name, request="u", requeue="r"))
+
+    assert (State.DEAD, 2) == (shard.task().state, shard.task().attempts)
+    assert "" == task_fault(shard.task())
 
 
 def test_a_parked_task_gives_its_place_to_the_next_of_its_key_unless_it_keeps_it() -> None:
