@@ -32,7 +32,7 @@ from codeq_cluster.core.outcomes import Rejected, Rejection, Signalled, StepStan
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Durable, More, State, Task
-from codeq_cluster.core.transitions import due, extended, parked
+from codeq_cluster.core.transitions import awake, due, extended, parked
 from codeq_cluster.core.view import View
 
 
@@ -117,8 +117,8 @@ def send_signal(view: View, operation: SendSignal, rules: LifetimeRules) -> Deci
         return Decision(Signalled(), (TaskChange(before=task, after=after), change))
     change = ItemChange(before=None, after=_read(signal).after)
     ended = ItemChange(before=step, after=_ended(step, view.now_ms, signal.payload))
-    awake = replace(counted(durable_of(task), (change, ended)), parked_at="", keeps_key=False)
-    after = due(_with(task, awake), seq=view.next_seq(), now_ms=view.now_ms)
+    awoken = _awake(task, (change, ended))
+    after = due(awoken, seq=view.next_seq(), now_ms=view.now_ms)
     return Decision(Signalled(), (TaskChange(before=task, after=after), change, ended))
 
 
@@ -316,8 +316,8 @@ def _over(view: View, task: Task) -> Iterator[ItemChange]:
 
 
 def _awake(task: Task, rows: Iterable[ItemChange]) -> Task:
-    durable = replace(counted(durable_of(task), rows), parked_at="", keeps_key=False)
-    return _with(task, durable)
+    noted = _with(task, counted(durable_of(task), rows))
+    return replace(noted, more=awake(noted.more))
 
 
 RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {

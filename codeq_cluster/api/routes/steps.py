@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from msgspec import Raw, Struct
 
-from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms
+from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, json_text
 from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
@@ -32,7 +32,6 @@ from codeq_cluster.api.routes.workers import (
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.producer import over_budget
 from codeq_cluster.codec.levels import STEPS_FROM
-from codeq_cluster.core.bounds import is_deeper
 from codeq_cluster.core.durable import (
     BOUNDS_OF,
     PARK_MS_MAX,
@@ -374,13 +373,10 @@ def _step_name(name: str | None) -> str:
 
 def _json(call: Call, value: Raw) -> str:
     """Return a value as the JSON text that was sent; null is one."""
-    text = bytes(value).decode()
-    if len(text.encode()) > STEP_BYTES_MAX:
+    if len(bytes(value)) > STEP_BYTES_MAX:
         raise STEP_TOO_LARGE
     depth_max = call.services.settings.limits.payload_depth_max
-    if len(text) > depth_max and is_deeper(text, depth_max):
-        raise _STEP.unreadable
-    return text
+    return json_text(value, depth_max=depth_max, error=_STEP.refusal) or "null"
 
 
 def _accepted(outcome: StepStands | Rejected) -> StepStands:

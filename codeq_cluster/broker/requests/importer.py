@@ -192,7 +192,7 @@ def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
         result=None if result is None else replace(result, task_id=new),
         deliveries=tuple(
             (
-                replace(delivery, id=f"{new}.{delivery.id.rpartition('.')[2]}", task_id=new),
+                replace(delivery, id=_beside(new, delivery.id), task_id=new),
                 replace(body, task_id=new),
             )
             for delivery, body in arrival.deliveries
@@ -200,14 +200,15 @@ def _kept(tenant: str, arrival: Arrival, shards: int) -> Arrival:
         dependencies=None
         if arrival.dependencies is None
         else _kept_row(tenant, arrival.dependencies, new, shards),
-        inputs=tuple(
-            replace(each, id=f"{new}.{each.id.rpartition('.')[2]}") for each in arrival.inputs
-        ),
-        beside=tuple(
-            replace(each, id=f"{new}.{each.id.rpartition('.')[2]}") for each in arrival.beside
-        ),
+        inputs=tuple(replace(each, id=_beside(new, each.id)) for each in arrival.inputs),
+        beside=tuple(replace(each, id=_beside(new, each.id)) for each in arrival.beside),
         checkpoint=None if arrival.checkpoint is None else replace(arrival.checkpoint, id=new),
     )
+
+
+def _beside(new: str, row_id: str) -> str:
+    """Return the id that a row beside a task has under the task's new one."""
+    return f"{new}.{row_id.rpartition('.')[2]}"
 
 
 def _kept_row(tenant: str, row: Dependencies, new: str, shards: int) -> Dependencies:

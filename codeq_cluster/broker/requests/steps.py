@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.questions import END, ListItems
@@ -119,13 +120,7 @@ class Steps:
                 yield row
             if page.edge == END:
                 return
-            asked = ListItems(
-                tenant=caller.tenant,
-                kind=kind,
-                after=page.edge,
-                count=_ROWS_MAX,
-                prefix=f"{task_id}.",
-            )
+            asked = replace(asked, after=page.edge)
 
     async def _operate(
         self, caller: Caller, operation: DurableOperation
