@@ -81,10 +81,11 @@ class State(IntEnum):
     DEAD = 6
     HELD = 7
 
-    @property
-    def terminal(self) -> bool:
-        """Return whether no worker can change the task any more."""
-        return State.DONE <= self <= State.DEAD
+    terminal: bool  # Whether no worker can change the task any more.
+
+
+for _state in State:
+    _state.terminal = State.DONE <= _state <= State.DEAD
 
 
 class AttemptOutcome(StrEnum):

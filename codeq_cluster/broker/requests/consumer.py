@@ -185,8 +185,9 @@ class Consumer:
         """
         if len(items) == 1 and not items[0].artifacts:
             [item] = items
-            ended = submit_of(tenant, worker, item, (), shards=self._shards.count)
-            one = (shard_of(item.task_id, self._shards.count), ended)
+            shards = self._shards.count
+            ended = submit_of(tenant, worker, item, (), shards=shards)
+            one = (shard_of(item.task_id, shards), ended)
             [outcome] = await on_their_shards(self._shards, [one], timeout_s=timeout_s)
             assert isinstance(outcome, Submitted | Rejected | CodeqError)
             return [outcome]

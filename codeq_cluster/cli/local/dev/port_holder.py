@@ -24,6 +24,13 @@ class Holder:
             if word.endswith(config_file.name)
         )
 
+    def lives(self) -> bool:
+        """Return whether the process still runs, even if it listens no more."""
+        try:
+            return self.words == _words(Path(f"/proc/{self.pid}"))
+        except OSError:
+            return False
+
 
 def holder_of(port: int) -> Holder | None:
     """Return the process that listens on the port; None if there is none or it cannot be seen.
@@ -38,11 +45,15 @@ def holder_of(port: int) -> Holder | None:
             continue
         try:
             if any(str(each.readlink()) in wanted for each in (process / "fd").iterdir()):
-                words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                return Holder(int(process.name), tuple(filter(None, words)))
+                return Holder(int(process.name), _words(process))
         except OSError:
             continue  # It has ended, or it is another user's.
     return None
+
+
+def _words(process: Path) -> tuple[str, ...]:
+    words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    return tuple(filter(None, words))
 
 
 def _inodes(port: int) -> Iterator[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from codeq_cluster.cli.local.dev.directory import publish, retract
 from codeq_cluster.cli.local.dev.plan import PlannedNode
-from codeq_cluster.cli.local.dev.port_holder import holder_of
+from codeq_cluster.cli.local.dev.port_holder import Holder, holder_of
 from codeq_cluster.cli.local.dev.readiness import all_ready
 from codeq_cluster.config import without_settings
 from codeq_cluster.errors import CodeqError
@@ -149,24 +149,24 @@ class Supervisor:
     async def _stop_those_by_hand(self) -> None:
         """Stop nodes of this cluster that a person started again after their death."""
         left = self._by_hand()
-        for node_id, pid in left.items():
-            self._say(f"stopping {node_id}, started by hand (process {pid})")
+        for node_id, holder in left.items():
+            self._say(f"stopping {node_id}, started by hand (process {holder.pid})")
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(holder.pid, signal.SIGTERM)
         until_s = time.monotonic() + _STOP_TIMEOUT_S
         while left and time.monotonic() < until_s:
             await asyncio.sleep(_LOOK_S)
-            left = self._by_hand()
-        for node_id, pid in left.items():
-            self._say(f"{node_id} does not stop; stop it with: kill -9 {pid}")
+            left = {node_id: holder for node_id, holder in left.items() if holder.lives()}
+        for node_id, holder in left.items():
+            self._say(f"{node_id} does not stop; stop it with: kill -9 {holder.pid}")
 
-    def _by_hand(self) -> dict[str, int]:
+    def _by_hand(self) -> dict[str, Holder]:
         """Return the processes that listen on a node's port with its configuration, by node."""
         found = {}
         for node in self._nodes:
             holder = holder_of(node.port)
             if holder is not None and holder.runs(node.config_file):
-                found[node.id] = holder.pid
+                found[node.id] = holder
         return found
 
 
