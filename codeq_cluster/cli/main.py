@@ -30,6 +30,7 @@ _COMMANDS = {
     "group": "work.group",
     "worker": "work.worker",
     "bench": "work.bench",
+    "verify": "work.verify",
     "queue": "work.queue",
     "dlq": "work.dlq",
     "topic": "work.topic",

@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +19,6 @@ from codeq_cluster.cli.local.dev.demo_checks import (
     RATE_COUNT,
     RATE_S,
     TICK_S,
-    Check,
     Row,
     Seen,
     completed_once,
@@ -33,6 +31,7 @@ from codeq_cluster.cli.local.dev.plan import PlannedNode
 from codeq_cluster.cli.local.dev.readiness import all_ready
 from codeq_cluster.cli.local.dev.supervisor import Supervisor
 from codeq_cluster.cli.local.serve import until_signal
+from codeq_cluster.cli.support.checks import Check
 from codeq_cluster.cli.support.dev_cluster import TOKEN, published
 from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document
@@ -78,11 +77,11 @@ def demonstrate(
         return Exit.INTERRUPTED
     holds = all(each.holds for each in judged)
     if as_json:
-        checks = [{**asdict(each), "holds": each.holds} for each in judged]
+        checks = [each.document() for each in judged]
         document({"holds": holds, "kills": demo.kills, "checks": checks}, compact=True)
     else:
         print(f"\nkilled the leader {demo.kills} times", *judged, sep="\n")
-        print("every promise holds" if holds else "a promise is BROKEN")
+        print("every promise holds" if holds else "a promise is broken or unknown")
     return Exit.OK if holds else Exit.ERROR
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from codeq_cluster.cli.support.checks import Check
 from codeq_cluster.client import Ended, Ending, GroupRecord, ScheduleRecord
 
 Row = Mapping[str, Any]  # A task, as the API lists it.
@@ -17,32 +18,7 @@ TICK_S = 1
 # So many tasks of a key in so many seconds, and so many at once after a pause.
 RATE_COUNT, RATE_S, BURST = 4, 1, 2
 
-_BROKEN_SHOWN = 5
 _ROUNDED = timedelta(milliseconds=1)  # Instants are whole milliseconds.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One promise, judged.
-
-    Attributes:
-        facts: How many things were looked at; a promise about nothing does not hold.
-        broken: What speaks against it.
-    """
-
-    promise: str
-    facts: int
-    broken: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Return whether it was kept."""
-        return not self.broken and self.facts > 0
-
-    def __str__(self) -> str:
-        """Return it as a line, with the first things that speak against it below."""
-        line = f"{'ok' if self.holds else 'BROKEN':<7} {self.promise}: {self.facts}"
-        return "\n".join((line, *(f"        {each}" for each in self.broken[:_BROKEN_SHOWN])))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,129 @@
+"""Command `verify`: work on a cluster in every way that workers have, and judge what it answered.
+
+It creates tasks in a queue of its own, or in an empty one that is named, and repeats some creates.
+It completes, fails, nacks, abandons, keeps or loses each task that it claims, and reads all of them
+at the end. Kill nodes meanwhile: the promises hold. It ends with 1 if one is broken or unknown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+from codeq_cluster.cli.support.asking import Verbs, asks
+from codeq_cluster.cli.support.outcome import Exit, UsageRefused
+from codeq_cluster.cli.support.output import document, note
+from codeq_cluster.cli.support.progress import bar
+from codeq_cluster.cli.support.target import Caller, ca_of, token_for, token_of, urls_of
+from codeq_cluster.cli.work.verify_checks import judge
+from codeq_cluster.cli.work.verify_load import Tried, Verification, VerifyLoad
+from codeq_cluster.client import Client, Leases
+
+C = TypeVar("C", Client, Leases)
+
+_BOUNDS = {
+    "tasks": (1, 100_000),
+    "seconds": (1, 3600),
+    "in_flight": (1, 256),
+    "drain_seconds": (1, 3600),
+}
+_DEFAULTS = {"tasks": 500, "seconds": 60, "in_flight": 32, "drain_seconds": 60}
+_DEADLINE_S = 20.0  # Of one request, over the death of a leader.
+
+
+def add(commands: Verbs) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "verify", help="judge whether a cluster keeps its promises", description=__doc__
+    )
+    for name, words in (
+        ("tasks", "create at most so many"),
+        ("seconds", "create for at most so long"),
+        ("in_flight", "creates under way at once, and as many tasks in the hands of workers"),
+        ("drain_seconds", "wait at most so long until all have ended, and then until all are read"),
+    ):
+        least, most = _BOUNDS[name]
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=int,
+            default=_DEFAULTS[name],
+            metavar="N",
+            help=f"{words}, {least} to {most}; default: {_DEFAULTS[name]}",
+        )
+    parser.add_argument("--queue", "--event", metavar="NAME", help="the queue; default: a new one")
+    parser.add_argument(
+        "--worker-token",
+        metavar="TOKEN",
+        help="token that claims; default: --token, else as for worker",
+    )
+    asks(parser, Client, _verify, deadline_s=_DEADLINE_S, discover=True)
+
+
+async def _verify(client: Client, options: argparse.Namespace) -> Exit:
+    for name, (least, most) in _BOUNDS.items():
+        value = getattr(options, name)
+        if not least <= value <= most:
+            raise UsageRefused(f"--{name.replace('_', '-')} {value}: must be {least} to {most}")
+    load = VerifyLoad(
+        queue=options.queue or f"codeq-verify-{secrets.token_hex(4)}",
+        tasks=options.tasks,
+        seconds=options.seconds,
+        drain_s=options.drain_seconds,
+        in_flight=options.in_flight,
+    )
+    # Requests that nobody answers are counted instead of told one by one.
+    logging.getLogger("codeq_cluster.client").setLevel(logging.ERROR)
+    await client.raft_status()  # Fails early for a wrong URL or token.
+    worker = options.worker_token or options.token or token_for(options, Caller.WORKER)
+    async with AsyncExitStack() as opened:
+        clients = [
+            await opened.enter_async_context(each)
+            for each in _each(Client, token_of(options), options)
+        ]
+        workers = [
+            await opened.enter_async_context(each) for each in _each(Leases, worker, options)
+        ]
+        with bar("verifying", load.tasks, what="tasks") as shown:
+
+            def on_progress(tried: Tried) -> None:
+                shown.stands_at(len(tried.stories), f"{tried.counts['complete']:,} completed")
+
+            tried = await Verification(clients, workers, load, on_progress=on_progress).run()
+    return _show(load, tried, options)
+
+
+def _each(connection: type[C], token: str, options: argparse.Namespace) -> Iterator[C]:
+    """Yield a connection for each node: it asks the others when that one is gone."""
+    for first in urls_of(options):
+        nodes = [first, *urls_of(options)]
+        yield connection(nodes, token=token, deadline_s=_DEADLINE_S, ca_file=ca_of(options))
+
+
+def _show(load: VerifyLoad, tried: Tried, options: argparse.Namespace) -> Exit:
+    checks = judge(tried.stories)
+    holds = all(each.holds for each in checks)
+    if options.json:
+        shown = {
+            "queue": load.queue,
+            "holds": holds,
+            "tasks": len(tried.stories),
+            "tried": dict(tried.counts),
+            "unanswered": tried.unanswered,
+            "left": tried.left,
+            "checks": [each.document() for each in checks],
+        }
+        document(shown, compact=True)
+        return Exit.OK if holds else Exit.ERROR
+    counts = ", ".join(f"{n:,} {what}" for what, n in tried.counts.most_common())
+    print(f"tried on {len(tried.stories):,} tasks of {load.queue}: {counts}", *checks, sep="\n")
+    if tried.left:
+        note(f"{tried.left} tasks did not end in time, and are cancelled: try --drain-seconds")
+    if tried.unanswered:
+        note(f"{tried.unanswered} requests were not answered; nothing is held against them")
+    if not holds and not any(each.broken for each in checks):
+        note("what is unknown was not seen often enough: try more --tasks")
+    return Exit.OK if holds else Exit.ERROR
