@@ -24,7 +24,7 @@ PLACES = {
     "failed": QueuePlace.FAILED,
     "dead": QueuePlace.DLQ,
 }
-_STATES = {
+STATES = {
     State.READY: "ready",
     State.LEASED: "in-progress",
     State.DELAYED: "delayed",
@@ -97,7 +97,7 @@ def task_row(task: Task) -> TaskRow:
     return TaskRow(
         id=task.id,
         command=task.command,
-        state=_STATES[task.state],
+        state=STATES[task.state],
         priority=task.priority,
         attempts=task.attempts,
         max_attempts=task.max_attempts,

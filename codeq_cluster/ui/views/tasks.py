@@ -20,6 +20,7 @@ from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.ui.sources import Sources
+from codeq_cluster.ui.views.graph import NodeView, around
 from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRows, task_detail, task_row
 
 _INVALID_INSTANT = bad_request("invalid instant (use RFC3339)", "invalid-query")
@@ -27,10 +28,11 @@ _TEXT_CHARS_MAX = 1024
 
 
 class TaskLook(Struct, rename="camel", kw_only=True):
-    """A task, with the reason for its state in words."""
+    """A task, with the reason for its state in words, and its graph if it has one."""
 
     task: TaskDetail
     explanation: ExplanationView
+    graph: list[NodeView]
 
 
 class TaskContent(Struct, rename="camel", kw_only=True):
@@ -77,7 +79,6 @@ async def delayed(call: Call) -> HttpAnswer[TaskRows]:
 
 async def look(call: Call, sources: Sources) -> TaskLook:
     """Return the task that the query names."""
-    del sources
     task_id = call.query_text("id")
     if not is_task_id(task_id):
         raise TASK_NOT_FOUND
@@ -92,6 +93,7 @@ async def look(call: Call, sources: Sources) -> TaskLook:
     return TaskLook(
         task=task_detail(task, call.identity, shards=call.services.settings.shards),
         explanation=explanation_view(task_id, explained),
+        graph=await around(broker.graphs, sources, asking, task),
     )
 
 

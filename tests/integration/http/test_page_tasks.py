@@ -255,3 +255,32 @@ async def test_a_purge_without_a_number_is_refused(world: World, body: object) -
 
     assert 400 == refused.status
     assert (await world.client.get("admin/queues/kept", token="admin")).json["ready"] >= 1
+
+
+async def test_a_task_shows_its_graph_and_who_holds_it_up(world: World) -> None:
+    """Of two parents one is done, and the other is what the rest waits for."""
+    tasks = [
+        {"ref": "done", "command": "graph-done", "payload": {}},
+        {"ref": "open", "command": "graph-open", "payload": {}},
+        {"command": "graph-last", "payload": {}, "dependsOn": ["done", "open"]},
+    ]
+    made = await world.client.post("tasks/graph", {"tasks": tasks}, token="producer")
+    done, other, last = (str(each["id"]) for each in made.json["tasks"])
+    await world.client.claim("graph-done")
+    body = {"status": "COMPLETED", "result": {}}
+    assert 200 == (await world.client.post(f"tasks/{done}/result", body)).status
+    shown = (await world.look(last))["graph"]
+    plain = await created(world, "no-graph")
+
+    found = {each["command"]: (each["state"], each.get("blocks", False)) for each in shown}
+    assert last == shown[0]["id"]
+    assert {
+        "graph-done": ("completed", False),
+        "graph-open": ("ready", True),
+        "graph-last": ("held", False),
+    } == found
+    assert [{"id": done, "verdict": "met"}, {"id": other, "verdict": "waits"}] == shown[0][
+        "waitsFor"
+    ]
+    assert {"done", "open"} == {each["name"] for each in shown[1:]}
+    assert [] == (await world.look(plain))["graph"]

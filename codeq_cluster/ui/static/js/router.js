@@ -31,9 +31,9 @@ export function onMove(call) {
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href]");
     if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
-    const url = new URL(link.href);
+    const url = new URL(link.getAttribute("href"), location.href); // The `href` of one in a picture is no text.
     const own = url.pathname === ROOT || url.pathname.startsWith(ROOT + "/");
-    if (link.target || link.hasAttribute("download") || url.origin !== location.origin || !own || url.hash) return;
+    if (link.getAttribute("target") || link.hasAttribute("download") || url.origin !== location.origin || !own || url.hash) return;
     event.preventDefault();
     go(url.pathname + url.search);
   });

@@ -4,6 +4,7 @@ import { confirm } from "../dialog.js";
 import { onDoubt, told } from "../doubt.js";
 import { h, patch, put } from "../dom.js";
 import { bytes, plural, span, stamp, until } from "../format.js";
+import { picture } from "../graph.js";
 import { get, path, post } from "../http.js";
 import { copy, jsonView } from "../json.js";
 import { card, head } from "../parts.js";
@@ -28,6 +29,7 @@ export function openTask({ follow }, id) {
   const payload = h("div");
   const result = h("div");
   const following = h("div");
+  const graph = h("div");
   const state = h("span");
   let contentOf = "";
   let besideOf = "";
@@ -82,6 +84,14 @@ export function openTask({ follow }, id) {
       besideOf = "";
       failed(failure);
     }
+  }
+
+  // A dead letter that others wait for holds them up until it is requeued, or deleted.
+  function drawGraph(nodes) {
+    const dead = nodes.filter((each) => each.blocks && each.state === "dead");
+    const queue = dead[0]?.deadQueue;
+    const ids = dead.filter((each) => each.deadQueue === queue).map((each) => each.id);
+    patch(graph, nodes.length > 0 && card("Graph", picture(nodes, id), { aside: administers() && queue && h("button", { type: "button", onclick: () => requeueing(queue, { ids }, () => feed.refresh()) }, "Requeue and resume") }));
   }
 
   function drawPart(box, title, text, name, artifacts = []) {
@@ -144,6 +154,7 @@ export function openTask({ follow }, id) {
       fact("Size", `payload ${bytes(task.payloadBytes)}, result ${bytes(task.resultBytes)}`),
       fact("Shard", String(task.shard)));
     patch(attempts, timeline(task, beside));
+    drawGraph(look.graph);
     patch(actions, h("button", { type: "button", onclick: () => copy(id, top.querySelector("h1")) }, "Copy id"), administers() && [
       task.state === "dead" && [
         h("button.danger", { type: "button", onclick: remove }, "Delete"),
@@ -169,7 +180,7 @@ export function openTask({ follow }, id) {
   const top = head(h("span.mono", {}, id), { trail: { text: "Tasks", href: href("tasks") }, actions: [] });
   top.querySelector("h1").after(state);
   top.querySelector(".actions").replaceWith(actions);
-  const box = h("div.stack", {}, reason,
+  const box = h("div.stack", {}, reason, graph,
     h("div.columns", {},
       h("div.stack", {}, card("Task", facts), card("Time line", attempts, { flush: true })),
       h("div.stack", {}, payload, result, following)));
