@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import yaml
 
@@ -24,12 +24,15 @@ from codeq_cluster.client import Client, Leases, Operator, SyncClient, SyncOpera
 from codeq_cluster.config import load
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import NodeSettings
-from codeq_cluster.testing.clock_stepper import ClockStepper
+from codeq_cluster.testing.clock_stepper import ClockStepper, Fired
 from codeq_cluster.testing.movable_time import MovableLoop, MovableTime
 from codeq_cluster.testing.ports import free_ports
+from codeq_cluster.testing.upcoming import Upcoming
 
 TOKEN: Final = "test-token"  # noqa: S105 - opens a broker that lives as long as a test
 START_WITHIN_S: Final = 30.0
+
+_T = TypeVar("_T")
 
 _POLL_S = 0.001
 _CENTURY_MS = 100 * 365 * 86_400_000
@@ -40,8 +43,9 @@ class LocalBroker:
     """A broker of one node in a thread of this process; a context manager, used once.
 
     `advance` moves its clock. It stops at every instant at which a delayed task is due, a lease
-    ends or a callback is retried, and lets workers act. So a week of retries runs in order. Only
-    the broker's clock moves; workers and tests keep the machine's.
+    ends, a schedule fires, a key may go on or a callback is retried, and lets workers act. So a
+    week of retries runs in order. Only the broker's clock moves; workers and tests keep the
+    machine's.
 
     Attributes:
         url: Base URL of its node.
@@ -53,6 +57,7 @@ class LocalBroker:
         directory: Path,
         *,
         settings: Mapping[str, object] | None = None,
+        now: datetime | None = None,
         patience_s: float = 1.0,
     ) -> None:
         """Prepare a broker.
@@ -60,11 +65,15 @@ class LocalBroker:
         Args:
             directory: Its files; empty, or those of an earlier broker, whose tasks it then has.
             settings: Keys of a configuration file, merged into its sections.
+            now: What its clock shows at first, with a time zone; None for the machine's time.
             patience_s: How long `advance` waits at a stop for a slow handler.
 
         Raises:
             ConfigInvalid: A setting is unknown or out of range.
+            ValueError: `now` has no time zone.
         """
+        if now is not None and now.tzinfo is None:
+            raise ValueError(f"now={now}: needs a time zone, such as tzinfo=UTC")
         port, link_port = free_ports(2)
         self.url = f"http://127.0.0.1:{port}"
         self.token = TOKEN
@@ -73,7 +82,7 @@ class LocalBroker:
         document = _document(directory / "data", self.url, port=port, link_port=link_port)
         file.write_text(yaml.safe_dump(_merged(document, settings or {})))
         self._settings = _patient(load(file=file).settings)
-        self._time = MovableTime()
+        self._time = MovableTime(now)
         self._thread = threading.Thread(target=self._run, name="codeq broker", daemon=True)
         self._stepper: Future[ClockStepper] = Future()
         self._stop = asyncio.Event()
@@ -100,24 +109,50 @@ class LocalBroker:
         return self._time.now
 
     def advance(
-        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
-    ) -> None:
+        self,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        until: str = "",
+    ) -> list[Fired]:
         """Advance the broker's clock, and return when everything due by then has happened.
 
         At each stop on the way workers can act. A handler that takes longer than `patience_s` stays
         running over the jump, and its lease may end. For a worker that was not made by `worker`,
         the wait is 50 ms without a change.
 
+        Args:
+            days: How far to advance, with the others.
+            hours: The same.
+            minutes: The same.
+            seconds: The same.
+            until: The id of a task at whose end to stop; empty for none.
+
+        Returns:
+            The instants of schedules that have fired, in order.
+
         Raises:
             ValueError: The clock would stand still or run backwards.
-            RuntimeError: It is called in a coroutine and would block the workers of its loop; use
-                `await asyncio.to_thread(broker.advance, days=7)`.
+            RuntimeError: There were 10,000 stops, or the task has not ended by then; or it is
+                called in a coroutine and would block the workers of its loop; use `await
+                asyncio.to_thread(broker.advance, days=7)`.
             TimeoutError: At one stop, workers did not come to rest within 30 s.
         """
         by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if by <= timedelta():
             raise ValueError(f"advance by {by}: must be more than nothing")
-        self._wait(self._stepper.result().advance(by))
+        return self._wait(self._stepper.result().advance(by, until=until))
+
+    def upcoming(self) -> list[Upcoming]:
+        """Return what `advance` would stop at now, the earliest first.
+
+        Raises:
+            RuntimeError: As for `advance`.
+            TimeoutError: As for `settle`, which it calls.
+        """
+        return list(self._wait(self._stepper.result().settle()).due)
 
     def settle(self) -> None:
         """Return when workers have done everything they can now; the clock does not move.
@@ -173,14 +208,14 @@ class LocalBroker:
         """Return an operator for a test without an event loop."""
         return SyncOperator(self.operator(**options))
 
-    def _wait(self, waiting: Coroutine[Any, Any, object]) -> None:
+    def _wait(self, waiting: Coroutine[Any, Any, _T]) -> _T:
         if _within_a_loop():
             waiting.close()
             raise RuntimeError(
                 "time is moved from outside of an event loop, where workers can run meanwhile: "
                 "await asyncio.to_thread(broker.advance, days=7)"
             )
-        asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
 
     def _run(self) -> None:
         try:
@@ -196,11 +231,14 @@ class LocalBroker:
         node = Node(self._settings, clock=self._time)
         await node.start()
         try:
-            async with self.operator(deadline_s=0, discover=False) as operator:
+            async with (
+                self.operator(deadline_s=0, discover=False) as operator,
+                self.client(deadline_s=0, discover=False) as client,
+            ):
                 while node.missing(in_full=False):  # noqa: ASYNC110, a node tells nobody
                     await asyncio.sleep(_POLL_S)
                 stepper = ClockStepper(
-                    self._time, node, operator, self._workers, patience_s=self._patience_s
+                    self._time, node, operator, client, self._workers, patience_s=self._patience_s
                 )
                 self._stepper.set_result(stepper)
                 await self._stop.wait()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
-from codeq_cluster.client import Operator, Page, Worker
+from codeq_cluster.client import Client, NotFinished, Operator, Worker
 from codeq_cluster.node.compose import Node
 from codeq_cluster.testing.movable_time import MovableTime
+from codeq_cluster.testing.upcoming import Outlook, outlook
 
+STOPS_MAX: Final = 10_000  # Of one advance: a year of a schedule of each minute has 525,600.
 SETTLE_WITHIN_S: Final = 30.0  # Per stop; a worker that never rests is a mistake of the test.
 
 _POLL_S = 0.002
@@ -21,7 +24,13 @@ _IDLE_S = 0.01
 # Enough for a worker elsewhere, such as in another process, to claim and finish its tasks.
 _QUIET_S = 0.05
 
-_Fetch = Callable[..., Awaitable[Page]]
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """An instant of a schedule that has made a task."""
+
+    schedule: str
+    at: datetime
 
 
 class ClockStepper:
@@ -31,6 +40,7 @@ class ClockStepper:
         time: The node's clock.
         node: The running node.
         operator: Asks the node, as the admin of the tenant whose tasks are waited for.
+        client: Asks it as the producer of that tenant.
         workers: The known workers; the list may be filled later.
         patience_s: How long to wait without any change while a known worker has work to do: its
             handler may be waiting, or the broker may withhold a task, as for a consumer limit.
@@ -41,6 +51,7 @@ class ClockStepper:
         time: MovableTime,
         node: Node,
         operator: Operator,
+        client: Client,
         workers: Sequence[Worker],
         *,
         patience_s: float,
@@ -49,25 +60,49 @@ class ClockStepper:
         self._time = time
         self._node = node
         self._operator = operator
+        self._client = client
         self._workers = workers
 
-    async def advance(self, by: timedelta) -> None:
+    async def advance(self, by: timedelta, *, until: str = "") -> list[Fired]:
         """Advance the clock from each instant at which something is due to the next.
 
         Time that passes during the stops is not counted: seven pauses of a day fit into seven days.
 
+        Args:
+            by: The most to advance.
+            until: The task at whose end to stop; empty for none.
+
+        Returns:
+            The instants of schedules that have fired.
+
         Raises:
+            RuntimeError: There were `STOPS_MAX` stops, or the task has not ended by then.
             TimeoutError: As `settle` does.
         """
-        while (due := await self.settle()) is not None and due - self._time.now <= by:
-            step = max(due - self._time.now, timedelta())
+        fired: list[Fired] = []
+        stops: Counter[str] = Counter()
+        seen = await self.settle()
+        while not (until and await self._has_ended(until)):
+            coming = self._coming(seen)
+            if coming is None or coming - self._time.now > by:
+                break
+            stops.update(each.id for each in seen.due if each.at == coming)
+            _bound(stops)
+            step = max(coming - self._time.now, timedelta())
             self._time.move(step)
             by -= step
+            before, seen = seen, await self.settle()
+            fired += _fired(before, seen, by=self._time.now)
+        else:
+            return fired
         self._time.move(by)
-        await self.settle()
+        before, seen = seen, await self.settle()
+        if until and not await self._has_ended(until):
+            raise RuntimeError(f"task {until} has not ended by {self._time.now}: advance further")
+        return fired + _fired(before, seen, by=self._time.now)
 
-    async def settle(self) -> datetime | None:
-        """Wait until nothing is left to do now, or nobody does it; return the next timer.
+    async def settle(self) -> Outlook:
+        """Wait until nothing is left to do now, or nobody does it; return what is due then.
 
         Raises:
             TimeoutError: New work appeared for `SETTLE_WITHIN_S`.
@@ -82,11 +117,23 @@ class ClockStepper:
             if time.monotonic() - changed_at < _IDLE_S:
                 continue
             queues = await self._operator.queues()
-            dues = await self._dues()
-            patience_s = self._patience_s(queues, overdue=any(due <= now for due in dues))
+            found = await outlook(self._operator, queues)
+            patience_s = self._patience_s(queues, overdue=any(each.at <= now for each in found.due))
             if time.monotonic() - changed_at > patience_s and self._applied() == seen:
-                return min((due for due in dues if due > now), default=None)
+                return found
         raise TimeoutError(f"workers did not come to rest within {SETTLE_WITHIN_S:g} s")
+
+    def _coming(self, seen: Outlook) -> datetime | None:
+        """Return the next instant at which something is due; past ones could not be done."""
+        now = self._time.now
+        return next((each.at for each in seen.due if each.at > now), None)
+
+    async def _has_ended(self, task_id: str) -> bool:
+        try:
+            await self._client.wait(task_id, timeout_s=0)
+        except NotFinished:
+            return False
+        return True
 
     def _applied(self) -> list[int]:
         return [shard.applied_index for shard in self._node.status()]
@@ -102,27 +149,22 @@ class ClockStepper:
         busy = ready or any(row["inProgress"] for row in queues)
         return _QUIET_S if busy else _IDLE_S
 
-    async def _dues(self) -> list[datetime]:
-        """Return the instants at which timers are due; past ones are being handled."""
-        asked = (
-            (partial(self._operator.tasks, status="PENDING"), ("readyAt", "expiresAt")),
-            (partial(self._operator.tasks, status="IN_PROGRESS"), ("leaseUntil",)),
-            (partial(self._operator.deliveries, status="pending"), ("nextAttemptAt",)),
-        )
-        return [
-            datetime.fromisoformat(row[field])
-            for fetch, fields in asked
-            async for row in _rows(fetch)
-            for field in fields
-            if field in row
-        ]
+
+def _bound(stops: Counter[str]) -> None:
+    if stops.total() <= STOPS_MAX:
+        return
+    [(busiest, count)] = stops.most_common(1)
+    raise RuntimeError(
+        f"more than {STOPS_MAX:,} stops, {count:,} of them for {busiest}: pause it, or advance less"
+    )
 
 
-async def _rows(fetch: _Fetch) -> AsyncIterator[Mapping[str, Any]]:
-    cursor = ""
-    while True:
-        page = await fetch(cursor=cursor)
-        for row in page.rows:
-            yield row
-        if not (cursor := page.cursor):
-            return
+def _fired(before: Outlook, after: Outlook, *, by: datetime) -> list[Fired]:
+    """Return the instants that were due, of schedules that have made a task since."""
+    return [
+        Fired(each.id, each.at)
+        for each in before.due
+        if each.kind == "schedule"
+        and each.at <= by
+        and after.made.get(each.id, 0) > before.made[each.id]
+    ]

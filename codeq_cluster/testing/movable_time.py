@@ -8,14 +8,19 @@ from datetime import UTC, datetime, timedelta
 
 
 class MovableTime:
-    """The clock of a broker; it runs with the machine's and can be moved forward."""
+    """The clock of a broker; it runs with the machine's and can be moved forward.
 
-    def __init__(self) -> None:
+    Args:
+        now: The time of day it begins with; None for the machine's.
+    """
+
+    def __init__(self, now: datetime | None = None) -> None:
         self._moved_by_s = 0.0
+        self._began_by_s = 0.0 if now is None else now.timestamp() - time.time()
 
     def wall_ms(self) -> int:
         """Return Unix milliseconds."""
-        return int((time.time() + self._moved_by_s) * 1000)
+        return int((time.time() + self._began_by_s + self._moved_by_s) * 1000)
 
     def monotonic_ms(self) -> int:
         """Return milliseconds that never run backwards."""

@@ -7,7 +7,8 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,84 @@ def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no directory")
     with pytest.raises((OSError, CodeqError)), LocalBroker(tmp_path):
         raise AssertionError
+
+
+def test_a_month_of_schedules_in_another_zone_passes_in_a_moment(tmp_path: Path) -> None:
+    """The night in which the clocks of Berlin change has its run too, an hour earlier in UTC."""
+    march = datetime(2026, 3, 20, tzinfo=UTC)
+    runs: list[str] = []
+    with LocalBroker(tmp_path, now=march) as broker, broker.sync_operator() as operator:
+        worker = broker.worker()
+
+        @worker.task("report")
+        def report(task: Task[object]) -> None:
+            runs.append(task.record.scheduled_for)
+
+        task = {"command": "report", "payload": {}}
+        plan = {"cron": "30 5 * * *", "zone": "Europe/Berlin", "task": task}
+        operator.put_schedule({"id": "nightly", **plan})
+        operator.put_schedule({"id": "off", **plan})
+        operator.pause_schedule("off")
+        coming = broker.upcoming()
+        with broker.working(worker):
+            fired = broker.advance(days=14)
+        began = broker.now
+
+    assert [("schedule", "nightly")] == [(each.kind, each.id) for each in coming]
+    assert datetime(2026, 3, 20, 4, 30, tzinfo=UTC) == coming[0].at == fired[0].at
+    assert {"nightly"} == {each.schedule for each in fired}
+    assert [4] * 9 + [3] * 5 == [each.at.hour for each in fired]
+    assert [each.at for each in fired] == [datetime.fromisoformat(each) for each in runs]
+    assert timedelta(days=14) <= began - march < timedelta(days=14, minutes=1)
+
+
+def test_tasks_that_a_rate_holds_go_one_after_the_other(tmp_path: Path) -> None:
+    """Ten tasks of one key, one a minute."""
+    at: list[datetime] = []
+    with LocalBroker(tmp_path) as broker, broker.sync_operator() as operator:
+        worker = broker.worker()
+
+        @worker.task("call")
+        def call(task: Task[int]) -> None:
+            at.append(broker.now)
+
+        rate = {"count": 1, "perSeconds": 60}
+        operator.put_topic("call", {"flow": {"perKey": {"maxRunning": 1, "rate": rate}}})
+        broker.settle()
+        with broker.sync_client() as client, broker.working(worker):
+            tasks = [client.create("call", n, key="api") for n in range(10)]
+            broker.advance(hours=1, until=tasks[-1].id)
+            left = broker.now - at[-1]
+
+    gaps = [later - one for one, later in pairwise(at)]
+    assert 10 == len(at)
+    assert all(timedelta(seconds=59) <= gap <= timedelta(seconds=70) for gap in gaps), gaps
+    assert left < timedelta(minutes=1)
+
+
+def test_a_task_that_does_not_end_is_an_error(broker: LocalBroker) -> None:
+    """Nobody works on it, so its end never comes."""
+    with broker.sync_client() as client:
+        task = client.create("unheard", 1)
+
+        with pytest.raises(RuntimeError, match=f"task {task.id} has not ended by .*: advance fur"):
+            broker.advance(minutes=1, until=task.id)
+
+
+def test_too_many_stops_are_an_error_that_names_the_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A year of a schedule of each minute would take an hour."""
+    monkeypatch.setattr("codeq_cluster.testing.clock_stepper.STOPS_MAX", 20)
+    with LocalBroker(tmp_path) as broker, broker.sync_operator() as operator:
+        task = {"command": "tick", "payload": {}}
+        operator.put_schedule({"id": "often", "every": "1m", "task": task})
+
+        with pytest.raises(RuntimeError, match="more than 20 stops, 21 of them for often: pause"):
+            broker.advance(days=1)
+
+
+def test_an_instant_without_a_time_zone_is_refused(tmp_path: Path) -> None:
+    """It could be any of two dozen."""
+    with pytest.raises(ValueError, match="needs a time zone"):
+        LocalBroker(tmp_path, now=datetime(2026, 1, 1))  # noqa: DTZ001
