@@ -33,7 +33,7 @@ from jepsen_lite.history import (
     Tally,
     Type,
 )
-from jepsen_lite.keys import BURST, PER_SECOND
+from jepsen_lite.keys import BURST, OWN, PER_SECOND
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from jepsen_lite.step_calls import OF_STEPS, request_of, steps_in
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
@@ -123,8 +123,9 @@ class Client(Asker):
                 return _with(answer, _claimed, body)
             case F.READ:
                 return await self._read(node, token, args)
-            case F.REQUEUE | F.REVIVE | F.BURY:
-                return await self._triage(f, args, node)
+            case F.REQUEUE | F.REVIVE | F.BURY | F.SET_KEY:
+                administer = self._set_key if f is F.SET_KEY else self._triage
+                return await administer(f, args, node)
             case F.MAKE_GRAPH | F.DEPEND:
                 return await self._graph(f, args, node)
             case F.RUNS | F.PARTS:
@@ -200,6 +201,16 @@ class Client(Asker):
         sent = _encode({"ids": [args.task]})
         answer, body = await self._send(node, path, self._tokens.admin, sent, method=method)
         return _triaged(answer, body)
+
+    async def _set_key(self, _: F, args: Args, node: str) -> Answer:
+        path, own = f"/admin/queues/{args.command}/keys/{quote(args.key)}", OWN.get(args.key)
+        said: dict[str, object] = {"paused": True} if args.paused else {}
+        if own is not None:
+            rate = {"count": own.per_second, "burst": own.burst}
+            said |= {"maxRunning": own.running, "rate": rate}
+        method = "PUT" if said else "DELETE"
+        answer, _ = await self._send(node, path, self._tokens.admin, _encode(said), method=method)
+        return answer
 
     async def _list(self, f: F, args: Args, node: str) -> Answer:
         answer, tasks = await self._tasks(node, args.command)
@@ -350,6 +361,8 @@ def _change(f: F, args: Args) -> bytes:
             fields["extendSeconds"] = args.lease_ms // 1000
         case F.NACK:
             fields["delaySeconds"] = args.delay_ms // 1000
+            if args.hold:
+                fields["hold"] = "key"
         case F.RESULT | F.END if args.status == "COMPLETED":
             fields |= {"status": args.status, "result": msgspec.Raw(args.content.encode())}
         case F.RESULT | F.END:

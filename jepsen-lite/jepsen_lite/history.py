@@ -61,6 +61,7 @@ class F(StrEnum):
     SIGNAL = "signal"
     CLOSE = "close"
     STEPS = "steps"
+    SET_KEY = "set-key"
     PHASE = "phase"
     FAULT = "fault"
     STATUS = "status"
@@ -280,6 +281,8 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         token: Lease token that was sent.
         shard: The shard of a keyed create; -1 if only the broker can tell.
         delay_ms: Of a create or a nack.
+        hold: Of a nack: the whole key of the task waits so long.
+        paused: Of a change of a key.
         ttl_ms: Of a create.
         lease_ms: Of a claim; the extension of a heartbeat.
         wait_ms: How long a claim waits for a task.
@@ -298,7 +301,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         schedule: The name of a schedule.
         plan: Of a put of a schedule.
         from_ms, to_ms: Of a backfill: its first and its last instant.
-        key: Of a create: what the task shares a limit with.
+        key: Of a create: what the task shares a limit with. Of a change: the key.
         group: The name of a group.
         merging: Of a create with a unique key.
     """
@@ -334,6 +337,8 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str = ""
     group: str = ""
     merging: Merging | None = None
+    hold: bool = False
+    paused: bool = False
 
 
 class Group(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -39,6 +39,7 @@ from jepsen_lite.keys import BURST, PER_SECOND
 from jepsen_lite.outcome import may_succeed_later, outcome
 from jepsen_lite.sim_graphs import SimGraphs
 from jepsen_lite.sim_groups import SimGroups
+from jepsen_lite.sim_keys import SimKeys
 from jepsen_lite.sim_schedules import TENANT, SimSchedules
 from jepsen_lite.sim_steps import SimSteps, stepped
 from jepsen_lite.sim_uniques import SimUniques
@@ -75,10 +76,11 @@ class SimClient(Asker):
             **dict.fromkeys(OF_UNIQUES, SimUniques(timeout_s=timeout_s)),
             **dict.fromkeys(OF_STEPS, SimSteps(timeout_s=timeout_s)),
         }
-        self._others: dict[F, SimSchedules | SimGroups | SimGraphs] = {
+        self._others: dict[F, SimSchedules | SimGroups | SimGraphs | SimKeys] = {
             **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
             **dict.fromkeys(OF_GROUPS, SimGroups(brokers, timeout_s=timeout_s)),
             **dict.fromkeys((F.MAKE_GRAPH, F.DEPEND), SimGraphs(timeout_s=timeout_s)),
+            F.SET_KEY: SimKeys(timeout_s=timeout_s),
         }
         self._gathered = Gathered(self._create_all) if gathers else None
 
@@ -289,6 +291,7 @@ async def _nack(broker: Broker, args: Args, worker: str, timeout_s: float) -> Ou
         delay_ms=min(args.delay_ms, NACK_S_MAX * 1000),
         reason="",
         token=args.token,
+        holds=() if args.hold else None,
         timeout_s=timeout_s,
     )
     return Out(http=200, dead=_check(returned).dead)

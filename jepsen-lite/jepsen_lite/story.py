@@ -141,12 +141,17 @@ class Story:
         *,
         token: int = 1,
         nack_s: float | None = None,
+        hold: bool = False,
         dead: bool = False,
         kind: Type = Type.OK,
     ) -> None:
-        """Add an abandon, or a nack with a delay."""
-        args = Args(task=task, token=token, delay_ms=int((nack_s or 0) * 1000))
+        """Add an abandon, or a nack with a delay, which may hold the key."""
+        args = Args(task=task, token=token, delay_ms=int((nack_s or 0) * 1000), hold=hold)
         self.op(F.ABANDON if nack_s is None else F.NACK, at, kind, args, Out(dead=dead))
+
+    def set_key(self, key: str, at: At, kind: Type = Type.OK, *, paused: bool = False) -> None:
+        """Pause a key, or resume it."""
+        self.op(F.SET_KEY, at, kind, Args(command="work", key=key, paused=paused), Out())
 
     def cancel(self, task: str, at: At, kind: Type = Type.OK) -> None:
         """Add a cancel."""

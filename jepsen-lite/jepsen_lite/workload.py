@@ -16,8 +16,10 @@ from jepsen_lite.db import WORKERS_MAX, soon_forgotten
 from jepsen_lite.graphs import Graphs
 from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
+from jepsen_lite.keys import key_name
 from jepsen_lite.operations import TERMINAL
 from jepsen_lite.orders import Orders
+from jepsen_lite.pauses import Pauses
 from jepsen_lite.schedules import Schedules
 from jepsen_lite.uniques import Uniques
 
@@ -55,6 +57,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     abandon: float = 0
     nack: float = 0
     vanish: float = 0
+    hold: float = 0
 
 
 class Mix(Struct, frozen=True, kw_only=True):
@@ -74,7 +77,8 @@ class Mix(Struct, frozen=True, kw_only=True):
         graphs: Made in a second, and tasks that wait for others.
         uniques: Creates with a unique key in a second.
         orders: Made in a second, and as many signals.
-        keys: Every create has one of so many keys, of which one task is in progress at a time.
+        keys: Every create has one of so many keys, of which one task is in progress at a time;
+            some have limits of their own, and admins pause them.
         lease_s: The range of the leases that claims ask for.
         pads: Numbers of bytes added to payloads; each create draws one.
         cancels, reads, requeues: Operations per second on randomly chosen known tasks.
@@ -319,10 +323,10 @@ WORKLOADS: dict[str, Mix] = {
         shards_min=2,
     ),
     "lanes": Mix(
-        says="tasks of a few keys, one of each at a time, in order and at their rate, and workers "
-        "that lose them",
+        says="tasks of a few keys, one of each at a time, in order and at their rate; workers that "
+        "lose them or hold their keys, and admins who pause keys and give them limits",
         proves=(*_ALWAYS, "G5", "G28", "G29", "G30"),
-        ok={"create": 150, "claim": 150, "result": 80},
+        ok={"create": 150, "claim": 150, "result": 80, "nack": 10, "set-key": 20},
         rate=12,
         workers=16,
         repeated=0.2,
@@ -330,7 +334,7 @@ WORKLOADS: dict[str, Mix] = {
         lease_s=(2, 3),
         # So many that a task seldom dies of its attempts, which lets the next one go.
         attempts_max=(200,),
-        ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5),
+        ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5, hold=2),
         cancels=0.2,
         shards_min=2,
     ),
@@ -407,6 +411,9 @@ class Workload(Clients):
             (Uniques, mix.uniques),
             (Orders, mix.orders),
         )
+        self._pauses = None
+        if mix.keys:
+            self._pauses = Pauses(client, seed=seed, command=COMMAND, keys=mix.keys)
         self._parts = [part(client, seed=seed, rate=rate) for part, rate in drawn if rate]
 
     async def load(self) -> bool:
@@ -416,7 +423,9 @@ class Workload(Clients):
         async def fill() -> bool:
             return all([await self._client.weigh_down() for _ in waiting])
 
-        governed = not self._mix.keys or await self._client.govern(COMMAND)
+        governed = True
+        if self._pauses is not None:
+            governed = await self._client.govern(COMMAND) and await self._pauses.begin()
         return governed and all(await asyncio.gather(*(fill() for _ in range(LOADERS))))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -432,6 +441,8 @@ class Workload(Clients):
                 clients.create_task(self._probe(shard))
             for part in self._parts:
                 clients.create_task(part.run(stop))
+            if self._pauses is not None:
+                clients.create_task(self._pauses.run(stop))
             for f, rate in (
                 (F.CANCEL, mix.cancels),
                 (F.READ, mix.reads),
@@ -449,6 +460,8 @@ class Workload(Clients):
         for part in self._parts:
             if not await part.end(within_s=within_s):
                 return False
+        if self._pauses is not None and not await self._pauses.end():
+            return False
         async with asyncio.TaskGroup() as clients:
             for n in range(DRAINERS):
                 clients.create_task(self._drain(f"worker-{WORKERS_MAX - 1 - n}", deadline))
@@ -527,7 +540,7 @@ class Workload(Clients):
     def _new(self, process: Process) -> Args:
         rng, mix = process.random, self._mix
         # Only a workload with keys draws one: the others' seeds keep their runs.
-        lane = f"key {rng.randrange(mix.keys)}" if mix.keys else ""
+        lane = key_name(rng.randrange(mix.keys)) if mix.keys else ""
         keyed = rng.random() < mix.keyed
         key = f"{process.name}/{next(self._numbers)}" if keyed else ""
         return Args(
@@ -606,6 +619,9 @@ class Workload(Clients):
             case "nack":
                 delay_ms = 1000 * rng.randint(1, 3)
                 await self._act(process, worker, F.NACK, task, delay_ms=delay_ms)
+            case "hold":
+                delay_ms = 1000 * rng.randint(1, 2)
+                await self._act(process, worker, F.NACK, task, delay_ms=delay_ms, hold=True)
             case "vanish":
                 return
             case "late":
@@ -695,6 +711,7 @@ class Workload(Clients):
         status: str = "",
         lease_ms: int = 0,
         delay_ms: int = 0,
+        hold: bool = False,
         following: tuple[Follow, ...] = (),
         tries: int = 1,
     ) -> Answer:
@@ -707,6 +724,7 @@ class Workload(Clients):
             status=status,
             lease_ms=lease_ms,
             delay_ms=delay_ms,
+            hold=hold,
         )
         return await self._client.retried(process, f, args, tries=tries, worker=worker)
 

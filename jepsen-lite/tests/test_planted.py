@@ -724,6 +724,14 @@ def a_key_is_given_on_before_the_lease_has_ended(story: Story, broken: bool) -> 
     story.claim("b", (15, 16), lease_s=20)
 
 
+@planted("G28")
+def a_key_has_more_in_progress_than_its_own_limit(story: Story, broken: bool) -> None:
+    """Key 0 may have two, so the third one is too many, and two are not."""
+    for n, task in enumerate("abc" if broken else "ab"):
+        story.create(task, (n, n + 0.5), lane="key 0")
+        story.claim(task, (4 + n, 4.5 + n))
+
+
 @planted("G29")
 def a_task_of_a_key_overtakes_another(story: Story, broken: bool) -> None:
     story.create("a", (0, 1), lane="k")
@@ -752,6 +760,51 @@ def a_key_is_claimed_more_often_than_its_rate_allows(story: Story, broken: bool)
         story.create(task, (n, n + 0.5), lane="k")
         story.claim(task, (at_s, at_s + 0.01))
         story.result(task, (at_s + 0.01, at_s + 0.02), content=task)
+
+
+@planted("G30")
+def a_key_is_claimed_more_often_than_its_own_rate_allows(story: Story, broken: bool) -> None:
+    """Key 1 saves up one, where the others save up two."""
+    for n, task in enumerate("ab"):
+        at_s = 10 + (0.5 if broken else 1.0) * n
+        story.create(task, (n, n + 0.5), lane="key 1")
+        story.claim(task, (at_s, at_s + 0.01))
+        story.result(task, (at_s + 0.01, at_s + 0.02), content=task)
+
+
+@planted("G30")
+def a_key_goes_on_while_a_worker_holds_it(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), lane="k")
+    story.create("b", (2, 3), lane="k")
+    story.claim("a", (4, 5))
+    story.give_back("a", (6, 6.5), nack_s=2, hold=True)
+    story.cancel("a", (6.6, 6.7))
+    story.claim("b", (7, 7.5) if broken else (8, 9))
+
+
+@planted("G30")
+def a_key_goes_on_while_it_is_paused(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), lane="k")
+    story.set_key("k", (2, 3), paused=True)
+    story.claim("a", (4, 5) if broken else (6.5, 7))
+    story.set_key("k", (6, 7))
+
+
+@planted("G10")
+def a_delivery_counts_that_held_its_key(story: Story, broken: bool) -> None:
+    """Allow a number to come twice after a hold alone, which kills no task."""
+    story.create("a", (0, 1), lane="k", attempts_max=1)
+    story.claim("a", (4, 5))
+    story.give_back("a", (6, 7), nack_s=1, hold=True, dead=broken)
+    story.claim("a", (9, 10), token=2)
+
+
+@planted("G10")
+def a_delivery_does_not_count_though_nothing_was_held(story: Story, broken: bool) -> None:
+    story.create("a", (0, 1), lane="k")
+    story.claim("a", (4, 5))
+    story.give_back("a", (6, 7), nack_s=1, hold=not broken)
+    story.claim("a", (9, 10), token=2)
 
 
 FOLLOWING = (Follow(content="1"), Follow(content="2", key="k"))

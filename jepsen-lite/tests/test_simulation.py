@@ -100,7 +100,7 @@ def test_schedules_fire_each_instant_once() -> None:
 
 
 def test_the_tasks_of_a_key_go_one_after_the_other() -> None:
-    """Workers lose leases and leaders die: G28 to G30, and the invariant of keys."""
+    """Workers lose leases and hold keys, admins pause them, leaders die: G28 to G30."""
     report = simulate(_SEED, workload="lanes")
     found = {each.guarantee: each.valid for each in report.verdicts}
 

@@ -15,7 +15,12 @@ from jepsen_lite.checker.graphs import started_when_met
 from jepsen_lite.checker.groups import completed_once
 from jepsen_lite.checker.idempotency import one_task_a_key
 from jepsen_lite.checker.isolation import unharmed
-from jepsen_lite.checker.lanes import in_order_of_arrival, one_lease_a_key, within_its_rate
+from jepsen_lite.checker.lanes import (
+    at_rest,
+    in_order_of_arrival,
+    within_its_limit,
+    within_its_rate,
+)
 from jepsen_lite.checker.leases import held_to_the_end, kept_up, tokens_grow
 from jepsen_lite.checker.liveness import (
     abandoned_comes_back,
@@ -63,9 +68,9 @@ PROMISES = {
     "G25": "an accepted result has exactly its follow-ups",
     "G26": "no task starts before what it waits for, and each one starts or ends",
     "G27": "one completion task a group, after the last member, with true counts",
-    "G28": "at most one valid lease a key",
+    "G28": "no more valid leases of a key than its limit",
     "G29": "the tasks of a key go in their order, one at a time",
-    "G30": "tasks of a key are claimed as often as its rate allows",
+    "G30": "tasks of a key are claimed as often as its rate allows, and not while it rests",
     "G32": "one live task a unique key, with the last acknowledged payload",
     "G33": "a debounce moves the start as it says, to its latest and no further",
     "G37": "a recorded step is handed to every later delivery, and no other has its name",
@@ -127,9 +132,9 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         made_with_results(history),
         started_when_met(history),
         completed_once(history),
-        one_lease_a_key(history),
+        within_its_limit(history),
         in_order_of_arrival(history),
-        within_its_rate(history),
+        _both(within_its_rate(history), at_rest(history)),
         one_task_a_unique_key(history),
         debounced(history),
         recorded_once(history),

@@ -1,7 +1,7 @@
-"""Lanes: one valid lease a key (G28), its tasks in their order (G29), and its rate (G30).
+"""Lanes: valid leases of a key (G28), its tasks in their order (G29), its rate and rests (G30).
 
-The workload's rule is one task of a key at a time, first in, first out; a task that is given back
-keeps its turn; and the rate is that of `keys`.
+The workload's rule is one task of a key at a time, first in, first out, unless `keys` says more of
+a key; a task that is given back keeps its turn; and the rate is that of `keys`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from collections.abc import Iterator, Sequence
 
 from jepsen_lite.checker.leases import lease_ended_ns
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
-from jepsen_lite.keys import BURST, PER_SECOND
-from jepsen_lite.operations import NEVER_NS, SECOND, History, Op, TaskOps
+from jepsen_lite.history import F, Type
+from jepsen_lite.keys import limits_of
+from jepsen_lite.operations import MS, NEVER_NS, SECOND, History, Op, TaskOps
 
 
-def one_lease_a_key(history: History) -> Verdict:
-    """G28: no two tasks of a key certainly have a valid lease at one instant."""
+def within_its_limit(history: History) -> Verdict:
+    """G28: no more tasks of a key than it may have in progress have a valid lease at one instant.
+
+    Only leases that are certainly valid count.
+    """
     found: list[Violation] = []
     checked = 0
     for key, tasks in _by_key(history).items():
+        most = limits_of(key).running
         spans = sorted(
             (
                 (claim.ret_ns, lease_ended_ns(history, task, claim), task, claim)
@@ -28,25 +33,32 @@ def one_lease_a_key(history: History) -> Verdict:
             ),
             key=lambda span: span[:2],
         )
-        last: tuple[int, TaskOps, Op] | None = None
+        valid: list[tuple[int, TaskOps, Op]] = []
         for begun_ns, ended_ns, task, claim in spans:
             if ended_ns <= begun_ns:
                 continue
             checked += 1
-            if last is not None and begun_ns < last[0] and last[1] is not task:
-                text = f"{task.id} was leased while {last[1].id} of its key {key} was"
-                events = (*last[2].events, *claim.events)
-                found.append(Violation(text=text, events=events, task=task.id))
-            if last is None or ended_ns > last[0]:
-                last = ended_ns, task, claim
+            valid = [each for each in valid if each[0] > begun_ns]
+            others = {each[1].id: each for each in valid if each[1] is not task}
+            if len(others) >= most:
+                names = " and ".join(others)
+                text = f"{task.id} was leased while {names} of its key {key} was"
+                events = (n for each in others.values() for n in each[2].events)
+                found.append(Violation(text=text, events=(*events, *claim.events), task=task.id))
+            valid.append((ended_ns, task, claim))
     return judged("G28", found, checked=checked)
 
 
 def in_order_of_arrival(history: History) -> Verdict:
-    """G29: no task of a key is delivered before one that was there before it has ended."""
+    """G29: no task of a key is delivered before one that was there before it has ended.
+
+    Keys that may have several tasks in progress are left out.
+    """
     found: list[Violation] = []
     checked = 0
     for key, tasks in _by_key(history).items():
+        if limits_of(key).running > 1:
+            continue
         for task, first, ahead in _with_those_ahead(tasks):
             checked += 1
             if ahead is not None and first.ret_ns < _may_have_ended_ns(ahead):
@@ -61,21 +73,63 @@ def within_its_rate(history: History) -> Verdict:
     found: list[Violation] = []
     checked = 0
     for key, tasks in _by_key(history).items():
-        claims = sorted(
-            ((claim, task) for task in tasks for claim in task.claims),
-            key=lambda pair: pair[0].ret_ns,
-        )
+        limits, claims = limits_of(key), _claims(tasks)
         checked += len(claims)
         for first, _ in claims:
             within = [pair for pair in claims if pair[0].call_ns >= first.call_ns]
             for count, (last, task) in enumerate(within, 1):
                 span_ns = last.ret_ns - first.call_ns + history.clock_ns
-                if (count - BURST) * SECOND > PER_SECOND * span_ns:
+                if (count - limits.burst) * SECOND > limits.per_second * span_ns:
                     text = f"{count} tasks of key {key} were claimed in {span_ns / SECOND:.2f} s"
                     events = (*first.events, *last.events)
                     found.append(Violation(text=text, events=events, task=task.id))
                     break
     return judged("G30", found, checked=checked)
+
+
+def at_rest(history: History) -> Verdict:
+    """G30: no task of a key is claimed while a worker holds the key, or an admin has paused it."""
+    found: list[Violation] = []
+    checked = 0
+    for key, tasks in _by_key(history).items():
+        claims = _claims(tasks)
+        for cause, until_ns in (*_holds(history, tasks), *_pauses(history, key)):
+            checked += cause.ret_ns < until_ns
+            for claim, task in claims:
+                if cause.ret_ns <= claim.call_ns and claim.ret_ns < until_ns:
+                    how = "was held" if cause.f is F.NACK else "was paused"
+                    text = f"{task.id} was claimed while its key {key} {how}"
+                    events = (*cause.events, *claim.events)
+                    found.append(Violation(text=text, events=events, task=task.id))
+                    break
+    return judged("G30", found, checked=checked)
+
+
+def _holds(history: History, tasks: Sequence[TaskOps]) -> Iterator[tuple[Op, int]]:
+    """Yield each hold of a key, and until when it certainly lasted."""
+    for task in tasks:
+        for op in task.releases:
+            if op.ok and op.args.hold:
+                yield op, op.call_ns + op.args.delay_ms * MS - history.clock_ns
+
+
+def _pauses(history: History, key: str) -> Iterator[tuple[Op, int]]:
+    """Yield each pause of a key, and until when it certainly lasted; a key has one admin.
+
+    A resume whose answer was lost may take effect at any time after it.
+    """
+    said = [op for op in history.by_f[F.SET_KEY] if op.args.key == key]
+    resumes = [op for op in said if not op.args.paused and op.possible]
+    for op in said:
+        lost = any(each.type is Type.INFO and each.call_ns < op.ret_ns for each in resumes)
+        if op.ok and op.args.paused and not lost:
+            later = (each.call_ns for each in resumes if each.call_ns > op.call_ns)
+            yield op, min(later, default=NEVER_NS)
+
+
+def _claims(tasks: Sequence[TaskOps]) -> list[tuple[Op, TaskOps]]:
+    claims = ((claim, task) for task in tasks for claim in task.claims)
+    return sorted(claims, key=lambda pair: pair[0].ret_ns)
 
 
 def _by_key(history: History) -> dict[str, list[TaskOps]]:
