@@ -20,6 +20,7 @@ from codeq_cluster.api.routes import artifacts as artifact_routes
 from codeq_cluster.api.routes import backups as backup_routes
 from codeq_cluster.api.routes import cluster as cluster_routes
 from codeq_cluster.api.routes import groups as group_routes
+from codeq_cluster.api.routes import keys as key_routes
 from codeq_cluster.api.routes import queues as queue_routes
 from codeq_cluster.api.routes import schedules as schedule_routes
 from codeq_cluster.api.routes import steps as step_routes
@@ -132,6 +133,7 @@ def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
         PageRoute("POST", f"{named}/pause", queue_routes.pause, _ADMINS),
         PageRoute("POST", f"{named}/resume", queue_routes.resume, _ADMINS),
         PageRoute("POST", f"{named}/purge", dead_letters.purge, _ADMINS, _BODY),
+        PageRoute("GET", f"{named}/keys", key_routes.keys, _VIEWERS),
         PageRoute("GET", f"{named}/dlq", dead_letters.dead_letters, _VIEWERS),
         PageRoute("GET", f"{named}/dlq/kinds", dead_letters.kinds, _VIEWERS),
         PageRoute("POST", f"{named}/dlq/preview", dead_letters.preview, _ADMINS, _BODY),

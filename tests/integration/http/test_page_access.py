@@ -30,6 +30,7 @@ STATUSES = {
     "POST /queues/{command}/pause": _ADMIN,
     "POST /queues/{command}/resume": _ADMIN,
     "POST /queues/{command}/purge": _ADMIN,
+    "GET /queues/{command}/keys": _TENANT,
     "GET /queues/{command}/dlq": _TENANT,
     "GET /queues/{command}/dlq/kinds": _TENANT,
     "POST /queues/{command}/dlq/preview": _ADMIN,

@@ -12,6 +12,7 @@ import { administers } from "../state.js";
 import { instant } from "../states.js";
 import { table } from "../table.js";
 import { failed, toast } from "../toast.js";
+import { keysOf } from "./keys.js";
 import { newTaskButton } from "./new-task.js";
 import { charts } from "./overview.js";
 
@@ -56,6 +57,7 @@ export function openQueue({ query, follow }, name) {
       { name: "Node", less: true, cell: (row) => row.node },
     ],
   });
+  const keys = keysOf(queue);
   let view = null;
 
   async function change(verb, done) {
@@ -119,6 +121,7 @@ export function openQueue({ query, follow }, name) {
       fact("Topic", topic ? h("a", { href: href("topics", topic.name) }, `${topic.name}, version ${topic.version}`) : [told("none: the broker's own policy"), administers() && [" ", h("a.small", { href: href("topics", queue) }, "make one")]]),
       inEffect(topic || {}, view.defaults).map(([term, [text, from]]) => fact(term, [text, " ", h("span.dim.small", {}, from)])),
       fact("Longest waiting", waited(row.oldestReadySeconds)));
+    if ((topic && topic.flow) || row.held > 0) keys.show();
     patch(state, row.paused && h("span.tag.warn", {}, "paused"));
     workers.draw(view.polls);
     patch(actions, drawn.range, administers() && [
@@ -143,6 +146,7 @@ export function openQueue({ query, follow }, name) {
   top.querySelector(".actions").replaceWith(actions);
   return {
     title: queue,
-    node: h("div", {}, top, h("div.stack", {}, figures, drawn.node, h("div.columns", {}, card("Policy", policy), card("Workers", workers.node, { flush: true })))),
+    close: keys.stop,
+    node: h("div", {}, top, h("div.stack", {}, figures, drawn.node, keys.node, h("div.columns", {}, card("Policy", policy), card("Workers", workers.node, { flush: true })))),
   };
 }

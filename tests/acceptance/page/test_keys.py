@@ -1,0 +1,54 @@
+"""The keys of a queue on the admin page in a real browser, on three real nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.page.browser import NARROW, WIDE, WORKER, Chromium, url_of
+from tests.harness.client import RecordingClient
+from tests.harness.cluster import LocalCluster
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs("chromium")]
+
+QUEUE = "page-keys"
+
+
+async def test_a_viewer_sees_what_each_key_of_a_queue_waits_for(
+    browser: Chromium, cluster: LocalCluster, client: RecordingClient
+) -> None:
+    """A queue without keys has no such list, and asks for none."""
+    topic = {"flow": {"perKey": {"maxRunning": 1}}}
+    await client.done("PUT", "n1", f"/admin/topics/{QUEUE}", "admin", topic)
+    for key in ("ann/<b>", "ann/<b>", "ann/<b>", "bob", "bob", "bob"):
+        task = {"command": QUEUE, "payload": {}, "key": key}
+        await client.done("POST", "n2", "/tasks", "producer", task)
+    own = {"paused": True, "maxRunning": 3}
+    await client.done("PUT", "n3", f"/admin/queues/{QUEUE}/keys/bob", "admin", own)
+    claim = {"commands": [QUEUE], "waitSeconds": 5}
+    task = await client.done("POST", "n1", "/tasks/claim", WORKER, claim)
+    hold = {"hold": "key", "delaySeconds": 300}
+    await client.done("POST", "n2", f"/tasks/{task['id']}/nack", WORKER, hold)
+    await client.done("POST", "n3", "/tasks", "producer", {"command": "no-keys", "payload": {}})
+    for size, dark in ((WIDE, False), (NARROW, True)):
+        async with browser.window(url_of(cluster), size=size, dark=dark, token="viewer") as window:
+            asked: list[str] = []
+            window.page.on("request", lambda request, asked=asked: asked.append(request.url))
+            await window.open(f"/queues/{QUEUE}")
+            keys = window.page.get_by_role("region", name="Keys", exact=True)
+            held = keys.locator("tr", has_text="ann/<b>")
+            paused = keys.locator("tr", has_text="bob")
+            await held.get_by_text("a worker holds it, in").wait_for()
+            await paused.get_by_text("3 tasks at once").wait_for()
+
+            assert ["3", "0", "0"] == (await held.locator("td").all_inner_texts())[:3]
+            assert "paused" == await paused.locator(".tag").inner_text()
+            assert [] == await window.faults_of_access()
+            assert 0 == await window.too_wide()
+
+            asked.clear()
+            await window.open("/queues/no-keys")
+            await window.page.get_by_role("region", name="Policy", exact=True).wait_for()
+            await window.page.locator("main .figure", has_text="Ready").get_by_text("1").wait_for()
+
+            assert 0 == await keys.count()
+            assert [] == [url for url in asked if url.endswith("/keys") or "/keys?" in url]
