@@ -40,15 +40,7 @@ from codeq_cluster.client.leases import Leases
 from codeq_cluster.client.live import Live
 from codeq_cluster.client.operator import Operator, Selection
 from codeq_cluster.client.probe import Probe
-from codeq_cluster.client.producing import (
-    After,
-    NewTask,
-    NotCreated,
-    Unique,
-    encoded,
-    may_be_created_later,
-    seconds_of,
-)
+from codeq_cluster.client.producing import After, NewTask, NotCreated, Unique
 from codeq_cluster.client.records import (
     Artifact,
     AttemptRecord,
@@ -149,10 +141,7 @@ __all__ = [
     "Untrusted",
     "Worker",
     "chain",
-    "encoded",
     "fan",
-    "may_be_created_later",
-    "seconds_of",
     "verify_callback",
     "verify_notice",
 ]

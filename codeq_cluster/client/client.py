@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from math import ceil
@@ -19,14 +20,12 @@ from codeq_cluster.client.graphs import Graphs
 from codeq_cluster.client.groups import Groups
 from codeq_cluster.client.producing import (
     BATCH_MAX,
-    PASSING,
     Duration,
     NewTask,
     NotCreated,
     body_of,
     fresh_key,
     in_chunks,
-    keyed,
 )
 from codeq_cluster.client.records import Explanation, ResultRecord, StepsRecord, TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
@@ -43,6 +42,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _WAIT_S_MAX: Final = 20  # For one request; a node that hangs costs this much of a wait.
+# These codes refuse one task of several: its shard cannot take it now.
+_PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgrade-under-way"})
 
 
 class _Ended(Struct):
@@ -138,7 +139,7 @@ class Client(Groups, Graphs):
             request = Request(
                 method="POST",
                 path=f"{BASE}/tasks",
-                body=body_of(keyed(task), self._codec),
+                body=body_of(_keyed(task), self._codec),
                 repeatable=True,
             )
             return await self._call(request, TaskRecord)
@@ -153,7 +154,7 @@ class Client(Groups, Graphs):
         Raises:
             Refused: The broker refused them all, for instance because the token may not create.
         """
-        asked = [keyed(task) for task in tasks]
+        asked = [_keyed(task) for task in tasks]
         # Encode all of them first: an item that cannot be encoded must not leave others half-way.
         encoded = [body_of(task, self._codec) for task in asked]
         outcomes: list[TaskRecord | NotCreated] = []
@@ -172,20 +173,6 @@ class Client(Groups, Graphs):
                         each.task or NotCreated(task, each.error, each.code)
                         for task, each in zip(items, made, strict=True)
                     ]
-        return outcomes
-
-    async def create_encoded(self, tasks: Sequence[bytes]) -> Sequence[tuple[str, str]]:
-        """Create tasks that `encoded` has written; return the code and the error of each, in order.
-
-        Both are empty for one that is created, or was before.
-
-        Raises:
-            Refused: The broker refused them all; the same request may succeed later.
-            Unreachable: The same, but some may have been created.
-        """
-        outcomes: list[tuple[str, str]] = []
-        for bodies in in_chunks(list(tasks), count_max=BATCH_MAX):
-            outcomes += [(each.code, each.error) for each in await self._created(bodies)]
         return outcomes
 
     async def task(self, task_id: str) -> TaskRecord:
@@ -282,7 +269,7 @@ class Client(Groups, Graphs):
         until_s = time.monotonic() + self._deadline_s
         made = await self._batch(bodies)
         failures = 0
-        while passing := [n for n, each in enumerate(made) if each.code in PASSING]:
+        while passing := [n for n, each in enumerate(made) if each.code in _PASSING]:
             pause = pause_s(failures, Unreachable())
             if time.monotonic() + pause >= until_s:
                 break
@@ -310,3 +297,9 @@ class Client(Groups, Graphs):
         if len(answer.results) != len(bodies):
             raise Refused(f"{request.path}: the answer has another length", status=200)
         return answer.results
+
+
+def _keyed(task: NewTask) -> NewTask:
+    if task.idempotency_key is not None or task.unique is not None:
+        return task
+    return replace(task, idempotency_key=fresh_key())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Final, TypeAlias
@@ -12,7 +12,7 @@ from uuid import uuid4
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from codeq_cluster.client.codecs import JSON, Codec
+from codeq_cluster.client.codecs import Codec
 
 Duration: TypeAlias = timedelta | float  # A number counts seconds.
 
@@ -141,11 +141,6 @@ class NotCreated:
     code: str
 
 
-# These codes refuse one task of several: its shard cannot take it now.
-PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgrade-under-way"})
-# Those that pass in their time, or with a person's help; without a code, an old node has failed.
-_LATER: Final = frozenset({"", "internal", "budget-exceeded", "rate-limited"})
-
 # The fields that a task can do without.
 OPTIONS: Final = tuple(each.name for each in fields(NewTask) if each.default is not MISSING)
 
@@ -192,30 +187,6 @@ def body_of(task: NewTask, codec: Codec, *, keyless: bool = False) -> bytes:
         unique = Unique(task.unique) if isinstance(task.unique, str) else task.unique
         body["unique"] = unique.shown
     return encode(body)
-
-
-def keyed(task: NewTask) -> NewTask:
-    """Return a task with a key, so that a repeated request makes no second one."""
-    if task.idempotency_key is not None or task.unique is not None:
-        return task
-    return replace(task, idempotency_key=fresh_key())
-
-
-def encoded(task: NewTask, codec: Codec = JSON) -> bytes:
-    """Return a task as JSON to keep; `Client.create_encoded` creates it, now or later.
-
-    It has an idempotency key, so it is created once however often it is sent.
-
-    Raises:
-        TypeError: The codec cannot write the payload.
-        ValueError: A field of the task is wrong.
-    """
-    return body_of(keyed(task), codec)
-
-
-def may_be_created_later(code: str) -> bool:
-    """Return whether an item of several that was refused with this code can be sent again."""
-    return code in PASSING or code in _LATER
 
 
 def fresh_key() -> str:

@@ -92,7 +92,6 @@ class SyncClient(_Sync[Client]):
 
     create = _waiting(Client.create)
     create_many = _waiting(Client.create_many)
-    create_encoded = _waiting(Client.create_encoded)
     task = _waiting(Client.task)
     wait = _waiting(Client.wait)
     create_and_wait = _waiting(Client.create_and_wait)

@@ -63,12 +63,7 @@ def test_the_documentation_accounts_for_every_dependency() -> None:
     """No library is added without a reason."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    ranges = [
-        *project["dependencies"],
-        *extras.pop("cli"),
-        *extras.pop("celery"),
-        *extras.pop("outbox"),
-    ]
+    ranges = [*project["dependencies"], *extras.pop("cli"), *extras.pop("celery")]
     pins = [pin for extra in extras.values() for pin in extra if pin != "codeq-cluster[server]"]
     text = _DEPENDENCIES.lower()
 
