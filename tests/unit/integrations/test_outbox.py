@@ -1,0 +1,314 @@
+"""Outbox: rows of an application's transaction become tasks, on SQLite and a real PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from codeq_cluster.client import After, Client, NewTask, SyncClient, TaskRecord, Unique, Unreachable
+from codeq_cluster.integrations.outbox import METADATA, Relay, enqueue, retry, status
+from codeq_cluster.integrations.outbox.__main__ import main
+from codeq_cluster.integrations.outbox.table import oldest, task_of
+from codeq_cluster.testing.broker import LocalBroker
+
+_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
+_PAGE = Path(__file__).parents[3] / "docs" / "outbox.md"
+
+
+def _as_its_user(*command: str) -> None:
+    """Run a program of PostgreSQL, which refuses to be root."""
+    before = ("runuser", "-u", "postgres", "--") if os.geteuid() == 0 else ()
+    subprocess.run((*before, *command), check=True, stdout=subprocess.DEVNULL, timeout=120, cwd="/")
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    """Run a PostgreSQL that listens on a socket of its own, and return its URL."""
+    # Its user must get there, which it cannot below a directory of pytest.
+    directory = Path(tempfile.mkdtemp(prefix="codeq-pg-"))
+    files = str(directory / "data")
+    if os.geteuid() == 0:
+        shutil.chown(directory, "postgres")
+    try:
+        initdb = str(_PROGRAMS / "initdb")
+        _as_its_user(initdb, "-D", files, "-U", "postgres", "-A", "trust", "--no-sync")
+        control = (str(_PROGRAMS / "pg_ctl"), "-D", files, "-l", str(directory / "log"))
+        options = f"-c listen_addresses='' -c fsync=off -k {directory}"
+        _as_its_user(*control, "-w", "-o", options, "start")
+        try:
+            yield f"postgresql+psycopg://postgres@/postgres?host={directory}"
+        finally:
+            _as_its_user(*control, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("psql"))])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """Return an application's database with an empty outbox and a table of its own."""
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgresql")
+    engine = create_engine(url)
+    METADATA.drop_all(engine)
+    METADATA.create_all(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def client(broker: LocalBroker) -> Iterator[SyncClient]:
+    """Return a producer."""
+    with broker.sync_client() as client:
+        yield client
+
+
+def _enqueue(engine: Engine, command: str, count: int) -> None:
+    with engine.begin() as connection:
+        for number in range(count):
+            enqueue(connection, NewTask(command, number))
+
+
+def _tasks(broker: LocalBroker, command: str) -> list[TaskRecord]:
+    """Return the tasks of a queue."""
+    with broker.sync_operator() as operator, broker.sync_client() as client:
+        rows, cursor = [], ""
+        while True:
+            page = operator.tasks(command=command, cursor=cursor)
+            rows += page.rows
+            cursor = page.cursor
+            if not cursor:
+                break
+        return [client.task(row["id"]) for row in rows]
+
+
+def _numbers(broker: LocalBroker, command: str) -> list[int]:
+    return sorted(int(each.payload) for each in _tasks(broker, command))
+
+
+def test_a_commit_makes_each_task_once_and_a_rollback_none(
+    engine: Engine, client: SyncClient, broker: LocalBroker
+) -> None:
+    """The rows are the application's own, in its own transaction."""
+    queue = f"committed-{engine.name}"
+    with Session(engine) as session:
+        enqueue(session, NewTask(queue, 1))
+        session.commit()
+        enqueue(session, NewTask(queue, 2))
+        session.rollback()
+        enqueue(session, NewTask(queue, 3))
+        session.commit()
+        enqueue(session, NewTask(queue, 4))
+
+        # SQLite has one writer, and a relay of another connection deletes.
+        session.rollback()
+    settled = Relay(engine, client).drain()
+
+    assert 2 == settled
+    assert [1, 3] == _numbers(broker, queue)
+    assert 0 == status(engine).waiting
+
+
+def test_a_relay_that_dies_before_the_delete_makes_no_second_task(
+    engine: Engine, client: SyncClient, broker: LocalBroker
+) -> None:
+    """The row is posted again with its own key, and the broker knows it."""
+    queue = f"died-{engine.name}"
+    _enqueue(engine, queue, 3)
+
+    def cut(_: Connection, __: object, statement: str, *___: object) -> None:
+        if statement.startswith("DELETE"):
+            raise OperationalError(statement, None, ConnectionError("cut"))
+
+    event.listen(engine, "before_cursor_execute", cut)
+    with pytest.raises(OperationalError):
+        Relay(engine, client).turn()
+    event.remove(engine, "before_cursor_execute", cut)
+
+    assert 3 == status(engine).waiting
+    assert [0, 1, 2] == _numbers(broker, queue)
+    assert 3 == Relay(engine, client).drain()
+    assert [0, 1, 2] == _numbers(broker, queue)
+
+
+@pytest.mark.needs("psql")
+def test_two_relays_at_once_make_each_row_one_task(
+    postgresql: str, client: SyncClient, broker: LocalBroker
+) -> None:
+    """Rows come while they run; both may post the same ones."""
+    engine = create_engine(postgresql)
+    METADATA.drop_all(engine)
+    METADATA.create_all(engine)
+    _enqueue(engine, "raced", 150)
+    relays = [Thread(target=Relay(engine, client).drain) for _ in range(2)]
+    for each in relays:
+        each.start()
+    with engine.begin() as connection:
+        for number in range(150, 160):
+            enqueue(connection, NewTask("raced", number))
+    for each in relays:
+        each.join()
+    Relay(engine, client).drain()
+    engine.dispose()
+
+    assert list(range(160)) == _numbers(broker, "raced")
+
+
+def test_rows_wait_for_a_broker_that_is_away_and_then_flow_in_order(
+    engine: Engine, closed_url: str, client: SyncClient, broker: LocalBroker
+) -> None:
+    """A relay fails without losing its rows, and the next one posts them."""
+    queue = f"away-{engine.name}"
+    _enqueue(engine, queue, 120)
+    away = Client([closed_url.replace("codeq://token@", "http://")], token="t", deadline_s=0.1)
+    with SyncClient(away) as nobody, pytest.raises(Unreachable):
+        Relay(engine, nobody).turn()
+
+    assert 120 == status(engine).waiting
+    relay = Relay(engine, client)
+    assert 100 == relay.turn()
+    assert list(range(100)) == _numbers(broker, queue)
+    assert 20 == relay.turn()
+    assert list(range(120)) == _numbers(broker, queue)
+
+
+def test_a_thread_relays_until_its_block_ends(
+    engine: Engine, client: SyncClient, broker: LocalBroker
+) -> None:
+    """A row that comes while it runs is a task when the block has ended."""
+    queue = f"thread-{engine.name}"
+    deleted = Event()
+
+    def seen(_: Connection, __: object, statement: str, *___: object) -> None:
+        if statement.startswith("DELETE"):
+            deleted.set()
+
+    event.listen(engine, "after_cursor_execute", seen)
+    with Relay(engine, client, poll_s=0.01):
+        _enqueue(engine, queue, 2)
+        assert deleted.wait(60)
+
+    assert [0, 1] == _numbers(broker, queue)
+    assert 0 == status(engine).waiting
+
+
+def test_a_refused_row_is_set_aside_with_its_reason_and_others_go_on(
+    engine: Engine,
+    client: SyncClient,
+    broker: LocalBroker,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`status` tells of it and fails; `retry` lets it wait again."""
+    queue = f"refused-{engine.name}"
+    database = engine.url.render_as_string(hide_password=False)
+    with engine.begin() as connection:
+        enqueue(connection, NewTask("no queue!", 0))
+        enqueue(connection, NewTask(queue, 1))
+
+    assert 2 == Relay(engine, client).drain()
+    assert [1] == _numbers(broker, queue)
+    found = status(engine)
+    assert (0, 1) == (found.waiting, found.refused)
+    assert found.refusal
+    assert 1 == main(["status", "--database", database])
+    assert found.refusal in capsys.readouterr().out
+    assert 1 == retry(engine)
+    assert 1 == status(engine).waiting
+
+
+def test_an_old_row_is_reported_as_late(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator learns that no relay gets through."""
+    database = engine.url.render_as_string(hide_password=False)
+    _enqueue(engine, "late", 1)
+
+    assert 0 == main(["status", "--database", database])
+    with engine.begin() as connection:
+        then = datetime.now(UTC) - timedelta(minutes=5)
+        connection.execute(text("UPDATE codeq_outbox SET enqueued_at = :then"), {"then": str(then)})
+    assert 1 == main(["status", "--database", database])
+    assert "no relay gets through" in capsys.readouterr().out
+
+
+def test_a_row_keeps_everything_that_a_task_can_say(engine: Engine) -> None:
+    """A delay becomes an instant, because it counts from the enqueue."""
+    task = NewTask(
+        "full",
+        {"a": 1.5},
+        priority=7,
+        ttl=timedelta(hours=1),
+        timeout=2.5,
+        key="k",
+        delay=60,
+        depends_on=["x", After("y", on_dead="fail")],
+        unique=Unique("u", throttle=timedelta(seconds=3)),
+    )
+    before = datetime.now(UTC)
+    with engine.begin() as connection:
+        key = enqueue(connection, task)
+    [row] = oldest(engine, count_max=2)
+    kept = task_of(row)
+
+    assert key == kept.idempotency_key
+    assert kept.run_at is not None
+    assert timedelta(seconds=60) <= kept.run_at - before < timedelta(seconds=90)
+    assert b'{"a":1.5}' == bytes(kept.payload)  # type: ignore[call-overload]
+    for name in "command", "priority", "ttl", "timeout", "key", "depends_on", "unique":
+        assert getattr(task, name) == getattr(kept, name), name
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        NewTask("bad", 1, run_at=datetime(2030, 1, 1)),  # noqa: DTZ001 - that is the fault
+        NewTask("bad", 1, idempotency_key=""),
+    ],
+)
+def test_a_task_that_no_relay_could_post_is_an_error_of_its_caller(
+    engine: Engine, task: NewTask
+) -> None:
+    """It would be refused when nobody is there to read why."""
+    with engine.begin() as connection, pytest.raises(ValueError, match="must be"):
+        enqueue(connection, task)
+
+
+def test_the_pages_commands_run_as_they_are_written(tmp_path: Path, broker: LocalBroker) -> None:
+    """Create the table, relay in a process of its own, show and retry."""
+    lines = re.findall(
+        r"^python -m (codeq_cluster\.integrations\.outbox .+)$", _PAGE.read_text(), re.MULTILINE
+    )
+    database = f"sqlite:///{tmp_path / 'app.db'}"
+    env = {**os.environ, "CODEQ_OUTBOX_DATABASE": database, "CODEQ_TOKEN": broker.token}
+    words = [
+        shlex.split(re.sub(r"--url \S+", f"--once --url {broker.url}", each)) for each in lines
+    ]
+
+    def run(*command: str) -> str:
+        whole = (sys.executable, "-m", *command)
+        done = subprocess.run(whole, env=env, check=True, capture_output=True, timeout=60)
+        return done.stdout.decode()
+
+    create, relay, *others = words
+    run(*create)
+    engine = create_engine(database)
+    _enqueue(engine, "page", 2)
+    engine.dispose()
+
+    assert "2\n" == run(*relay)
+    assert [0, 1] == _numbers(broker, "page")
+    assert ["0 rows wait, the oldest for 0 s\n", "0 rows wait again\n"] == [
+        run(*each) for each in others
+    ]
