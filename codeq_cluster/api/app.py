@@ -16,6 +16,7 @@ from codeq_cluster.api.routes import artifacts as artifact_routes
 from codeq_cluster.api.routes import (
     asides,
     audit,
+    cancels,
     dead_letters,
     graphs,
     groups,
@@ -48,6 +49,7 @@ WHOLE_ROUTES = web.AppKey("whole_routes", WholeRoutes[Answering])
 
 ROUTES = (
     *tasks.ROUTES,
+    *cancels.ROUTES,
     *workers.ROUTES,
     *leases.ROUTES,
     *results.ROUTES,

@@ -14,7 +14,7 @@ from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Task, worker_shown
+from codeq_cluster.core.task import Cancelling, Task, worker_shown
 
 _A = TypeVar("_A")
 
@@ -83,9 +83,16 @@ class Watched(Struct, frozen=True, array_like=True, tag="watched"):
 
     Attributes:
         lost: Task ids, each with why its lease is none any more.
+        cancelling: Task ids, each with what is said of their end.
     """
 
     lost: tuple[tuple[str, Rejection], ...] = ()
+    cancelling: tuple[tuple[str, Cancelling], ...] = ()
+
+    @property
+    def is_news(self) -> bool:
+        """Return whether it says anything."""
+        return bool(self.lost or self.cancelling)
 
 
 Answer = ShardPage | ItemPage | Explained | Settled | Watched
@@ -221,9 +228,12 @@ class Settle(Question[Settled], Struct, frozen=True, array_like=True, tag="settl
 class Watch(Question[Watched], Struct, frozen=True, array_like=True, tag="watch", kw_only=True):
     """Wait until one of a worker's leases is lost, other than by what the worker says itself.
 
+    Or until the task of one is to end.
+
     Attributes:
         leases: Task ids, each once, with the lease's token; 0 for any.
         wait_ms: At most so long; 0 to look at them only.
+        known: Task ids of which the worker knows that they are to end.
     """
 
     answer = Watched
@@ -232,6 +242,7 @@ class Watch(Question[Watched], Struct, frozen=True, array_like=True, tag="watch"
     worker: str
     leases: tuple[tuple[str, int], ...]
     wait_ms: int
+    known: tuple[str, ...] = ()
 
 
 AnyQuestion = Browse | BrowseDelayed | BrowseIds | Explain | ListItems | ListKeys | Settle | Watch

@@ -36,7 +36,7 @@ from codeq_cluster.client.handling import (
     Retry,
     Task,
 )
-from codeq_cluster.client.leases import Leases
+from codeq_cluster.client.leases import KeptLease, Leases
 from codeq_cluster.client.live import Live
 from codeq_cluster.client.operator import Operator, Selection
 from codeq_cluster.client.probe import Probe
@@ -44,6 +44,7 @@ from codeq_cluster.client.producing import After, NewTask, NotCreated, Unique
 from codeq_cluster.client.records import (
     Artifact,
     AttemptRecord,
+    CancelRecord,
     Explanation,
     FollowUp,
     GroupCounts,
@@ -79,6 +80,7 @@ __all__ = [
     "AttemptRecord",
     "Backfilled",
     "CallbackRefused",
+    "CancelRecord",
     "Client",
     "Codec",
     "Connection",
@@ -100,6 +102,7 @@ __all__ = [
     "HandlersStuck",
     "InputRecord",
     "InstantRecord",
+    "KeptLease",
     "Leases",
     "Live",
     "MsgspecCodec",

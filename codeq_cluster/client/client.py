@@ -26,6 +26,7 @@ from codeq_cluster.client.producing import (
     body_of,
     fresh_key,
     in_chunks,
+    whole_seconds,
 )
 from codeq_cluster.client.records import Explanation, ResultRecord, StepsRecord, TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
@@ -49,6 +50,10 @@ _PASSING: Final = frozenset({"no-leader", "outcome-unknown", "overloaded", "upgr
 class _Ended(Struct):
     task: TaskRecord
     result: ResultRecord
+
+
+class _Cancelled(Struct):
+    status: str = ""
 
 
 class _Sent(Struct):
@@ -230,14 +235,39 @@ class Client(Groups, Graphs):
         request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}/explain")
         return await self._call(request, Explanation)
 
-    async def cancel(self, task_id: str) -> None:
+    async def cancel(
+        self,
+        task_id: str,
+        *,
+        grace: Duration = 0,
+        reason: str = "",
+        dependents: bool = False,
+    ) -> bool:
         """Cancel a task that has not ended; its worker learns of it at its next heartbeat.
 
         A cancel whose connection broke is not repeated: a second one would be refused with the code
         `already-terminal`.
+
+        Args:
+            task_id: Of the task.
+            grace: How long its worker may take to end it, at most a day; what the worker returns by
+                then counts. A task that nobody holds is cancelled at once.
+            reason: For the worker, and for people.
+            dependents: Cancel also what waits for it, and what waits for that.
+
+        Returns:
+            False if the worker still has time. A node of release 0.1.0 gives it none.
         """
+        said: dict[str, object] = {}
+        if seconds := whole_seconds(grace):
+            said["graceSeconds"] = seconds
+        if reason:
+            said["reason"] = reason
+        if dependents:
+            said["dependents"] = True
         path = f"{BASE}/tasks/{part(task_id)}/cancel"
-        await self._call(Request(method="POST", path=path, body=b"{}", repeatable=False), dict)
+        request = Request(method="POST", path=path, body=as_json(said), repeatable=False)
+        return (await self._call(request, _Cancelled)).status == "cancelled"
 
     async def signal(
         self, task_id: str, name: str, payload: object = None, *, idempotency_key: str | None = None

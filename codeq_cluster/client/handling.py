@@ -13,7 +13,7 @@ from msgspec import Raw, UnsetType
 
 from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.producing import Duration, NewTask
-from codeq_cluster.client.records import InputRecord, TaskRecord
+from codeq_cluster.client.records import CancelRecord, InputRecord, TaskRecord
 from codeq_cluster.client.saying import CHECKPOINT_BYTES_MAX, NOTE_BYTES_MAX, Said
 from codeq_cluster.client.steps import StepLog, wait_of
 from codeq_cluster.errors import CodeqError
@@ -73,9 +73,15 @@ class Task(Generic[P]):
         """Whether the handler should end: out of time, its lease is lost, or the worker stops.
 
         An async handler is also cancelled. A handler in a thread cannot be cancelled, so a long one
-        must check this from time to time.
+        must check this from time to time. It is also true while a cancel leaves the handler time to
+        end: what it returns by the deadline counts, and if it raises, the task is cancelled.
         """
-        return self._gone.is_set()
+        return self._gone.is_set() or self._said.cancel is not None
+
+    @property
+    def cancel_asked(self) -> CancelRecord | None:
+        """Why the task is to be cancelled, and when; None while nobody has asked for it."""
+        return self._said.cancel
 
     def step(
         self,

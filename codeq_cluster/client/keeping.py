@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from codeq_cluster.client.connection import as_json
-from codeq_cluster.client.leases import Leases
+from codeq_cluster.client.leases import KeptLease, Leases
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
@@ -66,12 +66,14 @@ class _Held:
         if not self.lost.done():
             self.lost.set_result(reason)
 
-    def hear(self, code: str, text: str, *, ends: float) -> None:
+    def hear(self, kept: KeptLease, *, ends: float) -> None:
         """Take in a heartbeat's answer; an error that passes leaves the lease due."""
-        if code in NO_LONGER_OURS:
-            self.lose(text)
-        elif code:
-            log.warning("task %s: its lease is not renewed: %s", self.task.id, text)
+        if kept.cancel is not None:
+            self.said.cancel = kept.cancel
+        if kept.code in NO_LONGER_OURS:
+            self.lose(kept.error)
+        elif kept.code:
+            log.warning("task %s: its lease is not renewed: %s", self.task.id, kept.error)
         elif self.due:
             self.ends, self.due = ends, False
 
@@ -170,9 +172,9 @@ class Keeper:
                     held.said.put_back(fields)
                 self._news.set()
             return
-        for (held, fields), (code, text) in zip(part.items(), heard, strict=True):
-            held.hear(code, text, ends=asked + self._lease_s)
-            if code in _PASSING:
+        for (held, fields), kept in zip(part.items(), heard, strict=True):
+            held.hear(kept, ends=asked + self._lease_s)
+            if kept.code in _PASSING:
                 held.said.put_back(fields)
                 self._news.set()
 
@@ -201,6 +203,7 @@ class Keeper:
         try:
             heard = await self._leases.heartbeats(
                 [(held.task, self._lease_s if held.due else 0) for held in part],
+                known={held.task.id for held in part if held.said.cancel is not None},
                 wait_s=wait_s,
                 within_s=min(_ANSWER_S, self._beat_s),
             )
@@ -211,8 +214,8 @@ class Keeper:
                 for held in part:
                     held.lose(str(error))
             return False
-        for held, (code, text) in zip(part, heard, strict=True):
-            held.hear(code, text, ends=asked + self._lease_s)
+        for held, kept in zip(part, heard, strict=True):
+            held.hear(kept, ends=asked + self._lease_s)
         return True
 
     async def _one_by_one(self, part: Sequence[_Held]) -> None:

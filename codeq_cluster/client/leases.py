@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 
 from codeq_cluster.client.connection import BASE, Connection, as_json, part, query
-from codeq_cluster.client.records import StepRecord, TaskRecord
+from codeq_cluster.client.records import CancelRecord, StepRecord, TaskRecord
 from codeq_cluster.client.refusals import Refused
 from codeq_cluster.client.scheduling import Applied, ScheduleLike, set_of
 from codeq_cluster.client.transport import Request
@@ -28,13 +28,26 @@ class _Returned(Struct):
     next: tuple[Raw, ...] = ()
 
 
-class _KeptLease(Struct):
+class KeptLease(Struct, frozen=True):
+    """What became of one lease of a batch.
+
+    Attributes:
+        error: Why it is not extended; empty if it is.
+        code: Of the error.
+        cancel: Set if the task is to end.
+    """
+
     error: str = ""
     code: str = ""
+    cancel: CancelRecord | None = None
 
 
 class _Kept(Struct):
-    leases: tuple[_KeptLease, ...] = ()
+    leases: tuple[KeptLease, ...] = ()
+
+
+class _Extended(Struct):
+    cancel: CancelRecord | None = None
 
 
 class _Stepped(Struct):
@@ -87,35 +100,42 @@ class Leases(Connection):
         extend_s: int,
         report: Mapping[str, object] = _NOTHING,
         within_s: float | None = None,
-    ) -> None:
-        """Extend a lease to `extend_s` seconds from now; report `progress`, a `checkpoint`."""
+    ) -> CancelRecord | None:
+        """Extend a lease to `extend_s` seconds from now; report `progress`, a `checkpoint`.
+
+        Returns:
+            What a cancel with a grace has said of the task; None if it may go on.
+        """
         fields = {"extendSeconds": extend_s, **report}
-        await self._on(task, "heartbeat", fields, within_s, _Returned)
+        return (await self._on(task, "heartbeat", fields, within_s, _Extended)).cancel
 
     async def heartbeats(
         self,
         held: Sequence[tuple[TaskRecord, int]],
         *,
         reports: Mapping[str, Mapping[str, object]] = _NOTHING,
+        known: Container[str] = (),
         wait_s: int = 0,
         within_s: float | None = None,
-    ) -> Sequence[tuple[str, str]]:
+    ) -> Sequence[KeptLease]:
         """Extend many leases, each to so many seconds from now, and wait for the loss of one.
 
         Args:
             held: At most 1,000; with 0 seconds a lease keeps its end.
             reports: By task id, what else to say of tasks whose leases are extended.
-            wait_s: How long to wait, 0 to 30; a loss ends the wait, and so does an error. With a
-                wait, a request that may have had an effect is not repeated: the repetition would
-                wait once more.
+            known: Ids of the tasks that are to end, as the worker has heard already.
+            wait_s: How long to wait, 0 to 30; a loss ends the wait, and so does an error, and a
+                task that is to end. With a wait, a request that may have had an effect is not
+                repeated: the repetition would wait once more.
             within_s: The deadline of this call, in place of the connection's.
 
         Returns:
-            For each lease its error's code and text, both empty if it has none.
+            What became of each lease, in their order.
         """
         leases = [
             {"id": task.id, "token": task.lease_token}
             | ({"extendSeconds": extend_s} if extend_s else {"watchOnly": True})
+            | ({"knowsCancel": True} if task.id in known else {})
             | dict(reports.get(task.id, _NOTHING))
             for task, extend_s in held
         ]
@@ -130,7 +150,7 @@ class Leases(Connection):
         kept = (await self._call(request, _Kept, within_s=within_s)).leases
         if len(kept) != len(held):
             raise Refused(f"{path}: {len(kept)} answers for {len(held)} leases", status=200)
-        return [(each.code, each.error) for each in kept]
+        return kept
 
     async def complete(
         self,

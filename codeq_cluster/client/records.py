@@ -129,6 +129,18 @@ class ProgressRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_def
     at: datetime
 
 
+class CancelRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a cancel has said of a task.
+
+    Attributes:
+        reason: For people; may be empty.
+        deadline: If no result has come by then, the task is cancelled.
+    """
+
+    reason: str = ""
+    deadline: datetime
+
+
 class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A task as the broker keeps it.
 
@@ -160,6 +172,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         steps: In the answer to a claim: what its function has recorded, in that order.
         progress: What its worker has said last; None if none has said anything.
         checkpoint: In the answer to a claim: JSON that the last worker has left.
+        cancel: What a cancel with a grace or a reason has said; None without one.
     """
 
     id: str
@@ -208,6 +221,7 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     steps: tuple[StepRecord, ...] = ()
     progress: ProgressRecord | None = None
     checkpoint: Raw | UnsetType = UNSET
+    cancel: CancelRecord | None = None
 
     @property
     def state(self) -> State:

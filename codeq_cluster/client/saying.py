@@ -1,4 +1,4 @@
-"""Saying: what a handler says of its task while it works, until the broker knows it."""
+"""Saying: what a handler says of its task until the broker knows it, and what it is told."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from codeq_cluster.client.records import CancelRecord
+
 CHECKPOINT_BYTES_MAX: Final = 65536
 NOTE_BYTES_MAX: Final = 1024
 
 
 class Said:
-    """The fields of the next report of one task; handlers in threads write them too."""
+    """The fields of the next report of one task; handlers in threads write them too.
+
+    Attributes:
+        notify: Called when there is something to report.
+        cancel: Set once the handler should end.
+    """
 
     def __init__(self) -> None:
         """Prepare it; nothing is said."""
         self._lock = threading.Lock()
         self._fields: dict[str, object] = {}
         self.notify: Callable[[], None] = lambda: None
+        self.cancel: CancelRecord | None = None
 
     def say(self, name: str, value: object) -> None:
         """Set a field, in place of what has not been reported yet."""

@@ -51,12 +51,13 @@ from codeq_cluster.core import (
     uniques,
 )
 from codeq_cluster.core.backoff import backoff_ms
-from codeq_cluster.core.cancelling import cancel_change
+from codeq_cluster.core.cancelling import ask_cancel, cancel, cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.claiming import claim
 from codeq_cluster.core.creating import create, create_keyed
 from codeq_cluster.core.expiry import advance
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.handling import NOTHING_SAID
 from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
 from codeq_cluster.core.items import SetAside
@@ -81,7 +82,6 @@ from codeq_cluster.core.operations import (
     Undelivered,
 )
 from codeq_cluster.core.outcomes import (
-    Cancelled,
     Changed,
     Created,
     Extended,
@@ -174,17 +174,18 @@ def _heartbeat(view: View, operation: Heartbeat | Report, rules: LifetimeRules) 
     if refusal is not None:
         return Decision(Rejected(refusal))
     until_ms = view.now_ms + operation.extend_ms
-    if task.handling is not None:
+    cancelling = None if task.more is None else task.more.cancelling
+    if task.handling is not None or cancelling is not None:
         until_ms = lease_until_ms(task, operation.extend_ms, rules, now_ms=view.now_ms)
     after = task
     if until_ms != task.lease_until_ms:
         after = extended(task, lease_until_ms=until_ms, now_ms=view.now_ms)
     if isinstance(operation, Report):
         said = reporting.reported(view, operation, task, after)
-        return Decision(Extended(until_ms), said)
+        return Decision(Extended(until_ms, cancelling), said)
     if after is task:
-        return Decision(Extended(until_ms))
-    return Decision(Extended(until_ms), (TaskChange(before=task, after=after),))
+        return Decision(Extended(until_ms, cancelling))
+    return Decision(Extended(until_ms, cancelling), (TaskChange(before=task, after=after),))
 
 
 def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
@@ -200,6 +201,10 @@ def _abandon(view: View, operation: Abandon, rules: LifetimeRules) -> Decision:
     if refusal is not None:
         return Decision(Rejected(refusal))
     if operation.undelivered:
+        if task.more is not None and task.more.cancelling is not None:
+            # No worker has it, and none is to get it.
+            change = cancel_change(view, task, rules, request=operation.request)
+            return Decision(_CANCELLED, (change,))
         after = undelivered(task, seq=view.next_seq(), now_ms=view.now_ms)
         return Decision(Returned(dead=False), (TaskChange(before=task, after=after),))
     attempt = attempt_of(
@@ -258,12 +263,15 @@ def _hold_key(view: View, operation: HoldKey, rules: LifetimeRules) -> Decision:
         request=nack.request,
         delay_ms=_nack_delay_ms(view, task, nack, rules),
     )
-    after = held_back(task, attempt, rules, seq=view.next_seq())
     holds = replace(lane, held_until_ms=view.now_ms + attempt.delay_ms)
-    return Decision(
-        Returned(dead=False, delay_ms=attempt.delay_ms),
-        (TaskChange(before=task, after=after), ItemChange(before=lane, after=holds)),
-    )
+    outcome = Returned(dead=False, delay_ms=attempt.delay_ms)
+    if task.more is not None and task.more.cancelling is not None:
+        outcome = _CANCELLED
+        change = cancel_change(view, task, rules, request=nack.request, ended=attempt)
+    else:
+        after = held_back(task, attempt, rules, seq=view.next_seq())
+        change = TaskChange(before=task, after=after)
+    return Decision(outcome, (change, ItemChange(before=lane, after=holds)))
 
 
 def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: LifetimeRules) -> int:
@@ -284,7 +292,13 @@ def _nack_delay_ms(view: View, task: Task, operation: Nack, rules: LifetimeRules
 def _give_back(
     view: View, task: Task, attempt: Attempt, rules: LifetimeRules, *, last_error: str
 ) -> Decision:
-    """End the attempt: the task dies of its last one, or waits for the attempt's delay."""
+    """End the attempt: the task dies of its last one, or waits for the attempt's delay.
+
+    One that is to end ends here.
+    """
+    if task.more is not None and task.more.cancelling is not None:
+        change = cancel_change(view, task, rules, request=attempt.request, ended=attempt)
+        return Decision(_CANCELLED, (change,))
     if task.attempts >= task.max_attempts:
         policy = view.policy(task.tenant, task.command.lower())
         death = dead(task, rules, policy, error=last_error, now_ms=view.now_ms, ended=attempt)
@@ -295,20 +309,6 @@ def _give_back(
         after = returned(task, attempt, rules, seq=view.next_seq())
     outcome = Returned(dead=False, delay_ms=attempt.delay_ms)
     return Decision(outcome, (TaskChange(before=task, after=after),))
-
-
-def _cancel(view: View, operation: Cancel, rules: LifetimeRules) -> Decision:
-    assert operation.request
-    task = found(view, operation)
-    if task is None:
-        return Decision(Rejected(Rejection.NOT_FOUND))
-    if task.state.terminal:
-        if task.ended_by == operation.request:
-            return Decision(Cancelled(task))
-        return Decision(Rejected(Rejection.ALREADY_TERMINAL))
-    change = cancel_change(view, task, rules, request=operation.request)
-    assert change.after is not None
-    return Decision(Cancelled(change.after), (change,))
 
 
 def _stage(view: View, operation: Staging, rules: LifetimeRules) -> Decision:
@@ -354,6 +354,8 @@ def _ended_by(task: Task, request: str) -> Attempt | None:
 
 def _returned_before(task: Task, attempt: Attempt) -> Returned:
     """Return the answer to the request that ended the attempt."""
+    if task.state is State.FAILED and task.ended_by == attempt.request:
+        return _CANCELLED
     dead_by_it = task.state is State.DEAD and task.ended_by == attempt.request
     return Returned(dead=dead_by_it, delay_ms=attempt.delay_ms)
 
@@ -370,7 +372,8 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     HoldKey: _hold_key,
     Submit: finishing.submit,
     Finish: finishing.finish,
-    Cancel: _cancel,
+    Cancel: cancel,
+    AskCancel: ask_cancel,
     Advance: advance,
     Staging: _stage,
     Delivered: delivering.delivered,
@@ -390,6 +393,7 @@ _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     **auditing.RULES,
 }
 assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
+_CANCELLED = Returned(dead=False, cancelled=True)
 # None of these ends or deletes a task, and most of them are frequent.
 _END_NOTHING = frozenset(
     {Claim, Create, CreateKeyed, CreateUnique, Heartbeat, Import, Report, *stepping.RULES}

@@ -133,12 +133,14 @@ class Ended(Struct, frozen=True, array_like=True, kw_only=True):
             operator has revived.
         body: Its result's JSON text.
         left_out: The result is too large to be handed on.
+        takes: It was cancelled with its dependents, whatever these say of its end.
     """
 
     status: NameOrNone = ""
     body: JsonOrNone = ""
     error: Error = ""
     left_out: bool = False
+    takes: bool = False
 
     @property
     def size(self) -> int:

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.cancelling import cancel_with, taken_along
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.courses import status_of
 from codeq_cluster.core.dependencies import (
     ASK_AGAIN_MS,
     ASK_AGAIN_MS_MAX,
+    CANCELLED,
     DEAD,
     DELETED,
     DEPENDENCY_FAILED,
@@ -66,6 +68,7 @@ class Dependents:
         self._edges: dict[str, ItemChange] = {}
         self._inputs: list[ItemChange] = []
         self._causes: list[Cause] = []
+        self._taken: dict[str, str] = {}
         for change in changes:
             if isinstance(change, TaskChange):
                 task = change.after or change.before
@@ -223,6 +226,10 @@ class Dependents:
         for place, each in enumerate(row.of):
             if each.parent != parent or each.verdict is not Verdict.WAITS:
                 continue
+            # A dependent of this decision was made after the end, and knows of it.
+            if ended.takes and self._rows[task_id][0] is not None:
+                self._taken[task_id] = parent
+                return
             now = replace(each, status=ended.status)
             of = (*row.of[:place], now, *row.of[place + 1 :])
             self._rows[task_id] = self._rows[task_id][0], replace(row, of=of)
@@ -274,6 +281,12 @@ class Dependents:
         if task is None or not task.waits_for_others:
             return
         view, now_ms = self._view, self._view.now_ms
+        if task_id in self._taken:
+            self._rows[task_id] = before, replace(row, expires_ms=0)
+            change = cancel_with(view, task, self._rules, taken_along(self._taken[task_id], now_ms))
+            assert change.after is not None
+            self._put(change.after, result=change.result)
+            return
         lost = next((each for each in row.of if each.verdict is Verdict.IMPOSSIBLE), None)
         if lost is not None and before is None:
             # It is not there yet; it ends in the next entry, like any other.
@@ -385,4 +398,8 @@ def ended_of(task: Task, result: Result | None) -> Ended:
     status = status_of(task)
     if result is None:
         return Ended(status=status)
-    return told(status=status, body=result.body, error=result.error)
+    ended = told(status=status, body=result.body, error=result.error)
+    asked = task.more.cancelling if task.more is not None else None
+    if asked is not None and asked.dependents and status == CANCELLED and not result.worker:
+        return replace(ended, takes=True)
+    return ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codeq_cluster.core import graphing, grouping
+from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import Dependencies, Walk
 from codeq_cluster.core.groups import Group
@@ -68,7 +69,12 @@ def _elapsed(view: View, task_id: str, rules: LifetimeRules) -> TaskChange:
 
 def _lease_expired(view: View, task: Task, rules: LifetimeRules) -> TaskChange:
     now_ms = view.now_ms
+    cancelling = None if task.more is None else task.more.cancelling
+    if cancelling is not None and cancelling.deadline_ms <= now_ms:
+        return cancel_change(view, task, rules, request="")
     attempt = attempt_of(task, AttemptOutcome.LEASE_EXPIRED, now_ms=now_ms)
+    if cancelling is not None:
+        return cancel_change(view, task, rules, request="", ended=attempt)
     if task.attempts >= task.max_attempts:
         policy = view.policy(task.tenant, task.command.lower())
         return dead(task, rules, policy, error=LEASE_EXPIRED, now_ms=now_ms, ended=attempt)

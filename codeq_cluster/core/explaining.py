@@ -216,7 +216,7 @@ def _held(task: Task, facts: Facts) -> Explanation:
 
 def _failed(task: Task) -> Explanation:
     if _cancelled(task):
-        return Explanation(Reason.CANCELLED, "it was cancelled")
+        return Explanation(Reason.CANCELLED, f"it was cancelled{_why(task)}")
     by_others = task.error.startswith((DEPENDENCY_FAILED, DEPENDENCY_UNKNOWN))
     if by_others and not task.attempts:
         return Explanation(Reason.FAILED, f"it did not run: {task.error}")
@@ -241,7 +241,14 @@ def _leased(task: Task, facts: Facts) -> Explanation:
     if task.more is not None and task.more.progress is not None:
         said = task.more.progress
         text += f", {said.done} of {said.total} done" if said.total else f", {said.done} done"
+    if task.more is not None and task.more.cancelling is not None:
+        text += f"; it is to end, CANCELLED if its worker reports no result{_why(task)}"
     return Explanation(Reason.RUNNING, text, task.lease_until_ms)
+
+
+def _why(task: Task) -> str:
+    asked = task.more.cancelling if task.more is not None else None
+    return "" if asked is None or not asked.reason else f": {asked.reason}"
 
 
 def _cancelled(task: Task) -> bool:

@@ -160,6 +160,12 @@ def _state_fault(task: Task) -> str:
         return "upload_bytes: must be one for each upload"
     if state is State.HELD and not lane_of(task) and not task.waits_for_others:
         return "more: must have a key or dependencies in the state HELD"
+    asked = task.more.cancelling if task.more is not None else None
+    if asked is not None and (
+        state not in (State.LEASED, State.DONE, State.FAILED)
+        or task.lease_until_ms > asked.deadline_ms
+    ):
+        return "cancelling: must be of a task that ends by its deadline"
     if task.more is not None and task.more.waits and state is not State.HELD:
         return f"more: must not wait in the state {state.name}"
     most = task.max_attempts - (state in (State.READY, State.DELAYED, State.HELD))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Nack, Staging, Submit
 from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.core.rules import LifetimeRules
@@ -13,7 +14,7 @@ from codeq_cluster.core.view import View
 _OfHolder = Heartbeat | Report | Abandon | Nack | Submit | Staging | RecordStep | Park
 
 
-def found(view: View, operation: _OfHolder | Cancel | SendSignal) -> Task | None:
+def found(view: View, operation: _OfHolder | Cancel | AskCancel | SendSignal) -> Task | None:
     """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
     task = view.task(operation.id)
     return task if task is not None and task.tenant == operation.tenant else None
@@ -33,13 +34,19 @@ def refusal_of(task: Task, operation: _OfHolder) -> Rejection | None:
 
 
 def lease_until_ms(task: Task, extend_ms: int, rules: LifetimeRules, *, now_ms: int) -> int:
-    """Return when a lease ends that is extended now, by the task's time limit if it has one."""
-    if task.handling is None or not task.handling.timeout_ms:
-        return now_ms + extend_ms
-    # A worker that does not know the limit must not hold the task for ever. What the claim
-    # asked for stays.
-    last_ms = task.claimed_ms + task.handling.timeout_ms + rules.overtime_ms
-    return min(now_ms + extend_ms, max(last_ms, task.lease_until_ms))
+    """Return when a lease ends that is extended now.
+
+    The task's time limit bounds it, and the deadline if the task is to end.
+    """
+    until_ms = now_ms + extend_ms
+    if task.handling is not None and task.handling.timeout_ms:
+        # A worker that does not know the limit must not hold the task for ever. What the claim
+        # asked for stays.
+        last_ms = task.claimed_ms + task.handling.timeout_ms + rules.overtime_ms
+        until_ms = min(until_ms, max(last_ms, task.lease_until_ms))
+    if task.more is not None and task.more.cancelling is not None:
+        until_ms = min(until_ms, task.more.cancelling.deadline_ms)
+    return until_ms
 
 
 def _cancelled_under(task: Task, worker: str) -> bool:

@@ -15,6 +15,7 @@ from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
 from codeq_cluster.core.operations import (
@@ -198,6 +199,16 @@ ARROWS = (
     Arrow(operation=Cancel, before=State.READY, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.DELAYED, after=State.FAILED, cause="cancel"),
     Arrow(operation=Cancel, before=State.LEASED, after=State.FAILED, cause="cancel"),
+    *(
+        Arrow(operation=AskCancel, before=state, after=State.FAILED, cause="cancel with a reason")
+        for state in (State.READY, State.DELAYED, State.HELD, State.LEASED)
+    ),
+    Arrow(operation=AskCancel, before=State.LEASED, after=State.LEASED, cause="cancel, grace"),
+    Arrow(operation=AskCancel, before=None, after=State.READY, cause="run or group goes on"),
+    *(
+        Arrow(operation=each, before=State.LEASED, after=State.FAILED, cause="end of a grace")
+        for each in (Abandon, Nack, HoldKey, Advance)
+    ),
     Arrow(operation=Purge, before=State.READY, after=State.FAILED, cause="purge"),
     Arrow(operation=Purge, before=State.DELAYED, after=State.FAILED, cause="purge"),
     Arrow(operation=Abandon, before=State.LEASED, after=State.DEAD, cause="last attempt abandoned"),

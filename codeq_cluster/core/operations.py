@@ -13,6 +13,7 @@ from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.durable import DurableOperation
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Governing, Mode, SetAside
@@ -446,6 +447,7 @@ Operation = (
     | Submit
     | Finish
     | Cancel
+    | AskCancel
     | Advance
     | Staging
     | Requeue

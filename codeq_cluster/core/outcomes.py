@@ -11,7 +11,7 @@ from codeq_cluster.core.durable import Step
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import Subscription, Topic
 from codeq_cluster.core.schedules import Schedule
-from codeq_cluster.core.task import FollowUp, Result, Task
+from codeq_cluster.core.task import Cancelling, FollowUp, Result, Task
 
 
 class Rejection(StrEnum):
@@ -38,6 +38,7 @@ class Rejection(StrEnum):
     STEP_CONFLICT = "step-conflict"
     NOTHING_TO_HOLD = "nothing-to-hold"
     EVENT_TYPE_NOT_ALLOWED = "event-type-not-allowed"
+    CANCELLING = "cancelling"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -86,9 +87,10 @@ class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="extended"):
-    """The lease now ends at `lease_until_ms`."""
+    """The lease now ends at `lease_until_ms`; the task is to end if `cancelling` says so."""
 
     lease_until_ms: int
+    cancelling: Cancelling | None = None
 
 
 class StepStands(Struct, frozen=True, array_like=True, tag="step_stands"):
@@ -109,10 +111,15 @@ class Signalled(Struct, frozen=True, array_like=True, tag="signalled"):
 
 
 class Returned(Struct, frozen=True, array_like=True, tag="returned"):
-    """The task went back to its queue, or to the dead letters when `dead`."""
+    """The task went back to its queue, or to the dead letters when `dead`.
+
+    Attributes:
+        cancelled: It did neither, because it was to end.
+    """
 
     dead: bool
     delay_ms: int = 0
+    cancelled: bool = False
 
 
 class Submitted(Struct, frozen=True, array_like=True, tag="submitted"):
@@ -128,7 +135,7 @@ class Taken(Struct, frozen=True, array_like=True, tag="taken"):
 
 
 class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
-    """The task is cancelled."""
+    """The task is cancelled, or its worker is about to hear that it is to end."""
 
     task: Task
 

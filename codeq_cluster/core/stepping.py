@@ -85,6 +85,8 @@ def park(view: View, operation: Park, rules: LifetimeRules) -> Decision:
         return Decision(Rejected(Rejection.STEP_CONFLICT))
     if known is not None and not known.is_open:
         return _goes_on(view, task, known, operation, rules)
+    if task.more is not None and task.more.cancelling is not None:
+        return Decision(Rejected(Rejection.CANCELLING))  # Without a worker it would sleep on.
     return _waits(view, task, known, operation, rules)
 
 

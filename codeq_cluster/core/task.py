@@ -246,6 +246,22 @@ class Progress(Struct, frozen=True, array_like=True, kw_only=True):
     at_ms: Instant = 0
 
 
+class Cancelling(Struct, frozen=True, array_like=True, kw_only=True):
+    """What a cancel has said of a task: one that is leased ends by then, however it goes on.
+
+    Attributes:
+        reason: For people.
+        deadline_ms: The lease ends then at the latest, and the task with it.
+        dependents: If it ends CANCELLED, what waits for it does too.
+        request: Id of the request that asked for it.
+    """
+
+    reason: Reason = ""
+    deadline_ms: Instant
+    dependents: bool = False
+    request: Name
+
+
 class More(Struct, frozen=True, array_like=True, kw_only=True):
     """What a task has that most tasks lack.
 
@@ -268,6 +284,8 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         durable: None unless its function has recorded steps, or it got signals.
         progress: None until a worker says something of it.
         checkpoint_bytes: The size of its `Checkpoint`; 0 without one.
+        cancelling: None unless a cancel has said more than its id, while it was leased or at its
+            end.
     """
 
     parent_id: IdOrNone = ""
@@ -287,6 +305,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     durable: Annotated[Durable | None, sound_or_none] = None
     progress: Annotated[Progress | None, sound_or_none] = None
     checkpoint_bytes: Number = 0
+    cancelling: Annotated[Cancelling | None, sound_or_none] = None
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -389,6 +408,11 @@ def beside_bytes(more: More) -> int:
     """Return the size of what is handed to a task's worker beside its payload."""
     own = more.input_bytes + more.checkpoint_bytes
     return own if more.durable is None else own + more.durable.bytes
+
+
+def cancelling_of(task: Task) -> Cancelling | None:
+    """Return what a cancel has said of a task; None for most."""
+    return None if task.more is None else task.more.cancelling
 
 
 def worker_shown(of: Task | Attempt) -> str:

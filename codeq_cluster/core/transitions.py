@@ -18,6 +18,7 @@ from codeq_cluster.core.task import (
     HISTORY_ERROR_CHARS_MAX,
     Attempt,
     AttemptOutcome,
+    Cancelling,
     More,
     Result,
     State,
@@ -52,6 +53,17 @@ def extended(task: Task, *, lease_until_ms: int, now_ms: int) -> Task:
     """LEASED → LEASED: the lease ends at another instant."""
     assert task.state is State.LEASED
     return replace(task, lease_until_ms=lease_until_ms, updated_ms=now_ms)
+
+
+def cancel_asked(task: Task, asked: Cancelling, *, now_ms: int) -> Task:
+    """LEASED → LEASED: the lease ends at the deadline at the latest, and the task with it."""
+    assert task.state is State.LEASED
+    return replace(
+        task,
+        more=replace(task.more or More(), cancelling=asked),
+        lease_until_ms=min(task.lease_until_ms, asked.deadline_ms),
+        updated_ms=now_ms,
+    )
 
 
 def due(task: Task, *, seq: int, now_ms: int) -> Task:
@@ -213,15 +225,28 @@ def submitted(
 
 
 def cancelled(
-    task: Task, rules: LifetimeRules, policy: Policy, *, request: str, now_ms: int
+    task: Task,
+    rules: LifetimeRules,
+    policy: Policy,
+    *,
+    request: str,
+    now_ms: int,
+    ended: Attempt | None = None,
 ) -> TaskChange:
-    """READY, DELAYED, HELD or LEASED → FAILED; also ends a delivery under way."""
+    """READY, DELAYED, HELD or LEASED → FAILED; also ends a delivery under way.
+
+    Args:
+        task: Not terminal.
+        rules: For the retention and the history's bound.
+        policy: Of its queue.
+        request: Id of the request that ends it; empty for the end of its lease.
+        now_ms: The instant of its end.
+        ended: The delivery that its worker or its lease has ended; None if the cancel ends it.
+    """
     assert not task.state.terminal
-    attempt = (
-        attempt_of(task, AttemptOutcome.CANCELLED, now_ms=now_ms, request=request)
-        if task.state is State.LEASED
-        else None
-    )
+    attempt = ended
+    if attempt is None and task.state is State.LEASED:
+        attempt = attempt_of(task, AttemptOutcome.CANCELLED, now_ms=now_ms, request=request)
     result = _broker_result(task, CANCELLED, request=request, now_ms=now_ms)
     return _terminal(task, State.FAILED, result, rules, policy, ended=attempt)
 

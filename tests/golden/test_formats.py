@@ -83,6 +83,7 @@ from codeq_cluster.core.task import (
     Artifact,
     Attempt,
     AttemptOutcome,
+    Cancelling,
     Counters,
     Durable,
     FollowUp,
@@ -196,6 +197,9 @@ FULL = Task(
         durable=Durable(steps=3, bytes=45, signals=2, unread=1, parked_at="wait", keeps_key=True),
         progress=Progress(done=3, total=10, note="größe", at_ms=NOW_MS),
         checkpoint_bytes=10,
+        cancelling=Cancelling(
+            reason="größe", deadline_ms=NOW_MS, dependents=True, request="request-4"
+        ),
     ),
 )
 HELD = Task(

@@ -35,6 +35,7 @@ from codeq_cluster.core.dependencies import (
     input_id,
     told,
 )
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.lane import FlowRule, Lane, PerKey, SetFlow
 from codeq_cluster.core.lanes import count as count_in_lane
 from codeq_cluster.core.new_task import Create, CreateKeyed
@@ -54,7 +55,7 @@ from codeq_cluster.core.relays import Relay, RelaysTaken, TakeRelays, relayed
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import COMPLETED, FAILED, State, Task
+from codeq_cluster.core.task import COMPLETED, FAILED, State, Task, cancelling_of
 from tests.fakes.dict_view import DictView
 
 from .checks import check_arrows, check_changes
@@ -89,6 +90,8 @@ class Graphs(RuleBasedStateMachine):
         self.seen: defaultdict[str, set[str]] = defaultdict(set)  # By task: how it has ended.
         self.bodies: defaultdict[str, set[str]] = defaultdict(set)  # By task, of its results.
         self.deleted: set[str] = set()
+        # Those that waited for a task when it was cancelled with its dependents.
+        self.doomed: set[str] = set()
         # The questions after a deleted parent that arrived while others were still to be told.
         self.in_time: set[tuple[str, str]] = set()
         for shard in range(SHARDS):
@@ -184,6 +187,7 @@ class Graphs(RuleBasedStateMachine):
 
         assert isinstance(outcome, Claimed)
         for task in outcome.tasks:
+            assert task.id not in self.doomed
             for place, need in enumerate(self.needs.get(task.id, ())):
                 assert self._may_be_met(need)
                 found = self.views[shard].items[ItemKind.INPUT, TENANT, input_id(task.id, place)]
@@ -245,6 +249,25 @@ class Graphs(RuleBasedStateMachine):
             shard, task = found
             self._ask(shard, Cancel(request=f"x{next(self.numbers)}", id=task.id, tenant=TENANT))
 
+    @rule(
+        index=st.integers(0, 30),
+        grace_ms=st.sampled_from([0, 0, 60_000]),
+        dependents=st.sampled_from([True, True, False]),
+    )
+    def ask_cancel(self, index: int, grace_ms: int, dependents: bool) -> None:
+        """Cancel a task, perhaps with all that wait for it; its worker may have time to end it."""
+        found = self._pick(index, lambda task: not task.state.terminal)
+        if found is not None:
+            shard, task = found
+            ask = AskCancel(
+                request=f"x{next(self.numbers)}",
+                id=task.id,
+                tenant=TENANT,
+                grace_ms=grace_ms,
+                dependents=dependents,
+            )
+            self._ask(shard, ask)
+
     @rule(index=st.integers(0, 30), is_asked=st.booleans())
     def delete(self, index: int, is_asked: bool) -> None:
         """Delete a task that has ended; questions may arrive at once."""
@@ -286,6 +309,7 @@ class Graphs(RuleBasedStateMachine):
         """Let everything arrive; then whoever waits has a parent that has not ended for good."""
         self._settle()
         for _, task in self._tasks():
+            assert task.state.terminal or task.id not in self.doomed
             if not task.waits_for_others:
                 continue
             waits = [each for each in self._row(task).of if each.verdict is Verdict.WAITS]
@@ -441,6 +465,8 @@ class Graphs(RuleBasedStateMachine):
             assert change.before is not None
             self.deleted.add(change.before.id)
         elif change.result is not None:
+            if not self.seen[task.id] and _takes(task):
+                self.doomed |= self._waiting_for(task.id)
             self.seen[task.id].add(_status(task))
             self.bodies[task.id].add(change.result.body)
             needs = {need.name: need for need in self.needs.get(task.id, ())}
@@ -453,6 +479,16 @@ class Graphs(RuleBasedStateMachine):
                 parent = needs[name].parent
                 assert parent in self.deleted
                 assert (parent, task.id) not in self.in_time
+
+    def _waiting_for(self, parent: str) -> set[str]:
+        """Return who waits for a task, as they know it."""
+        return {
+            task.id
+            for _, task in self._tasks()
+            if task.waits_for_others
+            for each in self._row(task).of
+            if each.parent == parent and each.verdict is Verdict.WAITS
+        }
 
     def _pass_ms(self, passed_ms: int) -> None:
         for view in self.views:
@@ -511,6 +547,11 @@ class Graphs(RuleBasedStateMachine):
             names = tuple((each.tenant, each.id, each.number) for each in waiting)
             self._ask(origin, RelaysTaken(to=to, number=waiting[-1].number, relays=names))
         return True
+
+
+def _takes(task: Task) -> bool:
+    asked = cancelling_of(task)
+    return asked is not None and asked.dependents and _status(task) == "CANCELLED"
 
 
 def _status(task: Task) -> str:

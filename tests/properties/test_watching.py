@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codeq_cluster.broker.questions import Watch, Watched
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.operations import Abandon, Advance, Cancel, Heartbeat, Nack, Operation
 from codeq_cluster.core.outcomes import Claimed
 from tests.fakes.memory_store import MemoryShard
@@ -21,8 +22,11 @@ _numbers = st.integers(0, 4)
 _steps = st.lists(
     st.one_of(
         st.tuples(st.just("renewed"), _numbers),
-        st.tuples(st.sampled_from((*_OWN_ENDS, "cancelled")), _numbers),
-        st.tuples(st.just("watched"), st.sets(_numbers, min_size=1, max_size=2)),
+        st.tuples(st.sampled_from((*_OWN_ENDS, "cancelled", "asked", "asked")), _numbers),
+        st.tuples(
+            st.sampled_from(["watched", "watched, knowing"]),
+            st.sets(_numbers, min_size=1, max_size=2),
+        ),
         st.tuples(st.just("claimed"), st.sampled_from(["ann", "bob"])),
         st.tuples(st.just("expired"), st.none()),
     ),
@@ -33,19 +37,30 @@ _steps = st.lists(
 
 @dataclass
 class _Wait:
-    """A wait for some leases; what it has to answer, once it has to."""
+    """A wait for some leases; what it has to answer, once it has to.
+
+    Attributes:
+        knows: Its tasks of which the holder knows that they are to end.
+    """
 
     left: set[int]
+    knows: set[int]
     answer: asyncio.Task[Watched]
     lost: set[int] | None = None
 
 
 @dataclass
 class _World:
-    """A shard, and the obvious model: who holds what, and which wait hears of it."""
+    """A shard, and the obvious model: who holds what, and which wait hears of it.
+
+    Attributes:
+        asked: The tasks in progress that are to end; those of all times are in `told`.
+    """
 
     held: dict[int, str] = field(default_factory=dict)
     tokens: dict[int, int] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+    told: set[int] = field(default_factory=set)
     waits: list[_Wait] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -60,7 +75,7 @@ class _World:
             case str():
                 await self._claim(about)
             case set():
-                self._watch(about)
+                self._watch(about, about & self.asked if "knowing" in name else set())
             case int() if about in self.tokens:
                 await self.shard.engine.operate([_operation(name, f"t{about}")])
                 self._happened(name, about)
@@ -76,8 +91,12 @@ class _World:
             if wait.lost is None:
                 watched |= wait.left
             else:
-                lost = {int(task_id[1:]) for task_id, _ in wait.answer.result().lost}
-                assert wait.lost == lost
+                said = wait.answer.result()
+                news = {int(task_id[1:]) for task_id, _ in (*said.lost, *said.cancelling)}
+                assert wait.lost == news
+                for task_id, asked in said.cancelling:
+                    assert int(task_id[1:]) in self.told - wait.knows
+                    assert "why" == asked.reason
         assert {f"t{number}" for number in watched} == set(self.shard.engine._state.watches.of)
 
     async def _claim(self, worker: str) -> None:
@@ -92,11 +111,16 @@ class _World:
         assert isinstance(claimed, Claimed)
         self.tokens[number], self.held[number] = claimed.tasks[0].lease_token, worker
 
-    def _watch(self, numbers: set[int]) -> None:
+    def _watch(self, numbers: set[int], knows: set[int]) -> None:
         leases = tuple((f"t{number}", self.tokens.get(number, 0)) for number in sorted(numbers))
-        asked = Watch(tenant="acme", worker="ann", leases=leases, wait_ms=600_000)
-        wait = _Wait(set(numbers), asyncio.ensure_future(self.shard.engine.answer(asked)))
-        lost = {number for number in numbers if self.held.get(number) != "ann"}
+        known = tuple(f"t{number}" for number in knows)
+        asked = Watch(tenant="acme", worker="ann", leases=leases, wait_ms=600_000, known=known)
+        wait = _Wait(set(numbers), knows, asyncio.ensure_future(self.shard.engine.answer(asked)))
+        lost = {
+            number
+            for number in numbers
+            if self.held.get(number) != "ann" or number in self.asked - knows
+        }
         if lost:
             wait.lost = lost
         else:
@@ -107,13 +131,21 @@ class _World:
     def _happened(self, name: str, number: int) -> None:
         if name == "cancelled":
             self._lose({number} & self.held.keys())
+        elif name == "asked" and number in self.held:
+            self.asked.add(number)
+            self.told.add(number)
+            for wait in self.waits:
+                if wait.lost is None and number in wait.left - wait.knows:
+                    wait.lost = {number}
         elif name in _OWN_ENDS and self.held.get(number) == "ann":
             del self.held[number]
+            self.asked.discard(number)
             self._let_go(number)
 
     def _lose(self, numbers: set[int]) -> None:
         for number in numbers:
             del self.held[number]
+        self.asked -= numbers
         for wait in self.waits:
             if wait.lost is None and wait.left & numbers:
                 wait.lost = wait.left & numbers
@@ -131,6 +163,14 @@ def _operation(name: str, task_id: str) -> Operation:
     match name:
         case "cancelled":
             return Cancel(request=f"c-{task_id}", id=task_id, tenant="acme")
+        case "asked":
+            return AskCancel(
+                request=f"x-{task_id}",
+                id=task_id,
+                tenant="acme",
+                grace_ms=10 * _LEASE_MS,
+                reason="why",
+            )
         case "renewed":
             return Heartbeat(id=task_id, tenant="acme", worker="ann", extend_ms=_LEASE_MS)
         case "nacked":

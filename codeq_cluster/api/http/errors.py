@@ -207,25 +207,29 @@ _STATUS_OF_REJECTION = {
     Rejection.STEP_CONFLICT: 409,
     Rejection.NOTHING_TO_HOLD: 409,
     Rejection.EVENT_TYPE_NOT_ALLOWED: 403,
+    Rejection.CANCELLING: 409,
+}
+
+_TEXT_OF_REJECTION = {
+    Rejection.IDEMPOTENCY_CONFLICT: "idempotency conflict",
+    Rejection.EVENT_TYPE_NOT_ALLOWED: "event type not allowed",
+    Rejection.NOTHING_TO_HOLD: (
+        "nothing to hold: the task has no 'key', or its topic no 'flow.perKey'"
+    ),
+    Rejection.CANCELLING: "the task is to be cancelled, so it cannot wait; give it back",
 }
 
 
 def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiError:
     """Return the answer for the broker's refusal; `not_found` is the route's text for a 404."""
     rejection = rejected.rejection
-    text = rejection.value
+    text = _TEXT_OF_REJECTION.get(rejection, rejection.value)
     if rejection is Rejection.UNIQUE_CONFLICT:
         return _unique_conflict(rejected)
     if rejection is Rejection.NOT_FOUND:
         text = not_found
-    elif rejection is Rejection.IDEMPOTENCY_CONFLICT:
-        text = "idempotency conflict"
     elif rejection is Rejection.UNKNOWN_DEPENDENCY:
         text = f"unknown dependency: {rejected.limit}"
-    elif rejection is Rejection.EVENT_TYPE_NOT_ALLOWED:
-        text = "event type not allowed"
-    elif rejection is Rejection.NOTHING_TO_HOLD:
-        text = "nothing to hold: the task has no 'key', or its topic no 'flow.perKey'"
     elif rejection is Rejection.INVALID_PRIORITY:
         # The body may have no priority: say that this means 0.
         allowed = f"one of {rejected.limit}, the priorityTiers of its topic"

@@ -16,13 +16,14 @@ from codeq_cluster.api.http.refusals import NOT_FOUND, batch_too_large
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes import workers
 from codeq_cluster.api.routes.reports import checkpoint_field, progress_field, read_report
-from codeq_cluster.api.routes.task_views import CLAIMED, TASK_ID
+from codeq_cluster.api.routes.task_views import CANCEL, CLAIMED, TASK_ID, CancelView, cancel_view
 from codeq_cluster.api.routes.workers import EARLY_S, LEASE_TOKEN_FIELD, lease_ms
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.deadlines import deadline_in
 from codeq_cluster.broker.requests.leases import HeldLease, Kept
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Extended, Rejected
+from codeq_cluster.core.task import Cancelling
 from codeq_cluster.errors import Overloaded
 
 # One worker's: they are written in one entry a shard, 1,000 x 600 bytes at most.
@@ -46,6 +47,9 @@ class HeldLeaseBody(Body):
     watch_only: bool | None = field(
         "Do not renew this lease, only hear of its loss; for one that was renewed a moment ago. "
         "What else the lease says is then ignored."
+    )
+    knows_cancel: bool | None = field(
+        "The worker has heard that the task is to end: that does not end the wait again."
     )
     progress: Raw = progress_field()
     checkpoint: Raw = checkpoint_field()
@@ -75,12 +79,16 @@ _LEASES = Schema(HeldLeasesBody)
 
 
 class KeptLease(Struct, rename="camel"):
-    """What became of one lease: its new end, or an error with its code."""
+    """What became of one lease: its new end, or an error with its code.
+
+    `cancel` if the task is to end.
+    """
 
     id: str
     lease_until: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
     code: str | UnsetType = UNSET
+    cancel: CancelView | UnsetType = UNSET
 
 
 class KeptLeases(Struct, rename="camel"):
@@ -96,7 +104,7 @@ class KeptLeases(Struct, rename="camel"):
         "What became of each lease, in order; a majority of the nodes has it.",
         KeptLeases(
             [
-                KeptLease(TASK_ID, "2026-01-31T12:09:30.000Z"),
+                KeptLease(TASK_ID, "2026-01-31T12:05:00.000Z", cancel=CANCEL),
                 KeptLease("unheard-of", error=NOT_FOUND.text, code=NOT_FOUND.code),
             ]
         ),
@@ -113,7 +121,10 @@ class KeptLeases(Struct, rename="camel"):
     whole=True,
 )
 async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
-    """Extend leases, independently; then wait until one is lost, if the request says so."""
+    """Extend leases, independently; then wait until one is lost, if the request says so.
+
+    The wait also ends when the task of one is to end, of which the worker does not know yet.
+    """
     body = _LEASES.decode(call.text)
     items = body.leases
     limits = call.services.settings.limits
@@ -134,24 +145,41 @@ async def heartbeats(call: Call) -> HttpAnswer[KeptLeases]:
     answers: list[tuple[str, Kept | ApiError]] = [
         (task_id, next(renewed) if isinstance(each, HeldLease) else each) for task_id, each in read
     ]
-    if all(isinstance(answer, Extended) for _, answer in answers):
+    known = {each.id for each in held if each.knows_cancel}
+    if not any(_is_news(*each, known) for each in answers):
         watched = any(not each.extend_ms for each in held)
         if wait_s or watched:
             left_s = waits_until - asyncio.get_running_loop().time()
-            lost = await _lost(call, held, max(0.0, left_s))
-            answers = [(task_id, lost.get(task_id, answer)) for task_id, answer in answers]
+            news = await _news(call, held, max(0.0, left_s))
+            answers = [(task_id, _latest(answer, news.get(task_id))) for task_id, answer in answers]
     return reply(KeptLeases([_answer(*each) for each in answers]))
 
 
-async def _lost(call: Call, held: list[HeldLease], wait_s: float) -> dict[str, Rejected]:
-    """Return the leases that are lost, after the wait for the first of them."""
+def _is_news(task_id: str, answer: Kept | ApiError, known: set[str]) -> bool:
+    """Return whether an answer is one that the worker must have at once."""
+    if not isinstance(answer, Extended):
+        return True
+    return answer.cancelling is not None and task_id not in known
+
+
+def _latest(answer: Kept | ApiError, news: Rejected | Cancelling | None) -> Kept | ApiError:
+    if isinstance(news, Cancelling) and isinstance(answer, Extended):
+        until_ms = min(answer.lease_until_ms, news.deadline_ms)
+        return Extended(until_ms, news)
+    return news if isinstance(news, Rejected) else answer
+
+
+async def _news(
+    call: Call, held: list[HeldLease], wait_s: float
+) -> dict[str, Rejected | Cancelling]:
+    """Return what leases there is news of, after the wait for the first of them."""
     identity, shares = call.identity, call.services.shares
     leases = call.services.broker.leases
     if wait_s <= 0:
-        return await leases.lost(identity.tenant, identity.subject, held, wait_s=0)
+        return await leases.news(identity.tenant, identity.subject, held, wait_s=0)
     try:
         with shares.waits.in_place(identity):
-            return await leases.lost(identity.tenant, identity.subject, held, wait_s=wait_s)
+            return await leases.news(identity.tenant, identity.subject, held, wait_s=wait_s)
     except (WaitEnded, Overloaded):
         return {}  # The leases are renewed, and the worker has to know that.
 
@@ -169,7 +197,12 @@ def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
     if not is_task_id(task_id):
         return task_id, NOT_FOUND
     held = HeldLease(
-        id=task_id, token=token, extend_ms=extend_ms, progress=progress, checkpoint=checkpoint
+        id=task_id,
+        token=token,
+        extend_ms=extend_ms,
+        progress=progress,
+        checkpoint=checkpoint,
+        knows_cancel=bool(body.knows_cancel),
     )
     return task_id, held
 
@@ -178,7 +211,8 @@ def _answer(task_id: str, kept: Kept | ApiError) -> KeptLease:
     match kept:
         case Extended():
             until_ms = kept.lease_until_ms
-            return KeptLease(task_id, rfc3339(until_ms) if until_ms else UNSET)
+            cancel = UNSET if kept.cancelling is None else cancel_view(kept.cancelling)
+            return KeptLease(task_id, rfc3339(until_ms) if until_ms else UNSET, cancel=cancel)
         case Rejected():
             error = from_rejection(kept)
         case ApiError():

@@ -250,6 +250,7 @@ async def record(call: Call) -> HttpAnswer[RecordedStep]:
         NOT_FOUND,
         *NOT_HELD,
         STEP_CONFLICT,
+        from_rejection(Rejected(Rejection.CANCELLING)),
         _TOO_MANY["steps"],
         TOO_EARLY,
     ),

@@ -21,6 +21,7 @@ from codeq_cluster.core.task import (
     Artifact,
     Attempt,
     AttemptOutcome,
+    Cancelling,
     FollowUp,
     More,
     Result,
@@ -109,6 +110,16 @@ class ProgressView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     at: str
 
 
+class CancelView(Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """What a cancel has said: why, and until when the worker has time to end the task."""
+
+    reason: str = ""
+    deadline: str
+
+
+CANCEL = CancelView(reason="the order was withdrawn", deadline="2026-01-31T12:05:00.000Z")
+
+
 class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     """A task; fields without a default are always present.
 
@@ -120,7 +131,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     `returned`, `replaced` or `queued`. `inputs` is in the answer to a claim: by ref or id, how the
     tasks have ended that it waited for; so is `steps`: what its function has recorded. `parkedAt`
     is the step that a task waits at without a worker. `progress` is what its worker last said. In
-    the answer to a claim, `checkpoint` is what the last worker has left.
+    the answer to a claim, `checkpoint` is what the last worker has left. `cancel` is what a cancel
+    with a grace or a reason has said of it.
     """
 
     id: str
@@ -169,6 +181,7 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     steps: list[StepView] | UnsetType = UNSET
     progress: ProgressView | UnsetType = UNSET
     checkpoint: Raw | UnsetType = UNSET
+    cancel: CancelView | UnsetType = UNSET
 
 
 class ArtifactView(Struct):
@@ -263,8 +276,15 @@ def show_more(view: TaskView, more: More) -> None:
         view.progress = ProgressView(
             done=said.done, total=said.total, note=said.note, at=rfc3339(said.at_ms)
         )
+    if more.cancelling is not None:
+        view.cancel = cancel_view(more.cancelling)
     if more.completes is not None:
         view.group = GroupCountsView(*astuple(more.completes))
+
+
+def cancel_view(asked: Cancelling) -> CancelView:
+    """Render what a cancel has said of a task."""
+    return CancelView(reason=asked.reason, deadline=rfc3339(asked.deadline_ms))
 
 
 def show_inputs(view: TaskView, inputs: Iterable[Input]) -> None:

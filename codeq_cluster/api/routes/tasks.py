@@ -25,7 +25,6 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.api.http.refusals import (
     INVALID_COMMAND,
-    NO_TASK,
     NOT_FOUND,
     batch_too_large,
     bounded,
@@ -53,7 +52,6 @@ from codeq_cluster.api.routes.lanes import INVALID_COST, INVALID_KEY, KEYS_TOO_E
 from codeq_cluster.api.routes.task_views import (
     ANY_JSON,
     TASK,
-    TASK_ID,
     TOO_LARGE,
     TaskView,
     items_field,
@@ -218,13 +216,6 @@ class CreatedBatch(Struct, rename="camel"):
     results: list[CreatedItem]
 
 
-class CancelledTask(Struct, rename="camel"):
-    """The task that was cancelled."""
-
-    status: str
-    id: str
-
-
 _KEYED = {
     "command": TASK.command,
     "payload": {"image": "cat.png", "width": 640},
@@ -325,25 +316,6 @@ async def create_batch(call: Call) -> HttpAnswer[CreatedBatch]:
             case CodeqError():
                 results.append(_item_error(from_failure(outcome)))
     return reply(CreatedBatch(results))
-
-
-@ROUTES(
-    "POST",
-    "/tasks/{id}/cancel",
-    Answer(
-        "The task is cancelled; its holder's result will be refused.",
-        CancelledTask("cancelled", TASK_ID),
-    ),
-    errors=(NO_TASK, from_rejection(Rejected(Rejection.ALREADY_TERMINAL))),
-)
-async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
-    """Cancel a task that has not ended, even if a worker holds it."""
-    task_id = call.task_id(not_found=NO_TASK)
-    broker, tenant = call.services.broker, call.identity.tenant
-    outcome = await broker.cancel(tenant, task_id, timeout_s=call.timeout_s)
-    if isinstance(outcome, Rejected):
-        raise from_rejection(outcome, not_found=NO_TASK.text)
-    return reply(CancelledTask("cancelled", outcome.task.id))
 
 
 def _decoded(item: Raw) -> TaskBody | ApiError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from operator import attrgetter
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, whole
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
@@ -31,7 +31,15 @@ from codeq_cluster.api.http.refusals import (
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes.reports import checkpoint_field, progress_field, read_report
 from codeq_cluster.api.routes.step_views import step_view
-from codeq_cluster.api.routes.task_views import CLAIMED, TaskView, show_inputs, task_view
+from codeq_cluster.api.routes.task_views import (
+    CANCEL,
+    CLAIMED,
+    CancelView,
+    TaskView,
+    cancel_view,
+    show_inputs,
+    task_view,
+)
 from codeq_cluster.auth import Access
 from codeq_cluster.codec.levels import KEYS_FROM
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX, WORKER_NAME
@@ -145,14 +153,18 @@ class ClaimedBatch(Struct, rename="camel"):
 
 
 class ExtendedLease(Struct, rename="camel"):
-    """The new end of the lease."""
+    """The new end of the lease; `cancel` if the task is to end."""
 
     ok: bool
     lease_until: str
+    cancel: CancelView | UnsetType = UNSET
 
 
 class AbandonedTask(Struct, rename="camel"):
-    """Where the task went: `requeued`, or `dlq` if it has had all its attempts."""
+    """Where the task went: `requeued`, `dlq` if it has had all its attempts.
+
+    Or `cancelled`, if it was to end.
+    """
 
     status: str
 
@@ -238,7 +250,7 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     "/tasks/{id}/heartbeat",
     Answer(
         "The new end of the lease; a majority of the nodes has it.",
-        ExtendedLease(ok=True, lease_until="2026-01-31T12:09:30.000Z"),
+        ExtendedLease(ok=True, lease_until="2026-01-31T12:05:00.000Z", cancel=CANCEL),
     ),
     scope="codeq:heartbeat",
     body=_LEASE,
@@ -264,7 +276,10 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
     )
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome)
-    return reply(ExtendedLease(True, rfc3339(outcome.lease_until_ms)))
+    answer = ExtendedLease(True, rfc3339(outcome.lease_until_ms))
+    if outcome.cancelling is not None:
+        answer.cancel = cancel_view(outcome.cancelling)
+    return reply(answer)
 
 
 @ROUTES(
@@ -451,6 +466,8 @@ def _trace(call: Call, claimed: Claimed) -> None:
 
 
 def _went(returned: Returned) -> str:
+    if returned.cancelled:
+        return "cancelled"
     return "dlq" if returned.dead else "requeued"
 
 

@@ -12,7 +12,7 @@ from codeq_cluster.core.changes import Change, TaskChange
 from codeq_cluster.core.holding import refusal_of
 from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Rejection
-from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.task import AttemptOutcome, State, Task, cancelling_of
 from codeq_cluster.errors import NotLeader, Overloaded
 
 WATCHED_MAX = 100_000  # Leases of one shard, about 200 bytes each.
@@ -59,6 +59,8 @@ class Watches:
     async def wait(self, asked: Watch) -> Watched:
         """Return the watched leases that are lost as soon as there is one, or none in time.
 
+        Those of tasks that are to end are news too, unless the holder knows it.
+
         The caller has confirmed that this node leads.
 
         Raises:
@@ -69,7 +71,7 @@ class Watches:
             raise Overloaded("the list of watched leases")
         wait = _Wait(asked)
         found = self._looked_at(wait, list(wait.leases))
-        if found.lost or asked.wait_ms <= 0:
+        if found.is_news or asked.wait_ms <= 0:
             return found
         for task_id in wait.leases:
             self._let_go(task_id)
@@ -92,7 +94,7 @@ class Watches:
             if not isinstance(change, TaskChange) or change.before is None:
                 continue
             wait = self.of.get(change.before.id)
-            if wait is None or _goes_on(change.before, change.after):
+            if wait is None or _goes_on(change.before, change.after, wait.asked):
                 continue
             if _ended_by_holder(change.after):
                 self._let_go(change.before.id)
@@ -114,8 +116,8 @@ class Watches:
                 wait.end()
 
     def _looked_at(self, wait: _Wait, ids: Sequence[str]) -> Watched:
-        """Return those of these tasks whose leases are lost."""
-        asked, lost = wait.asked, []
+        """Return those of these tasks whose leases are lost, or that are to end."""
+        asked, lost, ending = wait.asked, [], []
         keys = [keyspace.task(task_id) for task_id in ids]
         for task_id, row in zip(ids, self._store.get_many(keys), strict=True):
             task = None if row is None else records.decode_task(row)
@@ -130,16 +132,16 @@ class Watches:
                 lost.append((task_id, Rejection.NOT_FOUND))
             elif refusal := refusal_of(task, held):
                 lost.append((task_id, refusal))
-        return Watched(tuple(lost))
+            elif (cancelling := cancelling_of(task)) is not None and task_id not in asked.known:
+                ending.append((task_id, cancelling))
+        return Watched(tuple(lost), tuple(ending))
 
 
-def _goes_on(before: Task, after: Task | None) -> bool:
+def _goes_on(before: Task, after: Task | None, asked: Watch) -> bool:
     """Return whether a change leaves the holder of a lease nothing to hear of."""
-    return (
-        after is not None
-        and after.state is State.LEASED
-        and after.lease_token == before.lease_token
-    )
+    if after is None or after.state is not State.LEASED or after.lease_token != before.lease_token:
+        return False
+    return cancelling_of(after) is None or after.id in asked.known
 
 
 def _ended_by_holder(after: Task | None) -> bool:

@@ -21,6 +21,7 @@ from codeq_cluster.broker.waiters import Place, Ticket, Waiters
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.dependencies import Input
 from codeq_cluster.core.durable import Step
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.operations import (
     Abandon,
     Cancel,
@@ -230,11 +231,29 @@ class Consumer:
             answers.append(outcome)
         return answers
 
-    async def cancel(self, tenant: str, task_id: str, *, timeout_s: float) -> Cancelled | Rejected:
-        """End a task that has not ended yet."""
-        outcome = await self._one(
-            Cancel(request=new_request(), id=task_id, tenant=tenant), timeout_s
-        )
+    async def cancel(
+        self,
+        tenant: str,
+        task_id: str,
+        *,
+        grace_ms: int = 0,
+        reason: str = "",
+        dependents: bool = False,
+        timeout_s: float,
+    ) -> Cancelled | Rejected:
+        """End a task that has not ended yet; see `AskCancel`."""
+        operation: Cancel | AskCancel = Cancel(request=new_request(), id=task_id, tenant=tenant)
+        if grace_ms or reason or dependents:
+            # Nodes of every release know a bare cancel.
+            operation = AskCancel(
+                request=operation.request,
+                id=task_id,
+                tenant=tenant,
+                grace_ms=grace_ms,
+                reason=reason,
+                dependents=dependents,
+            )
+        outcome = await self._one(operation, timeout_s)
         assert isinstance(outcome, Cancelled | Rejected)
         return outcome
 
@@ -430,7 +449,7 @@ class Consumer:
                 self._waiters.work(tenant, queue, 1)
 
     async def _one(
-        self, operation: Heartbeat | Report | Abandon | Cancel, timeout_s: float
+        self, operation: Heartbeat | Report | Abandon | Cancel | AskCancel, timeout_s: float
     ) -> Outcome:
         deadline = deadline_in(timeout_s)
         shard = shard_of(operation.id, self._shards.count)

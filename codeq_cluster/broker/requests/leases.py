@@ -15,7 +15,7 @@ from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Extended, Rejected
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import Progress
+from codeq_cluster.core.task import Cancelling, Progress
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.fair_shares import NestedShares
 
@@ -35,6 +35,7 @@ class HeldLease(Struct, frozen=True, kw_only=True):
         extend_ms: The new end, from now; 0 to leave the end as it is.
         progress: How far the work is; None to say nothing of it.
         checkpoint: For the next delivery, JSON text; empty to leave it as it is.
+        knows_cancel: The worker has heard that the task is to end.
     """
 
     id: str
@@ -42,6 +43,7 @@ class HeldLease(Struct, frozen=True, kw_only=True):
     extend_ms: int
     progress: Progress | None = None
     checkpoint: str = ""
+    knows_cancel: bool = False
 
 
 def renewal(held: HeldLease, *, tenant: str, worker: str) -> Heartbeat | Report:
@@ -90,15 +92,18 @@ class Leases:
             kept.append(outcome)
         return kept
 
-    async def lost(
+    async def news(
         self, tenant: str, worker: str, leases: Sequence[HeldLease], *, wait_s: float
-    ) -> dict[str, Rejected]:
+    ) -> dict[str, Rejected | Cancelling]:
         """Return the leases that are lost as soon as there is one, by task; none in time.
+
+        A task that is to end is news too, unless the worker knows it.
 
         A shard without a leader, led by a node of an earlier release, or beyond the bound on waits
         tells nothing: the next renewal does.
         """
-        lost: dict[str, Rejected] = {}
+        news: dict[str, Rejected | Cancelling] = {}
+        known = {held.id for held in leases if held.knows_cancel}
         by_shard: dict[int, dict[str, int]] = {}
         for held in leases:
             by_shard.setdefault(shard_of(held.id, self._shards.count), {})[held.id] = held.token
@@ -107,7 +112,11 @@ class Leases:
 
         async def watch(shard: int, of: dict[str, int]) -> None:
             asked = Watch(
-                tenant=tenant, worker=worker, leases=tuple(of.items()), wait_ms=int(wait_s * 1000)
+                tenant=tenant,
+                worker=worker,
+                leases=tuple(of.items()),
+                wait_ms=int(wait_s * 1000),
+                known=tuple(known.intersection(of)) if known else (),
             )
             try:
                 async with asyncio.timeout_at(deadline):
@@ -115,12 +124,13 @@ class Leases:
                         watched: Watched = await self._shards.ask(shard, asked, deadline=deadline)
             except (CodeqError, TimeoutError):
                 return
-            lost.update((task_id, Rejected(why)) for task_id, why in watched.lost)
+            news.update((task_id, Rejected(why)) for task_id, why in watched.lost)
+            news.update(watched.cancelling)
 
         async with asyncio.TaskGroup() as group:
             silent = {group.create_task(watch(*each)) for each in by_shard.items()}
-            while silent and not lost:
+            while silent and not news:
                 _, silent = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
             for each in silent:
                 each.cancel()
-        return lost
+        return news

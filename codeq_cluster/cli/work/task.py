@@ -78,6 +78,17 @@ def add(commands: Verbs) -> None:
 
     cancel = verbs.add_parser("cancel", help="cancel a task that has not finished")
     cancel.add_argument("id")
+    number(
+        cancel,
+        "--grace-seconds",
+        "how long its worker may take to end it; default: 0",
+        dest="grace",
+        default=0,
+    )
+    cancel.add_argument("--reason", default="", metavar="TEXT", help="for its worker and people")
+    cancel.add_argument(
+        "--dependents", action="store_true", help="also what waits for it, and what waits for that"
+    )
     asks(cancel, Client, _cancel)
 
     found = verbs.add_parser(
@@ -184,8 +195,11 @@ async def _result(client: Client, options: argparse.Namespace) -> None:
 
 async def _cancel(client: Client, options: argparse.Namespace) -> None:
     task_id = await whole_id(client, options.id)
-    await client.cancel(task_id)
-    document({"status": "cancelled", "id": task_id}, compact=options.json)
+    has_ended = await client.cancel(
+        task_id, grace=options.grace, reason=options.reason, dependents=options.dependents
+    )
+    status = "cancelled" if has_ended else "cancelling"
+    document({"status": status, "id": task_id}, compact=options.json)
 
 
 async def _steps(client: Client, options: argparse.Namespace) -> None:

@@ -9,12 +9,12 @@ from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call, is_task_id
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
-from codeq_cluster.api.routes import tasks as task_routes
+from codeq_cluster.api.routes import cancels
 from codeq_cluster.api.routes.audit import put_on_record
+from codeq_cluster.api.routes.cancels import CancelledTask
 from codeq_cluster.api.routes.listing import AskedPage, asked_page, caller
 from codeq_cluster.api.routes.reads import PREFIX, ExplanationView, explanation_view
 from codeq_cluster.api.routes.task_views import ArtifactView, FollowUpView, follow_up_view
-from codeq_cluster.api.routes.tasks import CancelledTask
 from codeq_cluster.broker.questions import Browse, BrowseDelayed, TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.bounds import COMMAND
@@ -132,7 +132,7 @@ async def content(call: Call) -> HttpAnswer[TaskContent]:
 
 async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     """Cancel a task, and record in the audit who did it."""
-    answer = await task_routes.cancel(call)
+    answer = await cancels.cancel(call)
     await put_on_record(call, "task.cancel", call.task_id(not_found=TASK_NOT_FOUND))
     return answer
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from codeq_cluster.broker.engine import watching
 from codeq_cluster.broker.questions import Watch, Watched
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.operations import Cancel, Heartbeat, Nack, Operation
 from codeq_cluster.core.outcomes import Claimed, Extended, Rejection
 from codeq_cluster.errors import NotLeader, Overloaded
@@ -55,6 +57,33 @@ async def test_a_cancelled_task_ends_the_wait_of_its_holder(shard: Shard) -> Non
     await shard.engine.operate([_cancel("t2")])
 
     assert Watched((("t2", Rejection.LEASE_LOST),)) == await waiting
+    assert not shard.engine._state.watches.of
+
+
+async def test_a_task_that_is_to_end_ends_the_wait_of_who_does_not_know_it(shard: Shard) -> None:
+    """Also if it was asked for before the wait; who knows it hears of other leases alone."""
+    leases = await _leased(shard, "t1", "t2")
+    waiting = asyncio.ensure_future(shard.engine.answer(_watch(*leases)))
+    await _settle()
+    ask = AskCancel(request="x", id="t1", tenant="acme", grace_ms=9_000, reason="why")
+    await shard.engine.operate([ask])
+    told = await waiting
+    again = await shard.engine.answer(_watch(*leases))
+    knowing = replace(_watch(*leases), known=("t1",))
+    waiting = asyncio.ensure_future(shard.engine.answer(knowing))
+    await _settle()
+    await shard.engine.operate([replace(ask, request="y", grace_ms=8_000)])
+    await _settle()
+
+    assert isinstance(told, Watched)
+    [(task_id, asked)] = told.cancelling
+    assert ("t1", "why", ()) == (task_id, asked.reason, told.lost)
+    assert told == again
+    assert not waiting.done()
+
+    await shard.engine.operate([_cancel("t1")])
+
+    assert Watched((("t1", Rejection.LEASE_LOST),)) == await waiting
     assert not shard.engine._state.watches.of
 
 

@@ -7,13 +7,14 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from aiohttp import web
 from msgspec import UNSET, structs
 
-from codeq_cluster.client import Ended, Ending, Retry, Task, Worker
+from codeq_cluster.client import CancelRecord, Ended, Ending, Retry, Task, Worker
 from tests.unit.client.servers import serve
 
 _LOST = {"error": "lease-lost", "code": "lease-lost"}
@@ -30,6 +31,7 @@ class _Broker:
         heard: Each batch of heartbeats, as task ids with what is asked about each.
         waits: How long each of them asked to wait.
         single: The tasks that single heartbeats were about.
+        known: Of each lease of a batch: whether the worker said that it knows of a cancel.
         said: What was said of tasks, in the order of the requests: task, field, value.
         calls: Each request about a task, in order; a batch is `batch`.
         idle: Set while a batch waits with nothing to say.
@@ -42,6 +44,7 @@ class _Broker:
         self.heard: list[dict[str, object]] = []
         self.waits: list[int] = []
         self.single: list[str] = []
+        self.known: list[bool] = []
         self.said: list[tuple[str, str, object]] = []
         self.calls: list[str] = []
         self.idle = asyncio.Event()
@@ -86,6 +89,7 @@ class _Broker:
         body = await request.json()
         asked = {each["id"]: each.get("extendSeconds", "watch") for each in body["leases"]}
         for each in body["leases"]:
+            self.known.append(each.get("knowsCancel", False))
             self._hear(each["id"], each)
         self.calls.append("batch")
         self.heard.append(asked)
@@ -224,6 +228,29 @@ async def test_a_handler_in_a_thread_is_told_too() -> None:
         pass
 
     assert [Ending.LOST] == [each.ending for each in ended]
+
+
+async def test_a_handler_that_is_to_end_hears_why_and_may_end_in_time() -> None:
+    """Its lease is kept meanwhile, and the next waits are told that the worker knows it."""
+    broker = _Broker("a")
+    heard: list[tuple[bool, CancelRecord | None]] = []
+
+    async def handler(task: Task) -> int:
+        heard.append((task.cancelled, task.cancel_asked))
+        await broker.idle.wait()
+        broker.say("a", {"cancel": {"reason": "why", "deadline": "2026-01-31T12:00:30Z"}})
+        broker.idle.clear()
+        await broker.idle.wait()
+        heard.append((task.cancelled, task.cancel_asked))
+        return 1
+
+    async with broker.working(handler, lease_s=9) as ended:
+        pass
+
+    deadline = datetime(2026, 1, 31, 12, 0, 30, tzinfo=UTC)
+    assert [(False, None), (True, CancelRecord(reason="why", deadline=deadline))] == heard
+    assert [Ending.COMPLETED] == [each.ending for each in ended]
+    assert [False, True] == broker.known[:2]
 
 
 async def test_what_handlers_say_is_reported_soon_and_together() -> None:

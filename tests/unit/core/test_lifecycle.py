@@ -20,6 +20,7 @@ from codeq_cluster.core.dependencies import (
     Terms,
 )
 from codeq_cluster.core.durable import CLEARED_MAX, Park, RecordStep, SendSignal
+from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of, is_note
@@ -322,6 +323,7 @@ def unique(name: str, *, delay_ms: int = 0, once: str = "", key: str = "") -> Cr
     return CreateUnique(create)
 
 
+ASK_CANCEL = AskCancel(request="x", id="t", tenant="acme", grace_ms=1000)
 WAIT = Park(**HELD, step="w", signal="go", extend_ms=MINUTE_MS)
 OVER = Park(**HELD, step="o", until_ms=1, extend_ms=MINUTE_MS)
 GO = SendSignal(request="s", id="t", tenant="acme", name="go", payload="1")
@@ -380,6 +382,15 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (created(), CLAIM, ABANDON, CLAIM, NACK, CANCEL, DELETE),
     (created(), CLAIM, MINUTE_MS, CANCEL),
     (created(), CLAIM, CANCEL),
+    (created(), ASK_CANCEL),
+    (created(delay_ms=MINUTE_MS), ASK_CANCEL),
+    (ONE_AT_ONCE, OTHER, created_keyed(), ASK_CANCEL),
+    (created(), CLAIM, replace(ASK_CANCEL, grace_ms=0)),
+    (created(), CLAIM, ASK_CANCEL, ABANDON),
+    (created(), CLAIM, ASK_CANCEL, NACK),
+    (created(), CLAIM, ASK_CANCEL, MINUTE_MS),
+    (ONE_AT_ONCE, created_keyed(), CLAIM, ASK_CANCEL, HoldKey(nack=NACK)),
+    (GROUP, on_run(ASK_CANCEL)),
     (created(attempts=1), CLAIM, ABANDON, REQUEUE, CLAIM, NACK, DELETE),
     (created(attempts=1), CLAIM, MINUTE_MS, FOR_GOOD_MS),
     (created(ttl_ms=MINUTE_MS), MINUTE_MS),

@@ -25,6 +25,7 @@ from codeq_cluster.api.routes import (
     artifacts,
     audit,
     backups,
+    cancels,
     cluster,
     dead_letters,
     flows,
@@ -81,7 +82,7 @@ SCHEMAS = {
 HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, queues, keys),
-    *(artifacts, flows, follow_ups, lanes, leases, reports, results),
+    *(artifacts, cancels, flows, follow_ups, lanes, leases, reports, results),
     *(audit, backups, cluster, imports, membership),
     *(
         dead_letters,
