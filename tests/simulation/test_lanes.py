@@ -191,7 +191,7 @@ def test_a_held_key_rests_over_the_deaths_of_its_leaders(brokers: SimBrokers) ->
     kill_leader(brokers, shard)
     at_rest(brokers)
     waited_s = brokers.clock.now - begun_s
-    assert brokers.run_until(lambda: states(brokers).get("READY"), seconds=2 * HOLD_S)
+    assert brokers.run_until(lambda: bool(states(brokers).get("READY")), seconds=2 * HOLD_S)
     took_s = brokers.clock.now - begun_s
     done = [claimed(brokers, node_id) for node_id in "ABC"]
     at_rest(brokers)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from queue import Empty
 from typing import Any, Final, NoReturn
 from uuid import uuid4
+from weakref import finalize
 
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -41,6 +42,11 @@ class Unacknowledged(virtual.QoS):
     """The prefetch of a channel, over the messages that are leased to it."""
 
     restore_at_shutdown = False
+
+    def __init__(self, channel: Any, prefetch_count: int = 0) -> None:
+        """Let go of what Kombu would do at the end of the program: it keeps the channel for it."""
+        super().__init__(channel, prefetch_count)
+        self._on_collect.cancel()
 
     @property
     def _deliveries(self) -> Deliveries:
@@ -108,6 +114,8 @@ class Channel(virtual.Channel):
         self.deliveries = Deliveries(
             self._link, lease_s=int(self.lease_seconds), wake=connection.wake, worker=_worker()
         )
+        # A channel that is dropped without a close would renew its leases for ever.
+        finalize(self, self.deliveries.drop).atexit = False
 
     def prepare_message(  # noqa: PLR0917 - Kombu's signature
         self,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from codeq_cluster.client import Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.celery.link import Link, may_pass
+from codeq_cluster.integrations.celery.link import Forked, Link, may_pass
 
 LEASE_S: Final = 60
 CLAIM_MAX: Final = 100  # The broker's bound on one claim.
@@ -124,6 +124,14 @@ class Deliveries:
             return
         self._closed = True
         self._link.run(self._stop())
+
+    def drop(self) -> None:
+        """Begin to return what is not acknowledged, and wait for nothing: nobody can any more."""
+        if self._closed or not self._link.ours:
+            return
+        self._closed = True
+        with suppress(Forked):
+            self._link.start(self._stop())
 
     def _end(
         self,

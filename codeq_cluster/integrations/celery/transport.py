@@ -87,8 +87,10 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: Any) -> None:
         """Close it; unacknowledged messages return to their queues."""
-        super().close_connection(connection)
-        self._release()
+        try:
+            super().close_connection(connection)
+        finally:
+            self._release()
 
     def drain_events(self, _: Any, timeout: float | None = None) -> None:
         """Deliver one message.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from collections import Counter
@@ -97,6 +98,25 @@ def test_a_close_waits_for_the_acknowledgements_under_way(
 
     assert 1 == len(ended)
     assert {State.DONE: 1, State.READY: 1} == Counter(t.state for t in _tasks(broker, "closed"))
+
+
+def test_a_connection_that_is_dropped_without_a_close_holds_no_message(
+    broker: LocalBroker, url: str
+) -> None:
+    """Its leases would be renewed for as long as the process lives."""
+    held: list[Any] = []
+    dropped = Connection(url)
+    _publish(dropped, "dropped", 1)
+    _received(dropped, Queue("dropped"), count=1, act=held.append)
+    held.clear()
+    del dropped
+    gc.collect()
+    with Connection(url) as connection:
+        again = _received(connection, Queue("dropped"), count=1, act=_ack)
+
+    assert [1] == again
+    [task] = _tasks(broker, "dropped")
+    assert ["ABANDONED", "COMPLETED"] == [each.outcome for each in task.history]
 
 
 def test_what_has_ended_is_not_renewed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
