@@ -22,6 +22,7 @@ _OWN = frozenset((
     AttemptOutcome.FAILED,
     AttemptOutcome.ABANDONED,
     AttemptOutcome.NACKED,
+    AttemptOutcome.KEY_HELD,
 ))  # fmt: skip
 
 

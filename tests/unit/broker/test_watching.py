@@ -10,8 +10,18 @@ from msgspec.structs import replace
 from codeq_cluster.broker.engine import watching
 from codeq_cluster.broker.questions import Watch, Watched
 from codeq_cluster.core.grace import AskCancel
-from codeq_cluster.core.operations import Cancel, Heartbeat, Nack, Operation
-from codeq_cluster.core.outcomes import Claimed, Extended, Rejection
+from codeq_cluster.core.lane import PerKey
+from codeq_cluster.core.new_task import CreateKeyed
+from codeq_cluster.core.operations import (
+    Cancel,
+    Heartbeat,
+    HoldKey,
+    Nack,
+    Operation,
+    PutFlow,
+    PutTopic,
+)
+from codeq_cluster.core.outcomes import Claimed, Extended, Rejection, Returned
 from codeq_cluster.errors import NotLeader, Overloaded
 
 from .conftest import Shard, claim, create, submit
@@ -99,6 +109,23 @@ async def test_what_the_holder_ended_itself_is_no_news(shard: Shard) -> None:
 
     await shard.engine.operate([Nack(request="n", id="t2", tenant="acme", worker="ann")])
 
+    assert Watched() == await waiting
+
+
+async def test_a_task_that_its_holder_gave_back_with_its_key_is_no_news(shard: Shard) -> None:
+    """It is a nack, too."""
+    topic = PutTopic(request="p", tenant="acme", name="render", by="ops")
+    await shard.engine.operate([PutFlow(topic=topic, per_key=PerKey(), shards=1)])
+    await shard.engine.operate([CreateKeyed(create("t1", key="k"))])
+    [claimed] = await shard.engine.operate([claim("r1")])
+    assert isinstance(claimed, Claimed)
+    leases = [(task.id, task.lease_token) for task in claimed.tasks]
+    waiting = asyncio.ensure_future(shard.engine.answer(_watch(*leases)))
+    await _settle()
+    nack = Nack(request="n", id="t1", tenant="acme", worker="ann", delay_ms=9_000)
+    [returned] = await shard.engine.operate([HoldKey(nack=nack)])
+
+    assert isinstance(returned, Returned)
     assert Watched() == await waiting
 
 
