@@ -94,12 +94,12 @@ async def test_all_tasks_of_a_key_are_on_its_shard(node: Client) -> None:
 
 async def test_a_rule_binds_tasks_that_were_there_before(node: Client) -> None:
     """Those that may not run any more are held, and without the rule all are ready again."""
-    tasks = [await node.create("later", key="one") for _ in range(5)]
-    await put_and_settle(node, "later", **SERIAL)
-    bound = await node.depth("later")
-    await put_and_settle(node, "later", weight=2)
-    free = await node.depth("later")
-    purged = await node.post("admin/queues/later/purge")
+    tasks = [await node.create("bound-later", key="one") for _ in range(5)]
+    await put_and_settle(node, "bound-later", **SERIAL)
+    bound = await node.depth("bound-later")
+    await put_and_settle(node, "bound-later", weight=2)
+    free = await node.depth("bound-later")
+    purged = await node.post("admin/queues/bound-later/purge")
 
     assert (1, 4) == (bound["ready"], bound["held"])
     assert (5, 0) == (free["ready"], free["held"])
