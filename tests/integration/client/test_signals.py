@@ -107,6 +107,12 @@ async def test_a_running_task_is_finished(
         (tmp_path / "go-on").touch()
         code, out, err = await _ended(process)
     after = await asyncio.to_thread(_read, broker, task)
+
+    async def is_ready() -> bool:
+        return (await asyncio.to_thread(_read, broker, later)).state is State.READY
+
+    # A claim that was under way may have met it, and gives it back as its caller has gone.
+    await until(is_ready, what="the task that came later")
     untouched = await asyncio.to_thread(_read, broker, later)
     with SyncClient(broker.client()) as client:
         await asyncio.to_thread(client.cancel, later.id)
