@@ -13,20 +13,20 @@ import time
 from array import array
 
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.outcome import Exit, UsageRefused
+from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import cell, document, note, table
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, urls_of
 from codeq_cluster.cli.work.bench_load import Bench, BenchLoad, Figures
+from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_numbers
 from codeq_cluster.client import Client, Leases
 
-_BOUNDS = {
-    "seconds": (1, 600),
-    "in_flight": (1, 256),
-    "batch": (1, 100),
-    "payload_bytes": (2, 65_536),
+_NUMBERS = {
+    "seconds": Number("tasks are created for so long", 1, 600, 10),
+    "in_flight": Number("creates under way at once, and as many results", 1, 256, 32),
+    "batch": Number("tasks of one create", 1, 100, 1),
+    "payload_bytes": Number("of each task", 2, 65_536, 128),
 }
-_DEFAULTS = {"seconds": 10, "in_flight": 32, "batch": 1, "payload_bytes": 128}
 _DEADLINE_S = 10.0
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
@@ -36,34 +36,12 @@ def add(commands: Verbs) -> None:
     parser = commands.add_parser(
         "bench", help="measure how fast a cluster is from here", description=__doc__
     )
-    for name, words in (
-        ("seconds", "tasks are created for so long"),
-        ("in_flight", "creates under way at once, and as many results"),
-        ("batch", "tasks of one create"),
-        ("payload_bytes", "of each task"),
-    ):
-        least, most = _BOUNDS[name]
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int,
-            default=_DEFAULTS[name],
-            metavar="N",
-            help=f"{words}, {least} to {most}; default: {_DEFAULTS[name]}",
-        )
-    parser.add_argument("--queue", "--event", metavar="NAME", help="the queue; default: a new one")
-    parser.add_argument(
-        "--worker-token",
-        metavar="TOKEN",
-        help="token that claims; default: --token, else as for worker",
-    )
+    add_load_flags(parser, _NUMBERS)
     asks(parser, Client, _bench, deadline_s=_DEADLINE_S)
 
 
 async def _bench(client: Client, options: argparse.Namespace) -> Exit:
-    for name, (least, most) in _BOUNDS.items():
-        value = getattr(options, name)
-        if not least <= value <= most:
-            raise UsageRefused(f"--{name.replace('_', '-')} {value}: must be {least} to {most}")
+    check_numbers(options, _NUMBERS)
     load = BenchLoad(
         queue=options.queue or f"codeq-bench-{secrets.token_hex(4)}",
         seconds=options.seconds,

@@ -15,23 +15,27 @@ from contextlib import AsyncExitStack
 from typing import TypeVar
 
 from codeq_cluster.cli.support.asking import Verbs, asks
-from codeq_cluster.cli.support.outcome import Exit, UsageRefused
+from codeq_cluster.cli.support.outcome import Exit
 from codeq_cluster.cli.support.output import document, note
 from codeq_cluster.cli.support.progress import bar
 from codeq_cluster.cli.support.target import Caller, ca_of, token_for, token_of, urls_of
+from codeq_cluster.cli.work.load_flags import Number, add_load_flags, check_numbers
 from codeq_cluster.cli.work.verify_checks import judge
 from codeq_cluster.cli.work.verify_load import Tried, Verification, VerifyLoad
 from codeq_cluster.client import Client, Leases
 
 C = TypeVar("C", Client, Leases)
 
-_BOUNDS = {
-    "tasks": (1, 100_000),
-    "seconds": (1, 3600),
-    "in_flight": (1, 256),
-    "drain_seconds": (1, 3600),
+_NUMBERS = {
+    "tasks": Number("create at most so many", 1, 100_000, 500),
+    "seconds": Number("create for at most so long", 1, 3600, 60),
+    "in_flight": Number(
+        "creates under way at once, and as many tasks in the hands of workers", 1, 256, 32
+    ),
+    "drain_seconds": Number(
+        "wait at most so long until all have ended, and then until all are read", 1, 3600, 60
+    ),
 }
-_DEFAULTS = {"tasks": 500, "seconds": 60, "in_flight": 32, "drain_seconds": 60}
 _DEADLINE_S = 20.0  # Of one request, over the death of a leader.
 
 
@@ -40,34 +44,12 @@ def add(commands: Verbs) -> None:
     parser = commands.add_parser(
         "verify", help="judge whether a cluster keeps its promises", description=__doc__
     )
-    for name, words in (
-        ("tasks", "create at most so many"),
-        ("seconds", "create for at most so long"),
-        ("in_flight", "creates under way at once, and as many tasks in the hands of workers"),
-        ("drain_seconds", "wait at most so long until all have ended, and then until all are read"),
-    ):
-        least, most = _BOUNDS[name]
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int,
-            default=_DEFAULTS[name],
-            metavar="N",
-            help=f"{words}, {least} to {most}; default: {_DEFAULTS[name]}",
-        )
-    parser.add_argument("--queue", "--event", metavar="NAME", help="the queue; default: a new one")
-    parser.add_argument(
-        "--worker-token",
-        metavar="TOKEN",
-        help="token that claims; default: --token, else as for worker",
-    )
+    add_load_flags(parser, _NUMBERS)
     asks(parser, Client, _verify, deadline_s=_DEADLINE_S, discover=True)
 
 
 async def _verify(client: Client, options: argparse.Namespace) -> Exit:
-    for name, (least, most) in _BOUNDS.items():
-        value = getattr(options, name)
-        if not least <= value <= most:
-            raise UsageRefused(f"--{name.replace('_', '-')} {value}: must be {least} to {most}")
+    check_numbers(options, _NUMBERS)
     load = VerifyLoad(
         queue=options.queue or f"codeq-verify-{secrets.token_hex(4)}",
         tasks=options.tasks,
