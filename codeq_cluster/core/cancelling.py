@@ -15,7 +15,7 @@ from codeq_cluster.core.holding import found
 from codeq_cluster.core.operations import Cancel
 from codeq_cluster.core.outcomes import Cancelled, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import Attempt, Cancelling, More, State, Task
+from codeq_cluster.core.task import Attempt, Cancelling, More, State, Task, cancelling_of
 from codeq_cluster.core.transitions import cancel_asked, cancelled
 from codeq_cluster.core.view import View
 
@@ -42,7 +42,7 @@ def ask_cancel(view: View, operation: AskCancel, rules: LifetimeRules) -> Decisi
     task = found(view, operation)
     if task is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
-    before = task.more.cancelling if task.more is not None else None
+    before = cancelling_of(task)
     if before is not None and before.request == operation.request:
         return Decision(Cancelled(task))
     if task.state.terminal:

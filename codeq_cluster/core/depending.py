@@ -45,7 +45,7 @@ from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sending import EDGE_PLACE, Cause, sent
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import More, Result, State, Task
+from codeq_cluster.core.task import More, Result, State, Task, cancelling_of
 from codeq_cluster.core.transitions import dead, released, unmet, waiting
 from codeq_cluster.core.view import View
 
@@ -399,7 +399,7 @@ def ended_of(task: Task, result: Result | None) -> Ended:
     if result is None:
         return Ended(status=status)
     ended = told(status=status, body=result.body, error=result.error)
-    asked = task.more.cancelling if task.more is not None else None
+    asked = cancelling_of(task)
     if asked is not None and asked.dependents and status == CANCELLED and not result.worker:
         return replace(ended, takes=True)
     return ended

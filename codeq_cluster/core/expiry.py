@@ -10,7 +10,7 @@ from codeq_cluster.core.groups import Group
 from codeq_cluster.core.operations import Advance
 from codeq_cluster.core.outcomes import Advanced
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import AttemptOutcome, State, Task
+from codeq_cluster.core.task import AttemptOutcome, State, Task, cancelling_of
 from codeq_cluster.core.transitions import (
     LEASE_EXPIRED,
     MESSAGE_EXPIRED,
@@ -69,7 +69,7 @@ def _elapsed(view: View, task_id: str, rules: LifetimeRules) -> TaskChange:
 
 def _lease_expired(view: View, task: Task, rules: LifetimeRules) -> TaskChange:
     now_ms = view.now_ms
-    cancelling = None if task.more is None else task.more.cancelling
+    cancelling = cancelling_of(task)
     if cancelling is not None and cancelling.deadline_ms <= now_ms:
         return cancel_change(view, task, rules, request="")
     attempt = attempt_of(task, AttemptOutcome.LEASE_EXPIRED, now_ms=now_ms)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from codeq_cluster.core.dependencies import DEAD, DEPENDENCY_FAILED, DEPENDENCY_UNKNOWN, Dependency
 from codeq_cluster.core.items import NO_POLICY, TASK, Policy, aside_id
 from codeq_cluster.core.lane import lane_of
-from codeq_cluster.core.task import AttemptOutcome, Role, State, Task, worker_shown
+from codeq_cluster.core.task import AttemptOutcome, Role, State, Task, cancelling_of, worker_shown
 from codeq_cluster.core.transitions import CANCELLED
 from codeq_cluster.core.unique import unique_of
 
@@ -241,13 +241,13 @@ def _leased(task: Task, facts: Facts) -> Explanation:
     if task.more is not None and task.more.progress is not None:
         said = task.more.progress
         text += f", {said.done} of {said.total} done" if said.total else f", {said.done} done"
-    if task.more is not None and task.more.cancelling is not None:
+    if cancelling_of(task) is not None:
         text += f"; it is to end, CANCELLED if its worker reports no result{_why(task)}"
     return Explanation(Reason.RUNNING, text, task.lease_until_ms)
 
 
 def _why(task: Task) -> str:
-    asked = task.more.cancelling if task.more is not None else None
+    asked = cancelling_of(task)
     return "" if asked is None or not asked.reason else f": {asked.reason}"
 
 

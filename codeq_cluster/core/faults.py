@@ -17,7 +17,16 @@ from codeq_cluster.core.dependencies import input_id
 from codeq_cluster.core.durable import Step, row_id
 from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
 from codeq_cluster.core.lane import lane_of
-from codeq_cluster.core.task import COMPLETED, Durable, Result, Role, State, Task, Until
+from codeq_cluster.core.task import (
+    COMPLETED,
+    Durable,
+    Result,
+    Role,
+    State,
+    Task,
+    Until,
+    cancelling_of,
+)
 from codeq_cluster.core.unique import lets_go, unique_of
 
 
@@ -160,7 +169,7 @@ def _state_fault(task: Task) -> str:
         return "upload_bytes: must be one for each upload"
     if state is State.HELD and not lane_of(task) and not task.waits_for_others:
         return "more: must have a key or dependencies in the state HELD"
-    asked = task.more.cancelling if task.more is not None else None
+    asked = cancelling_of(task)
     if asked is not None and (
         state not in (State.LEASED, State.DONE, State.FAILED)
         or task.lease_until_ms > asked.deadline_ms

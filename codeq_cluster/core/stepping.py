@@ -31,7 +31,7 @@ from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
 from codeq_cluster.core.outcomes import Rejected, Rejection, Signalled, StepStands
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Durable, More, State, Task
+from codeq_cluster.core.task import Durable, More, State, Task, cancelling_of
 from codeq_cluster.core.transitions import awake, due, extended, parked
 from codeq_cluster.core.view import View
 
@@ -85,7 +85,7 @@ def park(view: View, operation: Park, rules: LifetimeRules) -> Decision:
         return Decision(Rejected(Rejection.STEP_CONFLICT))
     if known is not None and not known.is_open:
         return _goes_on(view, task, known, operation, rules)
-    if task.more is not None and task.more.cancelling is not None:
+    if cancelling_of(task) is not None:
         return Decision(Rejected(Rejection.CANCELLING))  # Without a worker it would sleep on.
     return _waits(view, task, known, operation, rules)
 

@@ -18,6 +18,7 @@ from codeq_cluster.core.bounds import REASON_CHARS_MAX
 from codeq_cluster.core.grace import GRACE_MS_MAX
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Rejected, Rejection
+from codeq_cluster.core.task import cancelling_of
 from codeq_cluster.errors import UpgradeUnderWay
 
 ROUTES = Routes("tasks", tasks.__doc__, Access.PRODUCER)
@@ -98,7 +99,8 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
     if isinstance(outcome, Rejected):
         raise from_rejection(outcome, not_found=NO_TASK.text)
     task = outcome.task
-    if task.state.terminal or task.more is None or task.more.cancelling is None:
+    cancelling = cancelling_of(task)
+    if task.state.terminal or cancelling is None:
         return reply(CancelledTask("cancelled", task.id))
-    deadline = rfc3339(task.more.cancelling.deadline_ms)
+    deadline = rfc3339(cancelling.deadline_ms)
     return reply(CancelledTask("cancelling", task.id, deadline))

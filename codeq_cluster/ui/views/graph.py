@@ -9,7 +9,7 @@ from msgspec import Struct
 from codeq_cluster.broker.requests.graphs import Graphs, Neighbour
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.core.dependencies import Verdict
-from codeq_cluster.core.task import State, Task
+from codeq_cluster.core.task import Task
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.rows import STATES
 
@@ -65,15 +65,9 @@ def _nodes(found: Sequence[Neighbour]) -> list[NodeView]:
             name=names.get(each.id, ""),
             command=each.task.command if each.task is not None else "",
             state=STATES[each.task.state] if each.task is not None else "deleted",
-            blocks=each.id in wanted and not _waits(each.task),
+            blocks=each.id in wanted and (each.task is None or not each.task.waits_for_others),
             dead_queue=each.task.dead_queue if each.task is not None else "",
             waits_for=[EdgeView(edge.parent, edge.verdict.value) for edge in waits_for[each.id]],
         )
         for each in found
     ]
-
-
-def _waits(task: Task | None) -> bool:
-    return (
-        task is not None and task.state is State.HELD and task.more is not None and task.more.waits
-    )
