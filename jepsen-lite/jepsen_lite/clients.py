@@ -30,7 +30,8 @@ class Clients:
     async def _paused(self, s: float) -> bool:
         """Wait for `s` seconds or until the stop; return whether the stop came."""
         try:
-            await asyncio.wait_for(self._stop.wait(), s)
+            async with asyncio.timeout(s):
+                await self._stop.wait()
         except TimeoutError:
             return False
         return True

@@ -146,7 +146,8 @@ class Nemeses:
 
 async def _stopped(stop: asyncio.Event, within_s: float) -> bool:
     try:
-        await asyncio.wait_for(stop.wait(), within_s)
+        async with asyncio.timeout(within_s):
+            await stop.wait()
     except TimeoutError:
         return False
     return True

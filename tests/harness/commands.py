@@ -54,7 +54,8 @@ async def command(
         TimeoutError: It did not end in time, and was killed.
     """
     async with commanded(*words, token=token, variables=variables, release=release) as process:
-        out, err = await asyncio.wait_for(process.communicate(), within_s)
+        async with asyncio.timeout(within_s):
+            out, err = await process.communicate()
     assert process.returncode is not None
     return Ended(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
 

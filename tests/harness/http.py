@@ -275,9 +275,9 @@ class HttpClient:
             connection = idle.pop()
             if not connection.closed:
                 return connection
-        opening = Connection.open(url, _unheard, trust=self._trust)
         try:
-            return await asyncio.wait_for(opening, within_s)
+            async with asyncio.timeout(within_s):
+                return await Connection.open(url, _unheard, trust=self._trust)
         except OSError as error:
             raise Refused(f"{type(error).__name__}: {error}") from error
 

@@ -174,7 +174,8 @@ class Load:
 
     async def _settles(self) -> bool:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._settled.wait(), SETTLE_S)
+            async with asyncio.timeout(SETTLE_S):
+                await self._settled.wait()
         return self._settled.is_set()
 
     async def _read_unfinished(self) -> None:
@@ -196,7 +197,8 @@ class Load:
             wait_s = begun_s + n / self._cycles_per_s - time.monotonic()
             if wait_s > 0:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._enough.wait(), wait_s)
+                    async with asyncio.timeout(wait_s):
+                        await self._enough.wait()
             if self._enough.is_set():
                 return
             self.planned += 1

@@ -272,7 +272,7 @@ class Harness(ABC, Generic[N]):
         Raises:
             ClusterError: A node was not ready in time, or its process ended.
         """
-        waited = tuple(nodes or self.serving)
+        waited = tuple(self.serving if nodes is None else nodes)
 
         async def are_ready() -> bool:
             for node_id in waited:

@@ -220,7 +220,8 @@ async def _end(transport: asyncio.SubprocessTransport, process: _Process) -> Non
     if not process.ended.is_set():
         _signal(transport, signal.SIGTERM)
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.ended.wait(), _TERMINATION_S_MAX)
+            async with asyncio.timeout(_TERMINATION_S_MAX):
+                await process.ended.wait()
     _signal(transport, signal.SIGKILL)
     await process.ended.wait()
     transport.close()
