@@ -23,8 +23,8 @@ from kombu.utils.encoding import bytes_to_str
 from msgspec import Raw, Struct, field
 
 from codeq_cluster.client import Refused, Unreachable
-from codeq_cluster.integrations.celery.link import Link, acquire, may_pass, release
-from codeq_cluster.integrations.celery.target import DEADLINE_S, Target, target_of, without_token
+from codeq_cluster.integrations.link import Link, acquire, may_pass, release
+from codeq_cluster.integrations.target import DEADLINE_S, Target, target_of, without_token
 
 T = TypeVar("T")
 

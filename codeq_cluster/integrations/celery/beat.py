@@ -21,8 +21,8 @@ from kombu.transport import virtual
 from codeq_cluster.client import Applied, NewSchedule, NewTask, Operator
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.celery.messages import DELIVERIES_MAX, DRAWN, KEY, task_of
-from codeq_cluster.integrations.celery.target import Target
 from codeq_cluster.integrations.celery.transport import target_of_client
+from codeq_cluster.integrations.target import Target
 
 OWNER: Final = "celery-beat"
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from codeq_cluster.client import Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.celery.link import Forked, Link, may_pass
+from codeq_cluster.integrations.link import Forked, Link, may_pass
 
 LEASE_S: Final = 60
 CLAIM_MAX: Final = 100  # The broker's bound on one claim.

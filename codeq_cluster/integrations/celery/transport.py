@@ -15,14 +15,8 @@ import codeq_cluster
 from codeq_cluster.client import Refused
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.celery.channel import Channel, refused
-from codeq_cluster.integrations.celery.link import acquire, may_pass, release
-from codeq_cluster.integrations.celery.target import (
-    DEADLINE_S,
-    PORT,
-    Target,
-    target_of,
-    without_token,
-)
+from codeq_cluster.integrations.link import acquire, may_pass, release
+from codeq_cluster.integrations.target import DEADLINE_S, PORT, Target, target_of, without_token
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from codeq_cluster.integrations.celery.messages import (
     queue_of,
     task_of,
 )
-from codeq_cluster.integrations.celery.target import Target, target_of, without_token
+from codeq_cluster.integrations.target import Target, target_of, without_token
 
 NOW = datetime(2026, 11, 25, 12, tzinfo=UTC)
 

@@ -1,4 +1,4 @@
-"""Target: where a cluster is and how to be let in, from the one URL that Celery has for it."""
+"""Target: where a cluster is and how to be let in, from the one URL that a framework has for it."""
 
 from __future__ import annotations
 

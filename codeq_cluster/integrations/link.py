@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from codeq_cluster.client import Client, Leases, Operator, Refused, Unreachable, Untrusted
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.celery.target import Target
+from codeq_cluster.integrations.target import Target
 
 T = TypeVar("T")
 
