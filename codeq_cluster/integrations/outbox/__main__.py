@@ -50,7 +50,7 @@ def _relay(engine: Engine, asked: argparse.Namespace) -> int:
 
 def _status(engine: Engine, asked: argparse.Namespace) -> int:
     found = status(engine)
-    late = found.oldest_seconds > LATE_S
+    late = found.oldest_seconds > asked.late_after
     if asked.json:
         print(encode(found).decode())
     else:
@@ -99,6 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     relays.add_argument("--once", action="store_true", help="end when no row waits")
     shows = command("status", _status, "show what waits; 1 if rows are refused or late")
     shows.add_argument("--json", action="store_true", help="print JSON")
+    shows.add_argument(
+        "--late-after",
+        type=float,
+        default=LATE_S,
+        metavar="SECONDS",
+        help="a row that has waited for longer is late; default %(default)g",
+    )
     command("retry", _retry, "let refused rows wait again")
     command("create", _create, "create the table if it does not exist")
     return parser

@@ -73,14 +73,15 @@ class Relay:
 
     def run(self) -> None:
         """Relay until `stop`; while broker or database are away, rows wait."""
-        wait_s = 0.0
+        wait_s = retry_s = 0.0
         while not self._stop.wait(wait_s):
             try:
                 wait_s = 0.0 if self.turn() else self._poll_s
+                retry_s = 0.0
             except (CodeqError, SQLAlchemyError) as error:
                 _FAILED.add(1)
-                wait_s = min(RETRY_S_MAX, max(self._poll_s, 2 * wait_s))
-                log.warning("outbox waits", extra={"error": str(error), "retry_s": wait_s})
+                wait_s = retry_s = min(RETRY_S_MAX, max(self._poll_s, 2 * retry_s))
+                log.warning("outbox waits", extra={"error": str(error), "retry_s": retry_s})
 
     def drain(self) -> int:
         """Relay until no row waits, and return how many were settled; errors reach the caller."""

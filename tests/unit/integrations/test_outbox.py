@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -75,6 +81,40 @@ def client(broker: LocalBroker) -> Iterator[SyncClient]:
     """Return a producer."""
     with broker.sync_client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def counted() -> Callable[[], Counter[str]]:
+    """Return what asks OpenTelemetry for the counters, each with its sum since the start."""
+    reader = InMemoryMetricReader()
+    # The process has one, for good, and nothing else here asks for one.
+    metrics.set_meter_provider(MeterProvider([reader]))
+
+    def sums() -> Counter[str]:
+        found: Counter[str] = Counter()
+        data = reader.get_metrics_data()
+        resources = data.resource_metrics if data else []
+        scopes = [scope for each in resources for scope in each.scope_metrics]
+        for metric in [metric for scope in scopes for metric in scope.metrics]:
+            for point in metric.data.data_points:
+                found[metric.name] += int(getattr(point, "value", 0))
+        return found
+
+    return sums
+
+
+class _Waits(logging.Filter):
+    """Lets only the records of a relay that waits pass, after a call for each."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._act = act
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        waits = record.getMessage() == "outbox waits"
+        if waits:
+            self._act()
+        return waits
 
 
 def _enqueue(engine: Engine, command: str, count: int) -> None:
@@ -145,6 +185,37 @@ def test_a_relay_that_dies_before_the_delete_makes_no_second_task(
     assert [0, 1, 2] == _numbers(broker, queue)
 
 
+def test_a_relay_that_is_killed_before_the_delete_makes_no_second_task(
+    engine: Engine, broker: LocalBroker
+) -> None:
+    """Its process posts the rows, waits for a lock before it deletes them, and dies there."""
+    queue = f"killed-{engine.name}"
+    _enqueue(engine, queue, 3)
+    database = engine.url.render_as_string(hide_password=False)
+    command = (sys.executable, "-m", "codeq_cluster.integrations.outbox", "relay")
+    environment = {**os.environ, "CODEQ_OUTBOX_DATABASE": database, "CODEQ_TOKEN": broker.token}
+
+    def relay(*options: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            (*command, "--url", broker.url, *options), env=environment, stdout=subprocess.PIPE
+        )
+
+    with engine.begin() as connection, relay() as dies:
+        # Readers go on: SQLite locks the file against writers, PostgreSQL these rows.
+        connection.execute(text("UPDATE codeq_outbox SET refusal = NULL"))
+        while _numbers(broker, queue) != [0, 1, 2]:
+            assert dies.poll() is None
+        dies.kill()
+
+    assert -signal.SIGKILL == dies.returncode
+    assert 3 == status(engine).waiting
+    with relay("--once") as next_one:
+        said, _ = next_one.communicate(timeout=60)
+    assert b"3\n" == said
+    assert [0, 1, 2] == _numbers(broker, queue)
+    assert 0 == status(engine).waiting
+
+
 @pytest.mark.needs("psql")
 def test_two_relays_at_once_make_each_row_one_task(
     postgresql: str, client: SyncClient, broker: LocalBroker
@@ -184,6 +255,76 @@ def test_rows_wait_for_a_broker_that_is_away_and_then_flow_in_order(
     assert list(range(100)) == _numbers(broker, queue)
     assert 20 == relay.turn()
     assert list(range(120)) == _numbers(broker, queue)
+
+
+def test_a_relay_that_fails_tries_less_and_less_often_and_begins_again_after_a_success(
+    tmp_path: Path, client: SyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pause doubles from the poll's on; the database is away, is there once, and away again."""
+    engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
+    METADATA.create_all(engine)
+    relay = Relay(engine, client, poll_s=0.01)
+    turns = iter([False, False, False, True, True, False, False])
+
+    def cut(_: Connection, __: object, statement: str, *___: object) -> None:
+        if statement.startswith("SELECT") and not next(turns, True):
+            raise OperationalError(statement, None, ConnectionError("cut"))
+
+    def stop_after_five() -> None:
+        if len(caplog.records) == 4:
+            relay.stop()
+
+    event.listen(engine, "before_cursor_execute", cut)
+    with caplog.filtering(_Waits(stop_after_five)):
+        relay.run()
+    engine.dispose()
+
+    pauses = [record.__dict__["retry_s"] for record in caplog.records]
+    assert [0.01, 0.02, 0.04, 0.01, 0.02] == pauses
+
+
+def test_a_relay_pauses_for_half_a_minute_at_most(
+    engine: Engine, closed_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cluster that comes back is seen in time, and `stop` ends the pause."""
+    _enqueue(engine, "paused", 1)
+    away = Client([closed_url.replace("codeq://token@", "http://")], token="t", deadline_s=0.1)
+    waits = Event()
+    with (
+        caplog.filtering(_Waits(waits.set)),
+        SyncClient(away) as nobody,
+        Relay(engine, nobody, poll_s=3600),
+    ):
+        assert waits.wait(60)
+
+    assert [30.0] == [record.__dict__["retry_s"] for record in caplog.records]
+    assert 1 == status(engine).waiting
+
+
+def test_what_a_relay_does_is_counted(
+    engine: Engine,
+    closed_url: str,
+    client: SyncClient,
+    counted: Callable[[], Counter[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Rows that became tasks, rows set aside, and passes that failed."""
+    before = counted()
+    with engine.begin() as connection:
+        enqueue(connection, NewTask("no queue!", 0))
+    _enqueue(engine, f"counted-{engine.name}", 2)
+    Relay(engine, client).drain()
+    _enqueue(engine, f"counted-{engine.name}", 1)
+    away = Client([closed_url.replace("codeq://token@", "http://")], token="t", deadline_s=0.1)
+    waits = Event()
+    with caplog.filtering(_Waits(waits.set)), SyncClient(away) as nobody, Relay(engine, nobody):
+        assert waits.wait(60)
+
+    assert {
+        "codeq.outbox.posted": 2,
+        "codeq.outbox.refused": 1,
+        "codeq.outbox.failures": 1,
+    } == counted() - before
 
 
 def test_a_thread_relays_until_its_block_ends(
@@ -241,6 +382,7 @@ def test_an_old_row_is_reported_as_late(engine: Engine, capsys: pytest.CaptureFi
         connection.execute(text("UPDATE codeq_outbox SET enqueued_at = :then"), {"then": str(then)})
     assert 1 == main(["status", "--database", database])
     assert "no relay gets through" in capsys.readouterr().out
+    assert 0 == main(["status", "--database", database, "--late-after", "600"])
 
 
 def test_a_row_keeps_everything_that_a_task_can_say(engine: Engine) -> None:
