@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from codeq_cluster.client import Client, Leases, Operator, Refused, Unreachable, Untrusted
@@ -123,6 +125,19 @@ def release(link: Link) -> None:
             return
         del _open[link.target]
     link.close()
+
+
+def lasting(target: Target) -> Link:
+    """Return this process's link to a cluster, which is closed when the process ends."""
+    return _lasting(target, os.getpid())
+
+
+@cache
+def _lasting(target: Target, pid: int) -> Link:
+    assert pid == os.getpid()
+    link = acquire(target)
+    atexit.register(release, link)
+    return link
 
 
 def _forget() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import hashlib
-import os
 import re
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Coroutine, Iterable
-from functools import cache
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -23,8 +20,8 @@ from kombu.utils.encoding import bytes_to_str
 from msgspec import Raw, Struct, field
 
 from codeq_cluster.client import Refused, Unreachable
-from codeq_cluster.integrations.link import Link, acquire, may_pass, release
-from codeq_cluster.integrations.target import DEADLINE_S, Target, target_of, without_token
+from codeq_cluster.integrations.link import Link, lasting, may_pass
+from codeq_cluster.integrations.target import DEADLINE_S, target_of, without_token
 
 T = TypeVar("T")
 
@@ -144,7 +141,7 @@ class Results(KeyValueStoreBackend):
 
     @property
     def _link(self) -> Link:
-        return _link_of(self._target, os.getpid())
+        return lasting(self._target)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._link.run(call)
@@ -209,15 +206,6 @@ class Results(KeyValueStoreBackend):
                 raise
             return None
         return page.members[0].task_id if page.members else ""
-
-
-@cache
-def _link_of(target: Target, pid: int) -> Link:
-    """Return a process's link, which is closed when the process ends."""
-    assert pid == os.getpid()
-    link = acquire(target)
-    atexit.register(release, link)
-    return link
 
 
 def _name(key: str) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 
+import django
 import pytest
 from celery.signals import setup_logging
 
@@ -16,6 +21,13 @@ def _leave_logging_alone(**_: object) -> None:
 
 
 setup_logging.connect(_leave_logging_alone, weak=False)
+
+# Once a process, and before a test imports a task or a model.
+_FILES = tempfile.mkdtemp(prefix="codeq-django-")
+atexit.register(shutil.rmtree, _FILES)
+os.environ["PROJECT_DATABASE"] = f"{_FILES}/app.db"
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.unit.integrations.django_project.settings"
+django.setup()
 
 
 @pytest.fixture(scope="package")

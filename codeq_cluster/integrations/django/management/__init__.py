@@ -1,0 +1,1 @@
+"""Management: where Django looks for commands."""
