@@ -1,4 +1,4 @@
-"""Django: the worker's own command on three nodes, while a leader and a worker are killed."""
+"""Django: its commands on three nodes, while a leader, a worker and a relay are killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.harness.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROJECT = "tests.unit.integrations.django_project"
-TASKS = 150
+TASKS = 120
 AT_ONCE = 4
 WITHIN_S = 50.0
 
@@ -37,10 +37,10 @@ def _environment(cluster: LocalCluster, directory: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _worker(env: dict[str, str], *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `codeq_worker`; the end of the block kills it if it still runs."""
+async def _command(env: dict[str, str], *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a command of `manage.py`; the end of the block kills it if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "django", "codeq_worker", *options), env=env
+        *(sys.executable, "-m", "django", *words, "--verbosity", "0"), env=env
     )
     try:
         yield process
@@ -64,16 +64,26 @@ async def _ran(env: dict[str, str], program: str) -> str:
 
 
 @pytest.mark.timeout(120)
-async def test_no_task_is_lost_or_ends_twice_while_a_leader_and_a_worker_are_killed(
+async def test_no_task_is_lost_or_made_or_ended_twice_while_processes_are_killed(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    """Each runs; a second time only what the killed worker had; a stop lets the last ones end."""
+    """Half of them are rows of a transaction; a worker's stop lets its last ones end."""
     journal = tmp_path / "journal"
     journal.touch()
     env = _environment(cluster, tmp_path)
-    options = ("--concurrency", str(AT_ONCE), "--lease-seconds", "3", "--verbosity", "0")
+    work = ("codeq_worker", "--concurrency", str(AT_ONCE), "--lease-seconds", "3")
     program = (
-        f"results = [note.enqueue({str(journal)!r}, str(n), 0.03) for n in range({TASKS})]\n"
+        "from django.core.management import call_command\n"
+        "from django.db import transaction\n"
+        "call_command('migrate', verbosity=0)\n"
+        "row = note.using(backend='outbox')\n"
+        f"def enqueue(task, n): return task.enqueue({str(journal)!r}, str(n), 0.03)\n"
+        "with transaction.atomic():\n"
+        f"    results = [enqueue(row, n) for n in range({TASKS // 2})]\n"
+        "with transaction.atomic():\n"
+        "    enqueue(row, -1)\n"
+        "    transaction.set_rollback(True)\n"
+        f"results += [enqueue(note, n) for n in range({TASKS // 2}, {TASKS})]\n"
         "print(*(result.id for result in results))"
     )
 
@@ -88,12 +98,15 @@ async def test_no_task_is_lost_or_ends_twice_while_a_leader_and_a_worker_are_kil
 
     async with (
         Operator(list(cluster.urls.values()), token=ADMIN_TOKEN) as operator,
-        _worker(env, *options) as dies,
-        _worker(env, *options) as stays,
+        _command(env, *work) as dies,
+        _command(env, *work) as stays,
+        _command(env, "codeq_relay") as dying_relay,
+        _command(env, "codeq_relay"),
         asyncio.timeout(WITHIN_S + 30),
     ):
         producing = asyncio.create_task(_ran(env, program))
         await _until_noted(10)
+        dying_relay.kill()
         await cluster.kill(leader := await cluster.leader_of(0))
         await _until_noted(40)
         dies.kill()
@@ -110,13 +123,13 @@ async def test_no_task_is_lost_or_ends_twice_while_a_leader_and_a_worker_are_kil
         rows = (await operator.tasks(command="default", limit=500)).rows
         read = await _ran(
             env,
-            f"for id in {ids[:3]!r}:\n"
+            f"for id in {[*ids[:2], *ids[-2:]]!r}:\n"
             "    result = note.get_result(id)\n"
             "    print(result.status, result.return_value)",
         )
 
     assert set(range(TASKS)) == set(noted())
     assert noted().total() - TASKS <= AT_ONCE
-    assert set(ids) == {row["id"] for row in rows}
+    assert TASKS == len(set(ids)) == len(rows)
     assert {"COMPLETED"} == {row["status"] for row in rows}
-    assert ["SUCCESSFUL None"] * 3 == read.splitlines()
+    assert ["SUCCESSFUL None"] * 4 == read.splitlines()

@@ -35,6 +35,7 @@ from codeq_cluster.integrations.django.messages import (
 )
 from codeq_cluster.integrations.django.options import faults, is_queue, target_from
 from codeq_cluster.integrations.link import Link, lasting
+from codeq_cluster.integrations.rows import named_row
 from codeq_cluster.integrations.target import Target
 
 # Begins the id of a result that is known before its task is created: the name of a group of one.
@@ -48,7 +49,7 @@ class CodeqBackend(BaseTaskBackend):
 
     A task is enqueued when the call returns, on a majority of the nodes. Within a transaction of
     the database that `on_commit` names, it is enqueued after the commit, and never after a
-    rollback.
+    rollback. With `outbox` it is a row of that database, which a relay makes a task.
     """
 
     supports_defer = True
@@ -93,16 +94,22 @@ class CodeqBackend(BaseTaskBackend):
             Unreachable: No node took it.
         """
         result = self._new(task, args, kwargs)
-        database = self.options.get("on_commit")
-        if database and transaction.get_connection(database).in_atomic_block:
+        outbox, waits_for = self.options.get("outbox"), self.options.get("on_commit")
+        if outbox:
+            # Not before the applications are there, and only if the table is.
+            from codeq_cluster.integrations.django.outbox import write  # noqa: PLC0415
+
+            row = named_row(_name(result), _on_the_wire(result))
+            write(row, using=outbox)
+            self._enqueued(result, result.id)
+        elif waits_for and transaction.get_connection(waits_for).in_atomic_block:
             # The caller may write the id into a row of this transaction.
-            put(result, id=f"{_CHOSEN}{uuid4().hex}")
-            body = _body(result)
+            name, body = _name(result), _on_the_wire(result)
 
             def create() -> None:
-                self._enqueued(result, self.link.run(self._create_named(result.id, body)))
+                self._enqueued(result, self.link.run(self._create_named(name, body)))
 
-            transaction.on_commit(create, using=database)
+            transaction.on_commit(create, using=waits_for)
         else:
             self._enqueued(result, self.link.run(self._create(_body(result))))
         return result
@@ -111,7 +118,7 @@ class CodeqBackend(BaseTaskBackend):
         self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> TaskResult:
         """As `enqueue`."""
-        if self.options.get("on_commit"):
+        if self.options.get("on_commit") or self.options.get("outbox"):
             # A transaction belongs to the thread of the synchronous code around it.
             return await super().aenqueue(task, args, kwargs)
         result = self._new(task, args, kwargs)
@@ -159,9 +166,7 @@ class CodeqBackend(BaseTaskBackend):
 
     async def _create_named(self, name: str, body: dict[str, Any]) -> str:
         """Create a task that is found by a name: the only member of a group."""
-        task = {**body, "runAt": body["run_at"]}
-        del task["run_at"]
-        await self.link.client.begin_group({"id": name, "tasks": [task], "seal": True})
+        await self.link.client.begin_group({"id": name, "tasks": [body], "seal": True})
         return name
 
     def _enqueued(self, result: TaskResult, result_id: str) -> None:
@@ -192,6 +197,20 @@ class CodeqBackend(BaseTaskBackend):
             return result_of(record, backend=self.alias, ended=ended)
         except SuspiciousOperation as error:
             raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
+
+
+def _name(result: TaskResult) -> str:
+    """Give a result an id before its task is there, and return it."""
+    name = f"{_CHOSEN}{uuid4().hex}"
+    put(result, id=name)
+    return name
+
+
+def _on_the_wire(result: TaskResult) -> dict[str, Any]:
+    """Return a new task of the broker as a request has it."""
+    body = _body(result)
+    run_at = body.pop("run_at")
+    return {**body, "runAt": run_at} if run_at else body
 
 
 def _body(result: TaskResult) -> dict[str, Any]:

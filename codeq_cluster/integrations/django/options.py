@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error
 
 from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.integrations.target import DEADLINE_S, Target, target_of
 
-_KNOWN: Final = ("deadline_seconds", "on_commit", "token", "url")
+_KNOWN: Final = ("deadline_seconds", "on_commit", "outbox", "token", "url")
 _QUEUE: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:-]{1,128}")
 
 
@@ -50,6 +51,11 @@ def faults(alias: str, options: Mapping[str, Any], queues: Iterable[str]) -> Ite
         yield error(2, f"OPTIONS: {unknown}: unknown; there are {', '.join(_KNOWN)}")
     for queue in sorted(filter(lambda each: not is_queue(each), queues)):
         yield error(3, f"QUEUES: {queue!r}: must be 1 to 128 of A-Za-z0-9._:-")
-    database = options.get("on_commit")
-    if database is not None and database not in settings.DATABASES:
-        yield error(4, f"OPTIONS: on_commit={database!r}: must be an alias in DATABASES, or None")
+    for name in "on_commit", "outbox":
+        database = options.get(name)
+        if database is not None and database not in settings.DATABASES:
+            yield error(4, f"OPTIONS: {name}={database!r}: must be an alias in DATABASES, or None")
+    if options.get("on_commit") and options.get("outbox"):
+        yield error(5, "OPTIONS: on_commit and outbox: a row of the outbox needs no other wait")
+    if options.get("outbox") and not apps.is_installed(__package__):
+        yield error(6, f"OPTIONS: outbox: its table needs {__package__} in INSTALLED_APPS")

@@ -15,8 +15,7 @@ from sqlalchemy import Engine, create_engine
 from codeq_cluster.client import Client, SyncClient
 from codeq_cluster.integrations.outbox.relay import Relay
 from codeq_cluster.integrations.outbox.table import METADATA, retry, status
-
-LATE_S = 60.0  # Twice the longest pause of a relay: older rows say that none gets through.
+from codeq_cluster.integrations.rows import LATE_S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,17 +49,8 @@ def _relay(engine: Engine, asked: argparse.Namespace) -> int:
 
 def _status(engine: Engine, asked: argparse.Namespace) -> int:
     found = status(engine)
-    late = found.oldest_seconds > asked.late_after
-    if asked.json:
-        print(encode(found).decode())
-    else:
-        print(f"{found.waiting} rows wait, the oldest for {found.oldest_seconds:.0f} s")
-        if late:
-            print("no relay gets through: run one, and read its log for the reason")
-        if found.refused:
-            print(f"{found.refused} rows are refused, the first because: {found.refusal}")
-            print("mend the cause, then run retry")
-    return int(late or found.refused > 0)
+    print(encode(found).decode() if asked.json else "\n".join(found.lines(asked.late_after)))
+    return int(not found.well(asked.late_after))
 
 
 def _retry(engine: Engine, _: argparse.Namespace) -> int:

@@ -1,43 +1,18 @@
-"""Relay: makes committed rows of the outbox tasks, in order."""
+"""Relay: the outbox's relay over SQLAlchemy's table."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import fields
-from threading import Event, Thread
-from types import TracebackType
-from typing import Any, Final, Self
-
-import msgspec
-from opentelemetry import metrics
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
-from codeq_cluster import __version__
-from codeq_cluster.client import NewTask, NotCreated, Refused, SyncClient
-from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.outbox.table import oldest, settle, task_of
-
-BATCH_MAX: Final = 100  # Rows at a time: what one request carries.
-POLL_S: Final = 1.0
-RETRY_S_MAX: Final = 30.0
-
-log = logging.getLogger(__name__)
-
-_METER: Final = metrics.get_meter("codeq_cluster.outbox", __version__)
-_POSTED: Final = _METER.create_counter("codeq.outbox.posted", description="rows that became tasks")
-_REFUSED: Final = _METER.create_counter("codeq.outbox.refused", description="rows set aside")
-_FAILED: Final = _METER.create_counter("codeq.outbox.failures", description="passes to be repeated")
+from codeq_cluster.client import SyncClient
+from codeq_cluster.integrations import relay
+from codeq_cluster.integrations.outbox.table import TableRows
 
 
-class Relay:
-    """Posts rows with their keys, then deletes them; any number of relays may run at once.
+class Relay(relay.Relay):
+    """Makes the committed rows of one database tasks; see `relay.Relay`."""
 
-    A row that is posted twice, because a relay died or two had it, is one task by its idempotency
-    key. As a context manager it runs in a thread of its own.
-    """
-
-    def __init__(self, engine: Engine, client: SyncClient, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, engine: Engine, client: SyncClient, *, poll_s: float = relay.POLL_S) -> None:
         """Start nothing yet.
 
         Args:
@@ -45,108 +20,4 @@ class Relay:
             client: With a producer's token and the codec of JSON; the caller closes it.
             poll_s: How long an empty outbox is left alone.
         """
-        self._engine = engine
-        self._client = client
-        self._poll_s = poll_s
-        self._stop = Event()
-        self._thread: Thread | None = None
-
-    def __enter__(self) -> Self:
-        self._stop.clear()
-        self._thread = Thread(target=self.run, name="codeq outbox", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        _: type[BaseException] | None,
-        __: BaseException | None,
-        ___: TracebackType | None,
-    ) -> None:
-        self.stop()
-        if self._thread is not None:
-            self._thread.join()
-
-    def stop(self) -> None:
-        """Let `run` return after the request it is in."""
-        self._stop.set()
-
-    def run(self) -> None:
-        """Relay until `stop`; while broker or database are away, rows wait."""
-        wait_s = retry_s = 0.0
-        while not self._stop.wait(wait_s):
-            try:
-                wait_s = 0.0 if self.turn() else self._poll_s
-                retry_s = 0.0
-            except (CodeqError, SQLAlchemyError) as error:
-                _FAILED.add(1)
-                wait_s = retry_s = min(RETRY_S_MAX, max(self._poll_s, 2 * retry_s))
-                log.warning("outbox waits", extra={"error": str(error), "retry_s": retry_s})
-
-    def drain(self) -> int:
-        """Relay until no row waits, and return how many were settled; errors reach the caller."""
-        settled = 0
-        while count := self.turn():
-            settled += count
-        return settled
-
-    def turn(self) -> int:
-        """Relay one batch, and return how many rows were settled.
-
-        Raises:
-            CodeqError: The broker took only some of them for now; the others wait.
-            SQLAlchemyError: The database did not answer; the rows wait.
-        """
-        posted: list[str] = []
-        refused: dict[str, str] = {}
-        try:
-            self._post(posted, refused)
-        finally:
-            if posted or refused:
-                settle(self._engine, posted=posted, refused=refused)
-                _POSTED.add(len(posted))
-                _REFUSED.add(len(refused))
-        for key, refusal in refused.items():
-            log.error("outbox row refused", extra={"key": key, "refusal": refusal})
-        return len(posted) + len(refused)
-
-    def _post(self, posted: list[str], refused: dict[str, str]) -> None:
-        tasks: dict[str, NewTask] = {}
-        for row in oldest(self._engine, count_max=BATCH_MAX):
-            try:
-                tasks[row.key] = task_of(row)
-            except msgspec.DecodeError as error:
-                refused[row.key] = str(error)
-        if not tasks:
-            return
-        made = dict(zip(tasks, self._created(list(tasks.values())), strict=True))
-        posted += [key for key in made if made[key]]
-        for key in [key for key in made if not made[key]]:
-            # Alone it says whether it can succeed later.
-            try:
-                self._client.create(**_fields(tasks[key]))
-            except Refused as error:
-                if not _is_final(error):
-                    raise
-                refused[key] = str(error)
-            else:
-                posted.append(key)
-
-    def _created(self, tasks: list[NewTask]) -> list[bool]:
-        """Return for each task whether it is created; of one that is not, ask alone."""
-        try:
-            outcomes = self._client.create_many(tasks)
-        except Refused as error:
-            if not _is_final(error):
-                raise
-            return [False] * len(tasks)
-        return [not isinstance(each, NotCreated) for each in outcomes]
-
-
-def _fields(task: NewTask) -> dict[str, Any]:
-    return {each.name: getattr(task, each.name) for each in fields(task)}
-
-
-def _is_final(error: Refused) -> bool:
-    """Return whether the task itself is at fault: a token or a cluster can be mended."""
-    return error.status in {400, 409, 413, 422} and not error.retryable
+        super().__init__(TableRows(engine), client, poll_s=poll_s)

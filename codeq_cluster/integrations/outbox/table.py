@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
-from uuid import uuid4
 
-from msgspec import Raw
-from msgspec.json import decode, encode
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -18,7 +15,6 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
-    Row,
     String,
     Table,
     Text,
@@ -28,9 +24,11 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from codeq_cluster.client import Codec, MsgspecCodec, NewTask
+from codeq_cluster.client import Codec, NewTask
+from codeq_cluster.integrations.rows import KEY_CHARS, REFUSAL_CHARS_MAX, Row, Status, row_of
 
 METADATA: Final = MetaData()
 _OUTBOX: Final = Table(
@@ -38,7 +36,7 @@ _OUTBOX: Final = Table(
     METADATA,
     # The order of rows. SQLite would give the greatest id out again once its row is deleted.
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
-    Column("key", String(32), nullable=False, unique=True),
+    Column("key", String(KEY_CHARS), nullable=False, unique=True),
     Column("task", Text, nullable=False),
     Column("payload", LargeBinary, nullable=False),
     Column("enqueued_at", DateTime(timezone=True), nullable=False),
@@ -46,24 +44,6 @@ _OUTBOX: Final = Table(
     sqlite_autoincrement=True,
 )
 _ROW = _OUTBOX.c
-_REFUSAL_CHARS_MAX: Final = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """What the outbox holds.
-
-    Attributes:
-        waiting: Committed rows that are not tasks yet.
-        oldest_seconds: The age of the oldest of them; 0 if there is none.
-        refused: Rows that the broker refuses to make tasks, kept until `retry`.
-        refusal: Why, for the first of them; empty if there is none.
-    """
-
-    waiting: int
-    oldest_seconds: float
-    refused: int
-    refusal: str
 
 
 def enqueue(session: Session | Connection, task: NewTask, *, codec: Codec | None = None) -> str:
@@ -74,53 +54,39 @@ def enqueue(session: Session | Connection, task: NewTask, *, codec: Codec | None
     Raises:
         ValueError: `run_at` has no time zone, or `idempotency_key` is empty.
     """
-    if task.run_at is not None and task.run_at.tzinfo is None:
-        raise ValueError(f"run_at={task.run_at}: must be an instant with its time zone")
-    if task.idempotency_key == "":
-        raise ValueError("idempotency_key: must be a text that is not empty, or None")
     now = datetime.now(UTC)
-    row_key = uuid4().hex
-    payload = (codec or MsgspecCodec()).encode(task.payload)
-    run_at = task.run_at
-    if run_at is None and task.delay is not None:
-        # The broker may be away for longer than the delay, which must not begin only then.
-        delay = task.delay
-        run_at = now + (delay if isinstance(delay, timedelta) else timedelta(seconds=delay))
-    key = task.idempotency_key or f"outbox-{row_key}"
-    kept = replace(task, payload=None, delay=None, run_at=run_at, idempotency_key=key)
-    values = {"key": row_key, "task": encode(kept).decode(), "payload": payload, "enqueued_at": now}
+    row, key = row_of(task, codec=codec, now=now)
+    values = {"key": row.key, "task": row.task, "payload": row.payload, "enqueued_at": now}
     session.execute(insert(_OUTBOX).values(values))
     return key
 
 
-def oldest(engine: Engine, *, count_max: int) -> list[Row[tuple[str, str, bytes]]]:
-    """Return the first rows that wait: key, task and payload."""
-    asked = select(_ROW.key, _ROW.task, _ROW.payload).where(_ROW.refusal.is_(None))
-    with engine.connect() as connection:
-        return list(connection.execute(asked.order_by(_ROW.id).limit(count_max)))
+class TableRows:
+    """The rows of one database, for a relay."""
 
+    passing = (SQLAlchemyError,)
 
-def task_of(row: Row[tuple[str, str, bytes]]) -> NewTask:
-    """Return the task that a row says; the same row says the same one with the same key.
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
-    Raises:
-        msgspec.DecodeError: Something else wrote the row.
-    """
-    return replace(decode(row.task, type=NewTask), payload=Raw(row.payload))
+    def oldest(self, *, count_max: int) -> list[Row]:
+        """Return the first rows that wait."""
+        asked = select(_ROW.key, _ROW.task, _ROW.payload).where(_ROW.refusal.is_(None))
+        with self._engine.connect() as connection:
+            found = connection.execute(asked.order_by(_ROW.id).limit(count_max))
+            return [Row(*each) for each in found]
 
-
-def settle(engine: Engine, *, posted: list[str], refused: dict[str, str]) -> None:
-    """Delete the rows that are tasks now, and set aside those that cannot be."""
-    # By key, which is random: an id could be that of a newer row.
-    mine = select(_ROW.id).where(_ROW.key.in_([*posted, *refused])).order_by(_ROW.id)
-    with engine.begin() as connection:
-        # Two relays that lock the same rows in two orders would wait for each other.
-        connection.execute(mine.with_for_update())
-        if posted:
-            connection.execute(delete(_OUTBOX).where(_ROW.key.in_(posted)))
-        for key, refusal in refused.items():
-            changed = update(_OUTBOX).where(_ROW.key == key)
-            connection.execute(changed.values(refusal=refusal[:_REFUSAL_CHARS_MAX]))
+    def settle(self, *, posted: Sequence[str], refused: Mapping[str, str]) -> None:
+        """Delete the rows that are tasks now, and set aside those that cannot be."""
+        mine = select(_ROW.id).where(_ROW.key.in_([*posted, *refused])).order_by(_ROW.id)
+        with self._engine.begin() as connection:
+            # Two relays that lock the same rows in two orders would wait for each other.
+            connection.execute(mine.with_for_update())
+            if posted:
+                connection.execute(delete(_OUTBOX).where(_ROW.key.in_(posted)))
+            for key, refusal in refused.items():
+                changed = update(_OUTBOX).where(_ROW.key == key)
+                connection.execute(changed.values(refusal=refusal[:REFUSAL_CHARS_MAX]))
 
 
 def retry(engine: Engine) -> int:

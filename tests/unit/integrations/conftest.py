@@ -6,14 +6,18 @@ import atexit
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import django
 import pytest
 from celery.signals import setup_logging
 
 from codeq_cluster.testing.broker import LocalBroker
+
+_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 
 
 def _leave_logging_alone(**_: object) -> None:
@@ -49,3 +53,31 @@ def closed_url() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"codeq://token@127.0.0.1:{probe.getsockname()[1]}"
+
+
+def _as_its_user(*command: str) -> None:
+    """Run a program of PostgreSQL, which refuses to be root."""
+    before = ("runuser", "-u", "postgres", "--") if os.geteuid() == 0 else ()
+    subprocess.run((*before, *command), check=True, stdout=subprocess.DEVNULL, timeout=120, cwd="/")
+
+
+@pytest.fixture(scope="package")
+def postgresql_directory() -> Iterator[Path]:
+    """Run a PostgreSQL, and return the directory of the socket on which it listens."""
+    # Its user must get there, which it cannot below a directory of pytest.
+    directory = Path(tempfile.mkdtemp(prefix="codeq-pg-"))
+    files = str(directory / "data")
+    if os.geteuid() == 0:
+        shutil.chown(directory, "postgres")
+    try:
+        initdb = str(_PROGRAMS / "initdb")
+        _as_its_user(initdb, "-D", files, "-U", "postgres", "-A", "trust", "--no-sync")
+        control = (str(_PROGRAMS / "pg_ctl"), "-D", files, "-l", str(directory / "log"))
+        options = f"-c listen_addresses='' -c fsync=off -k {directory}"
+        _as_its_user(*control, "-w", "-o", options, "start")
+        try:
+            yield directory
+        finally:
+            _as_its_user(*control, "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(directory)

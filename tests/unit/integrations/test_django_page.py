@@ -17,10 +17,13 @@ _PAGE = Path(__file__).parents[3] / "docs" / "django.md"
 def test_the_pages_snippets_and_commands_work_in_a_new_project(
     tmp_path: Path, url: str, broker: LocalBroker
 ) -> None:
-    """A task is enqueued by the site's code, run by the worker's command, and read again."""
+    """The site's code enqueues; the relay and the worker run as the page says."""
     text = _PAGE.read_text()
-    settings, task, *calls = re.findall(r"^```python\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
-    checks, works = re.findall(r"^python (manage\.py .+)$", text, re.MULTILINE)
+    settings, task, calls, outbox, order = re.findall(
+        r"^```python\n(.+?)^```$", text, re.MULTILINE | re.DOTALL
+    )
+    checks, works, *outboxes = re.findall(r"^python (manage\.py .+)$", text, re.MULTILINE)
+    migrate, relay, shows, retries = outboxes
     env = {**os.environ, "CODEQ_URL": url}
     del env["DJANGO_SETTINGS_MODULE"]
 
@@ -32,17 +35,28 @@ def test_the_pages_snippets_and_commands_work_in_a_new_project(
         return done.stdout.decode()
 
     run("-m django startproject shop .")
-    with (tmp_path / "shop" / "settings.py").open("a") as file:
-        file.write(f"import os\n{settings}")
+    configuration = tmp_path / "shop" / "settings.py"
+    begun = configuration.read_text()
+    configuration.write_text(f"{begun}\nimport os\n{settings}")
     (tmp_path / "shop" / "tasks.py").write_text(task)
-    enqueue, read = calls[0].splitlines()
-    program = f"from shop.tasks import *\n{enqueue}\n"
 
     assert "no issues" in run(checks)
+    configuration.write_text(f"{configuration.read_text()}{outbox}INSTALLED_APPS += ['shop']\n")
+    (tmp_path / "shop" / "models.py").write_text(
+        "from django.db import models, transaction\n"
+        "class Order(models.Model): number = models.IntegerField()\n"
+        f"{order}"
+    )
+    run(migrate, "--run-syncdb")
+    enqueue, read = calls.splitlines()
+    program = f"from shop.tasks import *\nfrom shop.models import order\n{enqueue}\norder(8)\n"
     result_id = run("manage.py shell -v 0 -c", f"{program}print(result.id)").strip()
-    with broker.sync_client() as client:
-        assert "mail" == client.task(result_id).command
+    assert run(shows).startswith("2 rows wait")
+    assert "2\n" == run(relay, "--once")
+    assert "0 rows wait again\n" == run(retries)
     run(works, "--tasks-max", "1")
     again = read.replace("result.id", repr(result_id)).replace(".status", ".return_value")
     value = run("manage.py shell -v 0 -c", f"from shop.tasks import *\nprint({again})")
-    assert "receipt of 7\n" == value
+    with broker.sync_operator() as operator:
+        [made] = operator.tasks(command="send-receipt").rows
+    assert ("receipt of 7\n", "order-8") == (value, made["key"])

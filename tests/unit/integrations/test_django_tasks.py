@@ -394,6 +394,11 @@ def test_a_queue_that_settings_do_not_name_is_refused(url: str) -> None:
         ({"url": "codeq://token@n1", "deadline_seconds": "soon"}, "must be a number"),
         ({"url": "codeq://token@n1", "commit": True}, "commit: unknown; there are"),
         ({"url": "codeq://token@n1", "on_commit": True}, "must be an alias in DATABASES"),
+        ({"url": "codeq://token@n1", "outbox": "other"}, "must be an alias in DATABASES"),
+        (
+            {"url": "codeq://token@n1", "outbox": "default", "on_commit": "default"},
+            "a row of the outbox needs no other wait",
+        ),
     ],
 )
 def test_wrong_options_are_errors_of_the_system_check(options: dict[str, Any], text: str) -> None:

@@ -6,11 +6,9 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -25,42 +23,20 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from codeq_cluster.client import After, Client, NewTask, SyncClient, TaskRecord, Unique, Unreachable
+from codeq_cluster.client import After, Client, NewTask, SyncClient, Unique, Unreachable
 from codeq_cluster.integrations.outbox import METADATA, Relay, enqueue, retry, status
 from codeq_cluster.integrations.outbox.__main__ import main
-from codeq_cluster.integrations.outbox.table import oldest, task_of
+from codeq_cluster.integrations.outbox.table import TableRows
 from codeq_cluster.testing.broker import LocalBroker
+from tests.unit.integrations.made_tasks import numbers
 
-_PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 _PAGE = Path(__file__).parents[3] / "docs" / "outbox.md"
 
 
-def _as_its_user(*command: str) -> None:
-    """Run a program of PostgreSQL, which refuses to be root."""
-    before = ("runuser", "-u", "postgres", "--") if os.geteuid() == 0 else ()
-    subprocess.run((*before, *command), check=True, stdout=subprocess.DEVNULL, timeout=120, cwd="/")
-
-
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[str]:
-    """Run a PostgreSQL that listens on a socket of its own, and return its URL."""
-    # Its user must get there, which it cannot below a directory of pytest.
-    directory = Path(tempfile.mkdtemp(prefix="codeq-pg-"))
-    files = str(directory / "data")
-    if os.geteuid() == 0:
-        shutil.chown(directory, "postgres")
-    try:
-        initdb = str(_PROGRAMS / "initdb")
-        _as_its_user(initdb, "-D", files, "-U", "postgres", "-A", "trust", "--no-sync")
-        control = (str(_PROGRAMS / "pg_ctl"), "-D", files, "-l", str(directory / "log"))
-        options = f"-c listen_addresses='' -c fsync=off -k {directory}"
-        _as_its_user(*control, "-w", "-o", options, "start")
-        try:
-            yield f"postgresql+psycopg://postgres@/postgres?host={directory}"
-        finally:
-            _as_its_user(*control, "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(directory)
+@pytest.fixture
+def postgresql(postgresql_directory: Path) -> str:
+    """Return the URL of a PostgreSQL."""
+    return f"postgresql+psycopg://postgres@/postgres?host={postgresql_directory}"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.needs("psql"))])
@@ -123,23 +99,6 @@ def _enqueue(engine: Engine, command: str, count: int) -> None:
             enqueue(connection, NewTask(command, number))
 
 
-def _tasks(broker: LocalBroker, command: str) -> list[TaskRecord]:
-    """Return the tasks of a queue."""
-    with broker.sync_operator() as operator, broker.sync_client() as client:
-        rows, cursor = [], ""
-        while True:
-            page = operator.tasks(command=command, cursor=cursor)
-            rows += page.rows
-            cursor = page.cursor
-            if not cursor:
-                break
-        return [client.task(row["id"]) for row in rows]
-
-
-def _numbers(broker: LocalBroker, command: str) -> list[int]:
-    return sorted(int(each.payload) for each in _tasks(broker, command))
-
-
 def test_a_commit_makes_each_task_once_and_a_rollback_none(
     engine: Engine, client: SyncClient, broker: LocalBroker
 ) -> None:
@@ -159,7 +118,7 @@ def test_a_commit_makes_each_task_once_and_a_rollback_none(
     settled = Relay(engine, client).drain()
 
     assert 2 == settled
-    assert [1, 3] == _numbers(broker, queue)
+    assert [1, 3] == numbers(broker, queue)
     assert 0 == status(engine).waiting
 
 
@@ -180,9 +139,9 @@ def test_a_relay_that_dies_before_the_delete_makes_no_second_task(
     event.remove(engine, "before_cursor_execute", cut)
 
     assert 3 == status(engine).waiting
-    assert [0, 1, 2] == _numbers(broker, queue)
+    assert [0, 1, 2] == numbers(broker, queue)
     assert 3 == Relay(engine, client).drain()
-    assert [0, 1, 2] == _numbers(broker, queue)
+    assert [0, 1, 2] == numbers(broker, queue)
 
 
 def test_a_relay_that_is_killed_before_the_delete_makes_no_second_task(
@@ -203,7 +162,7 @@ def test_a_relay_that_is_killed_before_the_delete_makes_no_second_task(
     with engine.begin() as connection, relay() as dies:
         # Readers go on: SQLite locks the file against writers, PostgreSQL these rows.
         connection.execute(text("UPDATE codeq_outbox SET refusal = NULL"))
-        while _numbers(broker, queue) != [0, 1, 2]:
+        while numbers(broker, queue) != [0, 1, 2]:
             assert dies.poll() is None
         dies.kill()
 
@@ -212,7 +171,7 @@ def test_a_relay_that_is_killed_before_the_delete_makes_no_second_task(
     with relay("--once") as next_one:
         said, _ = next_one.communicate(timeout=60)
     assert b"3\n" == said
-    assert [0, 1, 2] == _numbers(broker, queue)
+    assert [0, 1, 2] == numbers(broker, queue)
     assert 0 == status(engine).waiting
 
 
@@ -236,7 +195,7 @@ def test_two_relays_at_once_make_each_row_one_task(
     Relay(engine, client).drain()
     engine.dispose()
 
-    assert list(range(160)) == _numbers(broker, "raced")
+    assert list(range(160)) == numbers(broker, "raced")
 
 
 def test_rows_wait_for_a_broker_that_is_away_and_then_flow_in_order(
@@ -252,9 +211,9 @@ def test_rows_wait_for_a_broker_that_is_away_and_then_flow_in_order(
     assert 120 == status(engine).waiting
     relay = Relay(engine, client)
     assert 100 == relay.turn()
-    assert list(range(100)) == _numbers(broker, queue)
+    assert list(range(100)) == numbers(broker, queue)
     assert 20 == relay.turn()
-    assert list(range(120)) == _numbers(broker, queue)
+    assert list(range(120)) == numbers(broker, queue)
 
 
 def test_a_relay_that_fails_tries_less_and_less_often_and_begins_again_after_a_success(
@@ -343,7 +302,7 @@ def test_a_thread_relays_until_its_block_ends(
         _enqueue(engine, queue, 2)
         assert deleted.wait(60)
 
-    assert [0, 1] == _numbers(broker, queue)
+    assert [0, 1] == numbers(broker, queue)
     assert 0 == status(engine).waiting
 
 
@@ -361,7 +320,7 @@ def test_a_refused_row_is_set_aside_with_its_reason_and_others_go_on(
         enqueue(connection, NewTask(queue, 1))
 
     assert 2 == Relay(engine, client).drain()
-    assert [1] == _numbers(broker, queue)
+    assert [1] == numbers(broker, queue)
     found = status(engine)
     assert (0, 1) == (found.waiting, found.refused)
     assert found.refusal
@@ -401,8 +360,8 @@ def test_a_row_keeps_everything_that_a_task_can_say(engine: Engine) -> None:
     before = datetime.now(UTC)
     with engine.begin() as connection:
         key = enqueue(connection, task)
-    [row] = oldest(engine, count_max=2)
-    kept = task_of(row)
+    [row] = TableRows(engine).oldest(count_max=2)
+    kept = row.new_task
 
     assert key == kept.idempotency_key
     assert kept.run_at is not None
@@ -450,7 +409,7 @@ def test_the_pages_commands_run_as_they_are_written(tmp_path: Path, broker: Loca
     engine.dispose()
 
     assert "2\n" == run(*relay)
-    assert [0, 1] == _numbers(broker, "page")
+    assert [0, 1] == numbers(broker, "page")
     assert ["0 rows wait, the oldest for 0 s\n", "0 rows wait again\n"] == [
         run(*each) for each in others
     ]

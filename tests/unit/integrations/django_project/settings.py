@@ -11,10 +11,9 @@ LOGGING_CONFIG = None
 DATABASES = {
     "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ["PROJECT_DATABASE"]}
 }
+BACKEND = "codeq_cluster.integrations.django.backend.CodeqBackend"
+URL = os.environ.get("CODEQ_URL", "codeq://token@127.0.0.1:1")
 TASKS = {
-    "default": {
-        "BACKEND": "codeq_cluster.integrations.django.backend.CodeqBackend",
-        "QUEUES": ["default", "mail"],
-        "OPTIONS": {"url": os.environ.get("CODEQ_URL", "codeq://token@127.0.0.1:1")},
-    }
+    "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"], "OPTIONS": {"url": URL}},
+    "outbox": {"BACKEND": BACKEND, "OPTIONS": {"url": URL, "outbox": "default"}},
 }

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from codeq_cluster.client import Worker
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.django.backend import CodeqBackend
 from codeq_cluster.integrations.django.execution import handler_for
-from codeq_cluster.integrations.django.framework import task_backends
+from codeq_cluster.integrations.django.management.support import backend_of, log_to_stderr
 
 
 class Command(BaseCommand):
@@ -39,15 +36,8 @@ class Command(BaseCommand):
         Raises:
             CommandError: There is nothing to work on, or the broker lets this worker not go on.
         """
-        _log_to_stderr(options["verbosity"])
-        try:
-            backend = task_backends[options["backend"]]
-        except ImproperlyConfigured as error:
-            raise CommandError(f"--backend {options['backend']}: {error}") from error
-        if not isinstance(backend, CodeqBackend):
-            raise CommandError(
-                f"TASKS[{backend.alias!r}] is no CodeqBackend; name one by --backend"
-            )
+        log_to_stderr(options["verbosity"])
+        backend = backend_of(options["backend"])
         queues = options["queue"] or sorted(backend.queues)
         if not queues:
             raise CommandError("QUEUES is empty, so any name is valid: name some by --queue")
@@ -69,11 +59,3 @@ class Command(BaseCommand):
             worker.run(tasks_max=options["tasks_max"])
         except (CodeqError, OSError) as error:
             raise CommandError(str(error)) from error
-
-
-def _log_to_stderr(verbosity: int) -> None:
-    """Let people see what the worker does, unless the project's settings say where it goes."""
-    log = logging.getLogger("codeq_cluster")
-    if not log.hasHandlers():
-        log.addHandler(logging.StreamHandler())
-        log.setLevel(logging.INFO if verbosity else logging.WARNING)

@@ -1,0 +1,1 @@
+"""Migrations: how the tables of the application came to be."""
