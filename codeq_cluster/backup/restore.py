@@ -367,9 +367,13 @@ class _Filling:
 
         The copy of the other shard may be from before that.
         """
-        for key, value in shard.stored(keyspace.item_prefix(ItemKind.RELAY)):
-            relay = records.decode_item(value)
-            assert isinstance(relay, Relay)
+        relays = [
+            (key, relay)
+            for key, value in shard.stored(keyspace.item_prefix(ItemKind.RELAY))
+            if isinstance(relay := records.decode_item(value), Relay)
+        ]
+        # In their order: one may be of no use before another.
+        for key, relay in sorted(relays, key=lambda each: each[1].number):
             if self._has_acted(relay):
                 shard.put(key, None)
                 continue
@@ -379,12 +383,7 @@ class _Filling:
                 self._name_member(effect, effect.more.member)
             shard.relays[to] += 1
             again = replace(
-                relay,
-                effect=effect,
-                to=to,
-                number=shard.relays[to],
-                taken_ms=0,
-                expires_ms=0,
+                relay, effect=effect, to=to, number=shard.relays[to], taken_ms=0, expires_ms=0
             )
             self._put_item(shard, again)
 

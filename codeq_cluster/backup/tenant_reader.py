@@ -22,7 +22,7 @@ from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.checkpoint import Checkpoint
-from codeq_cluster.core.creating import task_on_its_way
+from codeq_cluster.core.creating import on_its_way
 from codeq_cluster.core.dependencies import Dependencies, Input, Verdict, input_id
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing, Item
@@ -185,8 +185,10 @@ class TenantReader:
                 relay = records.decode_item(value)
                 assert isinstance(relay, Relay)
                 if isinstance(relay.effect, RelayedTask):
-                    task = task_on_its_way(relay.effect, now_ms=relay.created_ms)
-                    yield Arrival(task=task, payload=relay.effect.create.payload)
+                    effect = relay.effect
+                    task, row = on_its_way(effect, now_ms=relay.created_ms)
+                    payload = effect.create.payload
+                    yield Arrival(task=task, payload=payload, dependencies=row)
 
     def _newest(self, deliveries: Deliveries) -> Deliveries:
         """Return as many callbacks of a task as an import takes; count the others."""

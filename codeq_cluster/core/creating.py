@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from codeq_cluster.core.bounds import SEQ_MAX
 from codeq_cluster.core.budget import NO_BUDGET, Budget
 from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.dependencies import Dependencies, waiting_for
 from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.new_task import Create, CreateKeyed
@@ -17,6 +18,7 @@ from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More, State, Task
+from codeq_cluster.core.transitions import waiting
 from codeq_cluster.core.view import View
 
 
@@ -256,9 +258,9 @@ def _new_task(
     )
 
 
-def task_on_its_way(effect: RelayedTask, *, now_ms: int) -> Task:
-    """Return the task of a relay that no shard had when it was copied, as it would have begun."""
-    return _new_task(
+def on_its_way(effect: RelayedTask, *, now_ms: int) -> tuple[Task, Dependencies | None]:
+    """Return the task of a relay that has not arrived, as it would have begun."""
+    task = _new_task(
         effect.create,
         None,
         LifetimeRules(),
@@ -266,3 +268,8 @@ def task_on_its_way(effect: RelayedTask, *, now_ms: int) -> Task:
         next_seq=lambda: SEQ_MAX,  # Its place is given when it arrives.
         more=effect.more,
     )
+    if not effect.needs:
+        return task, None
+    row = waiting_for(task, effect.needs)
+    task = replace(task, more=replace(task.more or effect.more, depends=True))
+    return waiting(task, seq=SEQ_MAX, now_ms=now_ms), row

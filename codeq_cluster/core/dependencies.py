@@ -8,6 +8,7 @@ tells the dependents step by step; those of another shard are told by relays.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Annotated
@@ -30,13 +31,14 @@ from codeq_cluster.core.bounds import (
     Owner,
     listed,
     sound,
+    sound_or_none,
     that,
 )
 from codeq_cluster.core.crossing import Crossing
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.sharding import shard_of, shard_of_key
 from codeq_cluster.core.stored_item import Place, StoredItem
-from codeq_cluster.core.task import COMPLETED, FAILED
+from codeq_cluster.core.task import COMPLETED, FAILED, State, Task
 
 NODES_MAX = 200  # Tasks of one graph.
 GRAPH_EDGES_MAX = 1000  # Of one graph, so that it fits an entry: 1000 x about 500 bytes.
@@ -53,6 +55,9 @@ WALKED_BYTES_MAX = 2**19
 
 # An import brings a dependent's parents within this time.
 GRACE_MS = 3_600_000
+# The shard of a graph sends each of its tasks to the shard of its key within this time: unless it
+# is without a majority for longer, a parent that is not there yet will come.
+SENT_GRACE_MS = 86_400_000
 
 # A dependent asks again for its parents on other shards, the first time after this; it doubles.
 ASK_AGAIN_MS = 60_000
@@ -175,7 +180,8 @@ class Dependencies(StoredItem, frozen=True, array_like=True, tag="deps", kw_only
         start_ms: The earliest start that the task asks for; 0 for none.
         asked: How often it has asked for parents on other shards.
         expires_ms: When it asks, or asks again; 0 for never.
-        grace_ms: Until then, a parent that is not there may still come, by the same import.
+        grace_ms: Until then, a parent that is not there may still come, by the same import or from
+            the shard of its graph.
     """
 
     place = Place.TASK
@@ -317,10 +323,26 @@ class Need(Struct, frozen=True, array_like=True, kw_only=True):
             of this shard.
     """
 
-    parent: str
-    name: str
-    terms: Terms = Terms()
-    ended: Ended | None = None
+    parent: Id
+    name: Annotated[str, _NAME]
+    terms: Annotated[Terms, lambda _value: ""] = Terms()
+    ended: Annotated[Ended | None, sound_or_none] = None
+
+
+sound_needs = listed(NODES_MAX, sound)
+
+
+def waiting_for(task: Task, needs: Iterable[Need], *, grace_ms: int = 0) -> Dependencies:
+    """Return the row of a new task that waits for others."""
+    return Dependencies(
+        tenant=task.tenant,
+        id=task.id,
+        of=tuple(
+            Dependency(parent=each.parent, name=each.name, terms=each.terms) for each in needs
+        ),
+        start_ms=task.due_ms if task.state is State.DELAYED else 0,
+        grace_ms=grace_ms,
+    )
 
 
 class Node(Struct, frozen=True, array_like=True):
@@ -340,12 +362,15 @@ class CreateGraph(Struct, frozen=True, array_like=True, tag="create_graph", kw_o
     """Add the tasks of a graph, all or none; a second one with the same key is a retry.
 
     Attributes:
+        shard: That of the graph; some task is of it, or there is a key.
         key: The id of its `GraphKey`; empty for none.
         digest: Of the request.
-        nodes: With their ids; each may wait for any other.
+        nodes: With their ids; each may wait for any other. Those with keys may be of other shards,
+            which get them by relays.
     """
 
     tenant: str
+    shard: int
     nodes: tuple[Node, ...]
     key: str = ""
     digest: str = ""

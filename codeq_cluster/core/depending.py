@@ -31,6 +31,7 @@ from codeq_cluster.core.dependencies import (
     Ended,
     Input,
     Need,
+    Node,
     Otherwise,
     Resolve,
     Terms,
@@ -40,6 +41,7 @@ from codeq_cluster.core.dependencies import (
     edge_id,
     input_id,
     told,
+    waiting_for,
 )
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sending import EDGE_PLACE, Cause, sent
@@ -95,15 +97,11 @@ class Dependents:
         change = self._tasks.get(task_id)
         return self._view.task(task_id) if change is None else change.after
 
-    def begin(self, task_id: str, needs: Iterable[Need]) -> None:
-        """Let a new task of this decision wait for others."""
+    def begin(self, task_id: str, needs: Iterable[Need], *, grace_ms: int = 0) -> None:
+        """Let a new task of this decision wait for others, which may come until `grace_ms`."""
         view, task = self._view, self.task(task_id)
         assert task is not None
-        start_ms = task.due_ms if task.state is State.DELAYED else 0
-        of = tuple(
-            Dependency(parent=each.parent, name=each.name, terms=each.terms) for each in needs
-        )
-        row = Dependencies(tenant=task.tenant, id=task.id, of=of, start_ms=start_ms)
+        row = waiting_for(task, needs, grace_ms=grace_ms)
         self._rows[task.id] = None, row
         seq = task.seq or view.next_seq()
         more = replace(task.more or More(), depends=True)
@@ -116,6 +114,23 @@ class Dependents:
             if ended is not None and need.terms.verdict(ended.status) is not Verdict.WAITS:
                 self._resolve(task.id, need.parent, ended)
         self._asked_again(task.id)
+
+    def ask_for(self, node: Node, *, shard: int, cause: str) -> None:
+        """Ask for the parents of a task that is on its way to another shard.
+
+        It asks again itself, but then one that is on its way as well may not have arrived.
+
+        Args:
+            node: The task.
+            shard: This one.
+            cause: An id of this shard, for the relays' names.
+        """
+        tenant, task_id = node.create.tenant, node.create.id
+        for need in node.needs:
+            if shard_of(need.parent, self._rules.shards) == shard:
+                self._watch(tenant, need.parent, task_id, need.terms)
+            else:
+                self._send(cause, _watch_of(tenant, task_id, need.parent, need.terms))
 
     def ask_again(self, row: Dependencies) -> None:
         """Ask for every parent whose end a task still waits for."""
@@ -168,8 +183,7 @@ class Dependents:
         if self._is_here(parent, row.id):
             self._watch(row.tenant, parent, row.id, terms)
         else:
-            watch = Watch(tenant=row.tenant, parent=parent, dependent=row.id, terms=terms)
-            self._send(row.id, watch)
+            self._send(row.id, _watch_of(row.tenant, row.id, parent, terms))
 
     def _watch(self, tenant: str, parent: str, dependent: str, terms: Terms) -> None:
         task = self.task(parent)
@@ -317,6 +331,10 @@ class Dependents:
         if change is None:
             change = TaskChange(before=self._view.task(after.id), after=after)
         self._tasks[after.id] = replace(change, after=after, result=result or change.result)
+
+
+def _watch_of(tenant: str, dependent: str, parent: str, terms: Terms) -> Watch:
+    return Watch(tenant=tenant, parent=parent, dependent=dependent, terms=terms)
 
 
 def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
-from codeq_cluster.core.creating import create, made, refusal_of_new
+from codeq_cluster.core.changes import Change, Decision, ItemChange
+from codeq_cluster.core.creating import create, made, on_its_way, refusal_of_new
 from codeq_cluster.core.dependencies import (
     EDGES_MAX,
     WALKED_MAX,
@@ -19,10 +19,12 @@ from codeq_cluster.core.dependencies import (
 )
 from codeq_cluster.core.depending import Dependents
 from codeq_cluster.core.outcomes import GraphStands, Rejected, Rejection
+from codeq_cluster.core.relays import Relay, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.sending import NODE_PLACE, Cause, sent
+from codeq_cluster.core.sharding import shard_of, with_shard
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Task
+from codeq_cluster.core.task import More, Task
 from codeq_cluster.core.view import View
 
 
@@ -32,7 +34,8 @@ def create_dependent(view: View, operation: CreateDependent, rules: LifetimeRule
     decision = create(view, node.create, rules)
     if not decision.changes:
         return decision
-    refused = _refused_need(view, node, rules, besides=())
+    shard = shard_of(node.create.id, rules.shards)
+    refused = _refused_need(view, node, shard, rules, besides=())
     if refused is not None:
         return Decision(refused)
     dependents = Dependents(view, rules, decision.changes)
@@ -47,36 +50,53 @@ def create_graph(view: View, operation: CreateGraph, rules: LifetimeRules) -> De
     if isinstance(found, GraphKey):
         if found.digest != operation.digest:
             return Decision(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
-        return Decision(GraphStands(_standing(view, found.tasks)))
-    ids = [node.create.id for node in operation.nodes]
-    if view.task(ids[0]) is not None:
-        return Decision(GraphStands(_standing(view, ids)))
+        return Decision(_standing(view, operation, found.tasks, rules))
+    ids = tuple(node.create.id for node in operation.nodes)
+    here = [node for node in operation.nodes if _is_of(operation.shard, node.create.id, rules)]
+    assert here or key, "nothing would tell a retry"
+    if here and view.task(here[0].create.id) is not None:
+        return Decision(_standing(view, operation, ids, rules))
     for begun, node in enumerate(operation.nodes):
         refused = refusal_of_new(view, node.create, rules, begun=begun)
-        refused = refused or _refused_need(view, node, rules, besides=ids)
+        refused = refused or _refused_need(view, node, operation.shard, rules, besides=ids)
         if refused is not None:
             return Decision(refused)
-    changes: list[TaskChange] = []
-    for node in operation.nodes:
-        change = made(view, node.create, rules)
-        assert change is not None, "a part of a graph is there"
-        changes.append(change)
-    dependents = Dependents(view, rules, changes)
-    for node in operation.nodes:
-        if node.needs:
-            dependents.begin(node.create.id, node.needs)
-    tasks = [dependents.task(task_id) for task_id in ids]
+    away = [node for node in operation.nodes if node not in here]
+    dependents = _begun(view, operation.shard, here, away, rules)
+    sent_on = {each.create.id: _on_its_way(view, _effect(each)) for each in away}
+    tasks = [sent_on.get(task_id) or dependents.task(task_id) for task_id in ids]
     all_: list[Change] = list(dependents.changes())
     if key:
         row = GraphKey(
             tenant=operation.tenant,
             id=key,
             digest=operation.digest,
-            tasks=tuple(ids),
+            tasks=ids,
             expires_ms=view.now_ms + rules.key_retention_ms,
         )
         all_.append(ItemChange(before=None, after=row))
     return Decision(GraphStands(tuple(filter(None, tasks)), made=True), tuple(all_))
+
+
+def _begun(
+    view: View, shard: int, here: Sequence[Node], away: Sequence[Node], rules: LifetimeRules
+) -> Dependents:
+    """Return the new tasks of this shard, and those on their way to others, with their edges."""
+    changes: list[Change] = []
+    for node in here:
+        change = made(view, node.create, rules)
+        assert change is not None, "a part of a graph is there"
+        changes.append(change)
+    # Before all questions after them, which go the same way.
+    changes += sent(view, [_sent_as(node, shard, rules) for node in away])
+    dependents = Dependents(view, rules, changes)
+    for node in here:
+        if node.needs:
+            dependents.begin(node.create.id, node.needs)
+    for node in away:
+        cause = _local(node.create.id, shard, rules)
+        dependents.ask_for(node, shard=shard, cause=cause)
+    return dependents
 
 
 def elapsed(
@@ -105,12 +125,11 @@ def elapsed(
 
 
 def _refused_need(
-    view: View, node: Node, rules: LifetimeRules, *, besides: Collection[str]
+    view: View, node: Node, shard: int, rules: LifetimeRules, *, besides: Collection[str]
 ) -> Rejected | None:
     """Return why a task cannot wait for one of this shard; the others were asked before."""
-    home = shard_of(node.create.id, rules.shards)
     for need in node.needs:
-        if need.parent in besides or shard_of(need.parent, rules.shards) != home:
+        if need.parent in besides or not _is_of(shard, need.parent, rules):
             continue
         parent = view.task(need.parent)
         if parent is None or parent.tenant != node.create.tenant:
@@ -120,8 +139,53 @@ def _refused_need(
     return None
 
 
-def _standing(view: View, ids: Iterable[str]) -> tuple[Task, ...]:
-    return tuple(task for each in ids if (task := view.task(each)) is not None)
+def _is_of(shard: int, task_id: str, rules: LifetimeRules) -> bool:
+    return shard_of(task_id, rules.shards) == shard
+
+
+def _standing(
+    view: View, operation: CreateGraph, ids: tuple[str, ...], rules: LifetimeRules
+) -> GraphStands:
+    """Return the tasks of a graph that are here or on their way, and where the others are."""
+    tasks: list[Task] = []
+    elsewhere = False
+    for task_id in ids:
+        task = view.task(task_id)
+        if task is None and not _is_of(operation.shard, task_id, rules):
+            name = _relay_name(_local(task_id, operation.shard, rules))
+            relay = view.item(ItemKind.RELAY, operation.tenant, name)
+            if isinstance(relay, Relay) and not relay.taken_ms:
+                assert isinstance(relay.effect, RelayedTask)
+                task = _on_its_way(view, relay.effect)
+            else:
+                elsewhere = True
+        if task is not None:
+            tasks.append(task)
+    return GraphStands(tuple(tasks), ids=ids if elsewhere else ())
+
+
+def _sent_as(node: Node, shard: int, rules: LifetimeRules) -> Cause:
+    local = _local(node.create.id, shard, rules)
+    effect = _effect(node)
+    return Cause(_relay_name(local), local, effect.home(rules.shards), effect)
+
+
+def _effect(node: Node) -> RelayedTask:
+    return RelayedTask(node.create, More(), node.needs)
+
+
+def _relay_name(local: str) -> str:
+    return f"{local}.0.{NODE_PLACE}"
+
+
+def _local(task_id: str, shard: int, rules: LifetimeRules) -> str:
+    """Return an id of this shard that stands for a task of another one."""
+    return with_shard(task_id, shards=rules.shards, wanted=shard)
+
+
+def _on_its_way(view: View, effect: RelayedTask) -> Task:
+    task, _ = on_its_way(effect, now_ms=view.now_ms)
+    return task
 
 
 RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {

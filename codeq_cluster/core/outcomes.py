@@ -186,10 +186,12 @@ class GraphStands(Struct, frozen=True, array_like=True, tag="graph_stands"):
 
     Attributes:
         made: This request created them.
+        ids: Of all tasks, if some of them are to be read on other shards.
     """
 
     tasks: tuple[Task, ...]
     made: bool = False
+    ids: tuple[str, ...] = ()
 
 
 class How(StrEnum):

@@ -10,7 +10,7 @@ from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.courses import Courses, status_of
 from codeq_cluster.core.creating import made
-from codeq_cluster.core.dependencies import Resolve, Watch
+from codeq_cluster.core.dependencies import SENT_GRACE_MS, Need, Resolve, Watch
 from codeq_cluster.core.depending import Dependents
 from codeq_cluster.core.firing import ends
 from codeq_cluster.core.groups import NOT_MADE, MemberEnded, NewMember
@@ -72,6 +72,7 @@ class _Taking:
         self._courses = Courses(view, rules)
         self._rolls = Rolls(view, rules)
         self._along_edges: list[Watch | Resolve] = []
+        self._waiting: dict[str, tuple[Need, ...]] = {}  # By task that is made here.
 
     def take(self, relayed: Relayed) -> None:
         """Do what one relay says."""
@@ -94,11 +95,13 @@ class _Taking:
 
     def changes(self) -> Iterator[Change]:
         """Yield what the batch changes."""
-        if not self._along_edges:
+        if not self._along_edges and not self._waiting:
             yield from self._all_others()
             return
         # Last: they may be of tasks that the batch itself makes or ends.
         dependents = Dependents(self._view, self._rules, self._all_others())
+        for task_id, needs in self._waiting.items():
+            dependents.begin(task_id, needs, grace_ms=self._view.now_ms + SENT_GRACE_MS)
         for effect in self._along_edges:
             dependents.relayed(effect)
         yield from dependents.changes()
@@ -123,6 +126,8 @@ class _Taking:
             change = made(self._view, create, self._rules, more=effect.more, caused_ms=caused_ms)
         if change is not None:
             self._made[create.id] = change
+            if effect.needs:
+                self._waiting[create.id] = effect.needs
             self._keys |= {key} if create.idempotency_key else set()
         elif effect.more.run is not None:
             self._answer(create.id, effect.more.run)

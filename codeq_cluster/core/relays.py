@@ -27,7 +27,7 @@ from codeq_cluster.core.bounds import (
     whole,
 )
 from codeq_cluster.core.crossing import Crossing
-from codeq_cluster.core.dependencies import Resolve, Watch
+from codeq_cluster.core.dependencies import Need, Resolve, Watch, sound_needs
 from codeq_cluster.core.groups import MemberEnded, NewMember
 from codeq_cluster.core.lane import FlowRule
 from codeq_cluster.core.new_task import Create, sound_create
@@ -47,10 +47,11 @@ _Shard: TypeAlias = Annotated[int, whole(0, SHARDS_MAX - 1)]
 
 
 class RelayedTask(Crossing, frozen=True, array_like=True, tag="task"):
-    """A new task, and what it has of its cause."""
+    """A new task, what it has of its cause, and what it is to wait for."""
 
     create: Create
     more: More
+    needs: tuple[Need, ...] = ()
 
     @property
     def tenant(self) -> str:
@@ -60,12 +61,13 @@ class RelayedTask(Crossing, frozen=True, array_like=True, tag="task"):
     @property
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        return len(self.create.payload)
+        ended = (each.ended.size for each in self.needs if each.ended is not None)
+        return len(self.create.payload) + sum(ended)
 
     @property
     def fault(self) -> str:
         """Return which rule a field breaks, or ""."""
-        return sound_create(self.create) or sound(self.more)
+        return sound_create(self.create) or sound(self.more) or sound_needs(self.needs)
 
     def home(self, shards: int) -> int:
         """Return the shard it belongs on, of so many."""

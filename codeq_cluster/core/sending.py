@@ -17,6 +17,7 @@ from codeq_cluster.core.view import View
 RUN_PLACE = FOLLOW_UPS_MAX
 MEMBER_PLACE = FOLLOW_UPS_MAX + 1
 EDGE_PLACE = FOLLOW_UPS_MAX + 2
+NODE_PLACE = FOLLOW_UPS_MAX + 3
 
 
 class Cause(NamedTuple):

@@ -502,6 +502,7 @@ def _node(command: str, place: int, asked: Follow) -> dict[str, object]:
         "payload": msgspec.Raw(asked.content.encode()),
         "maxAttempts": NODE_ATTEMPTS_MAX,
         "dependsOn": needs,
+        "key": asked.lane or None,
     }
 
 

@@ -14,6 +14,7 @@ from jepsen_lite.history import Args, F, Follow, Need, Out, Type
 NODE_COMMAND = "node"
 WORKERS = 6
 ATTEMPTS_MAX = 2
+LANES = 8
 # As many tasks were made last as may get a dependent, or lose their dead letter.
 RECENT = 40
 
@@ -75,7 +76,9 @@ class Graphs(WorkedOff):
             needs = [self._need(process, ref_of(each)) for each in inside]
             if rng.random() < 0.3:
                 needs += self._outside(process, 1)
-            made.append(Follow(content=self._content(key), needs=tuple(needs)))
+            # Its key may belong on another shard than the graph.
+            lane = f"key {rng.randrange(LANES)}" if rng.random() < 0.3 else ""
+            made.append(Follow(content=self._content(key), needs=tuple(needs), lane=lane))
         return tuple(made)
 
     def _outside(self, process: Process, most: int) -> tuple[Need, ...]:

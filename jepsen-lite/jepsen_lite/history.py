@@ -264,11 +264,13 @@ class Follow(Struct, frozen=True, kw_only=True, omit_defaults=True):
         content: Its payload, as it is sent.
         key: Its idempotency key, as it is sent and in answers.
         task: Its id, in answers; empty if it has a key.
+        lane: The key that it shares a limit with, which decides its shard; of a graph's task.
     """
 
     content: str = ""
     key: str = ""
     task: str = ""
+    lane: str = ""
     needs: tuple[Need, ...] = ()
 
 

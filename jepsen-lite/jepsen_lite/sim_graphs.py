@@ -35,6 +35,7 @@ class SimGraphs:
                     payload=each.content,
                     max_attempts=ATTEMPTS_MAX,
                     idempotency_key=key if f is F.DEPEND else "",
+                    key=each.lane,
                 ),
                 tuple(_asked(need, places) for need in each.needs),
             )

@@ -53,7 +53,7 @@ from codeq_cluster.core.operations import (
 from codeq_cluster.core.outcomes import Claimed, Created, GraphStands, Outcome, Rejected
 from codeq_cluster.core.relays import Relay, RelaysTaken, TakeRelays, relayed
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import shard_of
+from codeq_cluster.core.sharding import shard_of, shard_of_lane, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import COMPLETED, FAILED, State, Task, cancelling_of
 from tests.fakes.dict_view import DictView
@@ -74,9 +74,10 @@ terms = st.just(Terms()) | st.builds(
     on_dead=st.sampled_from(OnDead),
 )
 parents = st.lists(st.tuples(st.integers(0, 30), terms), max_size=3)
-# Of a new task: may it start now, has it a time to live, has it a key.
+# Of a new task: may it start now, has it a time to live, the number of its key or 0.
 rarely = st.sampled_from([False, False, False, True])
-kinds = st.tuples(rarely, rarely, rarely)
+kinds = st.tuples(rarely, rarely, st.sampled_from([0, 0, 0, 0, 0, 1, 3, 7]))
+Kind = tuple[bool, bool, int]
 
 
 class Graphs(RuleBasedStateMachine):
@@ -100,11 +101,10 @@ class Graphs(RuleBasedStateMachine):
     # -- what producers do -----------------------------------------------------------------------
 
     @rule(shard=st.integers(0, SHARDS - 1), of=parents, kind=kinds)
-    def create(
-        self, shard: int, of: list[tuple[int, Terms]], kind: tuple[bool, bool, bool]
-    ) -> None:
+    def create(self, shard: int, of: list[tuple[int, Terms]], kind: Kind) -> None:
         """Create a task that waits for some that are there, on any shard."""
         create, tasks = self._create(shard, kind), self._tasks()
+        shard = shard_of(create.id, SHARDS)
         asked = {
             tasks[index % len(tasks)][1].id: each for index, each in of if tasks
         }  # Each parent once.
@@ -134,7 +134,7 @@ class Graphs(RuleBasedStateMachine):
     def create_graph(
         self,
         shard: int,
-        nodes: list[tuple[tuple[bool, bool, bool], list[tuple[int, Terms]]]],
+        nodes: list[tuple[Kind, list[tuple[int, Terms]]]],
         *,
         key: bool,
         backwards: bool,
@@ -154,7 +154,9 @@ class Graphs(RuleBasedStateMachine):
         if backwards:
             found.reverse()
         name = f"{next(self.numbers):032x}" if key else ""
-        operation = CreateGraph(tenant=TENANT, nodes=tuple(found), key=name, digest="")
+        if not key and all(create.key for create in creates):
+            shard = shard_of(creates[0].id, SHARDS)
+        operation = CreateGraph(tenant=TENANT, shard=shard, nodes=tuple(found), key=name, digest="")
         outcome = self._ask(shard, operation)
 
         assert isinstance(outcome, GraphStands)
@@ -163,6 +165,7 @@ class Graphs(RuleBasedStateMachine):
         assert () == again.changes
         assert isinstance(again.outcome, GraphStands)
         assert again.outcome.tasks == outcome.tasks
+        assert [node.create.id for node in found] == [task.id for task in outcome.tasks]
 
     # -- what workers and operators do -----------------------------------------------------------
 
@@ -378,22 +381,20 @@ class Graphs(RuleBasedStateMachine):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _create(self, shard: int, kind: tuple[bool, bool, bool]) -> Create:
-        waits, mortal, keyed = kind
-        task_id = next(
-            each
-            for each in (f"t{next(self.numbers)}" for _ in count())
-            if shard_of(each, SHARDS) == shard
-        )
+    def _create(self, shard: int, kind: Kind) -> Create:
+        waits, mortal, number = kind
+        key = f"k{number}" if number else ""
+        if key:
+            shard = shard_of_lane(TENANT, "render", key, SHARDS)
         return Create(
-            id=task_id,
+            id=with_shard(f"t{next(self.numbers)}-0000", shards=SHARDS, wanted=shard),
             tenant=TENANT,
             command="render",
             payload="1",
             max_attempts=1,
             delay_ms=120_000 if waits else 0,
             ttl_ms=DAY_MS // 8 if mortal else 0,
-            key="k" if keyed else "",
+            key=key,
         )
 
     def _known(self, shard: int, parent: str) -> Ended | None:
@@ -477,7 +478,8 @@ class Graphs(RuleBasedStateMachine):
                 assert (task.state is State.DEAD) == dead
             elif why == DEPENDENCY_UNKNOWN:
                 parent = needs[name].parent
-                assert parent in self.deleted
+                grace_ms = self._row(task).grace_ms
+                assert parent in self.deleted or 0 < grace_ms <= task.updated_ms
                 assert (parent, task.id) not in self.in_time
 
     def _waiting_for(self, parent: str) -> set[str]:

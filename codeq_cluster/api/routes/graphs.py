@@ -38,7 +38,7 @@ INVALID_REF = bad_request("invalid 'ref'", "invalid-ref").because(
     "use 1 to 64 of A-Za-z0-9._-, each once"
 )
 OWN_KEY = bad_request("invalid task of a graph", "invalid-graph").because(
-    "a task with a key or a group is created by itself; the graph has an idempotencyKey"
+    "the graph has an idempotencyKey, its tasks have none; a member of a group is created by itself"
 )
 TOO_MANY_EDGES = bad_request("invalid graph", "invalid-graph").because(
     f"at most {GRAPH_EDGES_MAX} dependencies in all"
@@ -218,7 +218,7 @@ async def _nodes(call: Call, bodies: Sequence[NodeBody]) -> list[AskedNode]:
     nodes: list[AskedNode] = []
     for body in bodies:
         create = new_task(call, body, refused=webhooks, may_depend=True)
-        if create.key or create.idempotency_key or body.group:
+        if create.idempotency_key or body.group:
             raise OWN_KEY
         nodes.append(AskedNode(create, read_depends_on(body.depends_on, refs)))
     if sum(len(node.of) for node in nodes) > GRAPH_EDGES_MAX:

@@ -84,11 +84,16 @@ class Graphs:
     async def create(
         self, caller: Caller, nodes: Sequence[AskedNode], *, key: str, digest: str
     ) -> GraphStands | Rejected:
-        """Create a graph on one shard, all of it or nothing."""
+        """Create a graph, all of it or nothing, by one entry; it may send tasks with keys on."""
         key_id = graph_key(key) if key else ""
-        placed = graph_shard(caller.tenant, key_id, self._count) if key else None
-        shard = self._beside(nodes) if placed is None else placed
-        ids = [self._id(caller.tenant, shard) for _ in nodes]
+        by_key = [placed_by_key(node.create, caller.tenant, self._count) for node in nodes]
+        if key:
+            shard = graph_shard(caller.tenant, key_id, self._count)
+        elif by_key[0] is not None and None not in by_key:
+            shard = by_key[0]  # Some task is of the graph's shard.
+        else:
+            shard = self._beside(nodes)
+        ids = [self._id(caller.tenant, shard if each is None else each) for each in by_key]
         known: Mapping[str, Ended | None] | Rejected = {}
         if not key or await self._is_free(
             caller, shard, keyspace.item(ItemKind.GRAPH_KEY, caller.tenant, key_id)
@@ -98,6 +103,7 @@ class Graphs:
             return known
         operation = CreateGraph(
             tenant=caller.tenant,
+            shard=shard,
             key=key_id,
             digest=digest,
             nodes=tuple(
@@ -111,7 +117,23 @@ class Graphs:
         operations = [operation]
         [outcome] = await self._shards.operate(shard, operations, deadline=caller.deadline)
         assert isinstance(outcome, GraphStands | Rejected)
+        if isinstance(outcome, GraphStands) and outcome.ids:
+            return await self._with_others(caller, outcome)
         return outcome
+
+    async def _with_others(self, caller: Caller, stands: GraphStands) -> GraphStands:
+        """Return the tasks of a graph with those of other shards that are there."""
+        found = {task.id: task for task in stands.tasks}
+        others = [task_id for task_id in stands.ids if task_id not in found]
+        for task in await asyncio.gather(*(self._task(caller, each) for each in others)):
+            if task is not None:
+                found[task.id] = task
+        return replace(stands, tasks=tuple(found[each] for each in stands.ids if each in found))
+
+    async def _task(self, caller: Caller, task_id: str) -> Task | None:
+        shard, keys = shard_of(task_id, self._count), (keyspace.task(task_id),)
+        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
+        return None if record is None else records.decode_task(record)
 
     async def create_one(self, caller: Caller, asked: AskedNode) -> Created | Rejected:
         """Create one task that waits for others; it may have a key of its own."""

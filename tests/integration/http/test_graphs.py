@@ -180,6 +180,22 @@ async def test_a_task_waits_for_tasks_of_any_shard_that_have_ended_or_not(
     assert "PENDING_LIST" == late.json["lastKnownLocation"]
 
 
+async def test_a_graph_of_tasks_with_keys_goes_on_over_their_shards(
+    world: World, name: str
+) -> None:
+    """Six keys are on several shards; each step waits for the one before, whoever has it."""
+    nodes = [
+        _node(name, f"n{place}", *[f"n{place - 1}"][:place], key=f"{name} {place}")
+        for place in range(6)
+    ]
+    made = await _graph(world, *nodes, idempotencyKey=name)
+    assert 1 < len({shard_of(each, 4) for each in made})
+    done = [(await _work(world, f"{name}.n{place}"))["id"] for place in range(6)]
+
+    assert made == done
+    assert made == await _graph(world, *nodes, idempotencyKey=name)
+
+
 async def test_a_repeated_graph_of_a_key_makes_no_other(world: World, name: str) -> None:
     """Another graph under the key is a conflict."""
     nodes = (_node(name, "a"), _node(name, "b", "a"))
@@ -233,13 +249,13 @@ async def test_a_task_of_another_tenant_is_unknown(world: World, name: str) -> N
         ("tasks/batch", lambda task: {"tasks": [task]}),
         ("groups", lambda task: {"tasks": [task]}),
         ("tasks", lambda task: task | {"group": "g"}),
-        ("tasks/graph", lambda task: {"tasks": [task | {"key": "k"}]}),
+        ("tasks/graph", lambda task: {"tasks": [task | {"idempotencyKey": "k"}]}),
     ],
 )
 async def test_what_cannot_wait_for_others_says_so(
     world: World, name: str, path: str, wrap: Any
 ) -> None:
-    """Tasks of a batch and of a group; a task of a graph has no key of its own."""
+    """Tasks of a batch and of a group; one key is that of the whole graph."""
     first = (await _post(world, "tasks", {"command": name, "payload": 1})).json["id"]
     await _post(world, "groups", {"id": "g"})
     answer = await _post(world, path, wrap({"command": name, "payload": 1, "dependsOn": [first]}))

@@ -322,7 +322,7 @@ def test_a_graph_is_made_whole_or_not_at_all() -> None:
     cluster = Cluster()
     gone = next(name for name in "abcdef" if shard_of(name, SHARDS) == 0)
     nodes = (Node(_task(HERE)), _after(OTHER, gone).node)
-    outcome = cluster.ask(CreateGraph(tenant="acme", nodes=nodes))
+    outcome = cluster.ask(CreateGraph(tenant="acme", shard=0, nodes=nodes))
 
     assert Rejected(Rejection.UNKNOWN_DEPENDENCY, gone) == outcome
     assert [PARENT] == list(cluster.views[0].tasks)

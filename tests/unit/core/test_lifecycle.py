@@ -305,7 +305,7 @@ OR_DEAD = (Need(parent="t", name="t", terms=Terms(otherwise=Otherwise.DEAD_LETTE
 
 def graph(create: Create, needs: tuple[Need, ...] = ON_T) -> CreateGraph:
     """Return a graph of one task."""
-    return CreateGraph(tenant="acme", nodes=(Node(create, needs),))
+    return CreateGraph(tenant="acme", shard=0, nodes=(Node(create, needs),))
 
 
 def resolved(status: str) -> TakeRelays:
