@@ -93,6 +93,15 @@ def a_claim_that_took_longer_than_its_lease_left_one_behind(story: Story, broken
 
 
 @planted("G3")
+def a_refused_claim_took_a_task_and_lost_it_before_it_asked_again(
+    story: Story, broken: bool
+) -> None:
+    story.create("a", (0, 1))
+    story.claim("", (2, 5 if broken else 13), lease_s=10, kind=Type.FAIL)
+    story.claim("a", (60, 61), token=2, attempt=2)
+
+
+@planted("G3")
 def a_claim_lost_its_task_to_a_cancel(story: Story, broken: bool) -> None:
     story.create("a", (0, 1))
     story.create("b", (0, 1))

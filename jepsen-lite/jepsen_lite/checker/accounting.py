@@ -138,17 +138,16 @@ def _may_leave_a_ghost(claim: Op, cancels: Sequence[Op]) -> bool:
 
     If the client, or the node that forwarded for it, loses the answer, it asks again. The repeated
     claim returns the same task, unless the lease has ended or the task was cancelled meanwhile.
+    Without that task, the node may then find no work, or no leader to ask for it.
 
     Args:
         claim: Any claim.
         cancels: The cancels of tasks with a delivery that no client had.
     """
-    if not claim.possible:
-        return False
-    outlived = claim.done_ns - claim.call_ns >= claim.args.lease_ms * MS
-    return (
+    if claim.done_ns - claim.call_ns >= claim.args.lease_ms * MS:
+        return True
+    return claim.possible and (
         not claim.ok
-        or outlived
         or any(
             cancel.possible and claim.call_ns < cancel.done_ns and cancel.call_ns < claim.done_ns
             for cancel in cancels
