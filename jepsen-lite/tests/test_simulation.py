@@ -147,7 +147,7 @@ def test_a_unique_key_has_one_task_with_what_was_said_last() -> None:
 
     assert () == report.broken
     assert found["G32"].valid is found["G33"].valid is True
-    assert min(found["G32"].checked, found["G33"].checked) > 40
+    assert min(found["G32"].checked, found["G33"].checked) > 30
 
 
 def test_a_workload_that_came_later_leaves_other_seeds_alone() -> None:
