@@ -71,7 +71,7 @@ async def test_no_task_is_lost_or_made_or_ended_twice_while_processes_are_killed
     journal = tmp_path / "journal"
     journal.touch()
     env = _environment(cluster, tmp_path)
-    work = ("codeq_worker", "--concurrency", str(AT_ONCE), "--lease-seconds", "3")
+    work = ("codeq_worker", "--concurrency", str(AT_ONCE), "--lease-seconds", "5")
     program = (
         "from django.core.management import call_command\n"
         "from django.db import transaction\n"
@@ -101,7 +101,7 @@ async def test_no_task_is_lost_or_made_or_ended_twice_while_processes_are_killed
         _command(env, *work) as dies,
         _command(env, *work) as stays,
         _command(env, "codeq_relay") as dying_relay,
-        _command(env, "codeq_relay"),
+        _command(env, "codeq_relay") as relay,
         asyncio.timeout(WITHIN_S + 30),
     ):
         producing = asyncio.create_task(_ran(env, program))
@@ -118,8 +118,9 @@ async def test_no_task_is_lost_or_made_or_ended_twice_while_processes_are_killed
             return len(page.rows) >= TASKS
 
         await until(ended, what="all results", within_s=WITHIN_S)
-        stays.send_signal(signal.SIGTERM)
-        assert 0 == await stays.wait()
+        for each in stays, relay:
+            each.send_signal(signal.SIGTERM)
+            assert 0 == await each.wait()
         rows = (await operator.tasks(command="default", limit=500)).rows
         read = await _ran(
             env,
