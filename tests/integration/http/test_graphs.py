@@ -232,6 +232,21 @@ async def test_a_graph_that_cannot_be_is_refused_whole(
     assert words in str(answer.json)
 
 
+async def test_a_graph_and_what_is_shown_of_it_are_bounded(world: World, name: str) -> None:
+    """At most 200 tasks with 1,000 edges are made at once, and 200 are shown."""
+    wide = [_node(name, "root"), *(_node(name, f"n{place}", "root") for place in range(200))]
+    dense = [_node(name, f"n{a}", *(f"n{b}" for b in range(a))) for a in range(46)]
+    refused = [await _post(world, "tasks/graph", {"tasks": nodes}) for nodes in (wide, dense)]
+    assert [(400, "out-of-range"), (400, "invalid-graph")] == [
+        (each.status, each.json["code"]) for each in refused
+    ]
+    root, *_ = await _graph(world, *wide[:-1])
+    late = await _post(world, "tasks", {"command": name, "payload": 1, "dependsOn": [root]})
+    assert 202 == late.status, late.body
+
+    assert 200 == len((await _get(world, f"tasks/{root}/graph"))["tasks"])
+
+
 async def test_a_task_of_another_tenant_is_unknown(world: World, name: str) -> None:
     """Neither its id nor its graph tells of it."""
     task = (await _post(world, "tasks", {"command": name, "payload": 1})).json["id"]
