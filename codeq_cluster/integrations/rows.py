@@ -105,14 +105,15 @@ class Rows(Protocol):
         """Delete the rows that are tasks now, by key, and set aside those that cannot be."""
 
 
-def named_row(name: str, body: Mapping[str, object]) -> Row:
+def named_row(name: str, body: Mapping[str, object], *, key: str) -> Row:
     """Return a new row for a task that is found by a name: the only one of a sealed group.
 
     Args:
         name: Of the group; one that nobody else has.
         body: The task as a request has it, without a key of any kind.
+        key: The row's.
     """
-    return Row(uuid4().hex, encode(_Named(name)).decode(), encode(body))
+    return Row(key, encode(_Named(name)).decode(), encode(body))
 
 
 def row_of(task: NewTask, *, codec: Codec | None, now: datetime) -> tuple[Row, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -96,11 +98,9 @@ class CodeqBackend(BaseTaskBackend):
         result = self._new(task, args, kwargs)
         outbox, waits_for = self.options.get("outbox"), self.options.get("on_commit")
         if outbox:
-            # Not before the applications are there, and only if the table is.
-            from codeq_cluster.integrations.django.outbox import write  # noqa: PLC0415
-
-            row = named_row(_name(result), _on_the_wire(result))
-            write(row, using=outbox)
+            name = _name(result)
+            row = named_row(name, _on_the_wire(result), key=name.removeprefix(_CHOSEN))
+            _outbox().write(row, using=outbox)
             self._enqueued(result, result.id)
         elif waits_for and transaction.get_connection(waits_for).in_atomic_block:
             # The caller may write the id into a row of this transaction.
@@ -127,17 +127,28 @@ class CodeqBackend(BaseTaskBackend):
         return result
 
     def get_result(self, result_id: str) -> TaskResult:
-        """Return a result, as a majority of the nodes has it.
+        """Return a result, as a majority of the nodes has it, or the outbox before them.
 
         Raises:
             TaskResultDoesNotExist: There is none, its retention is over, it is no call of a Django
                 task, or it is of a transaction that has not committed.
             ImportError: This release of the application does not have the function's module.
         """
-        return self._shown(result_id, self.link.run(self._found(result_id)))
+        try:
+            found = self.link.run(self._found(result_id))
+        except TaskResultDoesNotExist:
+            outbox = self.options.get("outbox")
+            if not outbox or not result_id.startswith(_CHOSEN):
+                raise
+            row = _outbox().waiting(result_id.removeprefix(_CHOSEN), using=outbox)
+            # Without a row a relay may have posted it just now.
+            found = (row, None) if row else self.link.run(self._found(result_id))
+        return self._shown(result_id, found)
 
     async def aget_result(self, result_id: str) -> TaskResult:
         """As `get_result`."""
+        if self.options.get("outbox"):
+            return await super().aget_result(result_id)
         found = await asyncio.wrap_future(self.link.start(self._found(result_id)))
         return self._shown(result_id, found)
 
@@ -197,6 +208,11 @@ class CodeqBackend(BaseTaskBackend):
             return result_of(record, backend=self.alias, ended=ended)
         except SuspiciousOperation as error:
             raise TaskResultDoesNotExist(f"{result_id}: {error}") from error
+
+
+def _outbox() -> ModuleType:
+    """Return the module with the model, which needs the applications to be there."""
+    return import_module("codeq_cluster.integrations.django.outbox")
 
 
 def _name(result: TaskResult) -> str:

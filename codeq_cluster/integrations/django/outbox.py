@@ -9,8 +9,12 @@ from typing import Final
 from django.db import DEFAULT_DB_ALIAS, Error, connections, transaction
 from django.db.models import Count, Min
 from django.utils import timezone
+from msgspec import Raw, Struct
+from msgspec.json import decode
 
-from codeq_cluster.client import Codec, NewTask
+from codeq_cluster.client import Codec, NewTask, TaskRecord
+from codeq_cluster.client import Status as TaskStatus
+from codeq_cluster.integrations.django.messages import aware
 from codeq_cluster.integrations.django.models import OutboxRow
 from codeq_cluster.integrations.rows import REFUSAL_CHARS_MAX, Row, Status, row_of
 
@@ -40,6 +44,32 @@ def write(row: Row, *, using: str) -> None:
     )
 
 
+def waiting(key: str, *, using: str) -> TaskRecord | None:
+    """Return the task that a row of `CodeqBackend` is to become; None if there is no such row."""
+    row = OutboxRow.objects.using(using).filter(key=key).first()
+    if row is None:
+        return None
+    body = decode(bytes(row.payload), type=_Body)
+    since = aware(row.enqueued_at)
+    assert since is not None
+    return TaskRecord(
+        id=key,
+        command=body.command,
+        payload=bytes(body.payload).decode(),
+        status=TaskStatus.PENDING,
+        last_known_location="PENDING_LIST",
+        created_at=since,
+        updated_at=since,
+        run_at=body.run_at,
+    )
+
+
+class _Body(Struct, rename="camel"):
+    command: str
+    payload: Raw
+    run_at: datetime | None = None
+
+
 class ModelRows:
     """The rows of one database, for a relay."""
 
@@ -53,8 +83,8 @@ class ModelRows:
         """Return the first rows that wait."""
         # As before a request: a connection that broke is opened again.
         connections[self._using].close_if_unusable_or_obsolete()
-        waiting = OutboxRow.objects.using(self._using).filter(refusal=None).order_by("id")
-        found = waiting.values_list("key", "task", "payload")[:count_max]
+        rows = OutboxRow.objects.using(self._using).filter(refusal=None).order_by("id")
+        found = rows.values_list("key", "task", "payload")[:count_max]
         return [Row(key, task, bytes(payload)) for key, task, payload in found]
 
     def settle(self, *, posted: Sequence[str], refused: Mapping[str, str]) -> None:
@@ -80,12 +110,12 @@ def retry(using: str = DEFAULT_DB_ALIAS) -> int:
 def status(using: str = DEFAULT_DB_ALIAS) -> Status:
     """Return what the outbox holds."""
     rows = OutboxRow.objects.using(using)
-    waiting = rows.filter(refusal=None).aggregate(count=Count("id"), since=Min("enqueued_at"))
+    counted = rows.filter(refusal=None).aggregate(count=Count("id"), since=Min("enqueued_at"))
     refusals = rows.exclude(refusal=None).order_by("id").values_list("refusal", flat=True)
-    since = waiting["since"]
+    since = counted["since"]
     age_s = (timezone.now() - since).total_seconds() if since else 0.0
     return Status(
-        waiting=waiting["count"],
+        waiting=counted["count"],
         oldest_seconds=max(0.0, age_s),
         refused=refusals.count(),
         refusal=refusals.first() or "",

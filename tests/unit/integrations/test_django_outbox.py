@@ -269,10 +269,12 @@ def test_a_django_task_is_a_row_of_its_transaction(
             with transaction.atomic(using=database):
                 lost = queued.enqueue()
                 transaction.set_rollback(True, using=database)
-        then = timezone.now().replace(microsecond=0) + timedelta(days=1)
+        then = broker.now.replace(microsecond=0) + timedelta(days=1)
         later = queued.using(run_after=then, priority=100).enqueue()
-        with pytest.raises(TaskResultDoesNotExist):
-            queued.get_result(kept.id)
+        waits = queued.get_result(kept.id)
+        assert (kept.id, "READY", queue) == (waits.id, waits.status, waits.task.queue_name)
+        assert then == asyncio.run(queued.aget_result(later.id)).task.run_after
+        assert waits.enqueued_at
         [first, *_] = ModelRows(database).oldest(count_max=2)
         assert first.group is not None
         client.begin_group(first.group)  # As by a relay that dies before it deletes the row.

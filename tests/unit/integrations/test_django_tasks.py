@@ -14,7 +14,6 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
-from django.utils import timezone
 from django_tasks import TaskResult, TaskResultStatus, task, task_backends
 from django_tasks.base import Task
 from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
@@ -65,7 +64,7 @@ def _work(queue: str, count: int = 1, **options: object) -> None:
 @pytest.mark.parametrize("function", [tasks.add, tasks.add_async])
 def test_a_task_is_enqueued_run_and_read(backend: CodeqBackend, function: Task[Any, int]) -> None:
     """Its result tells each state, for plain functions and coroutines."""
-    result = function.using(queue_name="read").enqueue(1, two=3)
+    result = function.using(queue_name="django-read").enqueue(1, two=3)
 
     assert (TaskResultStatus.READY, False, 0) == (
         result.status,
@@ -74,7 +73,7 @@ def test_a_task_is_enqueued_run_and_read(backend: CodeqBackend, function: Task[A
     )
     with pytest.raises(ValueError, match="not finished"):
         _ = result.return_value
-    _work("read")
+    _work("django-read")
     result.refresh()
 
     assert (TaskResultStatus.SUCCESSFUL, 4, 1) == (
@@ -97,9 +96,9 @@ def test_a_task_is_enqueued_and_read_by_a_coroutine(
     backend: CodeqBackend, function: Task[Any, int]
 ) -> None:
     """No thread is needed for it."""
-    queued = function.using(queue_name="coroutine")
+    queued = function.using(queue_name="django-coroutine")
     result = asyncio.run(queued.aenqueue(4))
-    _work("coroutine")
+    _work("django-coroutine")
     read = asyncio.run(function.aget_result(result.id))
 
     assert (4, result.id) == (read.return_value, read.id)
@@ -110,8 +109,8 @@ def test_a_task_is_enqueued_and_read_by_a_coroutine(
 def test_values_come_back_as_json_has_them(backend: CodeqBackend) -> None:
     """Whole numbers of any size included; nothing is not an empty object."""
     values = [None, {}, [], "ä\x00\N{SNOWMAN}", 2**70, -1.5, {"a": [1, {"b": None}]}]
-    results = [tasks.echo.using(queue_name="values").enqueue(each) for each in values]
-    _work("values", len(values), concurrency=4)
+    results = [tasks.echo.using(queue_name="django-values").enqueue(each) for each in values]
+    _work("django-values", len(values), concurrency=4)
 
     assert values == [tasks.echo.get_result(each.id).return_value for each in results]
     with pytest.raises(TypeError, match="Unsupported type"):
@@ -136,8 +135,8 @@ def test_a_function_that_raises_fails_its_task_for_good(
     backend: CodeqBackend, function: Task[Any, Any], args: list[Any], kind: type, text: str
 ) -> None:
     """The result has the exception's class and the end of its traceback; the worker goes on."""
-    result = function.using(queue_name="failing").enqueue(*args)
-    _work("failing")
+    result = function.using(queue_name="django-failing").enqueue(*args)
+    _work("django-failing")
     result.refresh()
 
     assert (TaskResultStatus.FAILED, 1) == (result.status, result.attempts)
@@ -152,21 +151,21 @@ def test_a_function_that_raises_fails_its_task_for_good(
 def test_a_small_return_value_below_the_bound_is_taken(backend: CodeqBackend) -> None:
     """The bound of the backend is not above the broker's."""
     count = 2**20 - 64 - len('{"return_value": ""}')
-    result = tasks.return_much.using(queue_name="much").enqueue(count)
-    _work("much")
+    result = tasks.return_much.using(queue_name="django-much").enqueue(count)
+    _work("django-much")
 
     assert count == len(tasks.return_much.get_result(result.id).return_value)
 
 
 def test_a_retry_is_another_attempt(backend: CodeqBackend, broker: LocalBroker) -> None:
     """`Retry` of the client gives the task back; its result has every attempt and reason."""
-    result = tasks.third_time.using(queue_name="retried").enqueue()
+    result = tasks.third_time.using(queue_name="django-retried").enqueue()
     for _ in range(2):
-        _work("retried")
+        _work("django-retried")
         result.refresh()
         assert TaskResultStatus.READY == result.status
         broker.advance(seconds=2)
-    _work("retried")
+    _work("django-retried")
     result.refresh()
 
     assert (3, 3) == (result.return_value, result.attempts)
@@ -177,17 +176,17 @@ def test_a_retry_is_another_attempt(backend: CodeqBackend, broker: LocalBroker) 
 
 
 def test_a_task_waits_for_its_instant_at_the_broker(
-    backend: CodeqBackend, client: SyncClient
+    backend: CodeqBackend, client: SyncClient, broker: LocalBroker
 ) -> None:
     """`run_after` is no worker's affair."""
-    then = timezone.now().replace(microsecond=0) + timedelta(days=30)
-    result = tasks.add.using(queue_name="later", run_after=then).enqueue(1)
+    then = broker.now.replace(microsecond=0) + timedelta(days=30)
+    result = tasks.add.using(queue_name="django-later", run_after=then).enqueue(1)
     record = client.task(result.id)
 
     assert ("delayed", then) == (record.state, record.run_at)
     assert then == tasks.add.get_result(result.id).task.run_after
     with override_settings(USE_TZ=False):
-        naive = tasks.add.using(queue_name="later", run_after=datetime(2030, 1, 1))  # noqa: DTZ001
+        naive = tasks.add.using(queue_name="django-later", run_after=datetime(2030, 1, 1))  # noqa: DTZ001
         second = naive.enqueue(1)
         read = tasks.add.get_result(second.id)
     assert datetime(2030, 1, 1) == read.task.run_after  # noqa: DTZ001
@@ -199,9 +198,9 @@ def test_a_greater_priority_goes_first(backend: CodeqBackend, tmp_path: Path) ->
     """Those above 0 stay above it, and those below 0 below."""
     journal = tmp_path / "journal"
     for priority in 0, -1, 100, 1, -100, 50:
-        ranked = tasks.note.using(queue_name="ranked", priority=priority)
+        ranked = tasks.note.using(queue_name="django-ranked", priority=priority)
         last = ranked.enqueue(str(journal), str(priority))
-    _work("ranked", 6)
+    _work("django-ranked", 6)
 
     assert ["100", "50", "1", "0", "-1", "-100"] == journal.read_text().split()
     assert 50 == tasks.note.get_result(last.id).task.priority
@@ -211,7 +210,7 @@ def test_a_greater_priority_goes_first(backend: CodeqBackend, tmp_path: Path) ->
 
 def test_a_commit_enqueues_and_a_rollback_does_not(on_commit: CodeqBackend) -> None:
     """The id is known before, so that a row may hold it, and leads to the result after."""
-    queued = tasks.whoami.using(queue_name="committed")
+    queued = tasks.whoami.using(queue_name="django-committed")
     told: list[TaskResult[Any]] = []
 
     def hear(task_result: TaskResult[Any], **_: object) -> None:
@@ -228,7 +227,7 @@ def test_a_commit_enqueues_and_a_rollback_does_not(on_commit: CodeqBackend) -> N
             transaction.set_rollback(True)
     outside = queued.enqueue()
     task_enqueued.disconnect(hear)
-    _work("committed", 2)
+    _work("django-committed", 2)
 
     assert [kept, outside] == told
     assert kept.enqueued_at
@@ -240,16 +239,16 @@ def test_a_commit_enqueues_and_a_rollback_does_not(on_commit: CodeqBackend) -> N
 
 def test_a_coroutine_waits_for_the_commit_too(on_commit: CodeqBackend) -> None:
     """Without a transaction there is nothing to wait for."""
-    result = asyncio.run(tasks.add.using(queue_name="commit-async").aenqueue(5))
-    _work("commit-async")
+    result = asyncio.run(tasks.add.using(queue_name="django-commit-async").aenqueue(5))
+    _work("django-commit-async")
 
     assert 5 == tasks.add.get_result(result.id).return_value
 
 
 def test_what_is_not_there_is_no_result(backend: CodeqBackend, client: SyncClient) -> None:
     """Neither is the task of a program that knows nothing of Django, nor another function's."""
-    foreign = client.create("foreign", {"x": 1})
-    other = tasks.add.using(queue_name="foreign").enqueue(1)
+    foreign = client.create("django-foreign", {"x": 1})
+    other = tasks.add.using(queue_name="django-foreign").enqueue(1)
 
     for name in "123", "django-123", "a/b", "", foreign.id:
         with pytest.raises(TaskResultDoesNotExist):
@@ -264,11 +263,11 @@ def test_a_task_that_the_broker_ends_has_failed(
     backend: CodeqBackend, client: SyncClient, broker: LocalBroker
 ) -> None:
     """It was cancelled, or its workers died too often; its error is none of the function's."""
-    queued = tasks.add.using(queue_name="ended")
+    queued = tasks.add.using(queue_name="django-ended")
     cancelled, died = queued.enqueue(1), queued.enqueue(2)
     client.cancel(cancelled.id)
     for _ in range(5):
-        asyncio.run(_claimed(broker, "ended"))
+        asyncio.run(_claimed(broker, "django-ended"))
         running = queued.get_result(died.id)
         assert TaskResultStatus.RUNNING == running.status
         broker.advance(minutes=20)
@@ -292,11 +291,11 @@ def test_a_payload_calls_tasks_alone(
     """A producer cannot name any function; what this release lacks goes back to its queue."""
     plain = f"{tasks.__name__}.plain"
     for name in plain, "os.getcwd", f"{tasks.__name__}.of_the_next_release", "no.such.module":
-        client.create("named", {"task": name, "args": [], "kwargs": {}})
-    client.create("named", {"task": 5})
-    _work("named", 5)
+        client.create("django-named", {"task": name, "args": [], "kwargs": {}})
+    client.create("django-named", {"task": 5})
+    _work("django-named", 5)
     with broker.sync_operator() as operator:
-        found = operator.tasks(command="named").rows
+        found = operator.tasks(command="django-named").rows
 
     assert ["PENDING"] * 5 == [row["status"] for row in found]
     assert {"NACKED"} == {row["history"][-1]["outcome"] for row in found}
@@ -320,9 +319,9 @@ def test_a_worker_tells_as_djangos_own_do(
     for signal in task_started, task_finished:
         signal.connect(hear)
     with caplog.at_level(logging.INFO, logger="django_tasks"):
-        tasks.add.using(queue_name="told").enqueue(1)
-        tasks.fail.using(queue_name="told").enqueue("no")
-        _work("told", 2)
+        tasks.add.using(queue_name="django-told").enqueue(1)
+        tasks.fail.using(queue_name="django-told").enqueue("no")
+        _work("django-told", 2)
     for signal in task_started, task_finished:
         signal.disconnect(hear)
 
@@ -335,8 +334,8 @@ def test_a_worker_keeps_no_connection_to_the_database(
     backend: CodeqBackend, broker: LocalBroker
 ) -> None:
     """It ends after the task that opened it, as after a request."""
-    result = tasks.query.using(queue_name="database").enqueue()
-    delivery = asyncio.run(_claimed(broker, "database"))
+    result = tasks.query.using(queue_name="django-database").enqueue()
+    delivery = asyncio.run(_claimed(broker, "django-database"))
     left: list[object] = []
 
     def run() -> None:
