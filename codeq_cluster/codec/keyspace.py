@@ -39,7 +39,6 @@ The functions are named for use as `keyspace.task(task_id)`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import assert_never
@@ -130,10 +129,9 @@ class Family(Enum):
 
 
 # The two bytes after `codeq/` differ from family to family.
-_CODE = slice(6, 8)
-_QUEUE_CODE = b"q/"
-_PENDING = b"/pending/"
-_FAMILIES = {
+CODE = slice(6, 8)
+QUEUE_CODE = b"q/"
+FAMILIES = {
     b"ta": (TASK_PREFIX, Family.TASK),
     b"pa": (PAYLOAD_PREFIX, Family.PAYLOAD),
     b"re": (RESULT_PREFIX, Family.RESULT),
@@ -153,12 +151,8 @@ _FAMILIES = {
     b"me": (META_PREFIX, Family.META),
     b"sl": (lane_keys.SLOT_PREFIX, Family.SLOT),
 }
-# Nobody follows the other rows of a task than its result and its counters.
-_FOLLOWED = {code: _FAMILIES[code][1] for code in (b"re", b"st", b"it", b"ou", b"sc", b"fo")}
-# Families whose rows hold an instant or an order, or keep one aside; see `scheduled`.
-_SCHEDULED = {code: _FAMILIES[code] for code in (b"le", b"tt", b"ex", b"st", b"it")}
 _TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
-_TASK_INDEXES = frozenset((_QUEUE_CODE, b"le", b"tt", b"cl", b"sl"))
+_TASK_INDEXES = frozenset((QUEUE_CODE, b"le", b"tt", b"cl", b"sl"))
 _KINDS = frozenset(kind.value.encode() for kind in ItemKind)
 _PLACES = {
     b"pending": Family.PENDING,
@@ -305,7 +299,7 @@ def pending_range(queue: str, tenant: str) -> tuple[bytes, bytes]:
 
 def family(key: bytes) -> Family:
     """Return the family of a key; OTHER when this version does not know it."""
-    known = _FAMILIES.get(key[_CODE])
+    known = FAMILIES.get(key[CODE])
     if known is not None:
         prefix, found = known
         return found if key.startswith(prefix) else Family.OTHER
@@ -317,55 +311,7 @@ def family(key: bytes) -> Family:
 
 def is_task_index(key: bytes) -> bool:
     """Return whether a key is an index row of a task."""
-    return key[_CODE] in _TASK_INDEXES
-
-
-def followed(
-    rows: Mapping[bytes, bytes | None],
-) -> tuple[dict[bytes, bytes | None], set[Family]]:
-    """Return those rows of an entry that others wait for, count or act on, and their families."""
-    found: dict[bytes, bytes | None] = {}
-    families: set[Family] = set()
-    for key in rows:
-        family = _FOLLOWED.get(key[_CODE])
-        if family is not None:
-            found[key] = rows[key]
-            families.add(family)
-    return found, families
-
-
-def scheduled(rows: Mapping[bytes, bytes | None]) -> list[tuple[Family | tuple[str, str], bytes]]:
-    """Return what rows schedule, each with its key; quicker than a `family` for every row.
-
-    LEASE, TTL, EXPIRY, STATS or ITEM; for a READY task's place (queue, tenant).
-    """
-    found: list[tuple[Family | tuple[str, str], bytes]] = []
-    for key in rows:
-        code = key[_CODE]
-        if code == _QUEUE_CODE:
-            prefix, is_pending, _ = key.partition(_PENDING)
-            place = _queue_at(prefix) or _queue_of_pending(key) if is_pending else None
-            if place is not None:
-                found.append((place, key))
-            continue
-        known = _SCHEDULED.get(code)
-        if known is not None and key.startswith(known[0]):
-            found.append((known[1], key))
-    return found
-
-
-@lru_cache(QUEUES_CACHED)
-def _queue_at(prefix: bytes) -> tuple[str, str] | None:
-    """Return (queue, tenant) from the common prefix of a queue's keys, or None."""
-    parts = prefix.split(b"/")
-    return (parts[2].decode(), tenant_name(parts[3])) if len(parts) == 4 else None
-
-
-def _queue_of_pending(key: bytes) -> tuple[str, str] | None:
-    """Return (queue, tenant) from a READY task's key, or None; either may be named like a place."""
-    parts = key.split(b"/", 5)
-    is_pending = len(parts) == 6 and parts[4] == b"pending"
-    return (parts[2].decode(), tenant_name(parts[3])) if is_pending else None
+    return key[CODE] in _TASK_INDEXES
 
 
 def queue_of(key: bytes) -> tuple[str, str]:
@@ -413,7 +359,7 @@ def item_timer_ms(key: bytes) -> int:
 
 def due_ms(key: bytes) -> int:
     """Return the instant, Unix milliseconds, from the key of any timer; 0 for any other key."""
-    known = _FAMILIES.get(key[_CODE])
+    known = FAMILIES.get(key[CODE])
     if known is not None and known[1] is Family.FIRE:
         return fire_parts(key)[1]
     if known is None or known[1] not in _TIMED:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from codeq_cluster.core.bounds import Id, JsonOrNone, Owner
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.stored_item import Place, StoredItem
-from codeq_cluster.core.task import Progress
 
 CHECKPOINT_BYTES_MAX = 65536  # It is in the entry of its heartbeat, and in the answer of a claim.
 

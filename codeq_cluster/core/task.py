@@ -49,6 +49,7 @@ from codeq_cluster.core.bounds import (
 )
 from codeq_cluster.core.durable import STEP_NAME_BYTES_MAX
 from codeq_cluster.core.handling import HandlingOrNone
+from codeq_cluster.core.progress import Progress
 
 PRIORITY_MIN = 0
 PRIORITY_MAX = 9
@@ -65,7 +66,6 @@ ARTIFACTS_MAX = 100  # Of one result.
 FOLLOW_UPS_MAX = 100  # The same.
 LANE_KEY_BYTES_MAX = 256
 COST_MAX = 1000
-NOTE_BYTES_MAX = 1024  # Of progress; it is written again with each change of the task.
 
 LaneKey: TypeAlias = Annotated[str, text(LANE_KEY_BYTES_MAX, empty=False)]
 
@@ -230,20 +230,6 @@ class Durable(Struct, frozen=True, array_like=True, kw_only=True):
     def rows(self) -> int:
         """Return how many rows stand beside the task."""
         return self.steps + self.signals
-
-
-class Progress(Struct, frozen=True, array_like=True, kw_only=True):
-    """How far the work on a task is, in whatever its worker counts.
-
-    Attributes:
-        total: 0 if it is unknown; what is done may exceed it.
-        at_ms: When the last worker to say so said it.
-    """
-
-    done: Number = 0
-    total: Number = 0
-    note: Annotated[str, text(NOTE_BYTES_MAX)] = ""
-    at_ms: Instant = 0
 
 
 class Cancelling(Struct, frozen=True, array_like=True, kw_only=True):

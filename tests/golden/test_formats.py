@@ -66,6 +66,7 @@ from codeq_cluster.core.lane import (
     lane_name,
 )
 from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.relays import Relay, RelayedCancel, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import (
@@ -91,7 +92,6 @@ from codeq_cluster.core.task import (
     GroupCounts,
     Membership,
     More,
-    Progress,
     Result,
     Role,
     Run,

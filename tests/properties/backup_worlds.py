@@ -30,10 +30,11 @@ from codeq_cluster.core.operations import (
     Subscribe,
     Undelivered,
 )
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import home_shard, shard_of
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Progress, State, Task
+from codeq_cluster.core.task import State, Task
 from codeq_cluster.raft.journal_rows import rows_after_snapshot
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.rocks import RocksShard

@@ -38,8 +38,9 @@ from codeq_cluster.core.outcomes import (
     Returned,
     Submitted,
 )
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import Progress, State, Task, cancelling_of
+from codeq_cluster.core.task import State, Task, cancelling_of
 from codeq_cluster.core.transitions import CANCELLED
 from tests.fakes.dict_view import DictView
 

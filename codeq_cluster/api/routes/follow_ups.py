@@ -13,7 +13,8 @@ from codeq_cluster.api.declared.bodies import field
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.api.http.refusals import NOT_ALLOWED, lacks_scope, too_many
-from codeq_cluster.api.routes.tasks import CREATING, TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.tasks import CREATING
 from codeq_cluster.api.routes.workers import allowed_commands
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.codec.levels import FOLLOW_UPS_FROM

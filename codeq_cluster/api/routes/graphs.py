@@ -16,14 +16,9 @@ from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, f
 from codeq_cluster.api.http.refusals import NO_TASK, budget_exceeded, rate_limited, too_many
 from codeq_cluster.api.routes.graph_calls import TOO_EARLY, check_level, read_depends_on, refused
 from codeq_cluster.api.routes.listing import caller
+from codeq_cluster.api.routes.task_bodies import TaskBody, key_too_long, new_task, refused_webhooks
 from codeq_cluster.api.routes.task_views import TASK, TASK_ID, TaskView, task_view
-from codeq_cluster.api.routes.tasks import (
-    CREATING,
-    TaskBody,
-    key_too_long,
-    new_task,
-    refused_webhooks,
-)
+from codeq_cluster.api.routes.tasks import CREATING
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.requests.graphs import NEIGHBOURS_MAX, AskedNode, Neighbour
 from codeq_cluster.broker.requests.producer import too_many_queues

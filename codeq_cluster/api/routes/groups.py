@@ -26,6 +26,7 @@ from codeq_cluster.api.routes.group_calls import (
     check_level,
 )
 from codeq_cluster.api.routes.listing import PAGE, asked_page, caller, listed
+from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, TaskBody, new_task, refused_webhooks
 from codeq_cluster.api.routes.task_views import (
     NOON_MS,
     TASK_ID,
@@ -34,13 +35,7 @@ from codeq_cluster.api.routes.task_views import (
     follow_up_view,
     result_view,
 )
-from codeq_cluster.api.routes.tasks import (
-    CREATING,
-    TASK_SCHEMA,
-    TaskBody,
-    new_task,
-    refused_webhooks,
-)
+from codeq_cluster.api.routes.tasks import CREATING
 from codeq_cluster.auth import Access
 from codeq_cluster.broker.questions import END
 from codeq_cluster.broker.requests.producer import fingerprint_of, too_many_queues

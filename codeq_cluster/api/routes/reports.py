@@ -12,7 +12,7 @@ from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.codec.levels import REPORTS_FROM
 from codeq_cluster.core.bounds import NUMBER_MAX
 from codeq_cluster.core.checkpoint import CHECKPOINT_BYTES_MAX, checkpoint_bytes
-from codeq_cluster.core.task import NOTE_BYTES_MAX, Progress
+from codeq_cluster.core.progress import NOTE_BYTES_MAX, Progress
 from codeq_cluster.errors import UpgradeUnderWay
 
 INVALID = bad_request("invalid 'progress'", "invalid-progress")

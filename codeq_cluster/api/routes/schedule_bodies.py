@@ -13,7 +13,7 @@ from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms
 from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, bad_request
 from codeq_cluster.api.http.refusals import body_too_large, too_many
-from codeq_cluster.api.routes.tasks import TASK_SCHEMA, new_task, refused_webhooks
+from codeq_cluster.api.routes.task_bodies import TASK_SCHEMA, new_task, refused_webhooks
 from codeq_cluster.broker.requests.schedules import SET_MAX
 from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
 from codeq_cluster.core.new_task import Create, template_of

@@ -20,8 +20,9 @@ from codeq_cluster.api.http.refusals import (
 )
 from codeq_cluster.api.routes.listing import caller
 from codeq_cluster.api.routes.step_views import SignalView, StepView, signal_view, step_view
+from codeq_cluster.api.routes.task_bodies import key_too_long
 from codeq_cluster.api.routes.task_views import ANY_JSON, NOON_MS
-from codeq_cluster.api.routes.tasks import CREATING, key_too_long
+from codeq_cluster.api.routes.tasks import CREATING
 from codeq_cluster.api.routes.workers import (
     LEASE_TOKEN,
     LEASE_TOKEN_FIELD,

@@ -90,7 +90,7 @@ class Engine:
     def on_rows(self, call: Callable[[dict[bytes, bytes | None]], None], *of: Family) -> None:
         """Call `call` with the followed rows of every applied entry, on every replica.
 
-        `keyspace.followed` selects the rows.
+        `codec.followed` selects the rows.
 
         Args:
             call: Takes the rows.

@@ -18,6 +18,7 @@ from codeq_cluster.broker.engine.view import ShardView
 from codeq_cluster.broker.engine.watching import Watches
 from codeq_cluster.broker.ports import Clock, EntryTracing, Log, Observer, StateStore
 from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.followed import followed_in
 from codeq_cluster.codec.keyspace import Family
 from codeq_cluster.core.changes import Change
 from codeq_cluster.core.loops import Loop
@@ -99,7 +100,7 @@ class Listeners:
 
     def rows(self, rows: dict[bytes, bytes | None]) -> None:
         """Tell of an applied entry's rows."""
-        followed, families = keyspace.followed(rows)
+        followed, families = followed_in(rows)
         self._tell(self.on_rows, followed, of=families)
 
     def changed(self, changes: Sequence[Change]) -> None:

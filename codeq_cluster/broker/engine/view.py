@@ -23,7 +23,7 @@ from codeq_cluster.broker.engine.time_index import TimeIndex
 from codeq_cluster.broker.engine.window import KeyBudget, Window
 from codeq_cluster.broker.ports import Head, StateStore
 from codeq_cluster.broker.scanning import every_row, next_keys
-from codeq_cluster.codec import keyspace, lane_keys, records
+from codeq_cluster.codec import followed, keyspace, lane_keys, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.groups import Member, member_id
@@ -296,7 +296,7 @@ class ShardView:
         counted: list[bytes] = []
         items: list[bytes] = []
         moved: list[tuple[str, str, bytes]] = []
-        for place, key in keyspace.scheduled(rows):
+        for place, key in followed.scheduled(rows):
             value = rows[key]
             if place is keyspace.Family.STATS:
                 counted.append(key)

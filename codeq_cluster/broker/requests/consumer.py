@@ -42,8 +42,9 @@ from codeq_cluster.core.outcomes import (
     Returned,
     Submitted,
 )
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import Progress, Task
+from codeq_cluster.core.task import Task
 from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 RELEASE_TIMEOUT_S = 10.0  # After it, only the lease's end gives a vanished client's tasks back.

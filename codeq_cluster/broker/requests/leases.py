@@ -14,8 +14,9 @@ from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.operations import Heartbeat
 from codeq_cluster.core.outcomes import Extended, Rejected
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.sharding import shard_of
-from codeq_cluster.core.task import Cancelling, Progress
+from codeq_cluster.core.task import Cancelling
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.fair_shares import NestedShares
 

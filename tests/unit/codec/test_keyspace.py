@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace
+from codeq_cluster.codec.followed import followed_in, scheduled
 from codeq_cluster.codec.keyspace import Family, QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
 from codeq_cluster.core.groups import Group
@@ -325,7 +326,7 @@ def test_followers_get_results_counters_items_and_jobs() -> None:
         keyspace.stats("q", "acme"): b"s",
         item: None,
         keyspace.OUTBOX_PREFIX + b"12345678/delivery/acme/d": b"",
-    } == keyspace.followed(rows)[0]
+    } == followed_in(rows)[0]
 
 
 _names = st.sampled_from(["pending", "done", "delayed", "work", "q"])
@@ -338,7 +339,7 @@ def test_a_ready_task_schedules_its_queue_whatever_that_is_called(
     """A queue or a tenant may be called like a place."""
     key = keyspace.pending(queue, tenant, priority=priority, seq=seq, task_id="pending")
 
-    assert [((queue, tenant), key)] == keyspace.scheduled({key: b""})
+    assert [((queue, tenant), key)] == scheduled({key: b""})
 
 
 @given(queue=_names, tenant=_names | st.just(""), due_ms=NUMBERS)
@@ -352,4 +353,4 @@ def test_a_task_elsewhere_in_its_queue_schedules_nothing_by_its_place(
         keyspace.ended(QueuePlace.DONE, queue, tenant, ended_ms=due_ms, task_id="pending"),
     )
 
-    assert [] == keyspace.scheduled(dict.fromkeys(places, b""))
+    assert [] == scheduled(dict.fromkeys(places, b""))

@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from codeq_cluster.core.explaining import Explanation, Facts, Reason, explain
 from codeq_cluster.core.items import Policy, Topic
 from codeq_cluster.core.operations import Cancel, Nack, PutTopic
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.task import More, Progress, State, Task
+from codeq_cluster.core.task import More, State, Task
 
 from .shard import LEASE_MS, NOW_MS, Shard, submit
 

@@ -43,6 +43,7 @@ from codeq_cluster.core.operations import (
     Submit,
     UndoRequeue,
 )
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.relays import Relayed, RelayedCancel, RelayedTask, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
@@ -60,7 +61,7 @@ from codeq_cluster.core.schedules import (
     TriggerSchedule,
 )
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import Membership, More, Progress, Until
+from codeq_cluster.core.task import Membership, More, Until
 from codeq_cluster.core.unique import On, UniqueTerms
 from tests.fakes.dict_view import DictView
 

@@ -14,13 +14,13 @@ from codeq_cluster.api.app import ROUTES
 from codeq_cluster.api.declared import bodies as reading
 from codeq_cluster.api.declared.bodies import Schema
 from codeq_cluster.api.http.errors import ApiError, invalid_body
-from codeq_cluster.api.routes import tasks
+from codeq_cluster.api.routes import task_bodies
 from codeq_cluster.core.bounds import depth
 
 
-def task(text: str) -> tasks.TaskBody:
+def task(text: str) -> task_bodies.TaskBody:
     """Read a body that creates a task."""
-    return tasks.TASK_SCHEMA.decode(text)
+    return task_bodies.TASK_SCHEMA.decode(text)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_the_last_of_duplicated_fields_wins() -> None:
 def test_an_invalid_body_is_refused_in_the_routes_words(text: str) -> None:
     """Wrong types, too much depth and broken JSON get the same answer."""
     with pytest.raises(ApiError) as refused:
-        Schema(tasks.TaskBody, refusal="the route's text").decode(text)
+        Schema(task_bodies.TaskBody, refusal="the route's text").decode(text)
 
     assert (400, "the route's text") == (refused.value.status, refused.value.text)
 
