@@ -26,6 +26,7 @@ from codeq_cluster.core.creating import on_its_way
 from codeq_cluster.core.dependencies import Dependencies, Input, Verdict, input_id
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import DELIVERIES_MAX, Delivery, Governing, Item
+from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.placing import is_apart, once_name, placed_again
 from codeq_cluster.core.relays import Relay, RelayedTask
 from codeq_cluster.core.stored_item import ItemKind
@@ -84,6 +85,7 @@ class TenantReader:
         inputs = _Beside(self._items(part, ItemKind.INPUT))
         steps = _Beside(self._items(part, ItemKind.STEP))
         signals = _Beside(self._items(part, ItemKind.SIGNAL))
+        logs = _Beside(self._items(part, ItemKind.LOG))
         checkpoints = _Beside(self._items(part, ItemKind.CHECKPOINT))
         for key, value in self._rows(part, Family.TASK):
             passed(1)
@@ -109,7 +111,7 @@ class TenantReader:
                 deliveries=self._newest(tuple(callbacks.of(task))),
                 dependencies=depends,
                 inputs=() if depends is None else tuple(_inputs(inputs, depends)),
-                beside=(*_durable(steps, task), *_durable(signals, task)),
+                beside=(*_durable(steps, task), *_durable(signals, task), *_durable(logs, task)),
                 checkpoint=checkpoint,
             )
         callbacks.rest()
@@ -279,10 +281,10 @@ def _inputs(rows: _Beside, of: Dependencies) -> Iterator[Input]:
             yield item
 
 
-def _durable(rows: _Beside, task: Task) -> Iterator[Step | Signal]:
-    """Yield the steps of a task, or its signals, in the order of the rows."""
+def _durable(rows: _Beside, task: Task) -> Iterator[Step | Signal | LogLine]:
+    """Yield the steps of a task, the signals to it, or its log, in the order of the rows."""
     while (item := rows.item()) is not None:
-        assert isinstance(item, Step | Signal)
+        assert isinstance(item, Step | Signal | LogLine)
         task_id = item.id.partition(".")[0]
         if task_id > task.id:
             return

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.files import Files
 from codeq_cluster.broker.ports import Clock, ReadinessCheck, Shards
+from codeq_cluster.broker.queries.logs import Logs
 from codeq_cluster.broker.queries.queries import Queries
 from codeq_cluster.broker.queries.search import Search
 from codeq_cluster.broker.requests.consumer import Consumer
@@ -65,6 +66,7 @@ class Broker:
         self.graphs = Graphs(shards)
         self.leases = Leases(shards)
         self.steps = Steps(shards)
+        self.logs = Logs(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)
         self.triage = Triage(shards)

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from msgspec import Raw, Struct
 
 from codeq_cluster.client.codecs import JSON, Codec
-from codeq_cluster.client.connection import BASE, DEADLINE_S, TIMEOUT_S, as_json, part
+from codeq_cluster.client.connection import BASE, DEADLINE_S, TIMEOUT_S, as_json, part, query
 from codeq_cluster.client.graphs import Graphs
 from codeq_cluster.client.groups import Groups
 from codeq_cluster.client.producing import (
@@ -28,7 +28,13 @@ from codeq_cluster.client.producing import (
     in_chunks,
     whole_seconds,
 )
-from codeq_cluster.client.records import Explanation, ResultRecord, StepsRecord, TaskRecord
+from codeq_cluster.client.records import (
+    Explanation,
+    LogRecord,
+    ResultRecord,
+    StepsRecord,
+    TaskRecord,
+)
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.results import NotFinished, Result
 from codeq_cluster.client.retrying import pause_s
@@ -293,6 +299,11 @@ class Client(Groups, Graphs):
         """Return what a task's function has recorded, and the signals to it."""
         request = Request(method="GET", path=f"{BASE}/tasks/{part(task_id)}/steps")
         return await self._call(request, StepsRecord)
+
+    async def log(self, task_id: str, *, after: int = 0, limit: int = 200) -> LogRecord:
+        """Return lines of a task's log: the first ones whose number is greater than `after`."""
+        path = f"{BASE}/tasks/{part(task_id)}/log{query(after=after, limit=limit)}"
+        return await self._call(Request(method="GET", path=path), LogRecord)
 
     async def _created(self, bodies: Sequence[bytes]) -> list[_Item]:
         """Create tasks in one request, and retry those that could not be created just now."""

@@ -136,6 +136,8 @@ class ClaimedDelivery:
 
     async def _reported(self, outcome: Outcome) -> Ended:
         leases, task, within_s = self._leases, self._task, float(self._lease_s)
+        if self.call.said.has_lines and isinstance(outcome, Completed | Failed):
+            await self._keeper.flush(task, self.call.said)
         match outcome:
             case Completed(result, following):
                 await leases.complete(task, result, following=following, within_s=within_s)

@@ -14,7 +14,7 @@ from msgspec import Raw, UnsetType
 from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.producing import Duration, NewTask
 from codeq_cluster.client.records import CancelRecord, InputRecord, TaskRecord
-from codeq_cluster.client.saying import CHECKPOINT_BYTES_MAX, NOTE_BYTES_MAX, Said
+from codeq_cluster.client.saying import CHECKPOINT_BYTES_MAX, Said, cut
 from codeq_cluster.client.steps import StepLog, wait_of
 from codeq_cluster.errors import CodeqError
 
@@ -183,8 +183,17 @@ class Task(Generic[P]):
         """
         if done < 0 or total < 0:
             raise ValueError(f"progress({done}, {total}): must not be negative")
-        cut = note.encode(errors="replace")[:NOTE_BYTES_MAX].decode(errors="ignore")
-        self._said.say("progress", {"done": done, "total": total, "note": cut})
+        self._said.say("progress", {"done": done, "total": total, "note": cut(note)})
+
+    def log(self, text: str) -> None:
+        """Add a line to the task's log, which the broker keeps with the task: its last 200 lines.
+
+        It is reported as progress is, 20 lines a second, and the last ones before the task's end.
+        It may be called as often as you like, from any thread, and never waits or raises; if more
+        than 200 lines wait to be sent, the oldest are left out, and a line says how many. A text of
+        several lines is as many. A line is cut at 1 KiB.
+        """
+        self._said.log(text)
 
     def save(self, checkpoint: object) -> None:
         """Leave something to the next delivery, in place of what was left before.

@@ -15,7 +15,7 @@ from codeq_cluster.client.leases import KeptLease, Leases
 from codeq_cluster.client.records import TaskRecord
 from codeq_cluster.client.refusals import Refused, Unreachable
 from codeq_cluster.client.retrying import may_succeed
-from codeq_cluster.client.saying import Said
+from codeq_cluster.client.saying import LINES_A_REPORT_MAX, LINES_KEPT_MAX, Said
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ _PAUSE_S: Final = 0.25  # After an answer that came early.
 _PAUSE_S_MAX: Final = 4.0
 _SINGLES_AT_ONCE: Final = 10
 _REPORT_S: Final = 1.0
+# What a handler has said last is flushed in so many reports at most.
+_FLUSHES_MAX: Final = LINES_KEPT_MAX // LINES_A_REPORT_MAX + 1
 _REPORT_BYTES_MAX: Final = 2**19  # What one request says, but for a single task.
 _PASSING: Final = frozenset({"no-leader", "overloaded", "outcome-unknown"})
 # Those of a node of a release without the route.
@@ -133,17 +135,23 @@ class Keeper:
                     requests.create_task(self._keep(part, until=until))
 
     async def flush(self, task: TaskRecord, said: Said) -> None:
-        """Report what a handler has said, now that it has ended and its task is given back."""
-        async with self._reporting:
-            fields = said.take()
-            if not fields:
-                return
-            try:
-                await self._leases.heartbeat(
-                    task, extend_s=self._lease_s, report=fields, within_s=_ANSWER_S
-                )
-            except (Refused, Unreachable) as error:
-                log.warning("task %s: what its handler said last is lost: %s", task.id, error)
+        """Report what a handler has said, now that it has ended and its task is to end with it.
+
+        That takes at most a beat, so that the lease stands when the end is reported.
+        """
+        within_s = min(_ANSWER_S, self._beat_s)
+        try:
+            async with asyncio.timeout(within_s), self._reporting:
+                for _ in range(_FLUSHES_MAX):
+                    fields = said.take()
+                    if not fields:
+                        return
+                    await self._leases.heartbeat(
+                        task, extend_s=self._lease_s, report=fields, within_s=within_s
+                    )
+        except (Refused, Unreachable, TimeoutError) as error:
+            why = error or "no answer"
+            log.warning("task %s: what its handler said last is lost: %s", task.id, why)
 
     async def _report(self) -> None:
         """Report what handlers say, at most once a second for all of them."""
@@ -154,6 +162,8 @@ class Keeper:
                 said = [(held, held.said.take()) for held in self._held.values()]
                 for part in _reports(said):
                     await self._say(part)
+                if any(held.said.has_lines for held in self._held.values()):
+                    self._news.set()
             await asyncio.sleep(_REPORT_S)
 
     async def _say(self, part: Mapping[_Held, Mapping[str, object]]) -> None:

@@ -101,7 +101,7 @@ class Leases(Connection):
         report: Mapping[str, object] = _NOTHING,
         within_s: float | None = None,
     ) -> CancelRecord | None:
-        """Extend a lease to `extend_s` seconds from now; report `progress`, a `checkpoint`.
+        """Extend a lease to `extend_s` seconds from now; report what `report` says.
 
         Returns:
             What a cancel with a grace has said of the task; None if it may go on.

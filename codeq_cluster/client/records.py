@@ -115,6 +115,34 @@ class StepsRecord(Struct, frozen=True):
     signals: tuple[SignalRecord, ...]
 
 
+class LogLineRecord(Struct, frozen=True):
+    """A line of a task's log.
+
+    Attributes:
+        number: Its place among all lines of the task, from 1.
+        at: When the broker got it.
+        attempt: The delivery that it is of.
+    """
+
+    number: int
+    at: datetime
+    attempt: int
+    text: str
+
+
+class LogRecord(Struct, frozen=True):
+    """Lines of a task's log, the oldest first.
+
+    Attributes:
+        written: How many lines the task has got in all: the number of the last one.
+        dropped: How many of these are gone.
+    """
+
+    lines: tuple[LogLineRecord, ...]
+    written: int
+    dropped: int
+
+
 class ProgressRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """How far a task is, by what its worker counts.
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from codeq_cluster.client.records import CancelRecord
 
 CHECKPOINT_BYTES_MAX: Final = 65536
-NOTE_BYTES_MAX: Final = 1024
+LINE_BYTES_MAX: Final = 1024  # Of a line of the log, and of the note of progress.
+LINES_A_REPORT_MAX: Final = 20
+LINES_KEPT_MAX: Final = 200  # As the broker does: earlier ones would be gone at once.
 
 
 class Said:
@@ -24,8 +27,15 @@ class Said:
         """Prepare it; nothing is said."""
         self._lock = threading.Lock()
         self._fields: dict[str, object] = {}
+        self._lines: deque[str] = deque()
+        self._dropped = 0
         self.notify: Callable[[], None] = lambda: None
         self.cancel: CancelRecord | None = None
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether lines of the log are still to be reported."""
+        return bool(self._lines)
 
     def say(self, name: str, value: object) -> None:
         """Set a field, in place of what has not been reported yet."""
@@ -33,13 +43,44 @@ class Said:
             self._fields[name] = value
         self.notify()
 
+    def log(self, text: str) -> None:
+        """Add the lines of a text to the log, each cut to its bound; the oldest ones may go."""
+        lines = text.splitlines() or [""]
+        kept = [cut(line) for line in lines[-LINES_KEPT_MAX:]]
+        with self._lock:
+            self._add(kept)
+            self._dropped += len(lines) - len(kept)
+        self.notify()
+
     def take(self) -> Mapping[str, object]:
-        """Return what is to be reported, and forget it."""
+        """Return what one report says of what is to be said, and forget that."""
         with self._lock:
             fields, self._fields = self._fields, {}
-        return fields
+            lines: list[str] = []
+            if self._dropped:
+                lines.append(f"({self._dropped} lines before this one were too many to send)")
+                self._dropped = 0
+            while self._lines and len(lines) < LINES_A_REPORT_MAX:
+                lines.append(self._lines.popleft())
+        return {**fields, "log": lines} if lines else fields
 
     def put_back(self, fields: Mapping[str, object]) -> None:
         """Report it again, unless something newer has been said since."""
+        again = dict(fields)
+        lines = again.pop("log", ())
+        assert isinstance(lines, list | tuple)
         with self._lock:
-            self._fields = {**fields, **self._fields}
+            self._fields = {**again, **self._fields}
+            since, self._lines = self._lines, deque(lines)
+            self._add(since)
+
+    def _add(self, lines: Iterable[str]) -> None:
+        self._lines.extend(lines)
+        while len(self._lines) > LINES_KEPT_MAX:
+            self._lines.popleft()
+            self._dropped += 1
+
+
+def cut(text: str) -> str:
+    """Return as much of a text as a line takes; a note takes as much."""
+    return text.encode(errors="replace")[:LINE_BYTES_MAX].decode(errors="ignore")

@@ -99,6 +99,7 @@ class SyncClient(_Sync[Client]):
     cancel = _waiting(Client.cancel)
     signal = _waiting(Client.signal)
     steps = _waiting(Client.steps)
+    log = _waiting(Client.log)
     graph = _waiting(Client.graph)
     neighbours = _waiting(Client.neighbours)
     begin_group = _waiting(Client.begin_group)

@@ -8,6 +8,7 @@ from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.dependencies import Dependencies, Input
 from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.items import Delivery
+from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.task import Result, Task
 
 
@@ -21,7 +22,7 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
         fingerprint: Of command and payload, for the idempotency key; see `Create`.
         dependencies: What it waits for, or has waited for.
         inputs: What these have handed to it.
-        beside: Its steps and signals.
+        beside: Its steps, the signals to it, and the lines of its log.
         checkpoint: What its last worker has left to the next one.
     """
 
@@ -32,5 +33,5 @@ class Arrival(Struct, frozen=True, array_like=True, kw_only=True):
     fingerprint: str = ""
     dependencies: Dependencies | None = None
     inputs: tuple[Input, ...] = ()
-    beside: tuple[Step | Signal, ...] = ()
+    beside: tuple[Step | Signal | LogLine, ...] = ()
     checkpoint: Checkpoint | None = None

@@ -44,6 +44,7 @@ class Report(Struct, frozen=True, array_like=True, tag="report", kw_only=True):
     Attributes:
         progress: Its instant is set by the decision.
         checkpoint: JSON text of at most `CHECKPOINT_BYTES_MAX`; empty to leave it as it is.
+        log: Lines for the task's log, at most `LINES_A_REPORT_MAX`.
     """
 
     id: str
@@ -53,3 +54,4 @@ class Report(Struct, frozen=True, array_like=True, tag="report", kw_only=True):
     token: int = 0
     progress: Progress | None = None
     checkpoint: str = ""
+    log: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from codeq_cluster.core.dependencies import input_id
 from codeq_cluster.core.durable import Step, row_id
 from codeq_cluster.core.items import DELIVERIES_MAX, NEW_NAME, Governing, Item
 from codeq_cluster.core.lane import lane_of
+from codeq_cluster.core.log_line import LINES_MAX, LogLine
 from codeq_cluster.core.task import (
     COMPLETED,
     Durable,
@@ -94,7 +95,7 @@ def _dependencies_fault(arrival: Arrival) -> str:
 
 
 def _beside_fault(arrival: Arrival) -> str:
-    """Return what is wrong with the steps of a task and the signals to it."""
+    """Return what is wrong with the steps of a task, the signals to it, and its log."""
     task, rows = arrival.task, arrival.beside
     if len({row.id for row in rows}) < len(rows):
         return "beside: must each have an id of its own"
@@ -109,8 +110,11 @@ def _beside_fault(arrival: Arrival) -> str:
     durable = task.more.durable if task.more is not None else None
     counted = stepping.counted(Durable(), (ItemChange(before=None, after=row) for row in rows))
     kept = replace(durable or Durable(), parked_at="", keeps_key=False)
-    if kept != counted:
+    if kept != replace(counted, logged=kept.logged):
         return "durable: must count what is beside the task"
+    lines = sorted(row.number for row in rows if isinstance(row, LogLine))
+    if len(lines) > LINES_MAX or lines != [*range(kept.logged - len(lines) + 1, kept.logged + 1)]:
+        return f"beside: lines of a log must be the last ones, at most {LINES_MAX}"
     if not task.parked_at:
         return ""
     at = [row for row in rows if isinstance(row, Step) and row.name == task.parked_at]

@@ -246,7 +246,7 @@ class _Taking:
         return with_role(task, unique, Role.HOLDER, now_ms=now_ms)
 
     def _with_beside(self, arrival: Arrival, task: Task) -> Task:
-        """Take over what its function has recorded, and the signals to it."""
+        """Take over what its function has recorded, the signals to it, and its log."""
         if not arrival.beside or self._operation.callbacks_only:
             return task
         for row in sorted(

@@ -56,6 +56,7 @@ from codeq_cluster.core.durable import Signal, Step
 from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.lane import Flow, KeyRule, Lane, PerKeyOrNone
+from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
@@ -394,6 +395,7 @@ Item = (
     | Step
     | Signal
     | Checkpoint
+    | LogLine
 )
 
 # What an export carries beside tasks, and an import takes over.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from codeq_cluster.core import stepping
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.creating import (
     created_before,
@@ -148,17 +149,18 @@ def _merged(
     if create.idempotency_key and unique.merged >= MERGES_MAX:
         return Decision(Rejected(Rejection.TOO_MANY_MERGES, str(MERGES_MAX)))
     how, task, payload = How.RETURNED, found, None
+    rows: list[Change] = []
     if _waits(found) and terms.on.replaces:
         refusal = _refused(view, create, rules, found)
         if refusal is not None:
             return Decision(refusal)
         how, payload = How.REPLACED, create.payload
-        task = _replaced(view, create, terms, found)
+        task, gone = stepping.without_log(view, _replaced(view, create, terms, found))
+        rows.extend(gone)
     elif _waits(found) and terms.debounce_ms:
         start_ms, latest_ms = _start(create, terms, unique, found, now_ms=view.now_ms)
         task = _starting(view, found, start_ms=start_ms)
         task = _with(task, replace(_unique(task), latest_ms=latest_ms))
-    rows: list[Change] = []
     if create.idempotency_key or how is How.REPLACED:
         task, row = _remembered(view, create, rules, task, how)
         rows.append(row)

@@ -4,16 +4,24 @@ Progress is part of the task. A checkpoint has a row beside it, as it may be lar
 of the task leave it alone; the task has its size. It goes with the task's last possible delivery:
 when the task is done, has failed, or is deleted. A dead letter keeps it, for a requeue. Another
 payload takes it away, because it belongs to the work that the former one asked for.
+
+A log's lines are rows, too: the last `LINES_MAX`, by number. They go with the task, and the log of
+the former payload goes as its checkpoint does; the numbers go on, so a reader who follows them
+misses none.
 """
 
 from __future__ import annotations
+
+from itertools import islice
 
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.checkpoint import Checkpoint, Report, checkpoint_bytes
+from codeq_cluster.core.log_line import LINES_MAX, LogLine, line_id
+from codeq_cluster.core.stepping import counted, durable_of
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import More, State, Task
+from codeq_cluster.core.task import Durable, More, State, Task
 from codeq_cluster.core.view import View
 
 _ENDED = (State.DONE, State.FAILED)
@@ -23,7 +31,7 @@ def reported(view: View, report: Report, before: Task, after: Task) -> tuple[Cha
     """Return the changes of a heartbeat that carries something, beside the lease's new end.
 
     Args:
-        view: With the checkpoint as it stands.
+        view: With the checkpoint and the log as they stand.
         report: Its bounds are checked.
         before: The task as it stands.
         after: The task with the new end of its lease.
@@ -38,9 +46,34 @@ def reported(view: View, report: Report, before: Task, after: Task) -> tuple[Cha
         more = replace(more, checkpoint_bytes=checkpoint_bytes(report.checkpoint))
         if row != stands:
             others = (ItemChange(before=stands, after=row),)
+    if report.log:
+        durable, rows = _logged(view, after, report.log)
+        more, others = replace(more, durable=durable), (*others, *rows)
     if more != (after.more or More()):
         after = replace(after, more=more)
     return others if after == before else (TaskChange(before=before, after=after), *others)
+
+
+def _logged(
+    view: View, task: Task, texts: tuple[str, ...]
+) -> tuple[Durable, tuple[ItemChange, ...]]:
+    """Return what stands beside a task after some lines more, and the changes that lead there."""
+    durable = durable_of(task)
+    new = tuple(
+        LogLine(
+            tenant=task.tenant,
+            id=line_id(task.id, number),
+            at_ms=view.now_ms,
+            attempt=task.attempts,
+            text=each,
+        )
+        for number, each in enumerate(texts, start=durable.logged + 1)
+    )
+    over = durable.lines + len(new) - LINES_MAX
+    oldest = view.beside(ItemKind.LOG, task.tenant, task.id)
+    changes = tuple(ItemChange(before=row, after=None) for row in islice(oldest, max(0, over)))
+    changes += tuple(ItemChange(before=None, after=row) for row in new)
+    return counted(durable, changes), changes
 
 
 def settled(view: View, changes: tuple[Change, ...]) -> tuple[Change, ...]:

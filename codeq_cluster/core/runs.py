@@ -26,7 +26,7 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
 
     A create reads its task, the task that has its idempotency key and, under a budget, what the
     tenant uses. A submit reads its task, and the delivery and the sweeps that are named after it.
-    A heartbeat reads its task, and its checkpoint.
+    A heartbeat reads its task, its checkpoint and its log.
     So creates are independent if their tasks and keys differ and no budget binds their tenants, and
     submits and heartbeats if their tasks differ; submits of tasks with keys are parted when they
     are decided.
@@ -72,7 +72,7 @@ def _chars(operation: Operation) -> int:
         case Submit():
             return len(operation.body)
         case Report():
-            return len(operation.checkpoint)
+            return len(operation.checkpoint) + sum(map(len, operation.log))
         case Create():
             return len(operation.payload)
         case _:

@@ -28,6 +28,7 @@ from codeq_cluster.core.durable import (
     row_id,
 )
 from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
+from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.outcomes import Rejected, Rejection, Signalled, StepStands
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
@@ -128,7 +129,8 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
     """Return a decision's changes with those of the rows beside its tasks.
 
     The end of a wait by time ends its step. Rows go with their task, at most `CLEARED_MAX` in one
-    decision: a task with more stays until the next, ended. Another payload begins with no steps.
+    decision: a task with more stays until the next, ended. Another payload begins with no steps and
+    an empty log.
     """
     all_: list[Change] = []
     left = CLEARED_MAX
@@ -147,7 +149,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
                 change = replace(change, after=after)  # noqa: PLW2901
             all_ += [change, *gone]
         elif change.payload is not None:
-            gone = [_none(each) for each in _steps(view, before)]
+            gone = [*map(_none, _steps(view, before)), *map(_none, _lines(view, before))]
             all_ += [replace(change, after=_awake(after, gone)), *gone]
         elif after.parked_at and after.state is not State.DELAYED:
             ended = list(_over(view, before))
@@ -170,6 +172,7 @@ def durable_of(task: Task) -> Durable:
 def counted(durable: Durable, changes: Iterable[ItemChange]) -> Durable:
     """Return the counts after rows have changed."""
     steps, size, signals, unread = durable.steps, durable.bytes, durable.signals, durable.unread
+    lines, line_bytes, logged = durable.lines, durable.line_bytes, durable.logged
     for change in changes:
         for row, sign in ((change.before, -1), (change.after, 1)):
             if isinstance(row, Step):
@@ -177,7 +180,25 @@ def counted(durable: Durable, changes: Iterable[ItemChange]) -> Durable:
             elif isinstance(row, Signal):
                 signals, size = signals + sign, size + sign * row.size
                 unread += 0 if row.is_read else sign
-    return replace(durable, steps=steps, bytes=size, signals=signals, unread=unread)
+            elif isinstance(row, LogLine):
+                lines, line_bytes = lines + sign, line_bytes + sign * row.size
+                logged = max(logged, row.number)
+    return replace(
+        durable,
+        steps=steps,
+        bytes=size,
+        signals=signals,
+        unread=unread,
+        lines=lines,
+        line_bytes=line_bytes,
+        logged=logged,
+    )
+
+
+def without_log(view: View, task: Task) -> tuple[Task, tuple[ItemChange, ...]]:
+    """Return a task that begins with an empty log, and the end of its lines."""
+    gone = tuple(map(_none, _lines(view, task)))
+    return (_with(task, counted(durable_of(task), gone)), gone) if gone else (task, gone)
 
 
 def _durable(task: Task) -> Durable | None:
@@ -251,6 +272,12 @@ def _signals(view: View, task: Task) -> Iterator[Signal]:
     return (row for row in rows if isinstance(row, Signal))
 
 
+def _lines(view: View, task: Task) -> Iterator[LogLine]:
+    if durable_of(task).lines:
+        rows = view.beside(ItemKind.LOG, task.tenant, task.id)
+        yield from (row for row in rows if isinstance(row, LogLine))
+
+
 def _unread(view: View, task: Task, name: str) -> Signal | None:
     """Return the oldest signal of the name that nobody has read."""
     rows = (row for row in _signals(view, task) if row.name == name and not row.is_read)
@@ -265,7 +292,7 @@ def _ended(step: Step, now_ms: int, value: str = "") -> Step:
     return replace(step, is_open=False, at_ms=now_ms, value=value)
 
 
-def _none(row: Step | Signal) -> ItemChange:
+def _none(row: Step | Signal | LogLine) -> ItemChange:
     return ItemChange(before=row, after=None)
 
 
@@ -302,7 +329,7 @@ def _refused_signal(
 def _gone(view: View, task: Task, most: int) -> list[ItemChange]:
     """Return the deletions of at most so many rows beside a task."""
     gone: list[ItemChange] = []
-    for rows in (_steps(view, task), _signals(view, task)):
+    for rows in (_steps(view, task), _signals(view, task), _lines(view, task)):
         for row in rows:
             if len(gone) == most:
                 return gone

@@ -38,6 +38,7 @@ class ItemKind(StrEnum):
     STEP = "step"
     SIGNAL = "signal"
     CHECKPOINT = "checkpoint"
+    LOG = "log"
 
 
 class Place(Enum):

@@ -209,7 +209,7 @@ class Unique(Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Durable(Struct, frozen=True, array_like=True, kw_only=True):
-    """What stands beside a task whose function has recorded steps, or that got signals.
+    """What stands beside a task: recorded steps, signals to it, and lines of its log.
 
     Attributes:
         bytes: The size of the steps and of the signals that are not read.
@@ -217,6 +217,8 @@ class Durable(Struct, frozen=True, array_like=True, kw_only=True):
         unread: The signals that nobody has waited for yet.
         parked_at: The step that the task waits at, its lease given back; empty for none.
         keeps_key: While it does, no other task of its key takes its place.
+        lines, line_bytes: How many lines of its log stand, and their size.
+        logged: The number of the last line; it never shrinks.
     """
 
     steps: Number = 0
@@ -225,11 +227,14 @@ class Durable(Struct, frozen=True, array_like=True, kw_only=True):
     unread: Number = 0
     parked_at: Annotated[str, text(STEP_NAME_BYTES_MAX)] = ""
     keeps_key: bool = False
+    lines: Number = 0
+    line_bytes: Number = 0
+    logged: Number = 0
 
     @property
     def rows(self) -> int:
         """Return how many rows stand beside the task."""
-        return self.steps + self.signals
+        return self.steps + self.signals + self.lines
 
 
 class Cancelling(Struct, frozen=True, array_like=True, kw_only=True):
@@ -267,7 +272,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         input_bytes: The size of the results that its dependencies have handed to it.
         dependents: How many edges lead from it to tasks that wait for its end, or did.
         unique: None without a unique key.
-        durable: None unless its function has recorded steps, or it got signals.
+        durable: None unless its function has recorded steps, or it got signals, or it has a log.
         progress: None until a worker says something of it.
         checkpoint_bytes: The size of its `Checkpoint`; 0 without one.
         cancelling: None unless a cancel has said more than its id, while it was leased or at its
@@ -371,7 +376,10 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
     def stored_bytes(self) -> int:
         """Return what counts against its tenant's budget, with all that stands beside it."""
         own = self.payload_bytes + self.result_bytes + sum(self.upload_bytes)
-        return own if self.more is None else own + beside_bytes(self.more)
+        if self.more is None:
+            return own
+        own += beside_bytes(self.more)
+        return own if self.more.durable is None else own + self.more.durable.line_bytes
 
     @property
     def parked_at(self) -> str:

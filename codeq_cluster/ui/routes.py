@@ -21,6 +21,7 @@ from codeq_cluster.api.routes import backups as backup_routes
 from codeq_cluster.api.routes import cluster as cluster_routes
 from codeq_cluster.api.routes import groups as group_routes
 from codeq_cluster.api.routes import keys as key_routes
+from codeq_cluster.api.routes import logs as log_routes
 from codeq_cluster.api.routes import queues as queue_routes
 from codeq_cluster.api.routes import schedules as schedule_routes
 from codeq_cluster.api.routes import steps as step_routes
@@ -145,6 +146,7 @@ def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
         PageRoute("GET", "/delayed", tasks.delayed, _VIEWERS),
         PageRoute("GET", "/tasks/{id}/content", tasks.content, _ADMINS),
         PageRoute("GET", "/tasks/{id}/steps", step_routes.steps, _ADMINS),
+        PageRoute("GET", "/tasks/{id}/log", log_routes.log, _ADMINS),
         PageRoute("GET", ARTIFACT, artifact_routes.download, _ADMINS),
         PageRoute("POST", "/tasks/{id}/cancel", tasks.cancel, _ADMINS, access=Access.PRODUCER),
         PageRoute("GET", "/deliveries", webhooks.deliveries, _VIEWERS),

@@ -73,6 +73,7 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "steps_signal": Example(body='{"payload":{"why":"too small"}}', task="ready"),
     "steps_steps": Example(task="ready"),
+    "logs_log": Example(query="after=0", task="ready"),
     "workers_submit": Example(body=f"{{{_DONE}}}", task="leased"),
     "workers_heartbeats": Example(
         body='{"leases":[{"id":"\'$TASK\'","extendSeconds":60}],"waitSeconds":1}', task="leased"

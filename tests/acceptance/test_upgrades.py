@@ -217,6 +217,11 @@ _LATER: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
         "/tasks/{id}/heartbeat",
         {"extendSeconds": 60, "checkpoint": {"page": 3}},
     ),
+    "a log": (
+        "POST",
+        "/tasks/{id}/heartbeat",
+        {"extendSeconds": 60, "log": ["page 3 is slow"]},
+    ),
     "a grace": ("POST", "/tasks/{id}/cancel", {"graceSeconds": 30}),
     "a wait": ("POST", "/tasks/{id}/park", {"step": "rest", "position": 0, "forSeconds": 60}),
     "a schedule": (

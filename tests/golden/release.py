@@ -390,10 +390,14 @@ async def _stride(client: Client, tasks: dict[str, str]) -> None:
 
 
 async def _report(client: Client, tasks: dict[str, str]) -> None:
-    """Make a task whose worker says how far it is, and leaves something to the next one."""
+    """Make a task whose worker says how far it is and what it does, and leaves a checkpoint."""
     reported = await client.create("reported")
     await client.claim("reported", leaseSeconds=3000)
-    said = {"progress": {"done": 3, "total": 10, "note": "pages"}, "checkpoint": {"page": 3}}
+    said = {
+        "progress": {"done": 3, "total": 10, "note": "pages"},
+        "checkpoint": {"page": 3},
+        "log": ["page 1", "page 2"],
+    }
     answer = await client.post(f"tasks/{reported}/heartbeat", {"extendSeconds": 3000, **said})
     assert 200 == answer.status, answer.body
     tasks[reported] = State.LEASED.name

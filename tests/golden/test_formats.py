@@ -65,6 +65,7 @@ from codeq_cluster.core.lane import (
     lane_id,
     lane_name,
 )
+from codeq_cluster.core.log_line import LogLine, line_id
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.rate import Rate
@@ -195,7 +196,17 @@ FULL = Task(
             merged=2,
             merged_ms=NOW_MS,
         ),
-        durable=Durable(steps=3, bytes=45, signals=2, unread=1, parked_at="wait", keeps_key=True),
+        durable=Durable(
+            steps=3,
+            bytes=45,
+            signals=2,
+            unread=1,
+            parked_at="wait",
+            keeps_key=True,
+            lines=2,
+            line_bytes=30,
+            logged=41,
+        ),
         progress=Progress(done=3, total=10, note="größe", at_ms=NOW_MS),
         checkpoint_bytes=10,
         cancelling=Cancelling(
@@ -596,6 +607,9 @@ ITEMS: dict[str, Item] = {
         how=How.REPLACED,
         fingerprint="b" * 32,
         expires_ms=NOW_MS,
+    ),
+    "log line": LogLine(
+        tenant="acme", id=line_id("22222222", 41), at_ms=NOW_MS, attempt=2, text="größe"
     ),
     "checkpoint": Checkpoint(tenant="acme", id="22222222", text='{"line":7}'),
     "graph key": GraphKey(

@@ -159,6 +159,7 @@ class World:
                 extend_ms=60_000,
                 progress=self.random.choice([None, Progress(done=int(name), total=9, note="ü")]),
                 checkpoint=self.random.choice(["", f'{{"at":{name}}}', '"ü"', '["ü", 1]']),
+                log=("ü", name, "")[: self.random.randrange(4)],
             )
             self._ask(shard, report)
 

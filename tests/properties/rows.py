@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.checkpoint import Checkpoint
+from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, State, Task
@@ -88,4 +89,6 @@ def _size(view: DictView, task: Task) -> int:
     own = len(view.payload(task.id).encode()) + sum(len(text.encode()) for text in texts)
     left = view.item(ItemKind.CHECKPOINT, task.tenant, task.id)
     own += len(left.text.encode()) if isinstance(left, Checkpoint) else 0
+    lines = view.beside(ItemKind.LOG, task.tenant, task.id)
+    own += sum(len(line.text.encode()) for line in lines if isinstance(line, LogLine))
     return own + sum(task.upload_bytes)

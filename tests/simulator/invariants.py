@@ -13,7 +13,7 @@ from enum import Enum
 from hashlib import blake2b
 
 from codeq_cluster.codec import entries, keyspace, records
-from codeq_cluster.core.task import AttemptOutcome, Durable, State, Task
+from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.raft.group import RaftGroup
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.raft.members import Voters
@@ -21,6 +21,7 @@ from codeq_cluster.raft.safe_syncobj import SafeSyncObj
 from tests.simulator.graphs import EdgeFault, EdgeRows
 from tests.simulator.group_rows import GroupFault, GroupRows
 from tests.simulator.lanes import LaneFault, LaneRows
+from tests.simulator.logs import LogFault, LogRows
 from tests.simulator.relays import RelayFault, RelayRows
 from tests.simulator.schedules import (
     DecisionFault,
@@ -62,6 +63,7 @@ class Invariant(Enum):
     W18 = "a group counts what its members' rows say; sealed, and without live ones, it has ended"
     W19 = "a task that waits for others has an edge from each, or asks again"
     W20 = "one task holds a unique key, one is next, and its row names them"
+    W22 = "a log has the last lines of a task that exists, as many as the task says, at most 200"
 
 
 class InvariantViolated(AssertionError):
@@ -275,6 +277,7 @@ class ShardWatch(ReplicaWatch):
         self._groups = GroupRows()
         self._edges = EdgeRows(shard, shards)
         self._uniques = UniqueRows()
+        self._logs = LogRows()
         self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
@@ -345,6 +348,7 @@ class ShardWatch(ReplicaWatch):
             raise self._broken(Invariant.W18, str(fault)) from fault
         self._follow_edges(entry.mutations)
         self._hold_keys(entry.mutations)
+        self._log(entry.mutations)
         self._fired(entry.mutations)
 
     def _follow_edges(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -360,6 +364,13 @@ class ShardWatch(ReplicaWatch):
             self._uniques.written(rows)
         except UniqueFault as fault:
             raise self._broken(Invariant.W20, str(fault)) from fault
+
+    def _log(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Check logs of tasks: W22."""
+        try:
+            self._logs.written(rows)
+        except LogFault as fault:
+            raise self._broken(Invariant.W22, str(fault)) from fault
 
     def _run(self, task: Task, *, is_new: bool) -> None:
         """Check that a run is new: W14."""
@@ -416,9 +427,13 @@ def _least(before: Task, after: Task) -> int:
     return before.attempts - given_back
 
 
-def _beside(task: Task) -> Durable | None:
+def _beside(task: Task) -> tuple[int, ...]:
+    """Return what changes with steps and signals, and not with a log."""
     # Calls of the product are counted, and its own function would be.
-    return task.more.durable if task.more is not None else None
+    durable = task.more.durable if task.more is not None else None
+    if durable is None:
+        return (0, 0, 0, 0)
+    return (durable.steps, durable.bytes, durable.signals, durable.unread)
 
 
 def _most(before: Task, after: Task) -> int:

@@ -15,7 +15,12 @@ from codeq_cluster.api.http.errors import ApiError, from_failure, from_rejection
 from codeq_cluster.api.http.refusals import NOT_FOUND, batch_too_large
 from codeq_cluster.api.http.waits import WaitEnded
 from codeq_cluster.api.routes import workers
-from codeq_cluster.api.routes.reports import checkpoint_field, progress_field, read_report
+from codeq_cluster.api.routes.reports import (
+    checkpoint_field,
+    log_field,
+    progress_field,
+    read_report,
+)
 from codeq_cluster.api.routes.task_views import CANCEL, CLAIMED, TASK_ID, CancelView, cancel_view
 from codeq_cluster.api.routes.workers import EARLY_S, LEASE_TOKEN_FIELD, lease_ms
 from codeq_cluster.auth import Access
@@ -53,6 +58,7 @@ class HeldLeaseBody(Body):
     )
     progress: Raw = progress_field()
     checkpoint: Raw = checkpoint_field()
+    log: list[str] | None = log_field()
 
 
 LEASE_SCHEMA = Schema(HeldLeaseBody)
@@ -190,7 +196,7 @@ def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
         body = LEASE_SCHEMA.decode(item)
         task_id = body.id or ""
         token = whole(body.token, error=_INVALID)
-        progress, checkpoint = read_report(call, body.progress, body.checkpoint)
+        progress, checkpoint, log = read_report(call, body.progress, body.checkpoint, body.log)
         extend_ms = 0 if body.watch_only else lease_ms(call, body.extend_seconds, "extendSeconds")
     except ApiError as refused:
         return task_id, refused.with_traceback(None)
@@ -202,6 +208,7 @@ def _read(call: Call, item: Raw) -> tuple[str, HeldLease | ApiError]:
         extend_ms=extend_ms,
         progress=progress,
         checkpoint=checkpoint,
+        log=log,
         knows_cancel=bool(body.knows_cancel),
     )
     return task_id, held

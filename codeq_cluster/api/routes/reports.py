@@ -12,6 +12,7 @@ from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
 from codeq_cluster.codec.levels import REPORTS_FROM
 from codeq_cluster.core.bounds import NUMBER_MAX
 from codeq_cluster.core.checkpoint import CHECKPOINT_BYTES_MAX, checkpoint_bytes
+from codeq_cluster.core.log_line import LINE, LINE_BYTES_MAX, LINES_A_REPORT_MAX, LINES_MAX
 from codeq_cluster.core.progress import NOTE_BYTES_MAX, Progress
 from codeq_cluster.errors import UpgradeUnderWay
 
@@ -19,9 +20,12 @@ INVALID = bad_request("invalid 'progress'", "invalid-progress")
 TOO_LARGE = ApiError(
     413, f"checkpoint exceeds {CHECKPOINT_BYTES_MAX} bytes", "checkpoint-too-large"
 )
+INVALID_LOG = bad_request("invalid 'log'", "invalid-log").because(
+    f"at most {LINES_A_REPORT_MAX} lines, each of at most {LINE_BYTES_MAX} bytes"
+)
 TOO_EARLY = from_failure(
     UpgradeUnderWay(
-        f"'progress' and 'checkpoint' need formats of level {REPORTS_FROM} on every shard"
+        f"'progress', 'checkpoint' and 'log' need formats of level {REPORTS_FROM} on every shard"
     )
 )
 NOTHING = Raw(b"null")
@@ -62,14 +66,30 @@ def checkpoint_field() -> Any:
     )
 
 
-def read_report(call: Call, progress: Raw, checkpoint: Raw) -> tuple[Progress | None, str]:
-    """Return what a heartbeat says: progress, and a checkpoint's JSON text or "".
+def log_field() -> Any:
+    """Declare what a heartbeat adds to the log of its task."""
+    return field(
+        f"Of a heartbeat: lines for the task's log, at most {LINES_A_REPORT_MAX} of "
+        f"{LINE_BYTES_MAX} bytes each; the log keeps the last {LINES_MAX}. A heartbeat that is "
+        "sent again adds them again.",
+        maxItems=LINES_A_REPORT_MAX,
+        refused=(INVALID_LOG, TOO_EARLY),
+    )
+
+
+def read_report(
+    call: Call, progress: Raw, checkpoint: Raw, log: list[str] | None
+) -> tuple[Progress | None, str, tuple[str, ...]]:
+    """Return what a heartbeat says: progress, a checkpoint's JSON text or "", and lines of a log.
 
     Raises:
         ApiError: It is refused.
     """
-    if bytes(progress) == bytes(checkpoint) == b"null":
-        return None, ""
+    lines = tuple(log or ())
+    if bytes(progress) == bytes(checkpoint) == b"null" and not lines:
+        return None, "", lines
+    if len(lines) > LINES_A_REPORT_MAX or any(map(LINE, lines)):
+        raise INVALID_LOG
     said = None
     if bytes(progress) != b"null":
         body = _PROGRESS.decode(progress)
@@ -82,4 +102,4 @@ def read_report(call: Call, progress: Raw, checkpoint: Raw) -> tuple[Progress | 
         raise TOO_LARGE
     if call.services.broker.level() < REPORTS_FROM:
         raise TOO_EARLY
-    return said, text
+    return said, text, lines

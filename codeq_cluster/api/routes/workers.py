@@ -29,7 +29,12 @@ from codeq_cluster.api.http.refusals import (
     too_many,
 )
 from codeq_cluster.api.http.waits import WaitEnded
-from codeq_cluster.api.routes.reports import checkpoint_field, progress_field, read_report
+from codeq_cluster.api.routes.reports import (
+    checkpoint_field,
+    log_field,
+    progress_field,
+    read_report,
+)
 from codeq_cluster.api.routes.step_views import step_view
 from codeq_cluster.api.routes.task_views import (
     CANCEL,
@@ -140,6 +145,7 @@ class LeaseBody(Body):
     lease_token: int | None = LEASE_TOKEN_FIELD
     progress: Raw = progress_field()
     checkpoint: Raw = checkpoint_field()
+    log: list[str] | None = log_field()
 
 
 _CLAIM = Schema(ClaimBody)
@@ -260,10 +266,10 @@ async def claim_batch(call: Call) -> HttpAnswer[ClaimedBatch]:
     whole=True,
 )
 async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
-    """Extend a lease, and say how far the work is."""
+    """Extend a lease, and say how far the work is, or what it does."""
     body = _LEASE.decode(call.text)
     extend_ms = lease_ms(call, body.extend_seconds, "extendSeconds")
-    progress, checkpoint = read_report(call, body.progress, body.checkpoint)
+    progress, checkpoint, log = read_report(call, body.progress, body.checkpoint, body.log)
     outcome = await call.services.broker.heartbeat(
         call.identity.tenant,
         call.identity.subject,
@@ -272,6 +278,7 @@ async def heartbeat(call: Call) -> HttpAnswer[ExtendedLease]:
         token=lease_token(call, body.lease_token),
         progress=progress,
         checkpoint=checkpoint,
+        log=log,
         timeout_s=call.timeout_s,
     )
     if isinstance(outcome, Rejected):

@@ -126,11 +126,17 @@ class Consumer:
         token: int,
         progress: Progress | None = None,
         checkpoint: str = "",
+        log: tuple[str, ...] = (),
         timeout_s: float,
     ) -> Extended | Rejected:
         """Extend a lease and return its new end, or the rejection; see `HeldLease`."""
         held = HeldLease(
-            id=task_id, token=token, extend_ms=extend_ms, progress=progress, checkpoint=checkpoint
+            id=task_id,
+            token=token,
+            extend_ms=extend_ms,
+            progress=progress,
+            checkpoint=checkpoint,
+            log=log,
         )
         outcome = await self._one(renewal(held, tenant=tenant, worker=worker), timeout_s)
         assert isinstance(outcome, Extended | Rejected)

@@ -36,6 +36,7 @@ class HeldLease(Struct, frozen=True, kw_only=True):
         extend_ms: The new end, from now; 0 to leave the end as it is.
         progress: How far the work is; None to say nothing of it.
         checkpoint: For the next delivery, JSON text; empty to leave it as it is.
+        log: Lines for the task's log.
         knows_cancel: The worker has heard that the task is to end.
     """
 
@@ -44,12 +45,13 @@ class HeldLease(Struct, frozen=True, kw_only=True):
     extend_ms: int
     progress: Progress | None = None
     checkpoint: str = ""
+    log: tuple[str, ...] = ()
     knows_cancel: bool = False
 
 
 def renewal(held: HeldLease, *, tenant: str, worker: str) -> Heartbeat | Report:
     """Return the operation that renews a lease; nodes of every release know a bare heartbeat."""
-    if held.progress is None and not held.checkpoint:
+    if held.progress is None and not held.checkpoint and not held.log:
         return Heartbeat(
             id=held.id, tenant=tenant, worker=worker, extend_ms=held.extend_ms, token=held.token
         )
@@ -61,6 +63,7 @@ def renewal(held: HeldLease, *, tenant: str, worker: str) -> Heartbeat | Report:
         token=held.token,
         progress=held.progress,
         checkpoint=held.checkpoint,
+        log=held.log,
     )
 
 

@@ -18,6 +18,7 @@ from codeq_cluster.cli.support.named import refuse_unknown, whole_id
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.times import Times, add_times, given_instant, times_of
+from codeq_cluster.cli.work import task_log
 from codeq_cluster.client import Client, NodeRecord, Operator, Page, StepRecord
 from codeq_cluster.client.producing import OPTIONS
 
@@ -62,6 +63,8 @@ def add(commands: Verbs) -> None:
     steps.add_argument("id")
     add_times(steps)
     asks(steps, Client, _steps)
+
+    task_log.add(verbs)
 
     signal = verbs.add_parser("signal", help="send a task a signal, for which it waits or will")
     signal.add_argument("id")

@@ -76,6 +76,7 @@ class TaskDetail(TaskView, rename="camel", omit_defaults=True, kw_only=True):
         kept_until: When it is deleted.
         dead_queue: The queue that keeps it as a dead letter.
         beside: How many steps and signals stand beside it.
+        logged: How many lines its log has got.
     """
 
     payload: str = ""
@@ -89,6 +90,7 @@ class TaskDetail(TaskView, rename="camel", omit_defaults=True, kw_only=True):
     idempotency_key: str = ""
     dead_queue: str = ""
     beside: int = 0
+    logged: int = 0
 
 
 def task_row(task: Task) -> TaskRow:
@@ -111,6 +113,7 @@ def task_row(task: Task) -> TaskRow:
 
 def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
     """Render the fields of a task that the caller may see."""
+    beside = durable_of(task)
     fields = asdict(task_view(task, "", shards=shards)) | asdict(task_row(task))
     fields |= {
         "error": task.error,
@@ -124,7 +127,8 @@ def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
         result_bytes=task.result_bytes,
         idempotency_key=task.idempotency_key,
         dead_queue=task.dead_queue,
-        beside=durable_of(task).rows,
+        beside=beside.steps + beside.signals,
+        logged=beside.logged,
     )
 
 

@@ -100,7 +100,7 @@ def _forgiven(response: Response, case: Case) -> bool:
     unheeded = {
         "count": path not in COUNTED,
         **dict.fromkeys(
-            ("extendSeconds", "progress", "checkpoint"), not path.endswith("/heartbeat")
+            ("extendSeconds", "progress", "checkpoint", "log"), not path.endswith("/heartbeat")
         ),
         "hold": not path.endswith("/nack"),
         # A field in the body overrides the query.

@@ -44,6 +44,7 @@ STATUSES = {
     "POST /tasks/{id}/steps": _WORK,
     "POST /tasks/{id}/park": _WORK,
     "GET /tasks/{id}/steps": _READ,
+    "GET /tasks/{id}/log": _READ,
     "POST /tasks/{id}/signals/{signal}": "401 | 200 401 401 200 403 | 404 401 401 404 403",
     # Items are judged one by one, so another tenant gets 200 too; test_tenants.py covers its data.
     "POST /tasks/batch/results": "401 | 401 403 200 401 401 | 401 403 200 401 401",

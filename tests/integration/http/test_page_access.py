@@ -42,6 +42,7 @@ STATUSES = {
     "GET /delayed": _TENANT,
     "GET /tasks/{id}/content": "403 404 403 404",
     "GET /tasks/{id}/steps": "403 404 403 404",
+    "GET /tasks/{id}/log": "403 404 403 404",
     "GET /tasks/{id}/artifacts/{upload}/{artifact}": "403 404 403 404",
     "POST /tasks/{id}/cancel": "403 404 403 404",
     "GET /deliveries": _TENANT,

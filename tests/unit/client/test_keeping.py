@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from msgspec import UNSET, structs
 
-from codeq_cluster.client import CancelRecord, Ended, Ending, Retry, Task, Worker
+from codeq_cluster.client import CancelRecord, Ended, Ending, Fail, Retry, Task, Worker
 from tests.unit.client.servers import serve
 
 _LOST = {"error": "lease-lost", "code": "lease-lost"}
@@ -102,7 +102,7 @@ class _Broker:
         return web.json_response({"leases": [self._next(each) for each in asked]})
 
     def _hear(self, task_id: str, fields: dict[str, object]) -> None:
-        for name in ("progress", "checkpoint"):
+        for name in ("progress", "checkpoint", "log"):
             if name in fields:
                 self.said.append((task_id, name, fields[name]))
                 self.told.set()
@@ -297,6 +297,73 @@ async def test_what_a_handler_said_last_is_reported_before_its_task_is_given_bac
     assert [("a", "checkpoint", [1, 2])] == broker.said
     assert "nack" == broker.calls[-1]
     assert [Ending.RETURNED] == [each.ending for each in ended]
+
+
+@pytest.mark.parametrize("raised", [None, Fail("broken"), Retry("later")])
+async def test_the_last_lines_of_a_log_come_before_the_end(raised: Exception | None) -> None:
+    """However the task ends, and as few as there are; each report has at most its bound."""
+    broker = _Broker("a")
+
+    def handler(task: Task) -> int:
+        for n in range(45):
+            task.log(f"line {n}")
+        if raised is not None:
+            raise raised
+        return 1
+
+    async with broker.working(handler, lease_s=60):
+        pass
+
+    reports = [value for _, name, value in broker.said if name == "log"]
+    assert all(isinstance(each, list) and len(each) <= 20 for each in reports)
+    assert [f"line {n}" for n in range(45)] == [line for each in reports for line in each]  # type: ignore[attr-defined]
+    assert ("nack" if isinstance(raised, Retry) else "result") == broker.calls[-1]
+
+
+async def test_a_silent_handler_costs_no_request_at_its_end() -> None:
+    """Only its result is sent, as if there were no logs."""
+    broker = _Broker("a")
+
+    async with broker.working(lambda task: 1, lease_s=60):
+        pass
+
+    assert ["result"] == broker.calls
+
+
+async def test_a_log_that_is_not_taken_costs_the_task_nothing() -> None:
+    """What a node refuses is lost, and the result is sent all the same."""
+    broker = _Broker("a")
+    broker.answers = {"a": [{"error": "no", "code": "upgrade-under-way"}] * 9}
+
+    def handler(task: Task) -> int:
+        task.log("unheard")
+        return 1
+
+    async with broker.working(handler, lease_s=60) as ended:
+        pass
+
+    assert "result" == broker.calls[-1]
+    assert [Ending.COMPLETED] == [each.ending for each in ended]
+
+
+async def test_a_long_log_is_reported_while_the_handler_works() -> None:
+    """In as many requests as it needs, each a second after the other."""
+    broker = _Broker("a")
+    go_on = asyncio.Event()
+
+    async def handler(task: Task) -> int:
+        task.log("\n".join(str(n) for n in range(30)))
+        await go_on.wait()
+        return 1
+
+    async with broker.working(handler, lease_s=60):
+        while len(broker.said) < 2:
+            broker.told.clear()
+            await broker.told.wait()
+        go_on.set()
+
+    assert [20, 10] == [len(value) for _, _, value in broker.said]  # type: ignore[arg-type]
+    assert 2 == broker.calls.count("batch")
 
 
 async def test_a_report_that_is_not_taken_for_now_is_made_again() -> None:

@@ -30,10 +30,13 @@ export function openTask({ follow }, id) {
   const result = h("div");
   const following = h("div");
   const graph = h("div");
+  const log = h("div");
   const state = h("span");
   let contentOf = "";
   let besideOf = "";
   let beside = { steps: [], signals: [] };
+  let logged = 0;
+  let lines = [];
   let task = null;
 
   async function cancel() {
@@ -84,6 +87,26 @@ export function openTask({ follow }, id) {
       besideOf = "";
       failed(failure);
     }
+  }
+
+  // Only lines that came since are fetched. Those with a number up to `dropped` are gone.
+  async function fetchLog() {
+    if (!task.logged || task.logged === logged || !administers()) return;
+    const shown = logged;
+    logged = task.logged;
+    try {
+      const told = await get(`${path("tasks", id, "log")}?after=${shown}`);
+      lines = [...lines.filter((each) => each.number <= shown), ...told.lines].filter((each) => each.number > told.dropped);
+      drawLog(told.dropped);
+    } catch (failure) {
+      logged = shown;
+      failed(failure);
+    }
+  }
+
+  function drawLog(dropped) {
+    const attempt = (each, n) => each.attempt !== lines[n - 1]?.attempt && h("li.dim.small", {}, `Attempt ${each.attempt}`);
+    patch(log, card("Log", lines.length ? h("ul.plain-list", {}, lines.map((each, n) => [attempt(each, n), h("li.break.small", {}, h("span.dim.nowrap", {}, at(each.at), " "), each.text)])) : h("p.empty", {}, "All lines are gone."), { flush: true, aside: dropped > 0 && h("span.dim.small", {}, `${plural(dropped, "earlier line")} gone`) }));
   }
 
   // A dead letter that others wait for holds them up until it is requeued, or deleted.
@@ -165,6 +188,7 @@ export function openTask({ follow }, id) {
     ]);
     fetchContent();
     fetchBeside();
+    fetchLog();
   }
 
   function take(part, data) {
@@ -183,7 +207,7 @@ export function openTask({ follow }, id) {
   top.querySelector(".actions").replaceWith(actions);
   const box = h("div.stack", {}, reason, graph,
     h("div.columns", {},
-      h("div.stack", {}, card("Task", facts), card("Time line", attempts, { flush: true })),
+      h("div.stack", {}, card("Task", facts), card("Time line", attempts, { flush: true }), log),
       h("div.stack", {}, payload, result, following)));
   return { title: "Task " + id, node: h("div", {}, top, box) };
 }
