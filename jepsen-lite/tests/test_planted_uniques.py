@@ -178,6 +178,16 @@ def test_the_repaired_twin_breaks_nothing() -> None:
     assert [] == [each for each in found.values() if each.valid is False]
 
 
+@pytest.mark.parametrize(("asked", "valid"), [(0.5, True), (1.4, False)])
+def test_a_create_that_was_asked_again_may_find_its_start_over(asked: float, valid: bool) -> None:
+    """Its answer came a second later, so the task may be ready; a quick answer cannot show that."""
+    world = World()
+    world.said["y"] = ((asked, 1.55), LATE, _out("w", "replaced", 1.5, created=0))
+    found = verdicts(world.told().history())["G33"]
+
+    assert valid is found.valid
+
+
 def test_a_lost_answer_excuses_what_it_may_have_done() -> None:
     """Its effect may come later than what was said after it."""
     world = World()

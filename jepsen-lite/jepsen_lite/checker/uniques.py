@@ -86,6 +86,10 @@ def _start(op: Op) -> Iterator[Violation]:
     latest = made.created_ms + merging.max_wait_ms
     due = min(made.changed_ms + merging.debounce_ms, latest)
     shown = made.start_ms or made.changed_ms
+    may_be_over = op.done_ns - op.call_ns >= merging.debounce_ms * MS
+    if not made.start_ms and may_be_over:
+        # A node that lost the leader's answer asks again, and its start has come meanwhile.
+        due = min(made.created_ms + merging.debounce_ms, latest)
     if shown != max(due, made.changed_ms):
         text = f"{op.out.task} starts at {shown}, and its debounce says {due}"
         yield Violation(text=text, events=op.events)
