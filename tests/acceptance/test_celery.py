@@ -149,3 +149,43 @@ async def test_a_chord_ends_once_although_a_worker_and_a_leader_are_killed(
             printed = await producing
 
     assert f"{sum(range(PARTS))}\n" == printed
+
+
+@pytest.mark.timeout(120)
+async def test_a_task_is_revoked_and_one_is_terminated_although_leaders_are_killed(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """By Celery's own control: one waits for its hour at the broker, one runs in a worker."""
+    journal = tmp_path / "journal"
+    journal.touch()
+    program = (
+        f"told = app.control.inspect(destination=['told@h'], timeout={WITHIN_S})\n"
+        "active = lambda: told.active()['told@h']\n"
+        "while not app.control.ping(): pass\n"
+        f"runs = long_late.delay({str(journal)!r}, -1)\n"
+        f"waits = late.apply_async(({str(journal)!r}, 1), countdown=3)\n"
+        "while not active(): pass\n"
+        "app.control.revoke(waits.id)\n"
+        "app.control.terminate(runs.id)\n"
+        "while active(): pass\n"
+        f"late.apply_async(({str(journal)!r}, 2), countdown=3)\n"
+    )
+    async with (
+        Operator(list(cluster.urls.values()), token=ADMIN_TOKEN) as operator,
+        _worker(cluster, "told@h", "prefork"),
+        asyncio.timeout(WITHIN_S + 30),
+    ):
+        producing = asyncio.create_task(_produced(cluster, program))
+        for shard in 0, 1:
+            await cluster.kill(leader := await cluster.leader_of(shard % cluster.shards))
+            cluster.start(leader)
+            await cluster.leader_of(shard % cluster.shards)
+        await producing
+
+        async def empty() -> bool:
+            queue = await operator.queue("celery")
+            return not (queue["ready"] or queue["inProgress"] or queue["delayed"])
+
+        await until(empty, what="an empty queue", within_s=WITHIN_S)
+
+    assert {2} == set(_ran(journal))

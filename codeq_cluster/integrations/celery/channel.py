@@ -6,10 +6,10 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from queue import Empty
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from uuid import uuid4
 from weakref import finalize
 
@@ -18,12 +18,14 @@ from kombu.transport import virtual
 from kombu.transport.virtual.base import queue_declare_ok_t
 
 from codeq_cluster.client import Refused, TaskRecord
+from codeq_cluster.integrations.celery.broadcasts import Chain, Ears
 from codeq_cluster.integrations.celery.deliveries import CLAIM_MAX, LEASE_S, Deliveries, tag_of
 from codeq_cluster.integrations.celery.messages import (
     DELIVERIES_MAX,
     KEY,
     command_of,
     message_of,
+    payload_of,
     queue_of,
     task_of,
 )
@@ -31,6 +33,7 @@ from codeq_cluster.integrations.celery.messages import (
 log = logging.getLogger(__name__)
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._:@-]")
+_REPLIES: Final = re.compile(r"[0-9a-f-]{36}\.reply\..+\.pidbox")
 _NO_ADMIN: Final = frozenset({401, 403})
 
 
@@ -96,7 +99,7 @@ class Channel(virtual.Channel):
 
     QoS = Unacknowledged
     do_restore = False
-    supports_fanout = False
+    supports_fanout = True
     body_encoding = "utf-8"
     from_transport_options = (
         *("deadletter_queue", "lease_seconds", "max_deliveries", "confirm_acks"),
@@ -116,6 +119,8 @@ class Channel(virtual.Channel):
         )
         # A channel that is dropped without a close would renew its leases for ever.
         finalize(self, self.deliveries.drop).atexit = False
+        self._ears = Ears(self._link, connection.wake)
+        finalize(self, self._ears.drop).atexit = False
 
     def prepare_message(  # noqa: PLR0917 - Kombu's signature
         self,
@@ -145,8 +150,6 @@ class Channel(virtual.Channel):
     ) -> Any:
         """Publish; once it returned, the message is on a majority of the nodes."""
         message["properties"].setdefault(KEY, uuid4().hex)
-        if exchange and self.typeof(exchange).type == "fanout":
-            _refuse_fanout(exchange)
         return super().basic_publish(message, exchange, routing_key, **options)
 
     def basic_consume(
@@ -159,7 +162,21 @@ class Channel(virtual.Channel):
     ) -> None:
         """Consume from a queue."""
         (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
+        for name, exchange, _ in tuple(self.list_bindings()):
+            if name == queue and self.typeof(exchange).type == "fanout":
+                self._listen(queue, exchange)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Consume from a queue no more."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and not _is_of_replies(queue) and queue not in self._active_queues:
+            self._ears.leave(queue)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """Forget a queue of replies, which nobody reads any more."""
+        self.connection.call(lambda: self._ears.leave(queue, alone=True))
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:
         """Return one message, or None."""
@@ -174,6 +191,10 @@ class Channel(virtual.Channel):
 
     def deliver_next(self) -> bool:
         """Deliver one message that has come, or claim some in the background."""
+        if (heard := self._ears.next(self._active_queues)) is not None:
+            queue, said = heard
+            self.connection._deliver(message_of(said, tag=tag_of(said)), queue)  # noqa: SLF001
+            return True
         task = self.deliveries.next()
         if task is not None:
             self._deliver(task)
@@ -187,6 +208,7 @@ class Channel(virtual.Channel):
     def close(self) -> None:
         """Return what is not acknowledged to its queues."""
         if not self.closed:
+            self._ears.close()
             self.deliveries.close()
         super().close()
 
@@ -213,7 +235,33 @@ class Channel(virtual.Channel):
             self.deliveries.reject(tag)
             return None
 
-    def _put(self, queue: str, message: Mapping[str, Any], **_: Any) -> None:
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
+        """Return the queues for a message; an inspector's replies find the one it alone has."""
+        if _is_of_replies(queue := f"{routing_key}.{exchange}"):
+            return [queue]
+        found: list[str] = super()._lookup(exchange, routing_key, default)
+        return found
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], *_: Any, **__: Any) -> None:
+        self._say(exchange, message)
+
+    def _say(self, name: str, message: dict[str, Any], *, if_heard: bool = False) -> None:
+        chain, write = Chain(self._link.client, name), message["properties"][KEY]
+        self.connection.ask(chain.say(payload_of(message), write=write, if_heard=if_heard))
+
+    def _queue_bind(self, *_: Any) -> None:
+        """Do nothing: a queue that nobody consumes from hears nothing."""
+
+    def _listen(self, queue: str, name: str) -> None:
+        try:
+            self.connection.call(lambda: self._ears.listen(queue, name))
+        except BrokerRefused as error:
+            log.warning("queue %s: no broadcasts and no remote control: %s", queue, error)
+
+    def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
+        if _is_of_replies(queue):
+            self._say(queue, message, if_heard=True)
+            return
         task = task_of(
             queue, message, now=datetime.now(UTC), deliveries_max=int(self.max_deliveries)
         )
@@ -232,6 +280,9 @@ class Channel(virtual.Channel):
 
         Celery declares a queue with each connection that publishes, and asks for no count.
         """
+        if queue and _is_of_replies(queue):
+            # Before the question is published, so that no reply comes too early.
+            self._listen(queue, queue)
         if passive:
             return super().queue_declare(queue, passive=True, **options)
         return queue_declare_ok_t(queue or f"amq.gen-{uuid4()}", 0, 0)
@@ -260,12 +311,9 @@ class Channel(virtual.Channel):
         return ended
 
 
-def _refuse_fanout(exchange: str) -> NoReturn:
-    raise ChannelError(
-        f"exchange {exchange!r}: fanout is not supported by codeq://, and so neither are remote "
-        "control (inspect, ping, revoke) and broadcast queues; cancel a waiting task on the page "
-        "or with codeq-cluster task cancel"
-    )
+def _is_of_replies(queue: str) -> bool:
+    """Return whether a queue is one of Kombu's for the replies to one inspector."""
+    return _REPLIES.fullmatch(queue) is not None
 
 
 def _worker() -> str:

@@ -82,7 +82,7 @@ def task_of(
     command = command_of(queue)
     return NewTask(
         command,
-        Raw(_payload(message)),
+        Raw(payload_of(message)),
         priority=max(0, min(PRIORITY_MAX, int(properties.get("priority") or 0))),
         max_attempts=deliveries_max,
         # A worker holds what is left of a longer one; its lease is renewed.
@@ -126,7 +126,7 @@ def message_of(record: TaskRecord, *, tag: str) -> dict[str, Any]:
     }
 
 
-def _payload(message: Mapping[str, Any]) -> bytes:
+def payload_of(message: Mapping[str, Any]) -> bytes:
     """Return a message as JSON; what is JSON in it already is readable on the page."""
     properties: MutableMapping[str, Any] = dict(message["properties"])
     # Both differ when the same publish is repeated, and a key stands for one payload.

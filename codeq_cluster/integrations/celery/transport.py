@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from kombu.exceptions import ChannelError
@@ -15,7 +15,7 @@ import codeq_cluster
 from codeq_cluster.client import Refused
 from codeq_cluster.errors import CodeqError
 from codeq_cluster.integrations.celery.channel import Channel, refused
-from codeq_cluster.integrations.link import acquire, may_pass, release
+from codeq_cluster.integrations.link import Link, acquire, may_pass, release
 from codeq_cluster.integrations.target import DEADLINE_S, PORT, Target, target_of, without_token
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Transport(virtual.Transport):
     recoverable_channel_errors = ()
 
     implements = virtual.Transport.implements.extend(
-        asynchronous=False, exchange_type=frozenset({"direct", "topic"}), heartbeats=False
+        asynchronous=False, exchange_type=frozenset({"direct", "topic", "fanout"}), heartbeats=False
     )
 
     def __init__(self, client: Any, **options: Any) -> None:
@@ -118,8 +118,13 @@ class Transport(virtual.Transport):
             BrokerAway: No node answered, or the outcome is unknown; repeating it is safe.
             BrokerRefused: The broker refused it.
         """
+        link: Link = self.link
+        return self.call(lambda: link.run(call))
+
+    def call(self, call: Callable[[], T]) -> T:
+        """Return what a call returns that asks the broker, as `ask` does."""
         try:
-            return self.link.run(call)  # type: ignore[no-any-return]
+            return call()
         except CodeqError as error:
             raise _as_kombu(error) from error
 
