@@ -18,6 +18,7 @@ from codeq_cluster.api.routes import (
     audit,
     cancels,
     dead_letters,
+    dev_time,
     graphs,
     groups,
     imports,
@@ -81,6 +82,8 @@ ROUTES = (
     *ops.ROUTES,
     *ops.OPENAPI,
 )
+# Served, and in the document, under virtual time alone.
+VIRTUAL_ROUTES = (*ROUTES, *dev_time.ROUTES)
 
 
 def make_app(services: Services) -> web.Application:
@@ -88,12 +91,13 @@ def make_app(services: Services) -> web.Application:
     limits = services.settings.limits
     app = web.Application(client_max_size=limits.max_body_bytes)
     app[ACCESS_LOG] = services.telemetry.access_log
-    app[ops.DOCUMENT] = document.encoded(ROUTES, services.settings)
+    routes = ROUTES if services.virtual_time is None else VIRTUAL_ROUTES
+    app[ops.DOCUMENT] = document.encoded(routes, services.settings)
     app[SERVICES] = services
     app[STRANGERS] = services.shares.strangers
     app[WAITS] = services.shares.waits
     whole = WholeRoutes[Answering](BASE + "/tasks", body_bytes_max=limits.max_body_bytes)
-    for route in ROUTES:
+    for route in routes:
         answering = surrounded(route, services)
         # The name of an artifact may contain slashes.
         path = route.path.replace("{artifact}", "{artifact:.+}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from codeq_cluster.api.http.virtual_time import VirtualTime
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import Clock
 from codeq_cluster.settings import NodeSettings
@@ -17,6 +18,7 @@ class NodeBase:
     """The settings, the senses and the end of a node.
 
     Attributes:
+        virtual: Moves the clock; None for real time.
         clock: Stamps instants and decides when they are due.
         tracing: Makes spans; None for none.
         background: Runs tasks for as long as the node runs; it stops after all other parts.
@@ -29,6 +31,7 @@ class NodeBase:
     tracing: Tracing | None
     background: Background
     stack: AsyncExitStack
+    virtual: VirtualTime | None = None
 
     def now_s(self) -> float:
         """Return Unix seconds."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from codeq_cluster.api.http.virtual_time import VirtualTime
 from codeq_cluster.api.server import HttpServer
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.ports import Clock
@@ -61,12 +62,20 @@ class Node:
         settings: The node's settings.
         clock: Stamps instants and decides when they are due; None for the machine's. The event
             loop's own time must advance with it.
+        virtual: Moves that clock as callers ask; None for a node whose data is of real time.
     """
 
-    def __init__(self, settings: NodeSettings, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        clock: Clock | None = None,
+        virtual: VirtualTime | None = None,
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics(commands_max=settings.metrics_max_commands)
         self._clock = clock or SystemClock()
+        self._virtual = virtual
         self._stack = contextlib.AsyncExitStack()
         self._serving: _Serving | None = None
 
@@ -142,6 +151,7 @@ class Node:
             tracing=self._start_tracing(),
             background=background,
             stack=stack,
+            virtual=self._virtual,
         )
 
         # All listeners are registered before the first part runs, so that none misses an event.

@@ -107,6 +107,7 @@ class FrontEnd:
                 polls=polls,
                 targets=targets,
                 artifacts=None if self.files is None else self.files.kept,
+                virtual_time=base.virtual,
             )
         )
         mount(app, self._page_sources(polls))

@@ -59,8 +59,11 @@ def open_storage(base: NodeBase, *, on_failed: Callable[[int, BaseException], No
         cluster_id=settings.cluster_id,
         node_id=settings.node_id,
         shards=settings.shards,
+        virtual_by_ms=None if base.virtual is None else base.virtual.offset_ms,
     )
     base.stack.callback(directory.close)
+    if base.virtual is not None and directory.virtual_by_ms is not None:
+        base.virtual.begin(offset_ms=directory.virtual_by_ms)
     databases = list(_open_databases(base, directory))
     directory.note_made()
     loop = asyncio.get_running_loop()

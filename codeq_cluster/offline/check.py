@@ -13,7 +13,8 @@ from codeq_cluster.codec.membership import Membership
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.offline.inspect import add_pending, mirrored
 from codeq_cluster.raft.journal import Journal
-from codeq_cluster.storage.directory import DirectoryIdentity, held_directory, read_identity
+from codeq_cluster.storage.directory import held_directory, read_identity
+from codeq_cluster.storage.identity import DirectoryIdentity
 from codeq_cluster.storage.stored_shard import StoredShard
 
 _ALL = (b"", b"\xff" * 8)

@@ -15,7 +15,8 @@ from codeq_cluster.errors import DataDirectoryRefused
 from codeq_cluster.raft.journal import Journal
 from codeq_cluster.settings import StoreSettings
 from codeq_cluster.storage.buffer import RowBuffer
-from codeq_cluster.storage.directory import DirectoryIdentity, segments_of, stopped_directory
+from codeq_cluster.storage.directory import segments_of, stopped_directory
+from codeq_cluster.storage.identity import DirectoryIdentity
 from codeq_cluster.storage.opening import bring_up
 from codeq_cluster.storage.rocks import RocksShard
 from codeq_cluster.storage.rocks_options import new_cache

@@ -16,7 +16,8 @@ from codeq_cluster.core.task import Counters, Task
 from codeq_cluster.errors import DataDirectoryRefused, StorageFailed
 from codeq_cluster.raft.journal_rows import stored_end, stored_entries, stored_term, stored_vote
 from codeq_cluster.raft.messages import MEMBERS, NO_OP
-from codeq_cluster.storage.directory import DirectoryIdentity, segments_of, stopped_directory
+from codeq_cluster.storage.directory import segments_of, stopped_directory
+from codeq_cluster.storage.identity import DirectoryIdentity
 from codeq_cluster.storage.stored_shard import StoredShard
 from codeq_cluster.storage.swap import settled
 from codeq_cluster.storage.wal import stored_writes

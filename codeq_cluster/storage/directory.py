@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,47 +25,20 @@ from codeq_cluster.codec.membership import Membership, incarnation_of
 from codeq_cluster.durable import sync_directory
 from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld, StorageFailed
 from codeq_cluster.storage.applied import AppliedFile
+from codeq_cluster.storage.identity import (
+    IDENTITY,
+    DirectoryIdentity,
+    fresh_identity,
+    read_file,
+    refuse_other_time,
+)
 from codeq_cluster.storage.segment_files import SegmentFiles
 from codeq_cluster.storage.swap import settle
 
-FORMAT_VERSION = 1
-
-_IDENTITY = "node.json"
 _LOCK = "LOCK"
 _APPLIED = "applied"
 _ASIDE = "damaged-"
 _KEPT = ("node.log", "lost+found")  # A log file, and the directory that a mount brings.
-
-
-class DirectoryIdentity(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """The content of `node.json`.
-
-    Attributes:
-        data: Drawn at random when the directory was made, 1 to 2^31 - 1.
-        opened: How often the directory was opened.
-        bootstrap: The bootstrap membership, if this node was in it and knows it.
-        level: Of the newest formats in use in any shard.
-        made: The databases of all shards exist; none is created after that.
-        has_wal: The databases lack rows that the write-ahead log has.
-    """
-
-    format_version: int
-    cluster_id: str
-    node_id: str
-    shards: int
-    data: int
-    opened: int
-    bootstrap: Membership | None
-    level: int
-    made: bool
-    has_wal: bool
-
-
-class _Formats(msgspec.Struct, rename="camel"):
-    """The fields of `node.json` that every release reads before the others."""
-
-    format_version: int
-    level: int
 
 
 class DataDirectory:
@@ -120,6 +92,20 @@ class DataDirectory:
             self._write(msgspec.structs.replace(self._identity, level=level))
 
     @property
+    def virtual_by_ms(self) -> int | None:
+        """Return how far its virtual time is ahead of the machine's; None for real time."""
+        return self._identity.virtual_by_ms
+
+    def note_offset(self, virtual_by_ms: int) -> None:
+        """Record durably how far virtual time is ahead of the machine's.
+
+        Raises:
+            StorageFailed: The disk refused.
+        """
+        assert self._identity.virtual_by_ms is not None, "the data is of real time"
+        self._write(msgspec.structs.replace(self._identity, virtual_by_ms=virtual_by_ms))
+
+    @property
     def has_wal(self) -> bool:
         """Return whether the databases lack rows that the write-ahead log has."""
         return self._identity.has_wal
@@ -171,9 +157,9 @@ class DataDirectory:
 
     def _write(self, identity: DirectoryIdentity) -> None:
         try:
-            _write_durably(self.path / _IDENTITY, msgspec.json.encode(identity))
+            _write_durably(self.path / IDENTITY, msgspec.json.encode(identity))
         except OSError as error:
-            raise StorageFailed(f"writing {_IDENTITY}: {error}") from error
+            raise StorageFailed(f"writing {IDENTITY}: {error}") from error
         self._identity = identity
 
     def shard_path(self, shard: int) -> Path:
@@ -199,8 +185,23 @@ class DataDirectory:
             self._lock = None
 
 
-def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) -> DataDirectory:
+def open_directory(
+    path: Path,
+    *,
+    cluster_id: str,
+    node_id: str,
+    shards: int,
+    virtual_by_ms: int | None = None,
+) -> DataDirectory:
     """Lock the directory, check its owner, and count one more incarnation.
+
+    Args:
+        path: Of the directory, which is made if it is missing.
+        cluster_id: Of the node that opens it.
+        node_id: The same.
+        shards: The same.
+        virtual_by_ms: How far its virtual time is to be ahead of the machine's, at least; None for
+            real time.
 
     Raises:
         DataDirectoryRefused: It is locked, not writable, or made for something else.
@@ -209,8 +210,14 @@ def open_directory(path: Path, *, cluster_id: str, node_id: str, shards: int) ->
     lock = _lock_file(path)
     try:
         _hold(path, lock)
-        identity = _next_incarnation(path, cluster_id=cluster_id, node_id=node_id, shards=shards)
-        _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
+        identity = _next_incarnation(
+            path,
+            cluster_id=cluster_id,
+            node_id=node_id,
+            shards=shards,
+            virtual_by_ms=virtual_by_ms,
+        )
+        _write_durably(path / IDENTITY, msgspec.json.encode(identity))
     except OSError as error:
         os.close(lock)
         raise DataDirectoryRefused(f"the data directory {path} cannot be used: {error}") from error
@@ -236,14 +243,14 @@ def new_directory(
     lock = _lock_file(path)
     try:
         _hold(path, lock)
-        if (path / _IDENTITY).exists():
+        if (path / IDENTITY).exists():
             raise DataDirectoryRefused(f"the data directory {path} is a node's already")
         _prepare(path, shards)
         yield partial(_shard_path, path)
-        fresh = _fresh(cluster_id=cluster_id, node_id=node_id, shards=shards)
+        fresh = fresh_identity(cluster_id=cluster_id, node_id=node_id, shards=shards)
         # This release writes its rows before any group says which formats are in use.
         identity = msgspec.structs.replace(fresh, level=levels.LEVEL, made=True)
-        _write_durably(path / _IDENTITY, msgspec.json.encode(identity))
+        _write_durably(path / IDENTITY, msgspec.json.encode(identity))
     finally:
         os.close(lock)
 
@@ -303,9 +310,9 @@ def read_identity(path: Path) -> DirectoryIdentity:
     Raises:
         DataDirectoryRefused: It has none, or a damaged one.
     """
-    if not (path / _IDENTITY).is_file():
-        raise DataDirectoryRefused(f"{path} is no data directory: it has no {_IDENTITY}")
-    return _read_identity(path / _IDENTITY)
+    if not (path / IDENTITY).is_file():
+        raise DataDirectoryRefused(f"{path} is no data directory: it has no {IDENTITY}")
+    return read_file(path / IDENTITY)
 
 
 def aside_path(path: Path) -> Path:
@@ -330,7 +337,7 @@ def set_aside(path: Path, aside: Path) -> None:
     try:
         aside.mkdir()
         # The identity goes first, so that a node refuses to start on the rest.
-        entries = sorted(path.iterdir(), key=lambda entry: (entry.name != _IDENTITY, entry.name))
+        entries = sorted(path.iterdir(), key=lambda entry: (entry.name != IDENTITY, entry.name))
         for entry in entries:
             if entry.name not in (_LOCK, *_KEPT) and not entry.name.startswith(_ASIDE):
                 entry.rename(aside / entry.name)
@@ -340,30 +347,24 @@ def set_aside(path: Path, aside: Path) -> None:
         raise DataDirectoryRefused(f"setting {path} aside: {error}") from error
 
 
-def _fresh(*, cluster_id: str, node_id: str, shards: int) -> DirectoryIdentity:
-    return DirectoryIdentity(
-        format_version=FORMAT_VERSION,
-        cluster_id=cluster_id,
-        node_id=node_id,
-        shards=shards,
-        data=secrets.randbelow(2**31 - 1) + 1,
-        opened=0,
-        bootstrap=None,
-        level=1,
-        made=False,
-        has_wal=False,
-    )
-
-
 def _next_incarnation(
-    path: Path, *, cluster_id: str, node_id: str, shards: int
+    path: Path, *, cluster_id: str, node_id: str, shards: int, virtual_by_ms: int | None
 ) -> DirectoryIdentity:
-    file = path / _IDENTITY
+    file = path / IDENTITY
     if file.exists():
-        was = _read_identity(file)
+        was = read_file(file)
+        refuse_other_time(path, was, virtual=virtual_by_ms is not None)
     else:
         _prepare(path, shards)
-        was = _fresh(cluster_id=cluster_id, node_id=node_id, shards=shards)
+        was = fresh_identity(cluster_id=cluster_id, node_id=node_id, shards=shards)
+    if virtual_by_ms is not None:
+        # Releases below this level do not know virtual time, and would take it for real.
+        had = was.virtual_by_ms
+        was = msgspec.structs.replace(
+            was,
+            virtual_by_ms=max(virtual_by_ms, virtual_by_ms if had is None else had),
+            level=max(was.level, levels.VIRTUAL_TIME_FROM),
+        )
     for what, theirs, ours in (
         ("cluster", was.cluster_id, cluster_id),
         ("node", was.node_id, node_id),
@@ -385,29 +386,11 @@ def _next_incarnation(
     return msgspec.structs.replace(was, opened=was.opened + 1)
 
 
-def _read_identity(file: Path) -> DirectoryIdentity:
-    content = file.read_bytes()
-    try:
-        formats = msgspec.json.decode(content, type=_Formats)
-        if formats.format_version != FORMAT_VERSION:
-            raise DataDirectoryRefused(
-                f"the data directory {file.parent} was made for format version "
-                f"{formats.format_version}; this release reads {FORMAT_VERSION}"
-            )
-        levels.check(formats.level, by=f"the data directory {file.parent}")
-        return msgspec.json.decode(content, type=DirectoryIdentity)
-    except msgspec.MsgspecError as error:
-        raise DataDirectoryRefused(
-            f"{file} is damaged: {error}; "
-            f"see what codeq-cluster repair --data-dir {file.parent} finds"
-        ) from error
-
-
 def _prepare(path: Path, shards: int) -> None:
     """Make the shards' directories before the file that marks the data directory complete."""
     strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry))
     if strangers:
-        has = f"it has {strangers[0]} and no {_IDENTITY}"
+        has = f"it has {strangers[0]} and no {IDENTITY}"
         if all(re.fullmatch(r"shard-\d+", name) for name in strangers):
             raise DataDirectoryRefused(
                 f"the data directory {path} is not empty: {has}; "
@@ -428,7 +411,7 @@ def _is_ours(entry: Path) -> bool:
         return entry.is_dir() and not any(entry.iterdir())
     if entry.name.startswith(_ASIDE):
         return entry.is_dir()
-    return entry.name in (_LOCK, _temporary(entry.parent / _IDENTITY).name, *_KEPT)
+    return entry.name in (_LOCK, _temporary(entry.parent / IDENTITY).name, *_KEPT)
 
 
 def segments_of(path: Path) -> SegmentFiles:

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -19,23 +18,20 @@ from typing import Any, Final, Self, TypeVar
 
 import yaml
 
+from codeq_cluster.api.http.virtual_time import Fired, Upcoming
 from codeq_cluster.auth.identity import WORKER_SCOPES, Role
 from codeq_cluster.client import Client, Leases, Operator, SyncClient, SyncOperator, Worker
 from codeq_cluster.config import load
-from codeq_cluster.node.compose import Node
-from codeq_cluster.settings import NodeSettings
-from codeq_cluster.testing.clock_stepper import ClockStepper, Fired
-from codeq_cluster.testing.movable_time import MovableLoop, MovableTime
 from codeq_cluster.testing.ports import free_ports
-from codeq_cluster.testing.upcoming import Upcoming
+from codeq_cluster.virtual_time.clock_stepper import ClockStepper
+from codeq_cluster.virtual_time.movable_time import MovableLoop, MovableTime
+from codeq_cluster.virtual_time.virtual_node import virtual_node
 
 TOKEN: Final = "test-token"  # noqa: S105 - opens a broker that lives as long as a test
 START_WITHIN_S: Final = 30.0
 
 _T = TypeVar("_T")
 
-_POLL_S = 0.001
-_CENTURY_MS = 100 * 365 * 86_400_000
 _SCOPES = (*sorted(WORKER_SCOPES), Role.ADMIN.value, Role.OPERATOR.value)
 
 
@@ -63,7 +59,8 @@ class LocalBroker:
         """Prepare a broker.
 
         Args:
-            directory: Its files; empty, or those of an earlier broker, whose tasks it then has.
+            directory: Its files; empty, or those of an earlier broker, whose tasks it then has, and
+                whose clock shows at least what it would show by now.
             settings: Keys of a configuration file, merged into its sections.
             now: What its clock shows at first, with a time zone; None for the machine's time.
             patience_s: How long `advance` waits at a stop for a slow handler.
@@ -81,7 +78,7 @@ class LocalBroker:
         file = directory / "node.yaml"
         document = _document(directory / "data", self.url, port=port, link_port=link_port)
         file.write_text(yaml.safe_dump(_merged(document, settings or {})))
-        self._settings = _patient(load(file=file).settings)
+        self._settings = load(file=file).settings
         self._time = MovableTime(now)
         self._thread = threading.Thread(target=self._run, name="codeq broker", daemon=True)
         self._stepper: Future[ClockStepper] = Future()
@@ -228,22 +225,15 @@ class LocalBroker:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        node = Node(self._settings, clock=self._time)
-        await node.start()
-        try:
-            async with (
-                self.operator(deadline_s=0, discover=False) as operator,
-                self.client(deadline_s=0, discover=False) as client,
-            ):
-                while node.missing(in_full=False):  # noqa: ASYNC110, a node tells nobody
-                    await asyncio.sleep(_POLL_S)
-                stepper = ClockStepper(
-                    self._time, node, operator, client, self._workers, patience_s=self._patience_s
-                )
-                self._stepper.set_result(stepper)
-                await self._stop.wait()
-        finally:
-            await node.stop()
+        async with virtual_node(
+            self._settings,
+            self._time,
+            token=self.token,
+            workers=self._workers,
+            patience_s=self._patience_s,
+        ) as stepper:
+            self._stepper.set_result(stepper)
+            await self._stop.wait()
 
 
 def _within_a_loop() -> bool:
@@ -252,18 +242,6 @@ def _within_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _patient(settings: NodeSettings) -> NodeSettings:
-    """Return settings with which a jump of the clock times out no connection or request."""
-    limits = replace(
-        settings.limits,
-        idle_timeout_ms=_CENTURY_MS,
-        header_timeout_ms=_CENTURY_MS,
-        body_timeout_ms=_CENTURY_MS,
-        request_timeout_ms=_CENTURY_MS,
-    )
-    return replace(settings, limits=limits)
 
 
 def _document(data: Path, url: str, *, port: int, link_port: int) -> dict[str, object]:

@@ -9,6 +9,7 @@ from codeq_cluster.api.http.access_log import AccessLog
 from codeq_cluster.api.http.bodies import Bodies
 from codeq_cluster.api.http.callers import Callers
 from codeq_cluster.api.http.strangers import Strangers
+from codeq_cluster.api.http.virtual_time import VirtualTime
 from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator
@@ -90,6 +91,7 @@ class Services:
         polls: The workers that have claimed on this node.
         targets: Decides which URLs may be registered.
         artifacts: The artifact store; None when there is none.
+        virtual_time: The clock that callers may move; None for real time.
     """
 
     broker: Broker
@@ -102,3 +104,4 @@ class Services:
     polls: Polls
     targets: Targets
     artifacts: ArtifactStore | None = None
+    virtual_time: VirtualTime | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.codec.levels import LEVEL, VIRTUAL_TIME_FROM
 from codeq_cluster.codec.membership import Member, Membership, data_of
 from codeq_cluster.errors import DataDirectoryRefused, ReleaseTooOld
 from codeq_cluster.storage.directory import (
@@ -20,6 +20,7 @@ from codeq_cluster.storage.directory import (
     set_aside,
     stopped_directory,
 )
+from codeq_cluster.storage.identity import check_time
 
 
 def opened(path: Path, *, cluster: str = "c", node: str = "n1", shards: int = 2) -> DataDirectory:
@@ -260,3 +261,48 @@ def test_data_of_a_later_release_is_refused_before_it_is_read(tmp_path: Path) ->
         pass
 
     assert before == (tmp_path / "d" / "node.json").read_bytes()
+
+
+def _timed(path: Path, virtual_by_ms: int | None) -> DataDirectory:
+    return open_directory(path, cluster_id="c", node_id="n1", shards=1, virtual_by_ms=virtual_by_ms)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "text"),
+    [
+        (0, None, "served virtual time and never serves real time; start it with dev --virtual"),
+        (None, 0, "served real time and never serves virtual time; start it without --virtual"),
+    ],
+)
+def test_data_of_one_time_never_serves_the_other(
+    tmp_path: Path, first: int | None, then: int | None, text: str
+) -> None:
+    """Each refusal leaves the data as it was, and its own time goes on."""
+    _timed(tmp_path / "d", first).close()
+    before = (tmp_path / "d" / "node.json").read_bytes()
+    with pytest.raises(DataDirectoryRefused, match=text):
+        _timed(tmp_path / "d", then)
+    with pytest.raises(DataDirectoryRefused, match=text):
+        check_time(tmp_path / "d", virtual=then is not None)
+
+    assert before == (tmp_path / "d" / "node.json").read_bytes()
+    _timed(tmp_path / "d", first).close()
+
+
+def test_virtual_time_never_runs_backwards_over_a_restart(tmp_path: Path) -> None:
+    """The data begins with the greater of what it is asked for and what it has shown."""
+    with _timed(tmp_path / "d", -500) as directory:
+        assert -500 == directory.virtual_by_ms
+        directory.note_offset(86_400_000)
+    with _timed(tmp_path / "d", 0) as directory:
+        assert 86_400_000 == directory.virtual_by_ms
+    with _timed(tmp_path / "d", 90_000_000) as directory:
+        assert 90_000_000 == directory.virtual_by_ms
+
+
+def test_a_release_that_knows_no_virtual_time_refuses_its_data(tmp_path: Path) -> None:
+    """It would take the data for that of real time; the level in use keeps it away."""
+    _timed(tmp_path / "d", 0).close()
+    level = json.loads((tmp_path / "d" / "node.json").read_bytes())["level"]
+
+    assert VIRTUAL_TIME_FROM == level

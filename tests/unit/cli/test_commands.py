@@ -246,3 +246,18 @@ def test_a_payload_that_is_no_json_is_refused(capsys: pytest.CaptureFixture[str]
 
     assert 2 == code
     assert "--payload: must be JSON text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "other", [["--nodes", "3"], ["--restart"], ["--demo"], ["--tenant", "acme"]]
+)
+def test_virtual_time_excludes_what_its_clock_cannot_have(
+    other: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the option, and nothing is written."""
+    data = tmp_path / "dev"
+    code = main(["dev", "--virtual-time", "--data", str(data), *other])
+
+    assert 2 == code
+    assert f"--virtual-time: not with {' '.join(other[:1])}" in capsys.readouterr().err
+    assert not data.exists()

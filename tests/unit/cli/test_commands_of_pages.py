@@ -55,6 +55,10 @@ _MARKED = {
         "tests/integration/docs/test_troubleshooting.py",
         "test_every_trouble_that_is_made_is_on_the_page",
     ),
+    "docs/virtual-time.md": (
+        f"{_ACCEPTANCE}/test_virtual_time.py",
+        "test_the_page_works_and_its_data_never_serves_real_time",
+    ),
     "docs/orders.md": (
         "tests/acceptance/test_orders.py",
         "test_every_order_ends_right_wherever_its_workers_die",

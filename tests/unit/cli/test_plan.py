@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from codeq_cluster.auth.identity import WORKER_SCOPES
-from codeq_cluster.cli.local.dev.plan import document, plan, port_base_of, require_free
+from codeq_cluster.cli.local.dev.plan import Extras, document, plan, port_base_of, require_free
 from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.config import load
 from codeq_cluster.errors import ConfigInvalid
@@ -88,3 +88,18 @@ def test_a_taken_port_is_named_with_its_node(tmp_path: Path) -> None:
         ):
             with pytest.raises(ConfigInvalid, match=f"port {port} of node n1 is taken"):
                 require_free(nodes)
+
+
+def test_virtual_time_keeps_to_itself(tmp_path: Path) -> None:
+    """No backup and no link can carry its tasks into a cluster of real time."""
+    nodes = plan(tmp_path, nodes=1, port_base=9000)
+    real, virtual = (
+        document(
+            nodes[0], nodes, shards=1, secret_file=tmp_path, extras=Extras(virtual_time=is_virtual)
+        )
+        for is_virtual in (False, True)
+    )
+
+    assert "backup" in real
+    assert "backup" not in virtual
+    assert real["clusterId"] != virtual["clusterId"]

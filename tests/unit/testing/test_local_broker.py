@@ -301,7 +301,7 @@ def test_too_many_stops_are_an_error_that_names_the_schedule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A year of a schedule of each minute would take an hour."""
-    monkeypatch.setattr("codeq_cluster.testing.clock_stepper.STOPS_MAX", 20)
+    monkeypatch.setattr("codeq_cluster.virtual_time.clock_stepper.STOPS_MAX", 20)
     with LocalBroker(tmp_path) as broker, broker.sync_operator() as operator:
         task = {"command": "tick", "payload": {}}
         operator.put_schedule({"id": "often", "every": "1m", "task": task})
@@ -314,3 +314,14 @@ def test_an_instant_without_a_time_zone_is_refused(tmp_path: Path) -> None:
     """It could be any of two dozen."""
     with pytest.raises(ValueError, match="needs a time zone"):
         LocalBroker(tmp_path, now=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_a_broker_goes_on_at_the_time_of_the_earlier_one(tmp_path: Path) -> None:
+    """Its data has tasks of that time: a clock that shows less would hold their leases for long."""
+    with LocalBroker(tmp_path) as broker:
+        broker.advance(days=30)
+        left = broker.now
+    with LocalBroker(tmp_path, now=datetime(2026, 1, 1, tzinfo=UTC)) as broker:
+        found = broker.now
+
+    assert left <= found < left + timedelta(days=1)

@@ -27,6 +27,8 @@ def banner(
         for tenant, token in extras.tokens.items()
         if tenant
     )
+    if extras.virtual_time:
+        others += "\n  time   virtual; move it with POST /v1/codeq/dev/time (docs/virtual-time.md)"
     return f"""
 READY: {counted}, {shards} shards
 {listed}

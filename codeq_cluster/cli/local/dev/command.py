@@ -41,6 +41,7 @@ from codeq_cluster.core.bounds import TENANT
 from codeq_cluster.core.sharding import SHARDS_MAX
 from codeq_cluster.settings import environment
 
+_NODES = 3
 _NODES_MAX = 9
 DEMO_NODES_MIN = 3  # A majority has to be left.
 DEMO_SECONDS = 60
@@ -52,10 +53,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--nodes",
         type=int,
-        default=3,
         choices=range(1, _NODES_MAX + 1),
         metavar="N",
-        help="processes, 3 by default; 1 runs inside this process",
+        help="processes; default: 3, or 1 with --virtual-time; 1 runs inside this process",
     )
     parser.add_argument(
         "--shards",
@@ -104,6 +104,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         f"how long leaders are killed, one every five seconds; default: {DEMO_SECONDS}",
         default=DEMO_SECONDS,
     )
+    parser.add_argument(
+        "--virtual-time",
+        action="store_true",
+        help="one node whose clock moves on request (POST /v1/codeq/dev/time); "
+        "its data never serves real time",
+    )
     parser.add_argument("--json", action="store_true", help="print the demo's verdict as JSON")
     add_place(
         parser,
@@ -115,6 +121,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _run(options: argparse.Namespace) -> Exit:
+    if options.virtual_time:
+        _check_virtual(options)
+    options.nodes = options.nodes or (1 if options.virtual_time else _NODES)
     if options.demo and (options.nodes < DEMO_NODES_MIN or options.demo_seconds < 1):
         raise UsageRefused(f"--demo: needs at least {DEMO_NODES_MIN} nodes and a second")
     say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
@@ -131,13 +140,18 @@ def _run(options: argparse.Namespace) -> Exit:
         if options.fresh:
             # What is restored may be kept here, and refers to artifacts.
             empty(directory, keep=() if options.place is None else (ARTIFACTS, BACKUPS))
-        extras = Extras(tenants=tuple(options.tenant), webhook_secret=options.webhook_secret)
+        _check_time(nodes, virtual=options.virtual_time)
+        extras = Extras(
+            tenants=tuple(options.tenant),
+            webhook_secret=options.webhook_secret,
+            virtual_time=options.virtual_time,
+        )
         if options.place is not None:
             options.shards = _restore(options, nodes)
         shards = prepare(directory, nodes, shards=options.shards, extras=extras)
         text = banner(nodes, options.data, shards=shards, extras=extras)
         if len(nodes) == 1:
-            _embedded(nodes[0], directory, text)
+            _embedded(nodes[0], directory, text, virtual=options.virtual_time)
         elif options.demo:
             # Import late: the demo needs the whole client.
             from codeq_cluster.cli.local.dev.demo import demonstrate  # noqa: PLC0415
@@ -150,6 +164,41 @@ def _run(options: argparse.Namespace) -> Exit:
             uvloop.run(until_signal(supervisor.run(text)))
     _say("stopped")
     return Exit.OK
+
+
+def _check_virtual(options: argparse.Namespace) -> None:
+    """Refuse what needs other nodes, other tenants or other data than a virtual clock can have.
+
+    Raises:
+        UsageRefused: The options exclude one another.
+    """
+    others = {
+        f"--nodes {options.nodes}": options.nodes not in (None, 1),
+        "--restart": options.restart,
+        "--demo": options.demo,
+        # The clock stops for the tasks of one tenant, and would jump over those of others.
+        "--tenant": options.tenant,
+        "--restore": options.place is not None,
+    }
+    for other, given in others.items():
+        if given:
+            raise UsageRefused(
+                f"--virtual-time: not with {other}; it runs one node, of one tenant, "
+                "on data of its own"
+            )
+
+
+def _check_time(nodes: Sequence[PlannedNode], *, virtual: bool) -> None:
+    """Refuse data of the other time before its configuration is written.
+
+    Raises:
+        DataDirectoryRefused: A node's data has served the other time.
+    """
+    # Import late: the storage takes longer than every check before it.
+    from codeq_cluster.storage.identity import check_time  # noqa: PLC0415
+
+    for node in nodes:
+        check_time(node.data_directory, virtual=virtual)
 
 
 def _tenant(text: str) -> str:
@@ -181,13 +230,16 @@ def _say(text: str) -> None:
     print(text, flush=True)
 
 
-def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
+def _embedded(node: PlannedNode, directory: Path, text: str, *, virtual: bool) -> None:
     """Run the only node inside this process, with its log in the file where a child's would be."""
     # Import late: a node's imports take longer than every check before them.
     from codeq_cluster.node.compose import run  # noqa: PLC0415
     from codeq_cluster.telemetry import set_up_logs  # noqa: PLC0415
+    from codeq_cluster.virtual_time.movable_time import MovableLoop, MovableTime  # noqa: PLC0415
+    from codeq_cluster.virtual_time.virtual_node import virtual_node  # noqa: PLC0415
 
     settings = load(file=node.config_file).settings
+    time = MovableTime()
 
     async def work(terminal: TextIO) -> None:
         async with asyncio.TaskGroup() as group:
@@ -195,11 +247,20 @@ def _embedded(node: PlannedNode, directory: Path, text: str) -> None:
             await all_ready([node])
             print(text, file=terminal, flush=True)
 
+    async def work_virtually(terminal: TextIO) -> None:
+        async with virtual_node(settings, time, token=TOKEN):
+            print(text, file=terminal, flush=True)
+            await asyncio.Event().wait()
+
     publish(directory, [(node, os.getpid())])
     try:
         with _output_to(node.log_file) as terminal:
             set_up_logs(settings.log_level, node=settings.node_id)
-            uvloop.run(until_signal(work(terminal)))
+            if virtual:
+                with asyncio.Runner(loop_factory=lambda: MovableLoop(time)) as runner:
+                    runner.run(until_signal(work_virtually(terminal)))
+            else:
+                uvloop.run(until_signal(work(terminal)))
     finally:
         retract(directory)
 

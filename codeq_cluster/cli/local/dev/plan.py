@@ -16,6 +16,7 @@ from codeq_cluster.errors import ConfigInvalid
 
 HOST = "127.0.0.1"
 CLUSTER_ID = "dev"
+VIRTUAL_CLUSTER_ID = "dev-virtual-time"
 
 # One directory beside the nodes' own, shared by all of them.
 ARTIFACTS = "artifacts"
@@ -114,10 +115,12 @@ class Extras:
     Attributes:
         tenants: Tenants beside the default one, each with a token of its own.
         webhook_secret: Signs webhooks; empty for the cluster's own secret.
+        virtual_time: Its clock moves on request.
     """
 
     tenants: tuple[str, ...] = ()
     webhook_secret: str = ""
+    virtual_time: bool = False
 
     @property
     def tokens(self) -> Mapping[str, str]:
@@ -158,6 +161,10 @@ def document(
         for tenant, token in extras.tokens.items()
     ]
     provider = [{"kind": "static", "tokens": tokens}]
+    # No backup carries data of virtual time into a cluster of real time, and no node of one can
+    # link to this one. No task of virtual time has to survive a power cut.
+    apart: dict[str, object] = {"clusterId": VIRTUAL_CLUSTER_ID, "durability": "os"}
+    backup = {"backup": {"directory": str(node.directory.parent / BACKUPS)}}
     return {
         "port": node.port,
         "host": HOST,
@@ -181,8 +188,8 @@ def document(
             "provider": "local",
             "directory": str(node.directory.parent / ARTIFACTS),
         },
-        "backup": {"directory": str(node.directory.parent / BACKUPS)},
         "auth": {"tenantFallback": "default", "producer": provider, "worker": provider},
+        **(apart if extras.virtual_time else backup),
     }
 
 

@@ -1,4 +1,4 @@
-"""Movable time: the machine's time plus an offset that a test can grow."""
+"""Movable time: the machine's time plus an offset that can grow."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ class MovableTime:
     def monotonic_s(self) -> float:
         """Return seconds that never run backwards."""
         return time.monotonic() + self._moved_by_s
+
+    @property
+    def offset_ms(self) -> int:
+        """How far it is ahead of the machine's time of day; negative behind it."""
+        return round((self._began_by_s + self._moved_by_s) * 1000)
+
+    def begin(self, *, offset_ms: int) -> None:
+        """Set that offset, before anything depends on the clock."""
+        assert self._moved_by_s == 0
+        self._began_by_s = offset_ms / 1000
 
     @property
     def now(self) -> datetime:

@@ -8,24 +8,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from codeq_cluster.api.http.virtual_time import Upcoming
 from codeq_cluster.client import Operator, Page
 
 _Fetch = Callable[..., Awaitable[Page]]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Upcoming:
-    """Something that is due at an instant.
-
-    Attributes:
-        kind: `ready` and `dies` of a task, `lease`, `callback`, `schedule`, or `key`: tasks of a
-            key may go on.
-        id: The task's or the schedule's; of a key, `QUEUE/KEY`.
-    """
-
-    at: datetime
-    kind: str
-    id: str
 
 
 @dataclass(frozen=True, slots=True)

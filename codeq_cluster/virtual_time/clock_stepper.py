@@ -5,18 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from codeq_cluster.api.http.virtual_time import (
+    STOPS_MAX,
+    AlreadyMoving,
+    Fired,
+    NotEnded,
+    TooManyStops,
+    Upcoming,
+)
 from codeq_cluster.client import Client, NotFinished, Operator, Worker
 from codeq_cluster.node.compose import Node
-from codeq_cluster.testing.movable_time import MovableTime
-from codeq_cluster.testing.upcoming import Outlook, outlook
+from codeq_cluster.virtual_time.movable_time import MovableTime
+from codeq_cluster.virtual_time.upcoming import Outlook, outlook
 
-STOPS_MAX: Final = 10_000  # Of one advance: a year of a schedule of each minute has 525,600.
 SETTLE_WITHIN_S: Final = 30.0  # Per stop; a worker that never rests is a mistake of the test.
+ADVANCE_WITHIN_S: Final = 600.0  # For all stops: ten thousand take some minutes.
 
 _POLL_S = 0.002
 # After a jump, everything due is decided within a few turns of the broker's loop.
@@ -25,20 +33,11 @@ _IDLE_S = 0.01
 _QUIET_S = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Fired:
-    """An instant of a schedule that has made a task."""
-
-    schedule: str
-    at: datetime
-
-
 class ClockStepper:
-    """Advances the clock of one node; runs in the node's own event loop.
+    """Advances the clock of one node, as `VirtualTime`; runs in the node's own event loop.
 
     Args:
         time: The node's clock.
-        node: The running node.
         operator: Asks the node, as the admin of the tenant whose tasks are waited for.
         client: Asks it as the producer of that tenant.
         workers: The known workers; the list may be filled later.
@@ -49,7 +48,6 @@ class ClockStepper:
     def __init__(
         self,
         time: MovableTime,
-        node: Node,
         operator: Operator,
         client: Client,
         workers: Sequence[Worker],
@@ -58,51 +56,91 @@ class ClockStepper:
     ) -> None:
         self._known_patience_s = patience_s
         self._time = time
-        self._node = node
+        self._node: Node | None = None
+        self._moving = False
         self._operator = operator
         self._client = client
         self._workers = workers
 
-    async def advance(self, by: timedelta, *, until: str = "") -> list[Fired]:
-        """Advance the clock from each instant at which something is due to the next.
+    def follow(self, node: Node) -> None:
+        """Move this node's clock from now on; it has started."""
+        self._node = node
 
-        Time that passes during the stops is not counted: seven pauses of a day fit into seven days.
+    @property
+    def now(self) -> datetime:
+        """What the clock shows."""
+        return self._time.now
 
-        Args:
-            by: The most to advance.
-            until: The task at whose end to stop; empty for none.
+    @property
+    def offset_ms(self) -> int:
+        """How far the clock is ahead of the machine's."""
+        return self._time.offset_ms
 
-        Returns:
-            The instants of schedules that have fired.
+    def begin(self, *, offset_ms: int) -> None:
+        """Set that offset, before anything depends on the clock."""
+        self._time.begin(offset_ms=offset_ms)
 
-        Raises:
-            RuntimeError: There were `STOPS_MAX` stops, or the task has not ended by then.
-            TimeoutError: As `settle` does.
-        """
+    async def coming(self) -> list[Upcoming]:
+        """Return what `advance` would stop at."""
+        found = await outlook(self._operator, await self._operator.queues())
+        return list(found.due)
+
+    async def advance(
+        self, by: timedelta, *, until: str = "", patience_s: float | None = None
+    ) -> list[Fired]:
+        """Advance the clock from each instant at which something is due to the next."""
+        with self._alone():
+            return await self._advanced(by, until=until, patience_s=patience_s or _QUIET_S)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self._moving:
+            raise AlreadyMoving("another request moves the clock now: wait for its answer")
+        if self._node is None:
+            raise AlreadyMoving("the node starts: wait until it is ready")
+        self._moving = True
+        try:
+            yield
+        finally:
+            self._moving = False
+
+    async def _advanced(self, by: timedelta, *, until: str, patience_s: float) -> list[Fired]:
         fired: list[Fired] = []
         stops: Counter[str] = Counter()
-        seen = await self.settle()
+        give_up_at = time.monotonic() + ADVANCE_WITHIN_S
+        seen = await self.settle(quiet_s=patience_s)
         while not (until and await self._has_ended(until)):
             coming = self._coming(seen)
             if coming is None or coming - self._time.now > by:
                 break
             stops.update(each.id for each in seen.due if each.at == coming)
             _bound(stops)
+            if time.monotonic() > give_up_at:
+                raise TimeoutError(f"{stops.total():,} stops took {ADVANCE_WITHIN_S:g} s")
             step = max(coming - self._time.now, timedelta())
-            self._time.move(step)
+            self._move(step)
             by -= step
-            before, seen = seen, await self.settle()
+            before, seen = seen, await self.settle(quiet_s=patience_s)
             fired += _fired(before, seen, by=self._time.now)
         else:
             return fired
-        self._time.move(by)
-        before, seen = seen, await self.settle()
+        self._move(by)
+        before, seen = seen, await self.settle(quiet_s=patience_s)
         if until and not await self._has_ended(until):
-            raise RuntimeError(f"task {until} has not ended by {self._time.now}: advance further")
+            raise NotEnded(f"task {until} has not ended by {self._time.now}: advance further")
         return fired + _fired(before, seen, by=self._time.now)
 
-    async def settle(self) -> Outlook:
+    def _move(self, by: timedelta) -> None:
+        """Move the clock, and note it: after a restart it must not show less."""
+        self._time.move(by)
+        assert self._node is not None, "the node has started"
+        self._node.parts.storage.directory.note_offset(self._time.offset_ms)
+
+    async def settle(self, *, quiet_s: float = _QUIET_S) -> Outlook:
         """Wait until nothing is left to do now, or nobody does it; return what is due then.
+
+        Args:
+            quiet_s: How long nothing has to change while unknown workers may have work to do.
 
         Raises:
             TimeoutError: New work appeared for `SETTLE_WITHIN_S`.
@@ -118,7 +156,8 @@ class ClockStepper:
                 continue
             queues = await self._operator.queues()
             found = await outlook(self._operator, queues)
-            patience_s = self._patience_s(queues, overdue=any(each.at <= now for each in found.due))
+            overdue = any(each.at <= now for each in found.due)
+            patience_s = self._patience_s(queues, overdue=overdue, quiet_s=quiet_s)
             if time.monotonic() - changed_at > patience_s and self._applied() == seen:
                 return found
         raise TimeoutError(f"workers did not come to rest within {SETTLE_WITHIN_S:g} s")
@@ -136,25 +175,28 @@ class ClockStepper:
         return True
 
     def _applied(self) -> list[int]:
+        assert self._node is not None, "the node has started"
         return [shard.applied_index for shard in self._node.status()]
 
-    def _patience_s(self, queues: Sequence[Mapping[str, Any]], *, overdue: bool) -> float:
+    def _patience_s(
+        self, queues: Sequence[Mapping[str, Any]], *, overdue: bool, quiet_s: float
+    ) -> float:
         """Return how long to wait after the last change before the cluster counts as idle."""
         ready = [row["command"] for row in queues if row["ready"] and not row.get("paused")]
         for worker in self._workers:
             if worker.running or any(worker.wants(command) for command in ready):
                 return self._known_patience_s
         if overdue:
-            return self._known_patience_s
+            return max(self._known_patience_s, quiet_s)
         busy = ready or any(row["inProgress"] for row in queues)
-        return _QUIET_S if busy else _IDLE_S
+        return quiet_s if busy else _IDLE_S
 
 
 def _bound(stops: Counter[str]) -> None:
     if stops.total() <= STOPS_MAX:
         return
     [(busiest, count)] = stops.most_common(1)
-    raise RuntimeError(
+    raise TooManyStops(
         f"more than {STOPS_MAX:,} stops, {count:,} of them for {busiest}: pause it, or advance less"
     )
 
