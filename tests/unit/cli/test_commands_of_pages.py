@@ -84,6 +84,10 @@ _DJANGO = (
     "test_the_pages_snippets_and_commands_work_in_a_new_project",
 )
 _MOVED_RULES = "test_the_page_says_how_alerts_lead_to_runbooks_kept_elsewhere"
+_DRAMATIQ = (
+    f"{_ACCEPTANCE}/test_dramatiq.py",
+    "test_dramatiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_are_killed",
+)
 _HELD = {
     "docs/celery.md": {
         "celery -A proj import-beat": (
@@ -92,6 +96,7 @@ _HELD = {
         )
     },
     "docs/django.md": {"python manage.py": _DJANGO},
+    "docs/dramatiq.md": {"dramatiq app": _DRAMATIQ, "python -c": _DRAMATIQ},
     "docs/security.md": {"openssl req -x509": _CERTIFICATES, "for id in n1": _CERTIFICATES},
     "deploy/README.md": {
         # The same two tests build the image.

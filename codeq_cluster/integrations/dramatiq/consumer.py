@@ -1,0 +1,183 @@
+"""Consumer: the messages of one queue, from their claim to their acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Final
+
+import dramatiq
+from dramatiq import Message, MessageProxy
+from dramatiq.errors import DecodeError
+
+from codeq_cluster.client import TaskRecord
+from codeq_cluster.errors import CodeqError
+from codeq_cluster.integrations.dramatiq.messages import message_of
+from codeq_cluster.integrations.dramatiq.session import Session, as_dramatiq
+from codeq_cluster.integrations.holding import tag_of
+from codeq_cluster.integrations.link import may_pass
+
+_ACKNOWLEDGED: Final = b'"acknowledged"'
+_ERROR_CHARS_MAX: Final = 1000
+
+log = logging.getLogger(__name__)
+
+
+class Delivery(MessageProxy):
+    """A message that this process holds.
+
+    Attributes:
+        task: As claimed.
+        following: What middleware enqueued after it ran, to be created with its end.
+    """
+
+    def __init__(self, message: Message[Any], task: TaskRecord) -> None:
+        super().__init__(message)
+        self.task = task
+        self.following: Sequence[bytes] = ()
+
+    @property
+    def why_failed(self) -> str:
+        """What the task shows as its error."""
+        cause = self._exception
+        why = "its worker rejected the message" if cause is None else f"{cause!r}"
+        return f"REJECTED: {why}"[:_ERROR_CHARS_MAX]
+
+
+class Consumer(dramatiq.Consumer):
+    """An iterator over a queue; its acknowledgements are for any thread.
+
+    What was handed out stays held when the consumer is closed: Dramatiq makes another one after a
+    pause or an error, and acknowledges there.
+    """
+
+    def __init__(
+        self, session: Session, queue_name: str, *, prefetch: int, timeout_s: float
+    ) -> None:
+        """Prepare it; the first message asked for is claimed.
+
+        Args:
+            session: Of this process.
+            queue_name: What is consumed.
+            prefetch: How many messages of the queue may be held.
+            timeout_s: How long to wait for a message.
+        """
+        self._session = session
+        self._queue_name = queue_name
+        self._prefetch = prefetch
+        self._timeout_s = timeout_s
+        self._arrived: deque[TaskRecord] = deque()
+        self._claiming: Future[None] | None = None
+        self._under_way: asyncio.Task[None] | None = None
+        self._room = threading.Event()
+
+    def __next__(self) -> MessageProxy | None:
+        """Return a message, or None if there is none in time.
+
+        Raises:
+            ConnectionClosed: No node answers.
+            BrokerRefused: The broker refuses claims.
+        """
+        if not self._arrived:
+            self._wait()
+        return self._delivery(self._arrived.popleft()) if self._arrived else None
+
+    def ack(self, message: MessageProxy) -> None:
+        """End a message; once it returned, that is on a majority of the nodes."""
+        leases = self._session.link.leases
+        following = _following(message)
+        self._end(message, lambda task: leases.complete(task, _ACKNOWLEDGED, following=following))
+
+    def nack(self, message: MessageProxy) -> None:
+        """End a message as failed, with the exception of its actor."""
+        leases = self._session.link.leases
+        following = _following(message)
+        error = message.why_failed if isinstance(message, Delivery) else ""
+        self._end(message, lambda task: leases.fail(task, error, following=following))
+
+    def requeue(self, messages: Iterable[MessageProxy]) -> None:
+        """Return messages to their queue, for any worker."""
+        tasks = [message.task for message in messages if isinstance(message, Delivery)]
+        self._session.ask(self._session.holding.give_back(tasks))
+        self._room.set()
+
+    def close(self) -> None:
+        """Return what was not handed out yet; what was is still this process's."""
+        self._session.ask(self._stop())
+        self._claiming = None
+
+    def _wait(self) -> None:
+        """Wait for messages or for room, at most as long as a caller waits for a message."""
+        if self._claiming is None:
+            room = self._prefetch - self._session.holding.count(self._queue_name)
+            if room <= 0:
+                self._room.wait(self._timeout_s)
+                self._room.clear()
+                return
+            self._claiming = self._session.link.start(self._claim(room))
+        done, _ = wait([self._claiming], timeout=self._timeout_s)
+        if not done:
+            return
+        claimed, self._claiming = self._claiming, None
+        try:
+            claimed.result()
+        except CodeqError as error:
+            raise as_dramatiq(error) from error
+
+    async def _claim(self, count: int) -> None:
+        self._under_way = asyncio.current_task()
+        self._arrived.extend(await self._session.holding.claim([self._queue_name], count=count))
+
+    async def _stop(self) -> None:
+        if self._under_way is not None and not self._under_way.done():
+            self._under_way.cancel()
+            await asyncio.wait({self._under_way})
+        # Also what came while the claim was cancelled.
+        back = tuple(self._arrived)
+        self._arrived.clear()
+        await self._session.holding.give_back(back)
+
+    def _delivery(self, task: TaskRecord) -> Delivery | None:
+        try:
+            message = message_of(task, queue_name=self._queue_name, delivery=tag_of(task))
+        except DecodeError as error:
+            text = f"UNREADABLE: {error.error!r}; its producer may use another encoder"
+            log.error("message %s: %s", task.id, text)  # noqa: TRY400 - the text says it all
+            leases = self._session.link.leases
+            self._session.ask(
+                self._session.holding.end(
+                    task, lambda held: leases.fail(held, text[:_ERROR_CHARS_MAX])
+                )
+            )
+            return None
+        return Delivery(message, task)
+
+    def _end(
+        self,
+        message: MessageProxy,
+        request: Callable[[TaskRecord], Coroutine[Any, Any, object]],
+    ) -> None:
+        if not isinstance(message, Delivery):
+            log.warning("message %s: it is none of this broker's deliveries", message.message_id)
+            return
+        holding, task = self._session.holding, message.task
+        try:
+            if not self._session.link.run(holding.end(task, request)):
+                log.warning("message %s: its lease was lost; it may come again", message.message_id)
+        except CodeqError as error:
+            if may_pass(error):
+                # Dramatiq acknowledges again, and the lease is renewed until then.
+                raise as_dramatiq(error) from error
+            reason = f"its end was refused: {error}"
+            log.error("message %s: %s", message.message_id, reason)  # noqa: TRY400 - says it all
+            self._session.ask(holding.give_back([task], reason=reason))
+        finally:
+            self._room.set()
+
+
+def _following(message: MessageProxy) -> Sequence[bytes]:
+    return message.following if isinstance(message, Delivery) else ()

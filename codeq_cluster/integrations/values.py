@@ -1,0 +1,162 @@
+"""Values: what results of other frameworks are kept in, by keys of their own (ADR 0052)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from codeq_cluster.client import Client, Refused
+
+TOO_LARGE: Final = 413
+
+_READ_AT_ONCE: Final = 20
+_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_NOT_FOUND: Final = 404
+
+
+class _Kept(Struct, omit_defaults=True):
+    """A payload: a value as JSON that people can read, or as a text; none once it is forgotten.
+
+    Attributes:
+        encoding: json, text or base64.
+        write: Another one for each write, so that only a repetition is the same.
+    """
+
+    value: Raw = Raw(b"")
+    encoding: str = "json"
+    write: str = field(default_factory=lambda: uuid4().hex)
+
+
+class Values:
+    """A store of values by key, each write of which is a group of one cancelled task.
+
+    A group has a name that its writer chooses, so a key leads to it without an index. The n-th
+    write of a key is the group `KEY.n`: what was written is never changed, two writers never
+    share a number, and a repeated write makes nothing. Each raises as `Client` does.
+    """
+
+    def __init__(self, client: Client, *, queue: str) -> None:
+        """Prepare it.
+
+        Args:
+            client: Of a producer's token.
+            queue: `FRAMEWORK:results`, which holds the values for people to read.
+        """
+        self._client = client
+        self._queue = queue
+
+    async def get(self, key: str) -> str | bytes | None:
+        """Return the last value of a key, or None."""
+        _, task_id = await self._last(self._name(key))
+        try:
+            task = await self._client.task(task_id) if task_id else None
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            task = None  # Its retention is over.
+        return None if task is None else _value(task.payload)
+
+    async def get_all(self, keys: Sequence[str]) -> list[str | bytes | None]:
+        """Return the last value of each key, or None."""
+        at_once = asyncio.Semaphore(_READ_AT_ONCE)
+
+        async def one(key: str) -> str | bytes | None:
+            async with at_once:
+                return await self.get(key)
+
+        return await asyncio.gather(*map(one, keys))
+
+    async def has(self, key: str) -> bool:
+        """Return whether anything was written under a key, in one request."""
+        return await self._written(f"{self._name(key)}.0") is not None
+
+    async def set(self, key: str, value: str | bytes, *, ttl_s: int = 0) -> None:
+        """Write a value; once it returned, it is on a majority of the nodes.
+
+        Args:
+            key: Of any characters.
+            value: At most a task's payload.
+            ttl_s: When the task of a writer that dies half-way ends; 0 for never.
+        """
+        await self._set(key, _kept(value), ttl_s)
+
+    async def delete(self, key: str) -> None:
+        """Forget a value."""
+        await self._set(key, _Kept(), 0)
+
+    async def _set(self, key: str, kept: _Kept, ttl_s: int) -> None:
+        name = self._name(key)
+        task: dict[str, object] = {"command": self._queue, "payload": kept}
+        if ttl_s:
+            task["ttlSeconds"] = ttl_s
+        body = {"id": f"{name}.0", "tasks": [task], "seal": True}
+        while True:
+            try:
+                await self._client.begin_group(body)
+                break
+            except Refused as error:
+                if error.code != "idempotency-conflict":
+                    raise
+            body["id"] = f"{name}.{(await self._last(name))[0] + 1}"
+        await self._client.cancel_group(str(body["id"]))
+
+    async def _last(self, name: str) -> tuple[int, str]:
+        """Return the number and the task of the last write, or -1 and an empty text.
+
+        Numbers have no gaps, so a few requests find the last of thousands.
+        """
+        number, found, step = -1, "", 1
+        while (task_id := await self._written(f"{name}.{number + step}")) is not None:
+            number, found = number + step, task_id
+            step = number + 1
+        while step > 1:
+            step //= 2
+            if (task_id := await self._written(f"{name}.{number + step}")) is not None:
+                number, found = number + step, task_id
+        return number, found
+
+    async def _written(self, group: str) -> str | None:
+        """Return the task of a write, an empty text if it is gone, or None for no such write."""
+        try:
+            page = await self._client.group_results(group)
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return None
+        return page.members[0].task_id if page.members else ""
+
+    def _name(self, key: str) -> str:
+        """Return the name of a key's groups; what no group can be named is a hash."""
+        if _NAME.fullmatch(key):
+            return key
+        framework = self._queue.partition(":")[0]
+        return f"{framework}-{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def _kept(value: str | bytes) -> _Kept:
+    if isinstance(value, bytes):
+        return _Kept(Raw(msgspec.json.encode(b64encode(value).decode())), "base64")
+    try:
+        msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        return _Kept(Raw(msgspec.json.encode(value)), "text")
+    return _Kept(Raw(value.encode()))
+
+
+def _value(payload: str) -> str | bytes | None:
+    kept = msgspec.json.decode(payload, type=_Kept)
+    raw = bytes(kept.value)
+    if not raw:
+        return None
+    if kept.encoding == "json":
+        return raw.decode()
+    text: str = msgspec.json.decode(raw)
+    return b64decode(text) if kept.encoding == "base64" else text
