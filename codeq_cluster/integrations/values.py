@@ -74,10 +74,6 @@ class Values:
 
         return await asyncio.gather(*map(one, keys))
 
-    async def has(self, key: str) -> bool:
-        """Return whether anything was written under a key, in one request."""
-        return await self._written(f"{self._name(key)}.0") is not None
-
     async def set(self, key: str, value: str | bytes, *, ttl_s: int = 0) -> None:
         """Write a value; once it returned, it is on a majority of the nodes.
 
