@@ -33,6 +33,7 @@ from codeq_cluster.api.routes import (
     schedules,
     steps,
     subscriptions,
+    tags,
     task_lists,
     tasks,
     topics,
@@ -52,6 +53,7 @@ WHOLE_ROUTES = web.AppKey("whole_routes", WholeRoutes[Answering])
 ROUTES = (
     *tasks.ROUTES,
     *cancels.ROUTES,
+    *tags.ROUTES,
     *workers.ROUTES,
     *leases.ROUTES,
     *results.ROUTES,

@@ -30,7 +30,7 @@ PRIMARY = {
 DERIVED = frozenset(
     {
         *(Family.PENDING, Family.DELAYED, Family.INPROG, Family.DONE, Family.FAILED, Family.DLQ),
-        *(Family.HELD, Family.SLOT),
+        *(Family.HELD, Family.SLOT, Family.TAG),
         *(Family.LEASE, Family.TTL, Family.CLAIM, Family.STATS),
         *(Family.DEAD, Family.GROUPS, Family.OUTBOX, Family.EXPIRY, Family.FIRE, Family.FORWARD),
     }

@@ -9,11 +9,12 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.codec.keyspace import PLACE_OF, QueuePlace
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tagging import tags_of
 from codeq_cluster.core.task import Cancelling, Task, worker_shown
 
 _A = TypeVar("_A")
@@ -152,6 +153,42 @@ class BrowseDelayed(
     only: TaskFilter = ALL_TASKS
 
 
+class BrowseTags(
+    Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse_tags", kw_only=True
+):
+    """List a tenant's tasks with some tags, the newest first.
+
+    Attributes:
+        tags: (name, value), at least one; the rows of the first are read, the others checked.
+        queue: In lower case; empty for every queue.
+        places: Only tasks in these.
+        after: Position after which to begin; empty for the start.
+        error: Only tasks with this error; empty for all.
+        only: Selects among them.
+    """
+
+    answer = ShardPage
+
+    tenant: str
+    tags: tuple[tuple[str, str], ...]
+    queue: str
+    places: tuple[QueuePlace, ...]
+    after: bytes
+    count: int
+    error: str = ""
+    only: TaskFilter = ALL_TASKS
+
+    def fits(self, task: Task) -> bool:
+        """Return whether the task is selected."""
+        return (
+            set(self.tags) <= set(tags_of(task))
+            and self.queue in ("", task.command.lower())
+            and PLACE_OF[task.state] in self.places
+            and self.error in ("", task.error)
+            and self.only.fits(task)
+        )
+
+
 class BrowseIds(
     Question[ShardPage], Struct, frozen=True, array_like=True, tag="browse_ids", kw_only=True
 ):
@@ -245,4 +282,14 @@ class Watch(Question[Watched], Struct, frozen=True, array_like=True, tag="watch"
     known: tuple[str, ...] = ()
 
 
-AnyQuestion = Browse | BrowseDelayed | BrowseIds | Explain | ListItems | ListKeys | Settle | Watch
+AnyQuestion = (
+    Browse
+    | BrowseDelayed
+    | BrowseIds
+    | BrowseTags
+    | Explain
+    | ListItems
+    | ListKeys
+    | Settle
+    | Watch
+)

@@ -71,6 +71,7 @@ class Broker:
         self.searching = Search(shards)
         self.triage = Triage(shards)
         self.create = producer.create
+        self.change_tags = producer.change_tags
         self.claim = consumer.claim
         self.heartbeat = consumer.heartbeat
         self.abandon = consumer.abandon

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from inspect import signature
@@ -64,6 +64,10 @@ class _Cancelled(Struct):
 
 class _Sent(Struct):
     replay: bool = False
+
+
+class _Tagged(Struct):
+    tags: dict[str, str]
 
 
 class _Item(Struct):
@@ -274,6 +278,21 @@ class Client(Groups, Graphs):
         path = f"{BASE}/tasks/{part(task_id)}/cancel"
         request = Request(method="POST", path=path, body=as_json(said), repeatable=False)
         return (await self._call(request, _Cancelled)).status == "cancelled"
+
+    async def tag(
+        self, task_id: str, tags: Mapping[str, str] | None = None, *, remove: Sequence[str] = ()
+    ) -> Mapping[str, str]:
+        """Set and remove tags of a task, whatever its state; return all that it has then.
+
+        Args:
+            task_id: Of the task.
+            tags: By name; they replace what the task has under these names.
+            remove: Names, none of them in `tags`.
+        """
+        body = as_json({"set": dict(tags or {}), "remove": list(remove)})
+        path = f"{BASE}/tasks/{part(task_id)}/tags"
+        request = Request(method="PATCH", path=path, body=body)
+        return (await self._call(request, _Tagged)).tags
 
     async def signal(
         self, task_id: str, name: str, payload: object = None, *, idempotency_key: str | None = None

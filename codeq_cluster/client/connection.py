@@ -246,10 +246,13 @@ def part(name: str) -> str:
     return f"~{name}" if name in {".", ".."} else quote(name, safe="")
 
 
-def query(**values: str | int) -> str:
-    """Return the non-empty values as a query with its question mark, or an empty string."""
-    given = {name: value for name, value in values.items() if value != ""}
-    return f"?{urlencode(given)}" if given else ""
+def query(**values: str | int | Sequence[str]) -> str:
+    """Return the non-empty values as a query with its question mark, or an empty string.
+
+    A name with several values is there several times.
+    """
+    given = {name: value for name, value in values.items() if value not in ("", [])}
+    return f"?{urlencode(given, doseq=True)}" if given else ""
 
 
 def as_json(value: Any) -> bytes:

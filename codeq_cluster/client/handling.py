@@ -69,6 +69,17 @@ class Task(Generic[P]):
         return self.record.inputs
 
     @property
+    def tags(self) -> Mapping[str, str]:
+        """The texts by which lists find the task, by name."""
+        return self.record.tags
+
+    @property
+    def metadata(self) -> Any:
+        """What the producer has said beside the payload, as plain values; None if nothing."""
+        said = self.record.metadata
+        return None if isinstance(said, UnsetType) else self._codec.decoder(object)(bytes(said))
+
+    @property
     def cancelled(self) -> bool:
         """Whether the handler should end: out of time, its lease is lost, or the worker stops.
 

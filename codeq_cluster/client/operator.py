@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from codeq_cluster.client.connection import part, query
@@ -99,12 +100,38 @@ class Operator(Schedules):
         status: str = "",
         error: str = "",
         kind: str = "",
+        tags: Mapping[str, str] | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
         limit: int = PAGE_MAX,
         cursor: str = "",
     ) -> Page:
-        """Return a page of tasks: waiting ones in claim order, ended ones newest first."""
+        """Return a page of tasks: waiting ones in claim order, ended ones newest first.
+
+        With `tags` it has the tasks with all of these, over all queues, the newest first. Without
+        them, the instants need a command.
+
+        Args:
+            command: The queue.
+            status: PENDING, IN_PROGRESS, COMPLETED, FAILED or DEAD.
+            error: Only those with exactly this error.
+            kind: Only those with an error of this kind.
+            tags: By name; name the rarest first.
+            created_after: Only those created then or later, with its time zone.
+            created_before: Only those created before.
+            limit: See `Operator`.
+            cursor: Of the page before.
+        """
         asked = query(
-            command=command, status=status, error=error, kind=kind, limit=limit, cursor=cursor
+            command=command,
+            status=status,
+            error=error,
+            kind=kind,
+            tag=[f"{name}:{value}" for name, value in (tags or {}).items()],
+            createdAfter=created_after.isoformat() if created_after is not None else "",
+            createdBefore=created_before.isoformat() if created_before is not None else "",
+            limit=limit,
+            cursor=cursor,
         )
         return await self._page(f"{ADMIN}/tasks{asked}", "tasks")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from math import ceil
@@ -104,6 +104,9 @@ class NewTask:
         unique: Its unique key, as a text or with more to say; `unique` of what is returned tells
             what became of the create. Without an `idempotency_key` it draws none: a repeated
             request finds the task by its unique key, for as long as that is held.
+        tags: Texts by which an operator's lists find it, by name: at most 10, of 64 and 128 bytes.
+        metadata: Any value but None that the client's codec knows, at most 4 KiB of JSON: for the
+            worker and the webhook; nothing is found by it.
     """
 
     command: str
@@ -124,6 +127,8 @@ class NewTask:
     cost: int | None = None
     depends_on: Sequence[str | After] | None = None
     unique: Unique | str | None = None
+    tags: Mapping[str, str] | None = None
+    metadata: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,8 @@ def body_of(task: NewTask, codec: Codec, *, keyless: bool = False) -> bytes:
     if task.unique is not None:
         unique = Unique(task.unique) if isinstance(task.unique, str) else task.unique
         body["unique"] = unique.shown
+    if task.metadata is not None:
+        body["metadata"] = Raw(codec.encode(task.metadata))
     return encode(body)
 
 

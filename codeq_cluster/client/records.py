@@ -201,6 +201,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
         progress: What its worker has said last; None if none has said anything.
         checkpoint: In the answer to a claim: JSON that the last worker has left.
         cancel: What a cancel with a grace or a reason has said; None without one.
+        tags: Texts by which lists find it, by name.
+        metadata: JSON that its producer has said for its worker and its webhook.
     """
 
     id: str
@@ -250,6 +252,8 @@ class TaskRecord(Struct, frozen=True, kw_only=True, rename="camel", omit_default
     progress: ProgressRecord | None = None
     checkpoint: Raw | UnsetType = UNSET
     cancel: CancelRecord | None = None
+    tags: dict[str, str] = {}
+    metadata: Raw | UnsetType = UNSET
 
     @property
     def state(self) -> State:

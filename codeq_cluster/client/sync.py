@@ -98,6 +98,7 @@ class SyncClient(_Sync[Client]):
     explain = _waiting(Client.explain)
     cancel = _waiting(Client.cancel)
     signal = _waiting(Client.signal)
+    tag = _waiting(Client.tag)
     steps = _waiting(Client.steps)
     log = _waiting(Client.log)
     graph = _waiting(Client.graph)

@@ -13,6 +13,7 @@
     codeq/slot/<queue>/<tenant>/<lane>/<rank>/<id>               a place of its key that is taken
     codeq/lease/<until be8>/<id>                                 LEASED, in the order leases end
     codeq/ttl/<due be8>/<id>                                     every other timer, in order of time
+    codeq/by-tag/<tenant>/<tag>/<~created be8>/<id>              tasks with a tag, the newest first
     codeq/claim/<request>/<id>                                   LEASED, by the claim that leased it
     codeq/idempo/<tenant>/<key>                                  an idempotency key's task
     codeq/stats/<queue>/<tenant>                                 how many tasks are in each place
@@ -27,7 +28,8 @@
     codeq/meta/<name>                                            applied index, digest, clock, ...
 
 `~` is 2^64 - 1 minus the number, so that the newest sorts first. The priority is one byte, 255 -
-priority, so that 9 sorts first. `lane_keys` has the parts of `held` and `slot`.
+priority, so that 9 sorts first. `lane_keys` has the parts of `held` and `slot`, `tag_keys` those of
+`by-tag`.
 A queue is a command in lower case. A dead letter is in the queue that keeps its command's dead
 letters. The default tenant is `_`, which is no valid tenant name.
 Binary parts may contain the byte of `/`. They are between names on the left and an id on the right,
@@ -43,7 +45,7 @@ from enum import Enum, StrEnum, auto
 from functools import lru_cache
 from typing import assert_never
 
-from codeq_cluster.codec import lane_keys
+from codeq_cluster.codec import lane_keys, tag_keys
 from codeq_cluster.codec.key_parts import (
     NUMBER_BYTES,
     NUMBER_MAX,
@@ -97,6 +99,17 @@ class QueuePlace(StrEnum):
     HELD = "held"
 
 
+PLACE_OF = {
+    State.READY: QueuePlace.PENDING,
+    State.DELAYED: QueuePlace.DELAYED,
+    State.LEASED: QueuePlace.INPROG,
+    State.DONE: QueuePlace.DONE,
+    State.FAILED: QueuePlace.FAILED,
+    State.DEAD: QueuePlace.DLQ,
+    State.HELD: QueuePlace.HELD,
+}
+
+
 class Family(Enum):
     """The kind of a key: one member for each line of the table."""
 
@@ -111,6 +124,7 @@ class Family(Enum):
     DLQ = auto()
     HELD = auto()
     SLOT = auto()
+    TAG = auto()
     LEASE = auto()
     TTL = auto()
     CLAIM = auto()
@@ -150,9 +164,10 @@ FAMILIES = {
     b"fo": (FORWARD_PREFIX, Family.FORWARD),
     b"me": (META_PREFIX, Family.META),
     b"sl": (lane_keys.SLOT_PREFIX, Family.SLOT),
+    b"by": (tag_keys.TAG_PREFIX, Family.TAG),
 }
 _TIMED = (Family.LEASE, Family.TTL, Family.OUTBOX, Family.EXPIRY)
-_TASK_INDEXES = frozenset((QUEUE_CODE, b"le", b"tt", b"cl", b"sl"))
+_TASK_INDEXES = frozenset((QUEUE_CODE, b"le", b"tt", b"cl", b"sl", b"by"))
 _KINDS = frozenset(kind.value.encode() for kind in ItemKind)
 _PLACES = {
     b"pending": Family.PENDING,
@@ -376,13 +391,16 @@ def stats_parts(key: bytes) -> tuple[str, str]:
 
 
 def index_keys(of: Task) -> tuple[bytes, ...]:
-    """Return the key of every index row: its place, its timer if any, its claim, its key's slot.
+    """Return the key of every index row: place, timer if any, claim, its key's slot, its tags.
 
     These depend on the task alone, so a task is in exactly one place. Its record, payload, result,
     idempotency row and counters are not indexes.
     """
     keys = _place_keys(of)
-    return keys if of.more is None else (*keys, *lane_keys.slot_keys(of))
+    if of.more is None:
+        return keys
+    keys = (*keys, *lane_keys.slot_keys(of))
+    return (*keys, *tag_keys.tag_keys(of)) if of.more.tags else keys
 
 
 def _place_keys(of: Task) -> tuple[bytes, ...]:
@@ -409,7 +427,9 @@ def _place_keys(of: Task) -> tuple[bytes, ...]:
         case State.DONE | State.FAILED | State.DEAD:
             if of.state is State.DEAD:
                 queue = of.dead_queue
-            place = ended(_ENDED[of.state], queue, tenant, ended_ms=of.updated_ms, task_id=task_id)
+            place = ended(
+                PLACE_OF[of.state], queue, tenant, ended_ms=of.updated_ms, task_id=task_id
+            )
             return place, ttl(of.retain_until_ms, task_id)
         case _:
             assert_never(of.state)
@@ -434,9 +454,6 @@ def item_index_keys(of: Item) -> tuple[bytes, ...]:
     if of.sent_as is not None:
         keys.append(b"%b/%b" % (forward_from(*of.sent_as), name))
     return tuple(keys)
-
-
-_ENDED = {State.DONE: QueuePlace.DONE, State.FAILED: QueuePlace.FAILED, State.DEAD: QueuePlace.DLQ}
 
 
 def last_id(key: bytes) -> str:

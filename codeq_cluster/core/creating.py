@@ -12,7 +12,7 @@ from codeq_cluster.core.changes import Decision, TaskChange
 from codeq_cluster.core.dependencies import Dependencies, waiting_for
 from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
-from codeq_cluster.core.new_task import Create, CreateKeyed
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import RelayedTask
@@ -51,6 +51,12 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
 def create_keyed(view: View, operation: CreateKeyed, rules: LifetimeRules) -> Decision:
     """Make a task that has a key; see `create`."""
     assert operation.create.key
+    return create(view, operation.create, rules)
+
+
+def create_tagged(view: View, operation: CreateTagged, rules: LifetimeRules) -> Decision:
+    """Make a task that has tags or metadata; see `create`."""
+    assert operation.create.tags or operation.create.metadata
     return create(view, operation.create, rules)
 
 
@@ -193,8 +199,10 @@ def start_of(operation: Create, *, caused_ms: int) -> int:
 def replaced(task: Task, operation: Create, *, now_ms: int) -> Task:
     """READY, DELAYED or HELD → the same state: a later create of its unique key says otherwise."""
     assert task.state in (State.READY, State.DELAYED, State.HELD)
+    assert task.more is not None
     return replace(
         task,
+        more=replace(task.more, tags=operation.tags, metadata=operation.metadata),
         priority=operation.priority,
         payload_bytes=len(operation.payload.encode()),
         run_at_ms=operation.run_at_ms,
@@ -234,6 +242,8 @@ def _new_task(
         handling = of_new_task(handling, topic.handling)
     if operation.key:
         more = replace(more or More(), key=operation.key, cost=operation.cost)
+    if operation.tags or operation.metadata:
+        more = replace(more or More(), tags=operation.tags, metadata=operation.metadata)
     return Task(
         id=operation.id,
         tenant=operation.tenant,

@@ -55,7 +55,7 @@ from codeq_cluster.core.cancelling import ask_cancel, cancel, cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.claiming import claim
-from codeq_cluster.core.creating import create, create_keyed
+from codeq_cluster.core.creating import create, create_keyed, create_tagged
 from codeq_cluster.core.expiry import advance
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.handling import NOTHING_SAID
@@ -63,7 +63,7 @@ from codeq_cluster.core.holding import found, lease_until_ms, refusal_of
 from codeq_cluster.core.items import SetAside
 from codeq_cluster.core.lane import Flow, Lane, lane_id, lane_name, lane_of
 from codeq_cluster.core.merging import create_unique
-from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -95,6 +95,8 @@ from codeq_cluster.core.relays import RelaysMissed, RelaysTaken, TakeRelays
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import FillBack, Fire, TriggerSchedule
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.tagging import change_tags
+from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.core.task import UPLOADS_MAX, Attempt, AttemptOutcome, State, Task
 from codeq_cluster.core.transitions import (
     MAX_ATTEMPTS,
@@ -363,7 +365,9 @@ def _returned_before(task: Task, attempt: Attempt) -> Returned:
 _RULES: dict[type, Callable[[View, Any, LifetimeRules], Decision]] = {
     Create: create,
     CreateKeyed: create_keyed,
+    CreateTagged: create_tagged,
     CreateUnique: create_unique,
+    ChangeTags: change_tags,
     Claim: claim,
     Heartbeat: _heartbeat,
     Report: _heartbeat,
@@ -396,7 +400,10 @@ assert _RULES.keys() == set(get_args(Operation)), "an operation without a rule"
 _CANCELLED = Returned(dead=False, cancelled=True)
 # None of these ends or deletes a task, and most of them are frequent.
 _END_NOTHING = frozenset(
-    {Claim, Create, CreateKeyed, CreateUnique, Heartbeat, Import, Report, *stepping.RULES}
+    {
+        *(Create, CreateKeyed, CreateTagged, CreateUnique, ChangeTags),
+        *(Claim, Heartbeat, Import, Report, *stepping.RULES),
+    }
 )
 # A decision changes these when their instants come; all else about keys follows.
 _TIMED = frozenset({Flow, Lane, Holder})

@@ -142,6 +142,8 @@ def _delivery(task: Task, *, now_ms: int) -> Delivery:
         trace_parent=task.trace_parent,
         trace_state=task.trace_state,
         since_ms=now_ms,
+        tags=() if task.more is None else task.more.tags,
+        metadata="" if task.more is None else task.more.metadata,
     )
 
 

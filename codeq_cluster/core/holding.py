@@ -8,13 +8,15 @@ from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.operations import Abandon, Cancel, Heartbeat, Nack, Staging, Submit
 from codeq_cluster.core.outcomes import Rejection
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.core.view import View
 
 _OfHolder = Heartbeat | Report | Abandon | Nack | Submit | Staging | RecordStep | Park
+_OfAnyone = Cancel | AskCancel | SendSignal | ChangeTags
 
 
-def found(view: View, operation: _OfHolder | Cancel | AskCancel | SendSignal) -> Task | None:
+def found(view: View, operation: _OfHolder | _OfAnyone) -> Task | None:
     """Return the task if its tenant is the caller's; another tenant's does not exist for it."""
     task = view.task(operation.id)
     return task if task is not None and task.tenant == operation.tenant else None

@@ -60,6 +60,7 @@ from codeq_cluster.core.log_line import LogLine
 from codeq_cluster.core.relays import Relay, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_IMPORT, Schedule, held_back
 from codeq_cluster.core.stored_item import ItemKind, Place, StoredItem
+from codeq_cluster.core.tags import Metadata, Tags
 from codeq_cluster.core.tally import Tally
 from codeq_cluster.core.unique import Holder, Merged
 
@@ -225,6 +226,7 @@ class Delivery(StoredItem, frozen=True, array_like=True, tag="hook", kw_only=Tru
         expires_ms: When a dead delivery is deleted.
         replay: Id of the request that replayed it last.
         since_ms: When it became pending: when it was created, or replayed last.
+        tags: Of the task at that ending, as is `metadata`; the task may be deleted already.
     """
 
     place = Place.TASK
@@ -245,6 +247,8 @@ class Delivery(StoredItem, frozen=True, array_like=True, tag="hook", kw_only=Tru
     trace_state: TraceState = ""
     replay: NameOrNone = ""
     since_ms: Instant = 0
+    tags: Tags = ()
+    metadata: Metadata = ""
 
     @property
     def fault(self) -> str:

@@ -17,7 +17,7 @@ from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.durable import Park, RecordStep, SendSignal
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
-from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -71,6 +71,8 @@ ARROWS = (
     Arrow(operation=CreateKeyed, before=None, after=State.READY, cause="create with a key"),
     Arrow(operation=CreateKeyed, before=None, after=State.DELAYED, cause="with a key, delayed"),
     Arrow(operation=CreateKeyed, before=None, after=State.HELD, cause="create, key busy"),
+    Arrow(operation=CreateTagged, before=None, after=State.READY, cause="create with tags"),
+    Arrow(operation=CreateTagged, before=None, after=State.DELAYED, cause="with tags, delayed"),
     Arrow(operation=CreateUnique, before=None, after=State.READY, cause="create, unique"),
     Arrow(operation=CreateUnique, before=None, after=State.DELAYED, cause="unique, delayed"),
     *(
@@ -232,7 +234,7 @@ assert len(_BY_ENDS) == len(ARROWS)
 
 
 def is_note(change: TaskChange) -> bool:
-    """Return whether a change is none that a user sees: a dependent or an input is noted."""
+    """Return whether a change is none of a task's course: a dependent is noted, a tag is put."""
     before, after = change.before, change.after
     if before is None or after is None:
         return False

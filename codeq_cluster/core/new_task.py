@@ -17,6 +17,7 @@ from codeq_cluster.core.bounds import (
     is_url,
 )
 from codeq_cluster.core.handling import Handling
+from codeq_cluster.core.tags import metadata_fault, tags_fault
 from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
 from codeq_cluster.core.unique import UniqueTerms
 
@@ -39,6 +40,8 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
         key: What it shares a limit with; its shard then follows from it.
         cost: Of the tokens of its key's rate; 1 for a task without a key.
         unique: What it says of its unique key; its shard then follows from that, or from `key`.
+        tags: (name, value), in the order of names; lists find it by them.
+        metadata: JSON text for its worker and its webhook; empty for none.
     """
 
     id: str = ""
@@ -59,10 +62,21 @@ class Create(Struct, frozen=True, array_like=True, tag="create", kw_only=True):
     key: str = ""
     cost: int = 1
     unique: UniqueTerms | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    metadata: str = ""
 
 
 class CreateKeyed(Struct, frozen=True, array_like=True, tag="create_keyed"):
     """Add a task that has a key; a release that knows no keys refuses it."""
+
+    create: Create
+
+
+class CreateTagged(Struct, frozen=True, array_like=True, tag="create_tagged"):
+    """Add a task with tags or metadata, without a key of either kind.
+
+    A release that knows no tags refuses it.
+    """
 
     create: Create
 
@@ -99,5 +113,7 @@ def sound_create(value: object) -> str:
         and len(value.key.encode()) <= LANE_KEY_BYTES_MAX
         and 1 <= value.cost <= (COST_MAX if value.key else 1)
         and value.unique is None
+        and not tags_fault(value.tags)
+        and not metadata_fault(value.metadata)
     )
     return "" if fits else "must be a task that a request can make"

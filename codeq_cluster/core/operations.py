@@ -18,9 +18,10 @@ from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import Governing, Mode, SetAside
 from codeq_cluster.core.lane import KeyOperation, PerKey
-from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.relays import RelayOperation
 from codeq_cluster.core.schedules import ScheduleOperation
+from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.core.task import Artifact
 
 
@@ -437,7 +438,9 @@ class Import(Struct, frozen=True, array_like=True, tag="import", kw_only=True):
 Operation = (
     Create
     | CreateKeyed
+    | CreateTagged
     | CreateUnique
+    | ChangeTags
     | Claim
     | Heartbeat
     | Report

@@ -39,6 +39,7 @@ class Rejection(StrEnum):
     NOTHING_TO_HOLD = "nothing-to-hold"
     EVENT_TYPE_NOT_ALLOWED = "event-type-not-allowed"
     CANCELLING = "cancelling"
+    TOO_MANY_TAGS = "too-many-tags"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -138,6 +139,13 @@ class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
     """The task is cancelled, or its worker is about to hear that it is to end."""
 
     task: Task
+
+
+class Tagged(Struct, frozen=True, array_like=True, tag="tagged"):
+    """The task has these tags, (name, value) in the order of names."""
+
+    id: str
+    tags: tuple[tuple[str, str], ...]
 
 
 class Advanced(Struct, frozen=True, array_like=True, tag="advanced"):
@@ -257,6 +265,7 @@ Outcome = (
     | Submitted
     | Taken
     | Cancelled
+    | Tagged
     | Advanced
     | Changed
     | TopicStands

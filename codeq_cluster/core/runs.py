@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from codeq_cluster.core.checkpoint import Report
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateTagged
 from codeq_cluster.core.operations import Heartbeat, Operation, Submit
 from codeq_cluster.core.rules import LifetimeRules
 
@@ -58,6 +58,8 @@ def runs(operations: Sequence[Operation], rules: LifetimeRules) -> Iterator[Sequ
 def _touches(operation: Operation, rules: LifetimeRules) -> _Touched:
     """Return the task and the key that an operation reads and changes; nothing if it reads more."""
     match operation:
+        case CreateTagged():
+            return _touches(operation.create, rules)
         case Submit() | Heartbeat() | Report():
             return {operation.id}
         case Create() if not rules.budget_of(operation.tenant).binds_creates:
@@ -69,6 +71,8 @@ def _touches(operation: Operation, rules: LifetimeRules) -> _Touched:
 
 def _chars(operation: Operation) -> int:
     match operation:
+        case CreateTagged():
+            return _chars(operation.create)
         case Submit():
             return len(operation.body)
         case Report():

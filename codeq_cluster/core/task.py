@@ -50,6 +50,7 @@ from codeq_cluster.core.bounds import (
 from codeq_cluster.core.durable import STEP_NAME_BYTES_MAX
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.progress import Progress
+from codeq_cluster.core.tags import Metadata, Tags, tag_bytes
 
 PRIORITY_MIN = 0
 PRIORITY_MAX = 9
@@ -277,6 +278,8 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
         checkpoint_bytes: The size of its `Checkpoint`; 0 without one.
         cancelling: None unless a cancel has said more than its id, while it was leased or at its
             end.
+        tags: (name, value), by which lists find it.
+        metadata: JSON text for its worker and its webhook; empty for none.
     """
 
     parent_id: IdOrNone = ""
@@ -297,6 +300,8 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     progress: Annotated[Progress | None, sound_or_none] = None
     checkpoint_bytes: Number = 0
     cancelling: Annotated[Cancelling | None, sound_or_none] = None
+    tags: Tags = ()
+    metadata: Metadata = ""
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):
@@ -323,7 +328,8 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
         dead_queue: The queue that keeps it as a dead letter; empty unless DEAD.
         handling: Its time limit and back-off; None if it says nothing of them.
         worker_name: What the claim that holds the lease called its worker; it decides nothing.
-        more: None for a task by itself, without a key, of which no worker has said anything.
+        more: None for a task by itself, without a key and tags, of which no worker has said
+            anything.
     """
 
     id: Id
@@ -401,6 +407,8 @@ class Task(Struct, frozen=True, array_like=True, kw_only=True):
 def beside_bytes(more: More) -> int:
     """Return the size of what is handed to a task's worker beside its payload."""
     own = more.input_bytes + more.checkpoint_bytes
+    if more.tags or more.metadata:
+        own += tag_bytes(more.tags) + len(more.metadata.encode())
     return own if more.durable is None else own + more.durable.bytes
 
 

@@ -11,7 +11,7 @@ from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.engine import Engine
 from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
-from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import Import, Operation
 from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.relays import TakeRelays
@@ -113,7 +113,7 @@ class ShardCalls:
         shards = len(self._engines)
         for operation in operations:
             create: Operation = operation
-            if isinstance(operation, CreateKeyed | CreateUnique):
+            if isinstance(operation, CreateKeyed | CreateTagged | CreateUnique):
                 create = operation.create
             if isinstance(create, Create):
                 homes = {home_of(create, shards)}

@@ -10,7 +10,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.codec import keyspace, records
@@ -29,7 +29,7 @@ _LIMITED_MAX = 10_000  # Bounds the memory: tenants remembered as out of calls.
 
 
 class Callback(Struct, rename="camel", kw_only=True):
-    """The body of a result callback."""
+    """The body of a result callback; tags and metadata are those that the task had at its end."""
 
     task_id: str
     event_type: str
@@ -38,6 +38,8 @@ class Callback(Struct, rename="camel", kw_only=True):
     error: str
     artifacts: Sequence[dict[str, str]] | None
     completed_at: str
+    tags: dict[str, str] | UnsetType = UNSET
+    metadata: Raw | UnsetType = UNSET
 
 
 class Callbacks:
@@ -144,5 +146,7 @@ def body_of(delivery: Delivery, result: Result) -> bytes:
             error=result.error,
             artifacts=[{"name": each.name, "url": each.url} for each in result.artifacts] or None,
             completed_at=rfc3339(result.completed_ms),
+            tags=dict(delivery.tags) or UNSET,
+            metadata=Raw(delivery.metadata.encode()) if delivery.metadata else UNSET,
         )
     )

@@ -57,6 +57,7 @@ EXAMPLES: Mapping[str, Example] = {
     "tasks_create": Example(body=_BODY[:-1] + ',"idempotencyKey":"cat-640"}'),
     "tasks_create_batch": Example(body=f'{{"tasks":[{_BODY},{_BODY}]}}'),
     "tasks_cancel": Example(task="ready"),
+    "tags_change_tags": Example(body='{"set":{"env":"prod"},"remove":["draft"]}', task="ready"),
     "workers_claim": Example(body=f"{{{_CLAIM}}}", task="ready"),
     "workers_claim_batch": Example(body=f'{{"count":10,{_CLAIM}}}', task="ready"),
     "workers_heartbeat": Example(body='{"extendSeconds":60}', task="leased"),

@@ -36,6 +36,7 @@ from jepsen_lite.history import (
 from jepsen_lite.keys import BURST, OWN, PER_SECOND
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from jepsen_lite.step_calls import OF_STEPS, request_of, steps_in
+from jepsen_lite.uniques import TAG_NAME
 from tests.harness.http import Broken, HttpAnswer, HttpClient, Late, Refused
 
 # Longer than the deadline and the margin of `answered_in_time`: if the client gives up, the broker
@@ -61,7 +62,12 @@ class Client(Asker):
     """Sends operations to real nodes and records them; an async context manager."""
 
     # While there is no result, the task is read by a second request.
-    requests_max: ClassVar[Mapping[F, int]] = {F.READ: 2, F.RUNS: PAGES_MAX, F.PARTS: PAGES_MAX}
+    requests_max: ClassVar[Mapping[F, int]] = {
+        F.READ: 2,
+        F.RUNS: PAGES_MAX,
+        F.PARTS: PAGES_MAX,
+        F.TAGGED: PAGES_MAX,
+    }
 
     def __init__(
         self,
@@ -128,7 +134,7 @@ class Client(Asker):
                 return await administer(f, args, node)
             case F.MAKE_GRAPH | F.DEPEND:
                 return await self._graph(f, args, node)
-            case F.RUNS | F.PARTS:
+            case F.RUNS | F.PARTS | F.TAGGED:
                 return await self._list(f, args, node)
             case F.BEGIN_GROUP | F.ADD_MEMBERS | F.SEAL_GROUP | F.GROUP:
                 return await self._group(f, args, node)
@@ -213,20 +219,21 @@ class Client(Asker):
         return answer
 
     async def _list(self, f: F, args: Args, node: str) -> Answer:
-        answer, tasks = await self._tasks(node, args.command)
-        if f is F.PARTS:
+        answer, tasks = await self._tasks(node, args.command, args.tag)
+        if f is not F.RUNS:
             out = msgspec.structs.replace(answer.out, parts=tuple(map(_part, tasks)))
         else:
             runs = tuple(_run(task) for task in tasks if task.get("scheduleId"))
             out = msgspec.structs.replace(answer.out, runs=runs)
         return msgspec.structs.replace(answer, out=out)
 
-    async def _tasks(self, node: str, command: str) -> tuple[Answer, list[Any]]:
-        """List every task of a command; one operation."""
+    async def _tasks(self, node: str, command: str, tag: str = "") -> tuple[Answer, list[Any]]:
+        """List every task of a command, or those of them with a tag; one operation."""
+        asked = f"command={command}" + (f"&tag={TAG_NAME}:{tag}" if tag else "")
         tasks: list[Any] = []
         cursor = ""
         while True:
-            path = f"/admin/tasks?command={command}&limit={PAGE}&cursor={cursor}"
+            path = f"/admin/tasks?{asked}&limit={PAGE}&cursor={cursor}"
             answer, body = await self._send(node, path, self._tokens.admin)
             if answer.type is not Type.OK:
                 return answer, []
@@ -255,6 +262,7 @@ class Client(Asker):
             "webhook": self._webhook if args.webhook else "",
             "key": args.key,
             "unique": _unique(args.merging) if args.merging is not None else None,
+            "tags": {TAG_NAME: args.merging.tag} if args.merging is not None else None,
         }
         return _encode(fields | {name: value for name, value in optional.items() if value})
 

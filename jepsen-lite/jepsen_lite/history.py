@@ -54,6 +54,7 @@ class F(StrEnum):
     MERGE = "merge"
     TAKE = "take"
     FINISH = "finish"
+    TAGGED = "tagged"
     ORDER = "order"
     BEGIN = "begin"
     RECORD = "record"
@@ -98,8 +99,8 @@ OF_GROUPS = frozenset({F.BEGIN_GROUP, F.ADD_MEMBERS, F.SEAL_GROUP, F.GROUP, F.PA
 # and the deletion of a dead letter. The checkers of single tasks do not see these.
 OF_GRAPHS = frozenset({F.MAKE_GRAPH, F.DEPEND, F.START, F.END, F.REVIVE, F.BURY})
 
-# Creates with a unique key, and claims and results of the tasks that these make.
-OF_UNIQUES = frozenset({F.MERGE, F.TAKE, F.FINISH})
+# Creates with a unique key, claims and results of the tasks that these make, and lists by tag.
+OF_UNIQUES = frozenset({F.MERGE, F.TAKE, F.FINISH, F.TAGGED})
 
 
 # Operations on orders: creates, claims and results of theirs, and what is said of their steps.
@@ -132,12 +133,13 @@ class Sent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Merging(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a create says of its unique key."""
+    """What a create says of its unique key, and its tag."""
 
     key: str
     on: str
     debounce_ms: int = 0
     max_wait_ms: int = 0
+    tag: str = ""
 
 
 class Made(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -306,6 +308,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         key: Of a create: what the task shares a limit with. Of a change: the key.
         group: The name of a group.
         merging: Of a create with a unique key.
+        tag: Of a list by tag.
     """
 
     content: str = ""
@@ -339,6 +342,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str = ""
     group: str = ""
     merging: Merging | None = None
+    tag: str = ""
     hold: bool = False
     paused: bool = False
 

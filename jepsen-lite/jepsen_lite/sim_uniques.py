@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from codeq_cluster.api.http.errors import from_rejection
+from codeq_cluster.broker.deadlines import deadline_in
+from codeq_cluster.broker.questions import BrowseTags
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import NewResult
+from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import Created, Rejected, Submitted
 from codeq_cluster.core.task import State
-from codeq_cluster.core.unique import On, UniqueTerms
+from codeq_cluster.core.unique import On, UniqueTerms, unique_key
 from codeq_cluster.errors import CodeqError
-from jepsen_lite.history import Args, F, Made, Out
+from jepsen_lite.history import Args, F, Made, Out, Part
+from jepsen_lite.uniques import TAG_NAME
 
 TENANT = ""
+_PAGE = 50  # So small that lists have several.
 
 
 class SimUniques:
@@ -26,6 +33,8 @@ class SimUniques:
         match f:
             case F.MERGE:
                 return await self._merge(broker, args)
+            case F.TAGGED:
+                return await self._tagged(broker, args)
             case F.TAKE:
                 return await self._take(broker, args, worker)
             case _:
@@ -45,6 +54,7 @@ class SimUniques:
                 debounce_ms=merging.debounce_ms,
                 max_wait_ms=merging.max_wait_ms,
             ),
+            tags=((TAG_NAME, merging.tag),),
         )
         [made] = await broker.create(TENANT, (new,), timeout_s=self._timeout_s)
         if isinstance(made, CodeqError):
@@ -66,6 +76,35 @@ class SimUniques:
                 start_ms=task.due_ms if task.state is State.DELAYED else 0,
             ),
         )
+
+    async def _tagged(self, broker: Broker, args: Args) -> Out:
+        """List the tasks with a tag, page by page."""
+        parts: list[Part] = []
+        asked = BrowseTags(
+            tenant=TENANT,
+            tags=((TAG_NAME, args.tag),),
+            queue=args.command,
+            places=tuple(QueuePlace),
+            after=b"",
+            count=_PAGE,
+        )
+        while True:
+            deadline = deadline_in(self._timeout_s)
+            found, edge = await broker.operators.tasks(asked, deadline=deadline)
+            parts += [
+                Part(
+                    task=each.task.id,
+                    group=unique_key(each.task),
+                    content=each.payload,
+                    status=each.task.state.name,
+                    created_ms=each.task.created_ms,
+                    changed_ms=each.task.updated_ms,
+                )
+                for each in found
+            ]
+            if not edge:
+                return Out(http=200, parts=tuple(parts))
+            asked = replace(asked, after=edge)
 
     async def _take(self, broker: Broker, args: Args, worker: str) -> Out:
         claimed = await broker.claim(

@@ -16,6 +16,9 @@ PRODUCERS = 4
 AT_ONCE = 4
 WORKERS = 5
 ATTEMPTS_MAX = 500  # So many that no task dies, which would let go of its key.
+# Each create has one of these tags, which it gives to the task whose payload it replaces.
+TAGS = ("r0", "r1", "r2")
+TAG_NAME = "round"
 # By key, what its creates do, and its debounce and longest wait in milliseconds.
 KEYS = (
     Merging(key="u0", on="keepLast"),
@@ -61,6 +64,9 @@ class Uniques(Clients):
         process = Process("unique-list", self._seed)
         args = Args(command=UNIQUE_COMMAND, final=True)
         answer = await self._client.retried(process, F.PARTS, args, tries=max(2, int(silent_s)))
+        for tag in TAGS:
+            args = Args(command=UNIQUE_COMMAND, tag=tag, final=True)
+            await self._client.retried(process, F.TAGGED, args, tries=max(2, int(silent_s)))
         return answer.type is Type.OK
 
     async def _produce(self, n: int) -> None:
@@ -81,7 +87,7 @@ class Uniques(Clients):
             command=UNIQUE_COMMAND,
             content=content_of({"unique": merging.key, "n": number}),
             attempts_max=ATTEMPTS_MAX,
-            merging=merging,
+            merging=replace(merging, tag=TAGS[number % len(TAGS)]),
         )
         if process.random.random() < 0.5:
             await self._client.invoke(process, F.MERGE, args)

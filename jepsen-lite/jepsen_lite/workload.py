@@ -315,7 +315,7 @@ WORKLOADS: dict[str, Mix] = {
     ),
     "unique": Mix(
         says="a few unique keys that many create at once, and workers that lose their tasks",
-        proves=(*_ALWAYS, "G32", "G33"),
+        proves=(*_ALWAYS, "G32", "G33", "G34"),
         ok={"create": 150, "claim": 150, "result": 100, "merge": 300, "take": 60, "finish": 50},
         rate=8,
         workers=8,

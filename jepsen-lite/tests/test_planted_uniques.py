@@ -1,4 +1,4 @@
-"""Planted violations of G32 and G33, and their repaired twin."""
+"""Planted violations of G32, G33 and G34, and their repaired twin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from jepsen_lite.checker.judging import verdicts
 from jepsen_lite.history import Args, F, Made, Merging, Out, Part, Type
 from jepsen_lite.story import Story
-from jepsen_lite.uniques import UNIQUE_COMMAND
+from jepsen_lite.uniques import TAGS, UNIQUE_COMMAND
 
 KEEP = Merging(key="u0", on="keepLast")
 LATE = Merging(key="u2", on="replace", debounce_ms=1000, max_wait_ms=2000)
@@ -42,12 +42,16 @@ class World:
             _part("w", "y", "u2", 0, 1.8),
         ]
         self.kinds: dict[str, Type] = {}
+        # By content; the last one of a task says its tag.
+        self.tags = {"a": "r0", "b": "r1", "c": "r2", "x": "r0", "y": "r2"}
+        self.lists = {"r0": ["t"], "r1": [], "r2": ["w", "v"]}
 
     def told(self) -> Story:
         """Tell of the creates, the claims, the results and the last look."""
         story = Story()
         for content, (span, merging, out) in self.said.items():
-            args = Args(command=UNIQUE_COMMAND, content=content, merging=merging)
+            tagged = replace(merging, tag=self.tags.get(content, "r0"))
+            args = Args(command=UNIQUE_COMMAND, content=content, merging=tagged)
             story.op(F.MERGE, span, self.kinds.get(content, Type.OK), args, out)
         for span, out in self.takes.values():
             story.op(F.TAKE, span, Type.OK, Args(command=UNIQUE_COMMAND), out)
@@ -55,6 +59,10 @@ class World:
             story.op(F.FINISH, span, Type.OK, Args(task=task, token=1, status="COMPLETED"), Out())
         look = Args(command=UNIQUE_COMMAND, final=True)
         story.op(F.PARTS, (22, 23), Type.OK, look, Out(parts=tuple(self.parts)))
+        for tag, tasks in self.lists.items():
+            args = Args(command=UNIQUE_COMMAND, tag=tag, final=True)
+            parts = tuple(_part(task, "", "", 0, 0) for task in tasks)
+            story.op(F.TAGGED, (24, 25), Type.OK, args, Out(parts=parts))
         return story
 
 
@@ -142,6 +150,22 @@ def a_debounced_task_is_ready_at_once(world: World) -> None:
     world.said["x"] = (span, merging, _out("w", "created", 0))
 
 
+def a_list_lacks_a_task(world: World) -> None:
+    world.lists["r0"] = []
+
+
+def a_list_has_a_task_that_is_gone(world: World) -> None:
+    world.lists["r1"] = ["z"]
+
+
+def a_list_has_a_task_whose_tag_was_replaced(world: World) -> None:
+    world.lists["r1"] = ["v"]
+
+
+def a_list_has_a_task_twice(world: World) -> None:
+    world.lists["r2"] = ["w", "v", "v"]
+
+
 PLOTS: tuple[tuple[str, Callable[[World], None]], ...] = (
     ("G32", a_claim_has_what_was_replaced),
     ("G32", a_claim_has_what_was_refused),
@@ -156,6 +180,10 @@ PLOTS: tuple[tuple[str, Callable[[World], None]], ...] = (
     ("G33", a_start_is_not_moved),
     ("G33", a_start_is_moved_beyond_its_latest),
     ("G33", a_debounced_task_is_ready_at_once),
+    ("G34", a_list_lacks_a_task),
+    ("G34", a_list_has_a_task_that_is_gone),
+    ("G34", a_list_has_a_task_whose_tag_was_replaced),
+    ("G34", a_list_has_a_task_twice),
 )
 
 
@@ -174,7 +202,8 @@ def test_the_repaired_twin_breaks_nothing() -> None:
     """The same story is judged, and no checker objects to it."""
     found = verdicts(World().told().history())
 
-    assert found["G32"].valid is found["G33"].valid is True, [found["G32"], found["G33"]]
+    assert sorted(TAGS) == sorted(World().lists)
+    assert all(found[name].valid is True for name in ("G32", "G33", "G34")), found
     assert [] == [each for each in found.values() if each.valid is False]
 
 

@@ -141,13 +141,15 @@ def test_a_recorded_step_stays_and_a_wait_ends_by_its_cause() -> None:
 
 
 def test_a_unique_key_has_one_task_with_what_was_said_last() -> None:
-    """Leaders die between creates, and workers lose tasks: G32, G33, and the invariant of keys."""
+    """Leaders die between creates, and workers lose tasks: G32 to G34, and the invariants."""
     report = simulate(_SEED, workload="unique")
     found = {each.guarantee: each for each in report.verdicts}
 
     assert () == report.broken
     assert found["G32"].valid is found["G33"].valid is True
+    assert found["G34"].valid is True
     assert min(found["G32"].checked, found["G33"].checked) > 30
+    assert found["G34"].checked > 10
 
 
 def test_a_workload_that_came_later_leaves_other_seeds_alone() -> None:

@@ -19,6 +19,7 @@ from codeq_cluster.codec import entries, keyspace, lane_keys, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
+from codeq_cluster.codec.tag_keys import tag_keys
 from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.dependencies import (
     Dependencies,
@@ -212,6 +213,8 @@ FULL = Task(
         cancelling=Cancelling(
             reason="größe", deadline_ms=NOW_MS, dependents=True, request="request-4"
         ),
+        tags=(("env", "prod"), ("user", "größe/42")),
+        metadata='{"page":7}',
     ),
 )
 HELD = Task(
@@ -307,6 +310,8 @@ ITEMS: dict[str, Item] = {
         error="503",
         replay="request-7",
         since_ms=NOW_MS + 1,
+        tags=(("env", "prod"),),
+        metadata='{"page":7}',
     ),
     "sweep": Sweep(
         tenant="",
@@ -700,6 +705,7 @@ def _key_lines() -> dict[str, bytes]:
         "held": lane_keys.held(HELD),
         "slot of a ready task": lane_keys.slot_keys(replace(HELD, state=State.READY))[0],
         "slot of a leased task": lane_keys.slot_keys(FULL)[0],
+        **dict(zip(("tag env", "tag user"), tag_keys(FULL), strict=True)),
         "lease": keyspace.lease(NOW_MS, "11111111"),
         "ttl": keyspace.ttl(NOW_MS, "11111111"),
         "claim": keyspace.claim("request-1", "11111111"),

@@ -15,7 +15,7 @@ from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.items import Mode
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateTagged
 from codeq_cluster.core.operations import (
     Advance,
     Claim,
@@ -99,21 +99,22 @@ class World:
             shard = shard_of(f"{tenant}/{key}", self.shards)
             while shard_of(task_id, self.shards) != shard:
                 task_id = self._id()
-        self._ask(
-            shard,
-            Create(
-                id=task_id,
-                tenant=tenant,
-                command=random.choice(["render", "Render", "scan"]),
-                payload='{"n":' + "1" * random.choice([1, 1, 3, 300_000]) + "}",
-                priority=random.randrange(10),
-                idempotency_key=key,
-                fingerprint="f" if key else "",
-                webhook=random.choice(["", "https://example.com/hook"]),
-                delay_ms=random.choice([0, 0, 500, 90_000]),
-                ttl_ms=random.choice([0, 0, 700]),
-            ),
+        tagged = int(name) % 3 == 0
+        create = Create(
+            id=task_id,
+            tenant=tenant,
+            command=random.choice(["render", "Render", "scan"]),
+            payload='{"n":' + "1" * random.choice([1, 1, 3, 300_000]) + "}",
+            priority=random.randrange(10),
+            idempotency_key=key,
+            fingerprint="f" if key else "",
+            webhook=random.choice(["", "https://example.com/hook"]),
+            delay_ms=random.choice([0, 0, 500, 90_000]),
+            ttl_ms=random.choice([0, 0, 700]),
+            tags=(("env", "größe"), ("step", name)) if tagged else (),
+            metadata='{"page":7}' if tagged else "",
         )
+        self._ask(shard, CreateTagged(create) if tagged else create)
 
     def _claim(self, name: str) -> None:
         shard = self.random.randrange(self.shards)

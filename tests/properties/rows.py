@@ -91,4 +91,7 @@ def _size(view: DictView, task: Task) -> int:
     own += len(left.text.encode()) if isinstance(left, Checkpoint) else 0
     lines = view.beside(ItemKind.LOG, task.tenant, task.id)
     own += sum(len(line.text.encode()) for line in lines if isinstance(line, LogLine))
+    if task.more is not None:
+        said = *(text for tag in task.more.tags for text in tag), task.more.metadata
+        own += sum(len(text.encode()) for text in said)
     return own + sum(task.upload_bytes)

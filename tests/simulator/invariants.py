@@ -30,6 +30,7 @@ from tests.simulator.schedules import (
     TimerFault,
     TwiceFault,
 )
+from tests.simulator.tags import TagFault, TagRows
 from tests.simulator.uniques import UniqueFault, UniqueRows
 
 # How many entries of two logs are compared after growth: more than a log grows by between two
@@ -63,6 +64,7 @@ class Invariant(Enum):
     W18 = "a group counts what its members' rows say; sealed, and without live ones, it has ended"
     W19 = "a task that waits for others has an edge from each, or asks again"
     W20 = "one task holds a unique key, one is next, and its row names them"
+    W21 = "a task has one row for each of its tags, and no other"
     W22 = "a log has the last lines of a task that exists, as many as the task says, at most 200"
 
 
@@ -278,6 +280,7 @@ class ShardWatch(ReplicaWatch):
         self._edges = EdgeRows(shard, shards)
         self._uniques = UniqueRows()
         self._logs = LogRows()
+        self._tags = TagRows()
         self._followed: set[str] = set()
         self._digests: dict[int, bytes] = {}
         self._tasks: dict[str, Task] = {}
@@ -349,6 +352,7 @@ class ShardWatch(ReplicaWatch):
         self._follow_edges(entry.mutations)
         self._hold_keys(entry.mutations)
         self._log(entry.mutations)
+        self._list_by_tag(entry.mutations)
         self._fired(entry.mutations)
 
     def _follow_edges(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -371,6 +375,13 @@ class ShardWatch(ReplicaWatch):
             self._logs.written(rows)
         except LogFault as fault:
             raise self._broken(Invariant.W22, str(fault)) from fault
+
+    def _list_by_tag(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Check rows of tags: W21."""
+        try:
+            self._tags.written(rows, self._tasks)
+        except TagFault as fault:
+            raise self._broken(Invariant.W21, str(fault)) from fault
 
     def _run(self, task: Task, *, is_new: bool) -> None:
         """Check that a run is new: W14."""

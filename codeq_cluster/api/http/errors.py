@@ -208,6 +208,7 @@ _STATUS_OF_REJECTION = {
     Rejection.NOTHING_TO_HOLD: 409,
     Rejection.EVENT_TYPE_NOT_ALLOWED: 403,
     Rejection.CANCELLING: 409,
+    Rejection.TOO_MANY_TAGS: 409,
 }
 
 _TEXT_OF_REJECTION = {
@@ -236,6 +237,8 @@ def from_rejection(rejected: Rejected, *, not_found: str = "not-found") -> ApiEr
         text = f"invalid 'priority' (must be {allowed}; 0 when absent)"
     elif rejection is Rejection.TOO_MANY_MERGES:
         text = f"{rejected.limit} idempotency keys lead to the task that holds the unique key"
+    elif rejection is Rejection.TOO_MANY_TAGS:
+        text = f"a task has at most {rejected.limit} tags: remove others with it"
     elif rejection is Rejection.INVALID_COST:
         text = f"invalid 'cost' (must be at most {rejected.limit}, the burst of its topic's rate)"
     return ApiError(_STATUS_OF_REJECTION[rejection], text, rejection.value)

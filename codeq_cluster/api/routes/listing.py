@@ -10,7 +10,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -19,13 +19,14 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.broker.deadlines import deadline_in
-from codeq_cluster.broker.questions import Browse, ListItems
+from codeq_cluster.broker.questions import ALL_TASKS, Browse, BrowseTags, ListItems, TaskFilter
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import KIND_OF, Aside, Audit, Delivery, Subscription, Topic
 from codeq_cluster.core.schedules import Schedule
+from codeq_cluster.core.tags import shown_tag
 
 INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")
 COUNT_DEFAULT = 50
@@ -117,7 +118,12 @@ async def listed(
 
 
 async def listed_tasks(
-    call: Call, *, queue: str, places: tuple[QueuePlace, ...]
+    call: Call,
+    *,
+    queue: str,
+    places: tuple[QueuePlace, ...],
+    tags: tuple[tuple[str, str], ...] = (),
+    only: TaskFilter = ALL_TASKS,
 ) -> tuple[list[TaskView], str | UnsetType]:
     """Return the next tasks that the query's `error` and `kind` select; the rest as `listed`.
 
@@ -125,16 +131,20 @@ async def listed_tasks(
         call: The request.
         queue: In lower case; empty for every queue.
         places: The parts of a queue to read.
+        tags: Only tasks with all of these, the newest first.
+        only: Selects among them.
     """
-    asked = asked_page(call)
+    asked = asked_page(call, order=shown_tag(*tags[0]) if tags else "")
     asking = caller(call)
-    wanted = Browse(
+    wanted = browse(
         tenant=asking.tenant,
         queue=queue,
         places=places,
+        tags=tags,
         error=call.query_text("error"),
         after=asked.after,
         count=asked.count,
+        only=only,
     )
     found, edge = await call.services.broker.operators.tasks(wanted, deadline=asking.deadline)
     shards = call.services.settings.shards
@@ -145,6 +155,11 @@ async def listed_tasks(
         if not kind or error_kind(each.task.error) == kind
     ]
     return views, asked.cursor(edge)
+
+
+def browse(*, tags: tuple[tuple[str, str], ...], **asked: Any) -> Browse | BrowseTags:
+    """Return the question for tasks with all of these tags, or for tasks by queue without any."""
+    return BrowseTags(tags=tags, **asked) if tags else Browse(**asked)
 
 
 def kind_of(text: str) -> str:

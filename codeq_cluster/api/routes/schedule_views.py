@@ -61,7 +61,7 @@ class BackfillView(Struct, rename="camel"):
 
 
 class TemplateView(Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """The task of each run; a viewer of the page does not see its payload."""
+    """The task of each run; a viewer of the page sees neither payload nor metadata."""
 
     command: str
     payload: Raw
@@ -75,6 +75,8 @@ class TemplateView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     backoff_policy: str = ""
     backoff_base_seconds: int = 0
     backoff_max_seconds: int = 0
+    tags: dict[str, str] | UnsetType = UNSET
+    metadata: Raw | UnsetType = UNSET
 
 
 class ScheduleView(Struct, rename="camel", omit_defaults=True, kw_only=True):
@@ -211,6 +213,8 @@ def _template_view(task: Create) -> TemplateView:
         webhook=task.webhook,
         max_attempts=task.max_attempts,
         ttl_seconds=task.ttl_ms // 1000,
+        tags=dict(task.tags) or UNSET,
+        metadata=Raw(task.metadata.encode()) if task.metadata else UNSET,
     )
     show_handling(view, task.handling)
     return view

@@ -32,6 +32,7 @@ from codeq_cluster.api.routes.group_calls import (
     check_joined,
 )
 from codeq_cluster.api.routes.lanes import INVALID_COST, INVALID_KEY, KEYS_TOO_EARLY, read_lane
+from codeq_cluster.api.routes.tags import NO_METADATA, metadata_field, read_tags, tags_field
 from codeq_cluster.api.routes.task_views import ANY_JSON, TOO_LARGE, read_handling
 from codeq_cluster.api.routes.webhooks import NOT_CONFIGURED, require_webhooks, takes_webhooks
 from codeq_cluster.core import bounds
@@ -155,6 +156,8 @@ class TaskBody(Body):
     )
     depends_on: list[Raw] | None = depends_on_field()
     unique: Raw = uniques.unique_field()
+    tags: dict[str, str] | None = tags_field()
+    metadata: Raw = metadata_field()
 
 
 TASK_SCHEMA = Schema(TaskBody)
@@ -224,6 +227,8 @@ def new_task(
         alone = alone and not (body.group or body.depends_on)
         has_start = bool(run_at_ms or delay_s)
         unique = uniques.read_unique(call, body.unique, is_alone=alone, has_start=has_start)
+    said = bool(body.tags) or body.metadata is not NO_METADATA
+    tags, metadata = read_tags(call, body.tags, body.metadata) if said else ((), "")
     handling = read_handling(body, _handling_number, _backoff)
     trace_parent, trace_state = _trace(call)
     return Create(
@@ -242,6 +247,8 @@ def new_task(
         key=lane,
         cost=cost,
         unique=unique,
+        tags=tags,
+        metadata=metadata,
     )
 
 

@@ -14,8 +14,10 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, rate_limited
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, listed_tasks
+from codeq_cluster.api.routes.tags import TAG, asked_tags
 from codeq_cluster.api.routes.task_views import CURSOR, DEAD, TaskView
 from codeq_cluster.auth import Access
+from codeq_cluster.broker.questions import ALL_TASKS, TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
@@ -37,6 +39,10 @@ PLACES = {
 }
 
 CLEANING = (Scope.ADMIN, "cleanup")
+INVALID_CREATED = bad_request("invalid instant (use RFC3339)", "invalid-query")
+UNBOUND_CREATED = bad_request(
+    "'createdAfter' and 'createdBefore' need a 'tag' or a 'command'", "tag-or-command-required"
+)
 INVALID_BEFORE = bad_request("invalid 'before' (use RFC3339)", "invalid-before")
 BEFORE_IN_FUTURE = bad_request("invalid 'before' (must not be in the future)", "invalid-before")
 
@@ -91,6 +97,22 @@ class CleanedUp(Struct):
             INVALID_STATUS,
             enum=[status for status in PLACES if status],
         ),
+        TAG,
+        query(
+            "createdAfter",
+            "Only tasks created at this instant or later; RFC 3339. Without a `tag` it needs a "
+            "`command`, as does `createdBefore`.",
+            INVALID_CREATED,
+            UNBOUND_CREATED,
+            format="date-time",
+        ),
+        query(
+            "createdBefore",
+            "Only tasks created before this instant; RFC 3339.",
+            INVALID_CREATED,
+            UNBOUND_CREATED,
+            format="date-time",
+        ),
         ERROR,
         KIND,
         *PAGE,
@@ -99,6 +121,7 @@ class CleanedUp(Struct):
 async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     """Return the tenant's tasks by queue: waiting ones in claim order, ended ones newest first.
 
+    With a `tag` the list goes over all queues and states by the time of creation, the newest first.
     A task that changes during a walk may appear twice or not at all; one that does not change
     appears once. A page may be short and still have a cursor, because entries that a filter drops
     count toward it.
@@ -109,8 +132,23 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
     places = PLACES.get(call.query_text("status"))
     if places is None:
         raise INVALID_STATUS
-    views, cursor = await listed_tasks(call, queue=command.lower(), places=places)
+    tags = asked_tags(call)
+    only = TaskFilter(
+        created_from_ms=_created_ms(call, "createdAfter"),
+        created_before_ms=_created_ms(call, "createdBefore"),
+    )
+    if only != ALL_TASKS and not tags and not command:
+        raise UNBOUND_CREATED
+    views, cursor = await listed_tasks(
+        call, queue=command.lower(), places=places, tags=tags, only=only
+    )
     return reply(TaskPage(views, cursor))
+
+
+def _created_ms(call: Call, name: str) -> int:
+    text = call.query_text(name)
+    # Before 1970 is as early as any task; 0 would mean "not set".
+    return max(1, instant_ms(text, error=INVALID_CREATED)) if text else 0
 
 
 @ROUTES(

@@ -132,7 +132,7 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     tasks have ended that it waited for; so is `steps`: what its function has recorded. `parkedAt`
     is the step that a task waits at without a worker. `progress` is what its worker last said. In
     the answer to a claim, `checkpoint` is what the last worker has left. `cancel` is what a cancel
-    with a grace or a reason has said of it.
+    with a grace or a reason has said of it. `tags` and `metadata` are what its producer said.
     """
 
     id: str
@@ -182,6 +182,8 @@ class TaskView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     progress: ProgressView | UnsetType = UNSET
     checkpoint: Raw | UnsetType = UNSET
     cancel: CancelView | UnsetType = UNSET
+    tags: dict[str, str] | UnsetType = UNSET
+    metadata: Raw | UnsetType = UNSET
 
 
 class ArtifactView(Struct):
@@ -278,6 +280,10 @@ def show_more(view: TaskView, more: More) -> None:
         )
     if more.cancelling is not None:
         view.cancel = cancel_view(more.cancelling)
+    if more.tags:
+        view.tags = dict(more.tags)
+    if more.metadata:
+        view.metadata = Raw(more.metadata.encode())
     if more.completes is not None:
         view.group = GroupCountsView(*astuple(more.completes))
 

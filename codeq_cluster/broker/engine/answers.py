@@ -21,6 +21,7 @@ from codeq_cluster.broker.questions import (
     Browse,
     BrowseDelayed,
     BrowseIds,
+    BrowseTags,
     Explain,
     Explained,
     ItemPage,
@@ -35,6 +36,7 @@ from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
 from codeq_cluster.codec.records import RecordInvalid
+from codeq_cluster.codec.tag_keys import tag_prefix, tag_range
 from codeq_cluster.core.dependencies import Dependencies, Dependency, Verdict
 from codeq_cluster.core.durable import Step, row_id
 from codeq_cluster.core.explaining import Explanation, Facts, explain, set_aside
@@ -82,6 +84,8 @@ async def answer(state: EngineState, question: AnyQuestion) -> Answer:
             return browse_delayed(store, delayed, question, unreadable)
         case BrowseIds():
             return browse_ids(store, question, unreadable)
+        case BrowseTags():
+            return browse_tags(store, question, unreadable)
         case ListItems():
             return list_items(store, question, unreadable)
         case ListKeys():
@@ -213,6 +217,41 @@ def browse_ids(store: StateStore, asked: BrowseIds, unreadable: Unreadable) -> S
         if len(rows) == asked.count:
             return ShardPage(tuple(rows), rows[-1][0])
     return ShardPage(tuple(rows), END if len(page) < LOOKED_AT_MAX else task_id.encode())
+
+
+def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) -> ShardPage:
+    """Return the tenant's next tasks with some tags, the newest first.
+
+    At most `LOOKED_AT_MAX` records are read; those whose other tags differ count, too.
+    """
+    prefix = tag_prefix(asked.tenant, *asked.tags[0])
+    start, end = tag_range(
+        asked.tenant,
+        *asked.tags[0],
+        from_ms=asked.only.created_from_ms,
+        before_ms=asked.only.created_before_ms,
+    )
+    if asked.after:
+        start = max(start, prefix + asked.after + b"\0")
+    rows: list[tuple[bytes, Task]] = []
+    looked_at = size = 0
+    while start < end and (
+        page := store.scan(start, end, min(asked.count + 1, LOOKED_AT_MAX - looked_at))
+    ):
+        for key, _ in page:
+            position = key[len(prefix) :]
+            with alone(unreadable, task=keyspace.last_id(key)):
+                record = _record(store, keyspace.last_id(key))
+                task = records.decode_task(record)
+                if asked.fits(task):
+                    rows.append((position, task))
+                    size += len(record)
+            looked_at += 1
+            full = len(rows) == asked.count or size >= BYTES_MAX
+            if full or looked_at == LOOKED_AT_MAX:
+                return ShardPage(tuple(rows), position)
+        start = page[-1][0] + b"\0"
+    return ShardPage(tuple(rows), END)
 
 
 def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> ItemPage:

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from codeq_cluster.broker.ports import Shards
-from codeq_cluster.broker.questions import Browse, BrowseDelayed, BrowseIds, ListItems, Question
+from codeq_cluster.broker.questions import (
+    Browse,
+    BrowseDelayed,
+    BrowseIds,
+    BrowseTags,
+    ListItems,
+    Question,
+)
 from codeq_cluster.core.import_record import joined
 from codeq_cluster.core.items import Audit, Item
 from codeq_cluster.core.task import Task
@@ -29,7 +36,7 @@ class Browser:
         self._shards = shards
 
     async def tasks(
-        self, asked: Browse | BrowseDelayed | BrowseIds, *, deadline: float
+        self, asked: Browse | BrowseDelayed | BrowseIds | BrowseTags, *, deadline: float
     ) -> tuple[Rows[Task], bytes]:
         """Return the next tasks and where to go on; `END` when there are no more.
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
-from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, BrowseIds
+from codeq_cluster.broker.questions import END, Browse, BrowseDelayed, BrowseIds, BrowseTags
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.sharding import shard_of
@@ -40,7 +40,7 @@ class Search:
         return [task.id for _, task in rows], edge != END
 
     async def found(
-        self, asked: Browse | BrowseDelayed, *, deadline: float
+        self, asked: Browse | BrowseDelayed | BrowseTags, *, deadline: float
     ) -> tuple[list[Task], bytes]:
         """Return the next tasks that are asked for, and where to go on; empty at the end."""
         rows: Rows[Task] = []

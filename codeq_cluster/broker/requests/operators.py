@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.browsing import Browser, Rows
-from codeq_cluster.broker.questions import END, Browse, Explain, ListItems, ListKeys
+from codeq_cluster.broker.questions import END, Browse, BrowseTags, Explain, ListItems, ListKeys
 from codeq_cluster.broker.requests.bulk import PAGE, act, carry_out, half_way, parts_of, rows_of
 from codeq_cluster.broker.requests.dead_letters import BULK_MAX
 from codeq_cluster.broker.values import Caller, FoundTask, new_request
@@ -40,7 +40,9 @@ class Operators:
         self._shards = shards
         self._browser = Browser(shards)
 
-    async def tasks(self, asked: Browse, *, deadline: float) -> tuple[list[FoundTask], bytes]:
+    async def tasks(
+        self, asked: Browse | BrowseTags, *, deadline: float
+    ) -> tuple[list[FoundTask], bytes]:
         """Return the next tasks that are asked for, and where to go on; empty at the end.
 
         A page ends early where its payloads would exceed `PAYLOADS_BYTES_MAX`.

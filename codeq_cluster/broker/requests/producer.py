@@ -14,11 +14,12 @@ from msgspec.structs import replace
 from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.requests.placement import Placement
 from codeq_cluster.core import task_ids
-from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import Operation
-from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection
+from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection, Tagged
 from codeq_cluster.core.placing import placed_by_key
 from codeq_cluster.core.sharding import shard_of, with_shard
+from codeq_cluster.core.tags import ChangeTags
 from codeq_cluster.errors import CodeqError, LimitExceeded, OperationTooLarge, TooMany
 
 _O = TypeVar("_O", bound=Operation)
@@ -60,9 +61,18 @@ class Producer:
             self._placement.end(count)
         return list(map(_answer, outcomes, items))
 
+    async def change_tags(self, operation: ChangeTags, *, timeout_s: float) -> Tagged | Rejected:
+        """Give a task other tags."""
+        shard = shard_of(operation.id, self._count)
+        [outcome] = await on_their_shards(self._shards, [(shard, operation)], timeout_s=timeout_s)
+        if isinstance(outcome, CodeqError):
+            raise outcome
+        assert isinstance(outcome, Tagged | Rejected)
+        return outcome
+
     def _place(
         self, tenant: str, item: Create, chosen: dict[str, int | None]
-    ) -> tuple[int, Create | CreateKeyed | CreateUnique]:
+    ) -> tuple[int, Create | CreateKeyed | CreateTagged | CreateUnique]:
         """Choose the id and the shard; a key has one shard, so one log decides on it.
 
         Args:
@@ -89,7 +99,9 @@ class Producer:
         create = replace(item, id=task_id, tenant=tenant, fingerprint=fingerprint)
         if item.unique is not None:
             return shard, CreateUnique(create)
-        return shard, CreateKeyed(create) if item.key else create
+        if item.key:
+            return shard, CreateKeyed(create)
+        return shard, CreateTagged(create) if item.tags or item.metadata else create
 
 
 def _answer(outcome: Outcome | CodeqError, item: Create) -> Created | Rejected | CodeqError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +86,31 @@ def given_unique(options: argparse.Namespace) -> Unique | None:
             raise UsageRefused(f"{flag}: needs --unique KEY")
         return None
     return Unique(options.unique, **said)
+
+
+def given_tag(text: str) -> tuple[str, str]:
+    """Return the name and the value of a tag, from `NAME=VALUE` or `NAME:VALUE`.
+
+    Raises:
+        ArgumentTypeError: It is neither.
+    """
+    found = re.fullmatch(r"([^=:]+)[=:](.+)", text, re.DOTALL)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text}: must be NAME=VALUE")
+    return found[1], found[2]
+
+
+def add_tags(parser: argparse.ArgumentParser, words: str, *, flag: str = "--tag") -> None:
+    """Add a flag that takes a tag and may be repeated; `words` is its line of help."""
+    parser.add_argument(
+        flag,
+        type=given_tag,
+        action="append",
+        default=[],
+        dest="tags",
+        metavar="NAME=VALUE",
+        help=f"{words}; may be repeated",
+    )
 
 
 def add_backoff(parser: argparse.ArgumentParser, *, otherwise: str) -> None:

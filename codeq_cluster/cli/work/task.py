@@ -9,12 +9,14 @@ from msgspec import UNSET, Raw
 from codeq_cluster.cli.support.asking import Verbs, asks, verbs_of
 from codeq_cluster.cli.support.flags import (
     add_backoff,
+    add_tags,
     add_unique,
     given_json,
     given_unique,
     number,
 )
 from codeq_cluster.cli.support.named import refuse_unknown, whole_id
+from codeq_cluster.cli.support.outcome import UsageRefused
 from codeq_cluster.cli.support.output import add_paging, add_quiet, document, gathered, listed
 from codeq_cluster.cli.support.progress import waiting
 from codeq_cluster.cli.support.times import Times, add_times, given_instant, times_of
@@ -94,16 +96,39 @@ def add(commands: Verbs) -> None:
     )
     asks(cancel, Client, _cancel)
 
+    tag = verbs.add_parser("tag", help="set and remove tags of a task, and print all it has")
+    tag.add_argument("id")
+    add_tags(tag, "it has this tag afterwards", flag="--set")
+    tag.add_argument(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="it has no such tag afterwards; may be repeated",
+    )
+    asks(tag, Client, _tag)
+    _add_list(verbs)
+
+
+def _add_list(verbs: Verbs) -> None:
     found = verbs.add_parser(
         "list",
         aliases=["ls"],
         help="list tasks, for admins",
         description="List tasks by queue: those that wait in the order of claims, those that have "
-        "ended the newest first.",
+        "ended the newest first. With --tag over all queues, the newest first.",
     )
     found.add_argument("--queue", "--event", default="", metavar="NAME", help="only this queue's")
     found.add_argument("--status", default="", choices=_STATUSES, help="only these")
     found.add_argument("--error", default="", help="only those with exactly this error")
+    add_tags(found, "only those with this tag, the rarest first")
+    for name, words in (("after", "at this instant or later"), ("before", "before this instant")):
+        found.add_argument(
+            f"--created-{name}",
+            type=given_instant,
+            metavar="TIME",
+            help=f"only those created {words}, RFC 3339; needs --tag or --queue",
+        )
     add_paging(found)
     add_quiet(found)
     add_times(found)
@@ -164,6 +189,10 @@ def _add_create(verbs: Verbs) -> None:
         help="a task that must be completed first; may be repeated",
     )
     add_unique(create)
+    add_tags(create, "a text by which lists find it")
+    create.add_argument(
+        "--metadata", metavar="JSON", help="JSON for its worker and its webhook, at most 4 KiB"
+    )
     create.add_argument("--webhook", metavar="URL", help="gets its result in a signed request")
     create.add_argument("-q", "--quiet", action="store_true", help="print only the id")
     add_times(create)
@@ -175,7 +204,12 @@ async def _create(client: Client, options: argparse.Namespace) -> None:
     task = await client.create(
         options.task_command,
         given_json("--payload", options.payload),
-        **said | {"unique": given_unique(options)},
+        **said
+        | {
+            "unique": given_unique(options),
+            "tags": dict(options.tags) or None,
+            "metadata": given_json("--metadata", options.metadata) if options.metadata else None,
+        },
     )
     if options.quiet:
         print(task.id)
@@ -203,6 +237,14 @@ async def _cancel(client: Client, options: argparse.Namespace) -> None:
     )
     status = "cancelled" if has_ended else "cancelling"
     document({"status": status, "id": task_id}, compact=options.json)
+
+
+async def _tag(client: Client, options: argparse.Namespace) -> None:
+    if not options.tags and not options.remove:
+        raise UsageRefused("say --set NAME=VALUE or --remove NAME")
+    task_id = await whole_id(client, options.id)
+    tags = await client.tag(task_id, dict(options.tags), remove=options.remove)
+    document({"id": task_id, "tags": tags}, compact=options.json)
 
 
 async def _steps(client: Client, options: argparse.Namespace) -> None:
@@ -270,6 +312,9 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
             command=options.queue,
             status=options.status,
             error=options.error,
+            tags=dict(options.tags),
+            created_after=options.created_after,
+            created_before=options.created_before,
             limit=limit,
             cursor=cursor,
         ),

@@ -72,6 +72,7 @@ class TaskDetail(TaskView, rename="camel", omit_defaults=True, kw_only=True):
         payload: Left out.
         state, since, until, worker: As in a row.
         webhook: Only its host for a caller who may not see payloads.
+        metadata: Left out for that caller.
         expires_at: When it dies if it was not delivered, whatever its state.
         kept_until: When it is deleted.
         dead_queue: The queue that keeps it as a dead letter.
@@ -115,6 +116,8 @@ def task_detail(task: Task, caller: Identity, *, shards: int) -> TaskDetail:
     """Render the fields of a task that the caller may see."""
     beside = durable_of(task)
     fields = asdict(task_view(task, "", shards=shards)) | asdict(task_row(task))
+    if not sees_payloads(caller):
+        fields["metadata"] = UNSET
     fields |= {
         "error": task.error,
         "webhook": shown_url(task.webhook, caller),

@@ -79,8 +79,8 @@ class ScheduleDetail(ScheduleView, rename="camel", omit_defaults=True, kw_only=T
     """A schedule as the API shows it, and what the page shows beside that.
 
     Attributes:
-        task: Without the payload, and of its webhook only the host for a caller who may not see
-            payloads.
+        task: Without the payload, and for a caller who may not see payloads without metadata, and
+            of its webhook only the host.
         payload: The payload as JSON text; missing for that caller.
         words: As in a row.
         last: As in a row.
@@ -152,8 +152,9 @@ def schedule_detail(
     view = schedule_view(schedule, found.coming[:COMING_MAX])
     template = schedule.plan.task
     webhook = shown_url(template.webhook, asking)
+    metadata = view.task.metadata if sees_payloads(asking) else UNSET
     fields = asdict(view) | {
-        "task": replace(view.task, payload=_NO_PAYLOAD, webhook=webhook),
+        "task": replace(view.task, payload=_NO_PAYLOAD, webhook=webhook, metadata=metadata),
         "last_runs": [_run(schedule, *each) for each in known_runs(schedule)[:LAST_RUNS_MAX]],
     }
     return ScheduleDetail(

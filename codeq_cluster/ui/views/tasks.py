@@ -12,13 +12,15 @@ from codeq_cluster.api.http.refusals import INVALID_COMMAND, TASK_NOT_FOUND
 from codeq_cluster.api.routes import cancels
 from codeq_cluster.api.routes.audit import put_on_record
 from codeq_cluster.api.routes.cancels import CancelledTask
-from codeq_cluster.api.routes.listing import AskedPage, asked_page, caller
+from codeq_cluster.api.routes.listing import AskedPage, asked_page, browse, caller
 from codeq_cluster.api.routes.reads import PREFIX, ExplanationView, explanation_view
+from codeq_cluster.api.routes.tags import asked_tags
 from codeq_cluster.api.routes.task_views import ArtifactView, FollowUpView, follow_up_view
-from codeq_cluster.broker.questions import Browse, BrowseDelayed, TaskFilter
+from codeq_cluster.broker.questions import Browse, BrowseDelayed, BrowseTags, TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.tags import shown_tag
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.graph import NodeView, around
 from codeq_cluster.ui.views.rows import PLACES, TaskDetail, TaskRows, task_detail, task_row
@@ -51,9 +53,12 @@ class TaskContent(Struct, rename="camel", kw_only=True):
 
 
 async def search(call: Call) -> HttpAnswer[TaskRows]:
-    """Return the tenant's tasks that match, by queue and state."""
-    asked = asked_page(call, order=call.query_text("state"))
-    wanted = Browse(
+    """Return the tenant's tasks that match, by queue and state; with tags the newest first."""
+    tags = asked_tags(call)
+    order = shown_tag(*tags[0]) if tags else call.query_text("state")
+    asked = asked_page(call, order=order)
+    wanted = browse(
+        tags=tags,
         tenant=call.identity.tenant,
         queue=_queue(call),
         places=_places(call),
@@ -138,7 +143,7 @@ async def cancel(call: Call) -> HttpAnswer[CancelledTask]:
 
 
 async def _page(
-    call: Call, asked: AskedPage, wanted: Browse | BrowseDelayed
+    call: Call, asked: AskedPage, wanted: Browse | BrowseDelayed | BrowseTags
 ) -> HttpAnswer[TaskRows]:
     found, edge = await call.services.broker.searching.found(wanted, deadline=caller(call).deadline)
     return reply(TaskRows(tasks=list(map(task_row, found)), cursor=asked.cursor(edge)))

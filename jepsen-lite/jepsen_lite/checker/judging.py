@@ -34,6 +34,7 @@ from jepsen_lite.checker.register import happened_at_moments
 from jepsen_lite.checker.replicas import converge
 from jepsen_lite.checker.schedules import fired_once, overlap_as_asked
 from jepsen_lite.checker.steps import recorded_once, woken_by_cause
+from jepsen_lite.checker.tags import lists_are_sets
 from jepsen_lite.checker.uniques import debounced, one_task_a_unique_key
 from jepsen_lite.checker.validity import CALM_P99_MS, Demands, shortcomings, starved
 from jepsen_lite.checker.verdict import Verdict, combined, judged, unknown
@@ -73,6 +74,7 @@ PROMISES = {
     "G30": "tasks of a key are claimed as often as its rate allows, and not while it rests",
     "G32": "one live task a unique key, with the last acknowledged payload",
     "G33": "a debounce moves the start as it says, to its latest and no further",
+    "G34": "a list by tag has exactly the tasks that have it",
     "G37": "a recorded step is handed to every later delivery, and no other has its name",
     "G38": "a signal is read once or kept, and no wait ends without its cause",
 }
@@ -137,6 +139,7 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         _both(within_its_rate(history), at_rest(history)),
         one_task_a_unique_key(history),
         debounced(history),
+        lists_are_sets(history),
         recorded_once(history),
         woken_by_cause(history),
     ]
@@ -180,7 +183,7 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32, 37, 38)
+    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32, 34, 37, 38)
     safety = [found[f"G{n}"] for n in numbers]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")

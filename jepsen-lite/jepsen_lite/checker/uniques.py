@@ -38,19 +38,19 @@ class _Said(Struct, kw_only=True):
 
 def one_task_a_unique_key(history: History) -> Verdict:
     """G32: claims hand out what was said last, one task of a key at a time; nothing is lost."""
-    listed = _listed(history)
-    if listed is None:
+    last = listed(history)
+    if last is None:
         return unknown("G32", "nobody listed the tasks of unique keys at the end")
-    judge = _Judge(history, listed)
+    judge = _Judge(history, last)
     found = [*judge.handed_out(), *judge.at_once(), *judge.at_rest(), *judge.overlapping()]
     return judged("G32", found, checked=judge.checked)
 
 
 def debounced(history: History) -> Verdict:
     """G33: each create that is answered has moved the start as it says, and no claim is sooner."""
-    if _listed(history) is None:
+    if listed(history) is None:
         return unknown("G33", "nobody listed the tasks of unique keys at the end")
-    said = _contents(history)
+    said = contents(history)
     first = {each.task: each for each in said.values() if each.how in ("created", "queued")}
     found: list[Violation] = []
     checked = 0
@@ -106,7 +106,7 @@ class _Judge:
         self.checked = 0
         self._listed = listed
         self._parts = {each.task: each for each in listed.out.parts}
-        self._said = _contents(history)
+        self._said = contents(history)
         self._takes = _takes(history)
         self._finishes: dict[str, list[Op]] = defaultdict(list)
         for op in history.by_f[F.FINISH]:
@@ -199,7 +199,8 @@ class _Judge:
         return Violation(text=text, events=(*events, *self._listed.events))
 
 
-def _listed(history: History) -> Op | None:
+def listed(history: History) -> Op | None:
+    """Return the list of all tasks of unique keys at rest, or None."""
     for op in history.by_f[F.PARTS]:
         if op.ok and op.args.final and op.args.command == UNIQUE_COMMAND:
             return op
@@ -210,7 +211,8 @@ def _takes(history: History) -> list[Op]:
     return [op for op in history.by_f[F.TAKE] if op.ok and op.out.task]
 
 
-def _contents(history: History) -> dict[str, _Said]:
+def contents(history: History) -> dict[str, _Said]:
+    """Return what was said, by content."""
     said: dict[str, _Said] = {}
     for op in history.by_f[F.MERGE]:
         assert op.args.merging is not None

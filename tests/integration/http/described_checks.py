@@ -46,6 +46,10 @@ BEYOND_A_SCHEMA = {
     "invalid-step",  # bytes, not characters
     "invalid-signal",  # in the path
     "invalid-park",  # some fields exclude each other, one of them must be there
+    "invalid-tags",  # bytes, names without a colon, and each either set or removed
+    "invalid-tag",  # the same
+    "tag-or-command-required",  # for a time of creation
+    "invalid-metadata",  # bytes
     "invalid-unique",  # rules between its fields, and no member or node of a graph has one
 }
 # Elsewhere a body's `count` is ignored.

@@ -116,6 +116,24 @@ async def test_tasks_are_found_by_a_part_of_their_error_their_age_and_their_work
     assert 400 == (await world.viewer.get("/tasks?createdFrom=yesterday")).status
 
 
+async def test_tasks_are_found_by_their_tags_which_a_viewer_sees(world: World) -> None:
+    """With the other filters, the newest first; the metadata is for admins."""
+    made = [
+        await created(world, "chips", tags={"user": "4 2", "n": str(n)}, metadata={"secret": n})
+        for n in range(3)
+    ]
+    await created(world, "chips")
+    found = [row["id"] for row in await world.search(tag="user:4 2", limit=2)]
+    one = [row["id"] for row in await world.search(tag="user:4 2", command="CHIPS", error="no")]
+    seen = (await world.look(made[0], world.viewer))["task"]
+
+    assert [[*reversed(made)], []] == [found, one]
+    assert {"n": "0", "user": "4 2"} == seen["tags"]
+    assert "metadata" not in seen
+    assert {"secret": 0} == (await world.look(made[0]))["task"]["metadata"]
+    assert 400 == (await world.viewer.get("/tasks?tag=user")).status
+
+
 async def test_a_rare_match_is_found_page_by_page(world: World) -> None:
     """A match is found however many other tasks come before it."""
     tasks = [{"command": "rare", "payload": n} for n in range(100)]

@@ -47,6 +47,7 @@ LISTS = [
 BODIES: dict[str, dict[str, object]] = {
     "/result": {"status": "FAILED", "error": "stolen"},
     "/steps": {"name": "stolen"},
+    "/tags": {"set": {"stolen": "yes"}},
     "/park": {"step": "stolen", "forSeconds": 60},
     "/topics/{name}": {"maxAttempts": 1},
     "/groups/{id}/tasks": {"tasks": [{"command": "stolen", "payload": 1}]},

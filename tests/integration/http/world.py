@@ -53,6 +53,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
     "POST /tasks/graph": {"tasks": [{"command": "made", "payload": 1}]},
     "POST /tasks/claim": {"commands": ["ready"]},
     "POST /tasks/claim/batch": {"commands": ["ready"], "count": 1},
+    "PATCH /tasks/{id}/tags": {"set": {"env": "prod"}},
     "POST /tasks/{id}/heartbeat": {},
     "POST /tasks/{id}/nack": {},
     "POST /tasks/{id}/steps": {"name": "charge", "value": 1},

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from codeq_cluster.broker.scanning import every_row
 from codeq_cluster.core.groups import CreateGroup, Group
-from codeq_cluster.core.new_task import Create
+from codeq_cluster.core.new_task import Create, CreateTagged
 from codeq_cluster.core.operations import Claim, Operation, Submit
 from codeq_cluster.core.outcomes import Claimed, Created, Outcome, Submitted
 from codeq_cluster.core.stored_item import ItemKind
@@ -42,7 +43,8 @@ _submits = st.builds(
 _claims = st.builds(
     claim, st.sampled_from(("r1", "r2", "r3")), count=st.integers(1, 4), commands=st.just(())
 )
-_operations = st.lists(_creates | _creates | _submits | _claims, max_size=12)
+_tagged = st.builds(lambda create: CreateTagged(replace(create, tags=(("env", "test"),))), _creates)
+_operations = st.lists(_creates | _creates | _tagged | _submits | _claims, max_size=12)
 
 
 def _leading(*, entry_bytes_max: int = 2**20) -> Shard:

@@ -24,7 +24,7 @@ from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import AddMembers, CancelGroup, CreateGroup, SealGroup
 from codeq_cluster.core.lane import FlowRule, OnRetry, PerKey, SetFlow
 from codeq_cluster.core.lifecycle import ARROWS, Arrow, arrow_of, is_note
-from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
+from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import (
     Abandon,
     Advance,
@@ -335,6 +335,12 @@ MANY = tuple(
 )
 LATER, SOONER = unique("t", delay_ms=MINUTE_MS), unique("v")
 
+
+def tagged(*, delay_ms: int = 0) -> CreateTagged:
+    """Return a create with a tag."""
+    return CreateTagged(replace(created(delay_ms=delay_ms), tags=(("env", "test"),)))
+
+
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ...] = (
     (created(), CLAIM, DONE, CreateDependent(Node(DEPENDENT, ON_T))),
@@ -422,6 +428,8 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (unique("t"), CLAIM, FAILED, 1, unique("v", once="i")),
     (created(), CLAIM, 1, MANY[0], 1, OVER, WAIT, GO),
     (ONE_AT_ONCE, created_keyed(), CLAIM, WAIT, OTHER, CLAIM, GO),
+    (tagged(),),
+    (tagged(delay_ms=MINUTE_MS),),
     (created(), CLAIM, *MANY, DONE, DELETE, RULES.retention_ms),
     (created(), CLAIM, *MANY, FAILED, DELETE, RULES.retention_ms),
     (created(attempts=1), CLAIM, *MANY, ABANDON, DELETE, RULES.dlq_retention_ms),

@@ -171,6 +171,8 @@ export function openTask({ follow }, id) {
       task.keptUntil && fact("Deleted", due(task.keptUntil)),
       task.idempotencyKey && fact("Idempotency key", h("code", {}, task.idempotencyKey)),
       task.uniqueKey && fact("Unique key", [h("code", {}, task.uniqueKey), task.revision && `, replaced ${plural(task.revision, "time")}`]),
+      task.tags && fact("Tags", chips(task.tags)),
+      task.metadata !== undefined && fact("Metadata", h("code.break", {}, cut(JSON.stringify(task.metadata)))),
       task.timeoutSeconds && fact("Time limit", span(task.timeoutSeconds)),
       fact("Backoff", backoff(task)),
       task.webhook && fact("Webhook", h("code", {}, task.webhook)),
@@ -220,6 +222,11 @@ function several(text) {
 
 function link(id) {
   return h("a.mono", { href: href("tasks", id) }, id);
+}
+
+// Each leads to the tasks that have the same.
+function chips(tags) {
+  return h("span.chips", {}, Object.entries(tags).map(([name, value]) => h("a.chip", { href: href("tasks") + "?tag=" + encodeURIComponent(`${name}:${value}`) }, name, h("b.break", {}, value))));
 }
 
 function timeline(task, beside) {

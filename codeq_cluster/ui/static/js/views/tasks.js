@@ -1,4 +1,4 @@
-// Tasks: found by state, queue, age, id, worker and error; or one of them.
+// Tasks: found by state, queue, age, id, worker, tag and error; or one of them.
 
 import { h } from "../dom.js";
 import { get, query as asQuery } from "../http.js";
@@ -25,7 +25,7 @@ export function taskColumns() {
 }
 
 function openAll({ query }) {
-  const asked = { state: "", command: "", age: "", error: "", worker: "" };
+  const asked = { state: "", command: "", age: "", error: "", worker: "", tag: "" };
   for (const name of Object.keys(asked)) asked[name] = query.get(name) || "";
   const rows = table({
     caption: "Tasks",
@@ -50,9 +50,10 @@ function openAll({ query }) {
   });
 
   function filters() {
-    const { age, ...others } = asked;
+    const { age, tag: typed, ...others } = asked;
     const bound = age && new Date(Date.now() - Math.abs(Number(age)) * 1000).toISOString();
-    return { ...others, [age.startsWith("-") ? "createdBefore" : "createdFrom"]: bound };
+    // What is not a tag yet asks for nothing.
+    return { ...others, tag: /^[^:]+:./.test(typed) ? typed : "", [age.startsWith("-") ? "createdBefore" : "createdFrom"]: bound };
   }
 
   function show(changes) {
@@ -82,10 +83,11 @@ function openAll({ query }) {
         choice("State", [["", "Any state"], ...Object.entries(STATES)], asked.state, (state) => show({ state })),
         text("command", "Queue", "Whole name"),
         choice("Created", AGES, asked.age, (age) => show({ age })),
+        text("tag", "Tag", "user:42"),
         text("error", "Error", "Part of it"),
         text("worker", "Worker", "Who holds it"),
         id),
-      h("p.dim.small", {}, "Sorted by queue, then by state: waiting tasks in the order they are claimed, ended ones newest first."),
+      h("p.dim.small", {}, "Sorted by queue, then by state: waiting tasks in the order they are claimed, ended ones newest first. With a tag, by the time of creation, newest first."),
       h("section.card", { "aria-label": "Tasks" }, rows.node), list.node),
   };
 }
