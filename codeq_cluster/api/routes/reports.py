@@ -73,6 +73,7 @@ def log_field() -> Any:
         f"{LINE_BYTES_MAX} bytes each; the log keeps the last {LINES_MAX}. A heartbeat that is "
         "sent again adds them again.",
         maxItems=LINES_A_REPORT_MAX,
+        items={"type": "string", "maxLength": LINE_BYTES_MAX},
         refused=(INVALID_LOG, TOO_EARLY),
     )
 
