@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from codeq_cluster.core.instants import rfc3339
+from tests.integration.http.client import eventually
 from tests.integration.http.page import PageWorld, Session, logged_in_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -275,6 +276,11 @@ async def test_a_purge_without_a_number_is_refused(world: World, body: object) -
     assert (await world.client.get("admin/queues/kept", token="admin")).json["ready"] >= 1
 
 
+async def _graph_of(world: World, task_id: str) -> list[dict[str, Any]]:
+    graph: list[dict[str, Any]] = (await world.look(task_id))["graph"]
+    return graph
+
+
 async def test_a_task_shows_its_graph_and_who_holds_it_up(world: World) -> None:
     """Of two parents one is done, and the other is what the rest waits for."""
     tasks = [
@@ -287,7 +293,10 @@ async def test_a_task_shows_its_graph_and_who_holds_it_up(world: World) -> None:
     await world.client.claim("graph-done")
     body = {"status": "COMPLETED", "result": {}}
     assert 200 == (await world.client.post(f"tasks/{done}/result", body)).status
-    shown = (await world.look(last))["graph"]
+    # The next entry tells the one that waits.
+    shown = await eventually(
+        lambda: _graph_of(world, last), lambda graph: graph[0]["waitsFor"][0]["verdict"] == "met"
+    )
     plain = await created(world, "no-graph")
 
     found = {each["command"]: (each["state"], each.get("blocks", False)) for each in shown}
