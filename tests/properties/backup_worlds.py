@@ -99,7 +99,7 @@ class World:
             shard = shard_of(f"{tenant}/{key}", self.shards)
             while shard_of(task_id, self.shards) != shard:
                 task_id = self._id()
-        tagged = int(name) % 3 == 0
+        tagged = sum(name.encode()) % 3 == 0
         create = Create(
             id=task_id,
             tenant=tenant,

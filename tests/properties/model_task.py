@@ -109,6 +109,8 @@ def delivery_of(item: Item, *, now_ms: int) -> Fields:
         "trace_state": "",
         "replay": "",
         "since_ms": now_ms,
+        "tags": (),
+        "metadata": "",
     }
 
 
