@@ -9,14 +9,16 @@ import pytest
 from codeq_cluster.cli.main import main
 from codeq_cluster.testing.broker import LocalBroker
 
-SHORT = ("--seconds", "10", "--in-flight", "8")
+SHORT = ("--seconds", "10", "--in-flight", "40")
 
 
 def test_every_promise_is_judged_and_holds(
     broker: LocalBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The broker's own counters agree with what was tried, and no task is left."""
-    code = main(["verify", "--tasks", "150", "--queue", "verified", *SHORT, "--json"])
+    # So many that a task whose lease ends finds a worker before the late one comes back.
+    many = ("--tasks", "150", "--seconds", "10", "--in-flight", "40")
+    code = main(["verify", *many, "--queue", "verified", "--json"])
     shown = json.loads(capsys.readouterr().out)
     with broker.sync_operator() as operator:
         queue = operator.queue("verified")

@@ -68,8 +68,8 @@ async def test_a_batch_claim_gets_a_hundred_tasks_at_once(node: Client) -> None:
 
 async def test_a_worker_is_who_its_token_says(node: Client) -> None:
     """A name in the body does not give access to another worker's lease."""
-    task_id = await node.create("owned")
-    claimed = await node.claim("owned", workerId="m")
+    task_id = await node.create("owned-by-a-token")
+    claimed = await node.claim("owned-by-a-token", workerId="m")
     taken = await Client(node.port, "mate").post(
         f"tasks/{task_id}/heartbeat", {"workerId": "w", "extendSeconds": 60}
     )
