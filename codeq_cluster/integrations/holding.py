@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -13,10 +16,12 @@ LEASE_S: Final = 60
 CLAIM_MAX: Final = 100  # The broker's bound on one claim.
 WAIT_S: Final = 10  # Of one claim, for a task to come.
 
-_RENEWALS_A_LEASE: Final = 3  # After one that failed there is time for another.
+RENEWALS_A_LEASE: Final = 3  # After one that failed there is time for another.
 _RENEWED_AT_ONCE: Final = 1000  # The broker's bound on one request.
-_RETURN_WITHIN_S: Final = 5.0  # When it closes; then the lease's end returns the task.
-_LOST: Final = frozenset({"lease-lost", "not-in-progress", "not-found", "not-owner"})
+RETURN_WITHIN_S: Final = 5.0  # When it closes; then the lease's end returns the task.
+LOST: Final = frozenset({"lease-lost", "not-in-progress", "not-found", "not-owner"})
+
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9._:@-]")
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +88,7 @@ class Holding:
         try:
             await request(task)
         except Refused as error:
-            if error.code not in _LOST:
+            if error.code not in LOST:
                 raise
             self._held.pop(tag, None)
             return False
@@ -110,7 +115,7 @@ class Holding:
     async def _renew(self) -> None:
         """Renew every lease, three times a lease, until it closes."""
         while True:
-            await asyncio.sleep(self._lease_s / _RENEWALS_A_LEASE)
+            await asyncio.sleep(self._lease_s / RENEWALS_A_LEASE)
             held = tuple(self._held.values())
             parts = range(0, len(held), _RENEWED_AT_ONCE)
             await asyncio.gather(*(self._renewed(held[n : n + _RENEWED_AT_ONCE]) for n in parts))
@@ -119,16 +124,16 @@ class Holding:
         try:
             answers = await self._leases.heartbeats(
                 [(task, self._lease_s) for task in tasks],
-                within_s=self._lease_s / _RENEWALS_A_LEASE,
+                within_s=self._lease_s / RENEWALS_A_LEASE,
             )
         except (Refused, Unreachable) as error:
             log.warning("%d leases were not renewed: %s", len(tasks), error)
             return
         for task, kept in zip(tasks, answers, strict=True):
             # An end that is under way may have taken the lease itself.
-            if kept.code in _LOST and self._held.pop(tag_of(task), None) is not None:
+            if kept.code in LOST and self._held.pop(tag_of(task), None) is not None:
                 log.warning("task %s: its lease was lost: %s", task.id, kept.error)
-            elif kept.code and kept.code not in _LOST:
+            elif kept.code and kept.code not in LOST:
                 log.warning("task %s: its lease was not renewed: %s", task.id, kept.error)
 
     async def _returned(self, task: TaskRecord, reason: str) -> None:
@@ -136,10 +141,10 @@ class Holding:
         try:
             if reason:
                 await self.end(
-                    task, lambda held: leases.nack(held, reason, within_s=_RETURN_WITHIN_S)
+                    task, lambda held: leases.nack(held, reason, within_s=RETURN_WITHIN_S)
                 )
             else:
-                await self.end(task, lambda held: leases.abandon(held, within_s=_RETURN_WITHIN_S))
+                await self.end(task, lambda held: leases.abandon(held, within_s=RETURN_WITHIN_S))
         except (Refused, Unreachable) as error:
             self._held.pop(tag_of(task), None)
             log.warning("task %s: returns when its lease ends: %s", task.id, error)
@@ -148,3 +153,8 @@ class Holding:
 def tag_of(task: TaskRecord) -> str:
     """Return the name of a delivery of a task: another one for each claim."""
     return f"{task.id}.{task.lease_token}"
+
+
+def this_worker() -> str:
+    """Return what the broker calls this process, for people."""
+    return f"{_NO_NAME.sub('-', socket.gethostname())[:100]}:{os.getpid()}"

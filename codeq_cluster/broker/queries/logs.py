@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.queries.search import task_of
 from codeq_cluster.broker.questions import ListItems
 from codeq_cluster.broker.values import Caller
-from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.log_line import LogLine, position
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.stepping import durable_of
@@ -43,14 +43,10 @@ class Logs:
             after: Only lines with greater numbers.
             count: At most so many; what a page of items holds is more than a whole log.
         """
+        task = await task_of(self._shards, caller, task_id)
+        if task is None:
+            return None
         shard = shard_of(task_id, self._shards.count)
-        keys = (keyspace.task(task_id),)
-        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
-        if record is None:
-            return None
-        task = records.decode_task(record)
-        if task.tenant != caller.tenant:
-            return None
         has = durable_of(task)
         told = Logged(written=has.logged, dropped=has.logged - has.lines)
         if not has.lines or after >= has.logged:

@@ -27,11 +27,7 @@ class Search:
 
     async def task(self, caller: Caller, task_id: str) -> Task | None:
         """Return the tenant's task, or None."""
-        shard = shard_of(task_id, self._shards.count)
-        keys = (keyspace.task(task_id),)
-        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
-        task = None if record is None else records.decode_task(record)
-        return task if task is not None and task.tenant == caller.tenant else None
+        return await task_of(self._shards, caller, task_id)
 
     async def ids(self, caller: Caller, prefix: str) -> tuple[list[str], bool]:
         """Return the first ids that begin with the prefix, and whether there may be more."""
@@ -52,3 +48,11 @@ class Search:
             if len(rows) >= asked.count or after == END:
                 break
         return [task for _, task in rows], b"" if after == END else after
+
+
+async def task_of(shards: Shards, caller: Caller, task_id: str) -> Task | None:
+    """Return a task as of now, or None for no task of the caller's tenant."""
+    shard, keys = shard_of(task_id, shards.count), (keyspace.task(task_id),)
+    [record] = (await shards.read(shard, keys, deadline=caller.deadline)).values
+    task = None if record is None else records.decode_task(record)
+    return task if task is not None and task.tenant == caller.tenant else None

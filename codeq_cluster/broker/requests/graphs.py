@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.queries.search import task_of
 from codeq_cluster.broker.questions import ListItems
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.values import Caller
@@ -125,15 +126,11 @@ class Graphs:
         """Return the tasks of a graph with those of other shards that are there."""
         found = {task.id: task for task in stands.tasks}
         others = [task_id for task_id in stands.ids if task_id not in found]
-        for task in await asyncio.gather(*(self._task(caller, each) for each in others)):
+        read = (task_of(self._shards, caller, each) for each in others)
+        for task in await asyncio.gather(*read):
             if task is not None:
                 found[task.id] = task
         return replace(stands, tasks=tuple(found[each] for each in stands.ids if each in found))
-
-    async def _task(self, caller: Caller, task_id: str) -> Task | None:
-        shard, keys = shard_of(task_id, self._count), (keyspace.task(task_id),)
-        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
-        return None if record is None else records.decode_task(record)
 
     async def create_one(self, caller: Caller, asked: AskedNode) -> Created | Rejected:
         """Create one task that waits for others; it may have a key of its own."""

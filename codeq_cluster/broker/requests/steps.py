@@ -8,9 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.queries.search import task_of
 from codeq_cluster.broker.questions import END, ListItems
 from codeq_cluster.broker.values import Caller, new_request
-from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.durable import (
     SIGNALS_MAX,
     STEPS_MAX,
@@ -92,14 +92,10 @@ class Steps:
 
     async def of(self, caller: Caller, task_id: str) -> Recorded | None:
         """Return what stands beside a task, or None for no task of the caller's tenant."""
+        task = await task_of(self._shards, caller, task_id)
+        if task is None:
+            return None
         shard = shard_of(task_id, self._shards.count)
-        keys = (keyspace.task(task_id),)
-        [record] = (await self._shards.read(shard, keys, deadline=caller.deadline)).values
-        if record is None:
-            return None
-        task = records.decode_task(record)
-        if task.tenant != caller.tenant:
-            return None
         if task.more is None or task.more.durable is None:
             return Recorded((), ())
         rows = [row async for row in self._rows(caller, shard, ItemKind.STEP, task_id)]

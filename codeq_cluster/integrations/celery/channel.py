@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from queue import Empty
@@ -19,7 +17,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 
 from codeq_cluster.client import Refused, TaskRecord
 from codeq_cluster.integrations.celery.broadcasts import Chain, Ears
-from codeq_cluster.integrations.celery.deliveries import CLAIM_MAX, LEASE_S, Deliveries, tag_of
+from codeq_cluster.integrations.celery.deliveries import Deliveries
 from codeq_cluster.integrations.celery.messages import (
     DELIVERIES_MAX,
     KEY,
@@ -29,10 +27,10 @@ from codeq_cluster.integrations.celery.messages import (
     queue_of,
     task_of,
 )
+from codeq_cluster.integrations.holding import CLAIM_MAX, LEASE_S, tag_of, this_worker
 
 log = logging.getLogger(__name__)
 
-_NO_NAME: Final = re.compile(r"[^A-Za-z0-9._:@-]")
 _REPLIES: Final = re.compile(r"[0-9a-f-]{36}\.reply\..+\.pidbox")
 _NO_ADMIN: Final = frozenset({401, 403})
 
@@ -115,7 +113,7 @@ class Channel(virtual.Channel):
         self._link = connection.link
         self._no_ack: set[str] = set()
         self.deliveries = Deliveries(
-            self._link, lease_s=int(self.lease_seconds), wake=connection.wake, worker=_worker()
+            self._link, lease_s=int(self.lease_seconds), wake=connection.wake, worker=this_worker()
         )
         # A channel that is dropped without a close would renew its leases for ever.
         finalize(self, self.deliveries.drop).atexit = False
@@ -314,11 +312,6 @@ class Channel(virtual.Channel):
 def _is_of_replies(queue: str) -> bool:
     """Return whether a queue is one of Kombu's for the replies to one inspector."""
     return _REPLIES.fullmatch(queue) is not None
-
-
-def _worker() -> str:
-    name = _NO_NAME.sub("-", socket.gethostname())[:100]
-    return f"{name}:{os.getpid()}"
 
 
 def refused(error: Refused) -> BrokerRefused:

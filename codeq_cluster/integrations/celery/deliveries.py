@@ -13,20 +13,20 @@ from typing import Any, Final
 
 from codeq_cluster.client import Refused, TaskRecord, Unreachable
 from codeq_cluster.errors import CodeqError
+from codeq_cluster.integrations.holding import (
+    LOST,
+    RENEWALS_A_LEASE,
+    RETURN_WITHIN_S,
+    WAIT_S,
+    tag_of,
+)
 from codeq_cluster.integrations.link import Forked, Link, may_pass
 
-LEASE_S: Final = 60
-CLAIM_MAX: Final = 100  # The broker's bound on one claim.
-
-_WAIT_S: Final = 10  # Of one claim, for a message to come.
-_RENEWALS_A_LEASE: Final = 3  # After one that failed there is time for another.
 _RENEWED_AT_ONCE: Final = 50
 _ENDED_AT_ONCE: Final = 100
 _END_WITHIN_S: Final = 120.0  # The lease is renewed meanwhile.
-_RETURN_WITHIN_S: Final = 5.0  # When a channel closes; then the lease's end returns the message.
 _PAUSE_S: Final = 1.0  # After a claim that was refused.
 _ACKNOWLEDGED: Final = b'"acknowledged"'
-_LOST: Final = frozenset({"lease-lost", "not-in-progress", "not-found", "not-owner"})
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Deliveries:
         """Claim tasks in the background, unless those of another claim are awaited or here."""
         if self._arrived or self._failure or (self._claiming and not self._claiming.done()):
             return
-        self._claiming = self._link.start(self._claim(commands, count=count, wait_s=_WAIT_S))
+        self._claiming = self._link.start(self._claim(commands, count=count, wait_s=WAIT_S))
 
     def get(self, command: str) -> TaskRecord | None:
         """Claim one task now, or return None."""
@@ -192,7 +192,7 @@ class Deliveries:
         """Renew the lease of everything held, three times a lease, until the channel closes."""
         at_once = asyncio.Semaphore(_RENEWED_AT_ONCE)
         while True:
-            await asyncio.sleep(self._lease_s / _RENEWALS_A_LEASE)
+            await asyncio.sleep(self._lease_s / RENEWALS_A_LEASE)
             async with asyncio.TaskGroup() as group:
                 for tag in tuple(self._held):
                     group.create_task(self._renewed(tag, at_once))
@@ -204,10 +204,10 @@ class Deliveries:
                 return
             try:
                 await self._link.leases.heartbeat(
-                    task, extend_s=self._lease_s, within_s=self._lease_s / _RENEWALS_A_LEASE
+                    task, extend_s=self._lease_s, within_s=self._lease_s / RENEWALS_A_LEASE
                 )
             except (Refused, Unreachable) as error:
-                if isinstance(error, Refused) and error.code in _LOST:
+                if isinstance(error, Refused) and error.code in LOST:
                     # An end that is under way has taken the lease itself.
                     if self._held.pop(tag, None) and tag in self._unacknowledged:
                         log.warning("message %s: its lease was lost: %s", tag, error)
@@ -244,7 +244,7 @@ class Deliveries:
 
     async def _returned(self, task: TaskRecord) -> None:
         try:
-            await self._link.leases.abandon(task, within_s=_RETURN_WITHIN_S)
+            await self._link.leases.abandon(task, within_s=RETURN_WITHIN_S)
         except (Refused, Unreachable) as error:
             log.warning("message %s: returns when its lease ends: %s", tag_of(task), error)
 
@@ -253,8 +253,3 @@ def _under_way() -> asyncio.Task[None]:
     task = asyncio.current_task()
     assert task is not None
     return task
-
-
-def tag_of(task: TaskRecord) -> str:
-    """Return the delivery tag of a claimed task: another one for each delivery."""
-    return f"{task.id}.{task.lease_token}"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dramatiq.errors import BrokerError, ConnectionClosed
 
 from codeq_cluster.errors import CodeqError
-from codeq_cluster.integrations.holding import Holding
+from codeq_cluster.integrations.holding import Holding, this_worker
 from codeq_cluster.integrations.link import Link, acquire, may_pass, release
 from codeq_cluster.integrations.target import Target
 
 T = TypeVar("T")
-
-_NO_NAME: Final = re.compile(r"[^A-Za-z0-9._:@-]")
 
 
 class BrokerRefused(BrokerError):
@@ -30,7 +26,7 @@ class Session:
     def __init__(self, target: Target, *, lease_s: int) -> None:
         """Start the link's thread, unless the process has it; nothing is sent yet."""
         self.link: Link = acquire(target)
-        self.holding = Holding(self.link.leases, lease_s=lease_s, worker_name=_worker())
+        self.holding = Holding(self.link.leases, lease_s=lease_s, worker_name=this_worker())
 
     def ask(self, call: Coroutine[Any, Any, T]) -> T:
         """Return the answer of a request, from any thread.
@@ -84,7 +80,3 @@ class Sessions:
 def as_dramatiq(error: CodeqError) -> BrokerError:
     """Return an error of the client as one of Dramatiq's; what may pass is repeated by it."""
     return ConnectionClosed(str(error)) if may_pass(error) else BrokerRefused(str(error))
-
-
-def _worker() -> str:
-    return f"{_NO_NAME.sub('-', socket.gethostname())[:100]}:{os.getpid()}"

@@ -17,8 +17,8 @@ from kombu.exceptions import ChannelError
 
 from codeq_cluster.client import State, TaskRecord
 from codeq_cluster.integrations.celery.channel import BrokerRefused
-from codeq_cluster.integrations.celery.deliveries import tag_of
 from codeq_cluster.integrations.celery.transport import BrokerAway
+from codeq_cluster.integrations.holding import tag_of
 from codeq_cluster.testing.broker import LocalBroker
 
 
