@@ -48,7 +48,8 @@ async def test_a_viewer_sees_what_each_key_of_a_queue_waits_for(
             asked.clear()
             await window.open("/queues/no-keys")
             await window.page.get_by_role("region", name="Policy", exact=True).wait_for()
-            await window.page.locator("main .figure", has_text="Ready").get_by_text("1").wait_for()
+            ready = window.page.locator("main .figure", has_text="Ready").locator(".value")
+            await ready.get_by_text("1", exact=True).wait_for()
 
             assert 0 == await keys.count()
             assert [] == [url for url in asked if url.endswith("/keys") or "/keys?" in url]

@@ -13,9 +13,9 @@ from codeq_cluster.settings import LimitSettings, Unsigned, WebhookSettings
 from tests.integration.http.client import Client, running
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
-    """Run one node for every test that leaves it as it found it."""
+    """Run one node for every test of a module that leaves it as it found it."""
     async with running(tmp_path_factory.mktemp("node"), LimitSettings()) as client:
         yield client
 
@@ -35,7 +35,7 @@ async def node(shared: Client) -> AsyncIterator[Client]:
     assert 200 == (await shared.get("/readyz")).status
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     """Run a node with the default rules for webhook targets, which allow no private one."""
     directory = tmp_path_factory.mktemp("strict")

@@ -10,9 +10,9 @@ import pytest
 from codeq_cluster.testing.broker import LocalBroker
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Run one broker for every test here; each works on commands of its own."""
+    """Run one broker for every test of a module; each works on commands of its own."""
     with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 

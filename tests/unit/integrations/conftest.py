@@ -34,9 +34,9 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "tests.unit.integrations.django_project.s
 django.setup()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Run one broker for every test here; each works on queues of its own."""
+    """Run one broker for every test of a module; each works on queues of its own."""
     with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
