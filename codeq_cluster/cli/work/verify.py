@@ -11,7 +11,7 @@ import argparse
 import logging
 import secrets
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from typing import TypeVar
 
 from codeq_cluster.cli.support.asking import Verbs, asks
@@ -57,11 +57,10 @@ async def _verify(client: Client, options: argparse.Namespace) -> Exit:
         drain_s=options.drain_seconds,
         in_flight=options.in_flight,
     )
-    # Requests that nobody answers are counted instead of told one by one.
-    logging.getLogger("codeq_cluster.client").setLevel(logging.ERROR)
-    await client.raft_status()  # Fails early for a wrong URL or token.
     worker = options.worker_token or options.token or token_for(options, Caller.WORKER)
     async with AsyncExitStack() as opened:
+        opened.enter_context(_counted_alone())
+        await client.raft_status()  # Fails early for a wrong URL or token.
         clients = [
             await opened.enter_async_context(each)
             for each in _each(Client, token_of(options), options)
@@ -76,6 +75,18 @@ async def _verify(client: Client, options: argparse.Namespace) -> Exit:
 
             tried = await Verification(clients, workers, load, on_progress=on_progress).run()
     return _show(load, tried, options)
+
+
+@contextmanager
+def _counted_alone() -> Iterator[None]:
+    """Count requests that nobody answers, instead of telling them one by one."""
+    log = logging.getLogger("codeq_cluster.client")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _each(connection: type[C], token: str, options: argparse.Namespace) -> Iterator[C]:
