@@ -15,8 +15,9 @@ from dramatiq.threading import is_gevent_active
 
 from codeq_cluster.client import NewTask, Refused
 from codeq_cluster.errors import CodeqError, ConfigInvalid
+from codeq_cluster.integrations.bodies import follow_up
 from codeq_cluster.integrations.dramatiq.consumer import Consumer, Delivery
-from codeq_cluster.integrations.dramatiq.messages import DELIVERIES_MAX, follow_up, key_of, task_of
+from codeq_cluster.integrations.dramatiq.messages import DELIVERIES_MAX, key_of, task_of
 from codeq_cluster.integrations.dramatiq.session import BrokerRefused, Sessions, as_dramatiq
 from codeq_cluster.integrations.holding import LEASE_S
 from codeq_cluster.integrations.target import DEADLINE_S, target_of

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-import msgspec
 from dramatiq import Message, MessageProxy, get_encoder
 from dramatiq.common import q_name
 from dramatiq.errors import DecodeError
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from codeq_cluster.client import NewTask, TaskRecord
+from codeq_cluster.integrations.bodies import encoded_of, payload_of
 
 # A message that came back a hundred times, by crashes or stops of workers, is a dead letter.
 DELIVERIES_MAX: Final = 100
@@ -25,12 +24,6 @@ DELAY_MAX: Final = timedelta(days=366)
 DELIVERY: Final = "codeq_delivery"
 
 _PRIORITY: Final = "broker_priority"
-
-
-class _Encoded(Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of an encoder that does not write JSON."""
-
-    base64: str
 
 
 def key_of(message: Message[Any] | MessageProxy, *, delay_ms: int | None) -> str:
@@ -84,25 +77,12 @@ def task_of(
         raise ValueError(f"{_PRIORITY}={priority!r}: must be 0 to {PRIORITY_MAX}, 9 goes first")
     return NewTask(
         fields["queue_name"],
-        Raw(_payload(get_encoder().encode(fields))),
+        Raw(payload_of(get_encoder().encode(fields))),
         priority=priority,
         max_attempts=deliveries_max,
         delay=delay or None,
         idempotency_key=key,
     )
-
-
-def follow_up(task: NewTask) -> bytes:
-    """Return a task as a result of the API names it."""
-    fields: dict[str, object] = {
-        "command": task.command,
-        "payload": task.payload,
-        "priority": task.priority,
-        "maxAttempts": task.max_attempts,
-    }
-    if isinstance(task.delay, timedelta):
-        fields["delaySeconds"] = -(-task.delay // timedelta(seconds=1))
-    return msgspec.json.encode(fields)
 
 
 def message_of(record: TaskRecord, *, queue_name: str, delivery: str) -> Message[Any]:
@@ -116,21 +96,8 @@ def message_of(record: TaskRecord, *, queue_name: str, delivery: str) -> Message
     Raises:
         DecodeError: Its payload is none of `task_of`, or of another encoder.
     """
-    try:
-        data = b64decode(msgspec.json.decode(record.payload, type=_Encoded).base64)
-    except (msgspec.DecodeError, ValueError):
-        data = record.payload.encode()
+    data = encoded_of(record.payload)
     message: Message[Any] = Message.decode(data)
     if not isinstance(message.options, Mapping):
         raise DecodeError("The options are no mapping.", data, None)
     return message.copy(queue_name=queue_name, options={DELIVERY: delivery})
-
-
-def _payload(encoded: bytes) -> bytes:
-    """Return what an encoder wrote as JSON, readable on the page if it is JSON already."""
-    try:
-        msgspec.json.decode(encoded)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        # NaN, for one, is JSON to Python alone.
-        return msgspec.json.encode(_Encoded(b64encode(encoded).decode()))
-    return encoded
