@@ -86,6 +86,10 @@ class Link:
             future.cancel()
             raise
 
+    async def answer(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return the answer of a call to a coroutine of any loop; as `run`."""
+        return await asyncio.wrap_future(self.start(call))
+
     def close(self) -> None:
         """Close the connections and end the thread."""
         self.run(self._closed())

@@ -88,6 +88,10 @@ _DRAMATIQ = (
     f"{_ACCEPTANCE}/test_dramatiq.py",
     "test_dramatiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_are_killed",
 )
+_TASKIQ = (
+    f"{_ACCEPTANCE}/test_taskiq.py",
+    "test_taskiq_loses_and_repeats_nothing_while_a_leader_and_a_worker_are_killed",
+)
 _HELD = {
     "docs/celery.md": {
         "celery -A proj import-beat": (
@@ -98,6 +102,7 @@ _HELD = {
     "docs/django.md": {"python manage.py": _DJANGO},
     "docs/dramatiq.md": {"dramatiq app": _DRAMATIQ, "python -c": _DRAMATIQ},
     "docs/security.md": {"openssl req -x509": _CERTIFICATES, "for id in n1": _CERTIFICATES},
+    "docs/taskiq.md": {"taskiq worker app:broker": _TASKIQ, "python app.py": _TASKIQ},
     "deploy/README.md": {
         # The same two tests build the image.
         "python3.11 -m venv /opt/": _IMAGE,

@@ -64,7 +64,7 @@ def test_the_documentation_accounts_for_every_dependency() -> None:
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     ranges = [*project["dependencies"]]
-    for name in "cli", "celery", "django", "dramatiq", "outbox":
+    for name in "cli", "celery", "django", "dramatiq", "outbox", "taskiq":
         ranges += extras.pop(name)
     pins = [pin for extra in extras.values() for pin in extra if pin != "codeq-cluster[server]"]
     text = _DEPENDENCIES.lower()
