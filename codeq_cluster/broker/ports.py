@@ -9,12 +9,18 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from codeq_cluster.broker.questions import Question
+from codeq_cluster.codec.entries import Entry
 from codeq_cluster.core.changes import Change
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import Outcome
 
 _A = TypeVar("_A")
+
+# An entry of a shard's log: index, term, and the payload if the broker made it.
+LogEntry = tuple[int, int, bytes | None]
+# Takes each applied entry: index, term, payload, and its content unless another term decided it.
+Tap = Callable[[int, int, bytes | None, Entry | None], None]
 
 
 class StateStore(Protocol):
@@ -73,6 +79,22 @@ class Log(Protocol):
 
         `done(True)` is called once a quorum has confirmed the leadership after this call, and
         everything committed before it is applied. `done(False)` is called if leadership ends first.
+        """
+
+    @property
+    def oldest_index(self) -> int:
+        """Return the index of the oldest entry that `entries` may return."""
+
+    def entries(self, start: int, *, upto: int, bytes_max: int) -> list[LogEntry]:
+        """Return entries on this node's disk: about `bytes_max` of them, but at least one.
+
+        Args:
+            start: Index of the first; the list is empty if the log does not hold it.
+            upto: Index of the last one wanted, which is committed.
+            bytes_max: Of all together.
+
+        Raises:
+            StorageFailed: The disk refused, or a row is damaged.
         """
 
 
@@ -191,7 +213,24 @@ class Shards(Protocol):
 
 
 class LocalShard(Protocol):
-    """A replica of one shard on this node; its answers may be behind the leader's."""
+    """A replica of one shard on this node; its answers may be behind the leader's.
+
+    Attributes:
+        tap: Gets every entry while somebody watches; else None.
+    """
+
+    tap: Tap | None
+
+    @property
+    def applied_index(self) -> int:
+        """Return the index of the last entry in the state."""
+
+    @property
+    def oldest_index(self) -> int:
+        """Return the index of the oldest entry that `entries` may return."""
+
+    def entries(self, start: int, *, upto: int, bytes_max: int) -> list[LogEntry]:
+        """Return entries of the log, as `Log.entries` does."""
 
     @property
     def leads(self) -> bool:

@@ -17,6 +17,7 @@ from codeq_cluster.client.client import Client
 from codeq_cluster.client.codecs import Codec, MsgspecCodec
 from codeq_cluster.client.connection import Connection
 from codeq_cluster.client.documents import Page
+from codeq_cluster.client.events import EventKind, TaskEvent
 from codeq_cluster.client.graphs import DependencyRecord, Graph, NodeRecord, chain, fan
 from codeq_cluster.client.groups import (
     GroupMember,
@@ -90,6 +91,7 @@ __all__ = [
     "Done",
     "Ended",
     "Ending",
+    "EventKind",
     "Explanation",
     "Fail",
     "FollowUp",
@@ -139,6 +141,7 @@ __all__ = [
     "SyncOperator",
     "Task",
     "TaskEnded",
+    "TaskEvent",
     "TaskFailed",
     "TaskRecord",
     "Token",

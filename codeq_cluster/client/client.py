@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from codeq_cluster.client.codecs import JSON, Codec
 from codeq_cluster.client.connection import BASE, DEADLINE_S, TIMEOUT_S, as_json, part, query
+from codeq_cluster.client.events import Events
 from codeq_cluster.client.graphs import Graphs
 from codeq_cluster.client.groups import Groups
 from codeq_cluster.client.producing import (
@@ -104,8 +105,8 @@ def _as_arguments(
     return decorate
 
 
-class Client(Groups, Graphs):
-    """Creates tasks, reads them and waits for their results.
+class Client(Groups, Graphs, Events):
+    """Creates tasks, reads them, follows them and waits for their results.
 
     Every call raises `Unreachable` when no node took it. It raises `Refused` when the broker
     refused it or its outcome is unknown.

@@ -165,8 +165,7 @@ class Connection:
 
     async def _exchange(self, request: Request, *, within_s: float | None = None) -> ServerAnswer:
         """Make a request, and repeat it until it is answered, hopeless or too late."""
-        if self._discover and self._learning is None:
-            self._learning = asyncio.create_task(self._learn())
+        self._learn_soon()
         deadline_s = self._deadline_s if within_s is None else within_s
         until_s = time.monotonic() + deadline_s if deadline_s else None
         failures = 0
@@ -225,6 +224,10 @@ class Connection:
             raise
         self._nodes.answered(url)
         return answer
+
+    def _learn_soon(self) -> None:
+        if self._discover and self._learning is None:
+            self._learning = asyncio.create_task(self._learn())
 
     async def _learn(self) -> None:
         """Learn the other nodes repeatedly, for as long as the connection is open."""

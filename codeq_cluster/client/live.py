@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from codeq_cluster.client.connection import as_json, query, read_as
+from codeq_cluster.client.events import Events
 from codeq_cluster.client.operator import Operator
 from codeq_cluster.client.refusals import Refused
 from codeq_cluster.client.transport import Request
@@ -14,7 +15,7 @@ from codeq_cluster.client.transport import Request
 _API: Final = "/ui/api"
 
 
-class Live(Operator):
+class Live(Operator, Events):
     """An operator that also reads the page's views, by a session that any node accepts.
 
     The token must be a viewer's, an admin's or an operator's; each sees what its role may see.

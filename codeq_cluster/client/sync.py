@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from codeq_cluster.client.client import Client
 from codeq_cluster.client.connection import Connection
+from codeq_cluster.client.events import TaskEvent
 from codeq_cluster.client.groups import GroupRecord, OpenGroup
 from codeq_cluster.client.operator import Operator
 from codeq_cluster.client.producing import Duration, NewTask
@@ -101,6 +102,7 @@ class SyncClient(_Sync[Client]):
     tag = _waiting(Client.tag)
     steps = _waiting(Client.steps)
     log = _waiting(Client.log)
+    events_cursor = _waiting(Client.events_cursor)
     graph = _waiting(Client.graph)
     neighbours = _waiting(Client.neighbours)
     begin_group = _waiting(Client.begin_group)
@@ -110,6 +112,33 @@ class SyncClient(_Sync[Client]):
     seal_group = _waiting(Client.seal_group)
     cancel_group = _waiting(Client.cancel_group)
     group_results = _waiting(Client.group_results)
+
+    def events(
+        self,
+        *,
+        command: str = "",
+        tags: Mapping[str, str] | None = None,
+        task_id: str = "",
+        group_id: str = "",
+        kinds: Sequence[str] = (),
+        after: str = "",
+        within_s: float | None = None,
+    ) -> Iterator[TaskEvent]:
+        """Yield what happens to tasks, as `Client.events` does; closing the iterator ends it."""
+        events = self._connection.events(
+            command=command,
+            tags=tags,
+            task_id=task_id,
+            group_id=group_id,
+            kinds=kinds,
+            after=after,
+            within_s=within_s,
+        )
+        try:
+            while True:
+                yield self._wait(_first(events))
+        finally:
+            self._wait(events.aclose())
 
     def group(
         self,
@@ -131,6 +160,10 @@ class SyncClient(_Sync[Client]):
                 seal_within=seal_within,
             ),
         )
+
+
+async def _first(events: AsyncIterator[TaskEvent]) -> TaskEvent:
+    return await anext(events)
 
 
 class SyncGroup:

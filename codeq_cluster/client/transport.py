@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -109,7 +110,7 @@ class Transport:
         timeout = aiohttp.ClientTimeout(
             total=timeout_s, sock_connect=min(_CONNECT_S_MAX, timeout_s)
         )
-        try:
+        with _told(url, request.method):
             async with self._open().request(
                 request.method,
                 url + request.path,
@@ -120,17 +121,39 @@ class Transport:
                 ssl=self._trust or True,
             ) as response:
                 return await self._answer(response)
-        except aiohttp.ClientSSLError as error:
-            raise Untrusted(f"no TLS with {url}: {error.os_error or error}") from error
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise Unreachable(f"no node takes a connection: {url}") from error
-        except (aiohttp.ClientError, TimeoutError) as error:
-            text = f"{url}: the answer did not come ({str(error) or type(error).__name__})"
-            if request.method == "GET":
-                raise Refused(text, status=0, code="no-answer", retryable=True) from error
-            raise Refused(
-                f"{text}; outcome unknown", status=0, code="outcome-unknown", retryable=True
-            ) from error
+
+    @asynccontextmanager
+    async def streamed(
+        self, url: str, request: Request, *, after: str, silent_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a stream of events of one node; yield its lines, without their ends.
+
+        Args:
+            url: The node's base URL.
+            request: A GET without a body.
+            after: The last id seen; empty for none.
+            silent_s: The stream fails if nothing arrives for so long.
+
+        Raises:
+            Unreachable: The node took no connection.
+            Refused: The answer is an error; or the stream broke, and the status is 0.
+        """
+        headers = {"Accept": "text/event-stream"}
+        if after:
+            headers["Last-Event-ID"] = after
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S_MAX, sock_read=silent_s)
+        with _told(url, request.method):
+            async with self._open().get(
+                url + request.path,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+                ssl=self._trust or True,
+            ) as response:
+                if response.status != 200:
+                    await self._answer(response)
+                    raise foreign(response.url, response.status)
+                yield (line.rstrip(b"\r\n") async for line in response.content)
 
     async def _answer(self, response: aiohttp.ClientResponse) -> ServerAnswer:
         content = await _content(response)
@@ -184,6 +207,24 @@ def trust(ca_file: Path | None) -> ssl.SSLContext:
         raise ConfigInvalid(f"ca={ca_file}: {error}; must be a PEM file") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+@contextmanager
+def _told(url: str, method: str) -> Iterator[None]:
+    """Raise what goes wrong within the block as what it means to a caller."""
+    try:
+        yield
+    except aiohttp.ClientSSLError as error:
+        raise Untrusted(f"no TLS with {url}: {error.os_error or error}") from error
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise Unreachable(f"no node takes a connection: {url}") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        text = f"{url}: the answer did not come ({str(error) or type(error).__name__})"
+        if method == "GET":
+            raise Refused(text, status=0, code="no-answer", retryable=True) from error
+        raise Refused(
+            f"{text}; outcome unknown", status=0, code="outcome-unknown", retryable=True
+        ) from error
 
 
 def _data(body: bytes | None) -> bytes | BytesIO | None:

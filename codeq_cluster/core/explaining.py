@@ -215,7 +215,7 @@ def _held(task: Task, facts: Facts) -> Explanation:
 
 
 def _failed(task: Task) -> Explanation:
-    if _cancelled(task):
+    if was_cancelled(task):
         return Explanation(Reason.CANCELLED, f"it was cancelled{_why(task)}")
     by_others = task.error.startswith((DEPENDENCY_FAILED, DEPENDENCY_UNKNOWN))
     if by_others and not task.attempts:
@@ -251,7 +251,7 @@ def _why(task: Task) -> str:
     return "" if asked is None or not asked.reason else f": {asked.reason}"
 
 
-def _cancelled(task: Task) -> bool:
+def was_cancelled(task: Task) -> bool:
     """Return whether a task was cancelled; a worker may report the same text as its error."""
     said_by_worker = task.history and task.history[-1].outcome is AttemptOutcome.FAILED
     return task.error == CANCELLED and not said_by_worker

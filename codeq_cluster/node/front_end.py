@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from codeq_cluster.api.app import make_app
 from codeq_cluster.api.http.access_log import AccessLog
@@ -17,15 +18,18 @@ from codeq_cluster.auth import Authenticator
 from codeq_cluster.backup.job import BackupJobs
 from codeq_cluster.backup.open_target import open_place
 from codeq_cluster.broker.background import Background
+from codeq_cluster.broker.feed.feed import Feed
 from codeq_cluster.broker.polls import Polls
 from codeq_cluster.broker.queries.depths import LocalDepths
 from codeq_cluster.broker.service import Broker
+from codeq_cluster.core.loops import Loop
 from codeq_cluster.node.artifact_files import ArtifactFiles
 from codeq_cluster.node.backup_source import BackupShard
 from codeq_cluster.node.base import NodeBase
 from codeq_cluster.node.metrics import register_gauges, register_tls
 from codeq_cluster.node.node_certificates import NodeCertificates
 from codeq_cluster.node.parts import NodeParts
+from codeq_cluster.node.peer_logs import PeerLogs
 from codeq_cluster.node.report import Reporter
 from codeq_cluster.ui.routes import mount
 from codeq_cluster.ui.sources import Shared, Sources
@@ -106,6 +110,7 @@ class FrontEnd:
                 ),
                 polls=polls,
                 targets=targets,
+                feed=self._feed(),
                 artifacts=None if self.files is None else self.files.kept,
                 virtual_time=base.virtual,
             )
@@ -132,6 +137,18 @@ class FrontEnd:
             files=self.files,
             artifact_base=self.base.settings.artifacts.public_url.rstrip("/"),
         )
+
+    def _feed(self) -> Feed:
+        """Return the events of tasks; other nodes may ask for what this one's log has."""
+        base, calls = self.base, self.parts.calls
+        logs = PeerLogs(calls.gathering)
+        feed = Feed(
+            calls.router,
+            failed=partial(base.metrics.item_failures.inc, Loop.LISTENERS),
+            elsewhere=logs.entries,
+        )
+        logs.answer_from(feed)
+        return feed
 
     def _page_sources(self, polls: Polls) -> Sources:
         """Return the page's data sources, on this node and, over the link, on the others."""

@@ -11,7 +11,7 @@ from codeq_cluster.forwarded import forwarded
 from codeq_cluster.raft import library
 from codeq_cluster.raft.journal_rows import Rows, rows_after_snapshot, rows_from
 from codeq_cluster.raft.leader import Leader
-from codeq_cluster.raft.messages import Answer, TimeoutNow
+from codeq_cluster.raft.messages import PAYLOAD, Answer, TimeoutNow
 from codeq_cluster.raft.ports import Events, Ports
 from codeq_cluster.raft.replica import Replica, ReplicaId
 from codeq_cluster.raft.safety_switches import ALL_RULES, SafetySwitches
@@ -204,6 +204,38 @@ class RaftGroup:
     def out_of_reach(self, peer: str) -> bool:
         """Return whether the peer cannot agree to anything before it gets a snapshot."""
         return self._leader.out_of_reach(peer)
+
+    # Reading.
+
+    @property
+    def oldest_index(self) -> int:
+        """Return the index of the oldest entry whose content is certainly this log's own.
+
+        The first one kept may stand for a snapshot.
+        """
+        return self._replica.journal.first + 1
+
+    def entries(
+        self, start: int, *, upto: int, bytes_max: int
+    ) -> list[tuple[int, int, bytes | None]]:
+        """Return entries as (index, term, payload), about `bytes_max`, but at least one.
+
+        Args:
+            start: Index of the first; the list is empty if the log does not hold it, or while the
+                group is paused.
+            upto: Index of the last one wanted.
+            bytes_max: Of all together.
+
+        Raises:
+            StorageFailed: The disk refused, or a row is damaged.
+        """
+        if not self._schedule.running or not self.oldest_index <= start <= upto:
+            return []
+        found = self._replica.journal.read(start, count=upto - start + 1, bytes_max=bytes_max)
+        return [
+            (index, term, command[1:] if command[:1] == PAYLOAD else None)
+            for command, index, term in found
+        ]
 
     # Work.
 

@@ -124,6 +124,13 @@ class LimitSettings:
         "claims and result reads that may wait on one node, at most `limits.connectionsMax`; a "
         "single tenant gets half, a single token's subject a quarter",
     )
+    # Each looks at every event of the node, 50 times a second at most, and holds a connection.
+    event_streams_max: int = key(
+        200,
+        whole(1, 10_000),
+        "callers that may watch events on one node; a single tenant gets half, a single token's "
+        "subject a quarter",
+    )
     # Each costs a descriptor and buffers.
     connections_max: int = key(
         10_000,

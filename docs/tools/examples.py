@@ -84,6 +84,7 @@ EXAMPLES: Mapping[str, Example] = {
     ),
     "uploads_upload": Example(body=f"@{ARTIFACT}", task="leased"),
     "reads_ids": Example(query="idPrefix=69d30922-9151"),
+    "events_events": Example(query=f"command={COMMAND}&waitSeconds=0"),
     "reads_task": Example(task="ready"),
     "reads_explain": Example(task="ready"),
     "reads_result": Example(query="waitSeconds=10", task="done"),

@@ -25,6 +25,29 @@ class OneNodeLog:
         self.leading = False
         self.taken: deque[tuple[int, bytes]] = deque()
         self.barriers: list[Callable[[bool], None]] = []
+        self.applied: list[tuple[int, int, bytes | None]] = []
+        self.oldest_index = 2
+
+    def trim(self, index: int) -> None:
+        """Forget the entries before an index."""
+        self.oldest_index = index
+
+    def entries(
+        self, start: int, *, upto: int, bytes_max: int
+    ) -> list[tuple[int, int, bytes | None]]:
+        """Return applied entries, as a group does."""
+        if start < self.oldest_index:
+            return []
+        found: list[tuple[int, int, bytes | None]] = []
+        size = 0
+        for entry in self.applied:
+            if not start <= entry[0] <= upto:
+                continue
+            size += len(entry[2] or b"")
+            if found and size > bytes_max:
+                break
+            found.append(entry)
+        return found
 
     def lead(self) -> None:
         """Begin a term and apply its first entry."""
@@ -86,4 +109,6 @@ class OneNodeLog:
             done(self.leading)
 
     def _apply(self, term: int, payload: bytes | None) -> None:
-        self.machine.apply(self.machine.applied_index + 1, term, payload)
+        index = self.machine.applied_index + 1
+        self.applied.append((index, term, payload))
+        self.machine.apply(index, term, payload)

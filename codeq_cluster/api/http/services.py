@@ -14,9 +14,10 @@ from codeq_cluster.api.http.waits import Waits
 from codeq_cluster.artifacts import ArtifactStore
 from codeq_cluster.auth import Authenticator
 from codeq_cluster.backup.job import BackupJobs
+from codeq_cluster.broker.feed.feed import Feed
 from codeq_cluster.broker.polls import Polls
 from codeq_cluster.broker.service import Broker
-from codeq_cluster.fair_shares import FairShares
+from codeq_cluster.fair_shares import FairShares, NestedShares
 from codeq_cluster.membership.service import MembershipService
 from codeq_cluster.ratelimit.limiter import RateLimiter
 from codeq_cluster.routing.leadership import LeadershipTransfers
@@ -42,6 +43,7 @@ class CallerShares:
         bodies: The room for bodies, a share a tenant.
         previews: The schedules whose instants are computed, a share a tenant.
         imports: The parts of imports in memory, a share a tenant.
+        events: The watchers of tasks, a share a tenant.
     """
 
     def __init__(self, settings: NodeSettings, quotas: RateLimiter) -> None:
@@ -52,6 +54,7 @@ class CallerShares:
         self.bodies = Bodies(settings)
         self.previews = FairShares(_PREVIEWS_AT_ONCE, name="the room for previews")
         self.imports = FairShares(_IMPORTS_AT_ONCE, name="the room for imports")
+        self.events = NestedShares(settings.limits.event_streams_max, name="the event streams")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,7 @@ class Services:
         now_ms: Wall clock for values that are only shown, Unix milliseconds.
         polls: The workers that have claimed on this node.
         targets: Decides which URLs may be registered.
+        feed: What happens to tasks.
         artifacts: The artifact store; None when there is none.
         virtual_time: The clock that callers may move; None for real time.
     """
@@ -103,5 +107,6 @@ class Services:
     cluster: ClusterServices
     polls: Polls
     targets: Targets
+    feed: Feed
     artifacts: ArtifactStore | None = None
     virtual_time: VirtualTime | None = None

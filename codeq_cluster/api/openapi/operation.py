@@ -99,11 +99,15 @@ def described(operation: Operation, settings: NodeSettings, schema_of: Mapping[s
             *_of_path(operation.path),
             *(_parameter(each, settings) for each in operation.parameters),
         ],
-        "responses": {
-            str(each.status): _answer(each, body_of(each, operation.handler), schema_of)
-            for each in operation.answers
-        },
+        "responses": {},
     }
+    for each in operation.answers:
+        answer = _answer(each, body_of(each, operation.handler), schema_of)
+        earlier = made["responses"].setdefault(str(each.status), answer)
+        if earlier is not answer:
+            # The same status in another form.
+            earlier["description"] += " " + answer["description"]
+            earlier["content"] |= answer["content"]
     errors: dict[int, dict[str, ApiError]] = {}
     for error in (*_usual_errors(operation, settings), *operation.refusals(settings)):
         errors.setdefault(error.status, {}).setdefault(error.text, error)

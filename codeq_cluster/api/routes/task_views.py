@@ -16,6 +16,7 @@ from codeq_cluster.api.routes.step_views import StepView
 from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.handling import Handling, or_none
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.progress import Progress
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import (
     Artifact,
@@ -274,10 +275,7 @@ def show_more(view: TaskView, more: More) -> None:
     if more.durable is not None:
         view.parked_at = more.durable.parked_at
     if more.progress is not None:
-        said = more.progress
-        view.progress = ProgressView(
-            done=said.done, total=said.total, note=said.note, at=rfc3339(said.at_ms)
-        )
+        view.progress = progress_view(more.progress)
     if more.cancelling is not None:
         view.cancel = cancel_view(more.cancelling)
     if more.tags:
@@ -286,6 +284,16 @@ def show_more(view: TaskView, more: More) -> None:
         view.metadata = Raw(more.metadata.encode())
     if more.completes is not None:
         view.group = GroupCountsView(*astuple(more.completes))
+
+
+def status_of(task: Task) -> str:
+    """Return a task's status in the contract's words."""
+    return _STATUS[task.state]
+
+
+def progress_view(said: Progress) -> ProgressView:
+    """Render how far a task is."""
+    return ProgressView(done=said.done, total=said.total, note=said.note, at=rfc3339(said.at_ms))
 
 
 def cancel_view(asked: Cancelling) -> CancelView:

@@ -20,7 +20,7 @@ from codeq_cluster.broker.engine.batch import OutcomeSlot
 from codeq_cluster.broker.engine.leadership import Leadership
 from codeq_cluster.broker.engine.state import CLOCK_KEY, EVERY, SEQ_KEY, EngineSetup, EngineState
 from codeq_cluster.broker.engine.view import ShardView
-from codeq_cluster.broker.ports import Depth, Head, Log, Snapshot, StateStore
+from codeq_cluster.broker.ports import Depth, Head, Log, LogEntry, Snapshot, StateStore, Tap
 from codeq_cluster.broker.questions import Answer, AnyQuestion
 from codeq_cluster.codec import entries
 from codeq_cluster.codec.keyspace import Family
@@ -53,6 +53,8 @@ class Engine:
         stored_index: Index of the last entry that a restart would find in the state.
         seen_index: Index of the last entry known to have been applied, possibly before a crash.
         digest: Running hash over every applied entry.
+        oldest_index: Index of the oldest entry that `entries` may return.
+        tap: Gets every applied entry, for watchers; None while there is none.
     """
 
     leader: str | None = forwarded("_state.leader")
@@ -62,6 +64,7 @@ class Engine:
     stored_index: int = forwarded("_store.stored_index")
     seen_index: int = forwarded("_store.seen_index")
     digest: bytes = forwarded("_store.digest")
+    oldest_index: int = forwarded("_state.log.oldest_index")
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Engine:
         self.shard = shard
         self.fenced = 0
         self.leads = False
+        self.tap: Tap | None = None
         self._store = store
         self._state = state = EngineState(setup, shard=shard, store=store, fraction=fraction)
         self._leadership: Leadership | None = None
@@ -185,6 +189,10 @@ class Engine:
         """Return rows from this replica without asking the leader."""
         return Snapshot(self._store.applied_index, self._store.get_many(keys))
 
+    def entries(self, start: int, *, upto: int, bytes_max: int) -> list[LogEntry]:
+        """Return entries of the log on this node's disk, as `Log.entries` does."""
+        return self._state.log.entries(start, upto=upto, bytes_max=bytes_max)
+
     def head(self, tenant: str, queues: tuple[str, ...]) -> Head | None:
         """Return the first ready task known here, counting a leader's undurable decisions."""
         view = self._state.view
@@ -225,6 +233,8 @@ class Engine:
         if entry is None:
             store.commit({}, index=index, digest=digest)
             state.listeners.rows({})
+            if self.tap is not None:
+                self.tap(index, term, payload, None)
             return
         rows = entry.mutations
         rows[CLOCK_KEY] = entry.clock_ms.to_bytes(8, "big")
@@ -238,6 +248,8 @@ class Engine:
             state.replica.count(rows)
             leadership.release(term, entry.ordinal)
         state.listeners.rows(rows)
+        if self.tap is not None:
+            self.tap(index, term, payload, entry)
 
     # -- for the group: EntrySource --------------------------------------------------------------
 

@@ -27,10 +27,15 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened; `at` is the time it happened or was first seen."""
+    """Something that happened.
+
+    Attributes:
+        at: When it happened, or was first seen.
+        kind: Of the cluster, or of a task.
+    """
 
     at: datetime
-    kind: EventKind
+    kind: str
     text: str
 
     @property

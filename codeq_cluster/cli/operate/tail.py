@@ -6,6 +6,9 @@ seconds. `dead` is a task that became a dead letter. `audit` is a change by an a
 `away` and `back` are a cluster that stops or starts to answer. Counts of tasks need a token of the
 tenant, dead letters and the audit one of its admin. It looks every few seconds: a problem between
 two looks is not shown.
+
+With --task, --tag, --command or --group it follows tasks instead: each change of one is a line, and
+none is left out, whatever happens to nodes.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from itertools import takewhile
 
 from rich.text import Text
 
+from codeq_cluster.cli.operate import tail_tasks
 from codeq_cluster.cli.operate.deaths import Deaths
 from codeq_cluster.cli.operate.events import Event, EventKind, audited, begun, between, counted
 from codeq_cluster.cli.operate.look import Flows, Look, flowed, taken
@@ -31,6 +35,7 @@ from codeq_cluster.cli.support.outcome import Exit, UsageRefused
 from codeq_cluster.cli.support.output import cell, console, note
 from codeq_cluster.cli.support.times import Times, add_times, times_of
 from codeq_cluster.cli.support.watching import INTERVALS_S, add_interval, asked_to_end
+from codeq_cluster.client import EventKind as TaskKind
 from codeq_cluster.client import Live, Refused, Unreachable
 from codeq_cluster.errors import CodeqError
 
@@ -42,7 +47,7 @@ _GIVE_UP_S = 300.0  # No node answered.
 
 _ADMIN = "codeq:admin"
 _OF_TENANT = frozenset((_ADMIN, "codeq:view"))
-_STYLES = {
+_STYLES: Mapping[str, str] = {
     EventKind.WRONG: "red",
     EventKind.OVER: "green",
     EventKind.AWAY: "red",
@@ -65,12 +70,13 @@ def add(commands: Verbs) -> None:
     parser.add_argument(
         "--kind",
         action="append",
-        choices=[kind.value for kind in EventKind],
+        choices=[*dict.fromkeys((*EventKind, *TaskKind))],
         metavar="KIND",
         help="print only lines of this kind; may be repeated: "
-        f"{', '.join(EventKind)}; default: all",
+        f"{', '.join(EventKind)}; of tasks: {', '.join(TaskKind)}; default: all",
     )
     number(parser, "--seconds", "end after so long; default: never", kind=float)
+    tail_tasks.add(parser)
     add_times(parser)
     asks(parser, Live, _tail, discover=True)
 
@@ -83,21 +89,28 @@ def _check(options: argparse.Namespace) -> None:
     ):
         if value is not None and not least <= value <= most:
             raise UsageRefused(f"{flag} {value:g}: must be {least:g} to {most:g}")
+    if tail_tasks.is_asked(options):
+        tail_tasks.check(options)
+    elif unknown := set(options.kind or ()) - set(EventKind):
+        raise UsageRefused(
+            f"--kind {min(unknown)}: is of tasks: select some, or use {', '.join(EventKind)}"
+        )
 
 
 async def _tail(live: Live, options: argparse.Namespace) -> Exit | None:
     _check(options)
     tell = _say_json if options.json else _Lines(times_of(options)).say
-    wanted = frozenset(options.kind or EventKind)
+    wanted = frozenset(options.kind or (*EventKind, *TaskKind))
 
     def say(event: Event) -> None:
         if event.kind in wanted:
             tell(event)
 
+    follow = tail_tasks.follow if tail_tasks.is_asked(options) else _follow
     async with asked_to_end(keys=False) as asked:
         try:
             async with asyncio.timeout(options.seconds):
-                await _follow(live, options, say)
+                await follow(live, options, say)
         except TimeoutError:
             return None
     return asked.exit

@@ -138,3 +138,43 @@ def test_what_is_out_of_bounds_is_a_wrong_use(
     """The error is one line with the allowed values."""
     assert 2 == main(["tail", *flags])
     assert "must be" in capsys.readouterr().err
+
+
+def test_tasks_are_followed_by_queue_and_tag(
+    broker: LocalBroker, variables: Mapping[str, str]
+) -> None:
+    """Each change is a line, none of them lost since a cursor; programs get objects."""
+    with broker.sync_client() as client:
+        after = client.events_cursor()
+        mine = client.create("told-task", 1, tags={"env": "told"}).id
+        other = client.create("told-task", 1).id
+        client.cancel(mine)
+        client.cancel(other)
+    queue = ("tail", "--after", after, "--command", "told-task")
+    with run(*queue, "--json", environment=variables) as terminal:
+        terminal.shows(f'"kind": "ready", "taskId": "{other}"')
+        terminal.shows(f'"kind": "cancelled", "taskId": "{other}"')
+        terminal.signal(signal.SIGINT)
+        code, _ = terminal.ended()
+    tagged = ("tail", "--after", after, "--tag", "env:told", "--kind", "cancelled")
+    with run(*tagged, environment=variables) as terminal:
+        terminal.shows(f"cancelled  {mine} of")
+        terminal.signal(signal.SIGINT)
+        _, shown = terminal.ended()
+
+    assert 130 == code
+    assert other not in shown
+    assert "ready" not in shown
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--task", "t", "--kind", "audit"), ("--tag", "env"), ("--kind", "completed")],
+    ids=str,
+)
+def test_what_tasks_or_clusters_do_not_have_is_a_wrong_use(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says what may be used."""
+    assert 2 == main(["tail", *flags])
+    assert "use " in (said := capsys.readouterr().err) or "must be" in said

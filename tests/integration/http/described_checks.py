@@ -48,6 +48,8 @@ BEYOND_A_SCHEMA = {
     "invalid-park",  # some fields exclude each other, one of them must be there
     "invalid-tags",  # bytes, names without a colon, and each either set or removed
     "invalid-tag",  # the same
+    "invalid-kinds",  # words between commas
+    "invalid-task",  # the characters of an id
     "tag-or-command-required",  # for a time of creation
     "invalid-metadata",  # bytes
     "invalid-unique",  # rules between its fields, and no member or node of a graph has one

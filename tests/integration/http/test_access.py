@@ -53,6 +53,7 @@ STATUSES = {
     "PUT /tasks/{id}/artifacts/{artifact}": "401 | 401 403 201 401 401 | 401 403 404 401 401",
     # Without a prefix it is refused, once the caller may read; test_task_lists.py has the data.
     "GET /tasks": "401 | 400 400 400 400 403 | 400 400 400 400 403",
+    "GET /events": "401 | 200 200 200 200 403 | 200 200 200 200 403",
     "GET /tasks/{id}": _READ,
     "GET /tasks/{id}/result": _READ,
     "GET /tasks/{id}/explain": _READ,

@@ -36,8 +36,9 @@ OF_A_TENANT = [
     if route.access not in (Access.OPEN, Access.OPERATOR) and route.path != f"{BASE}/raft/status"
 ]
 NAMED = [route for route in OF_A_TENANT if "{" in route.path]
-# Not lists: an id is found by a prefix (test_task_lists.py), keys are made (test_webhook_keys.py).
-NO_LISTS = (f"{BASE}/tasks", f"{BASE}/admin/webhooks/keys")
+# Not lists: an id is found by a prefix (test_task_lists.py), keys are made (test_webhook_keys.py),
+# and events are of what happens next (test_events.py).
+NO_LISTS = (f"{BASE}/tasks", f"{BASE}/admin/webhooks/keys", f"{BASE}/events")
 LISTS = [
     route
     for route in OF_A_TENANT

@@ -28,6 +28,7 @@ from codeq_cluster.api.routes import (
     cancels,
     cluster,
     dead_letters,
+    events,
     flows,
     follow_ups,
     graph_calls,
@@ -83,7 +84,7 @@ SCHEMAS = {
 }
 HANDLERS = (
     *(call, listing, refusals, revising),
-    *(tasks, workers, reads, queues, keys),
+    *(tasks, workers, reads, events, queues, keys),
     *(artifacts, cancels, flows, follow_ups, lanes, leases, reports, results),
     *(audit, backups, cluster, imports, membership),
     *(

@@ -1,0 +1,1 @@
+"""Feed: what happens to tasks, for callers that watch."""

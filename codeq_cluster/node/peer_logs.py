@@ -1,0 +1,65 @@
+"""Peer logs: entries that this node's log has no more, from the logs of other nodes.
+
+A node that came to its state by a snapshot has only what followed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from codeq_cluster.broker.feed.cursor import OtherHistory, Position
+from codeq_cluster.broker.feed.feed import Feed
+from codeq_cluster.broker.ports import LogEntry
+from codeq_cluster.routing.ask_all import AskAll, Fact
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    shard: int
+    after: Position
+
+
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """The first entries after a position: none if it is the last one, None if they are not here."""
+
+    entries: list[LogEntry] | None = None
+    is_other: bool = False
+
+
+_LOGGED = Fact("logged", _Asked, _Logged)
+
+
+class PeerLogs:
+    """Asks all connected nodes for entries, and answers them.
+
+    Args:
+        gathering: To the other nodes.
+    """
+
+    def __init__(self, gathering: AskAll) -> None:
+        self._gathering = gathering
+
+    def answer_from(self, feed: Feed) -> None:
+        """Answer the other nodes from this node's log."""
+
+        async def answer(asked: _Asked) -> _Logged:
+            try:
+                found = feed.logged(asked.shard, asked.after)
+            except OtherHistory:
+                return _Logged(is_other=True)
+            return _Logged(None if found is None else [*found])
+
+        self._gathering.register(_LOGGED, answer)
+
+    async def entries(self, shard: int, after: Position) -> Sequence[LogEntry] | None:
+        """Return the first entries after a position; None if no node that answers has them.
+
+        Raises:
+            OtherHistory: A node has another entry at this place.
+        """
+        said = (await self._gathering.ask(_LOGGED, _Asked(shard, after))).values()
+        if any(each.is_other for each in said):
+            raise OtherHistory(f"shard {shard}: entry {after.index} is another one")
+        return next((each.entries for each in said if each.entries), None)
