@@ -15,7 +15,7 @@ from taskiq import ScheduledTask, ScheduleSource, TaskiqEvents, TaskiqMessage
 from taskiq.exceptions import ScheduledTaskCancelledError
 from taskiq.kicker import AsyncKicker
 
-from codeq_cluster.client import NewSchedule, Refused, State
+from codeq_cluster.client import NewSchedule, Refused, State, TaskRecord
 from codeq_cluster.integrations.bodies import encoded_of
 from codeq_cluster.integrations.link import Link, lasting
 from codeq_cluster.integrations.taskiq.broker import CodeqBroker
@@ -97,12 +97,15 @@ class CodeqScheduleSource(ScheduleSource):
             if not (cursor := page.cursor):
                 break
         while True:
-            tasks = await link.answer(link.operator.tasks(tags=_TAGS, cursor=cursor))
-            for row in tasks.rows:
-                task = await link.answer(link.client.task(row["id"]))
-                if task.state is State.DELAYED:
-                    found.append(self._scheduled(task.payload, time=task.run_at))
-            if not (cursor := tasks.cursor):
+            page = await link.answer(
+                link.operator.tasks(tags=_TAGS, status="PENDING", cursor=cursor)
+            )
+            found += [
+                self._scheduled(task.payload, time=task.run_at)
+                for task in msgspec.convert(page.rows, tuple[TaskRecord, ...])
+                if task.state is State.DELAYED
+            ]
+            if not (cursor := page.cursor):
                 return found
 
     async def add_schedule(self, schedule: ScheduledTask) -> None:
