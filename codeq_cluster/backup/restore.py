@@ -35,7 +35,7 @@ from codeq_cluster.core.flowing import restored, restored_without
 from codeq_cluster.core.groups import Group, Member, group_shard, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Topic
 from codeq_cluster.core.lane import FlowRule, KeyRule, Lane
-from codeq_cluster.core.placing import is_apart, once_name, placing_key, without_keys
+from codeq_cluster.core.placing import is_apart, once_name, pin_of, placing_key, without_keys
 from codeq_cluster.core.relays import Relay, RelayedTask, RelayLink
 from codeq_cluster.core.schedules import PAUSED_BY_RESTORE, Schedule, held_back
 from codeq_cluster.core.sharding import shard_of
@@ -252,6 +252,7 @@ class _Filling:
         self._acted: dict[tuple[int, int], int] | None = None
         self._old_count = 0
         self._exported: set[str] = set()
+        self._pins: set[tuple[str, str]] = set()
         self._bare: set[str] = set()  # Those of tasks that have come without their keys.
         self._lost: set[str] = set()  # The ids of tasks and deliveries that cannot be read.
 
@@ -303,9 +304,10 @@ class _Filling:
             self._put_item(shard, uniques.restored(holder))
         for lane in shard.lanes.values():
             self._put_item(shard, lane)
-            flow = restored_without(lane)
-            if lane.held and not shard.has(keyspace.item(ItemKind.FLOW, flow.tenant, flow.id)):
-                self._put_item(shard, flow)
+        held = {(lane.tenant, lane.queue) for lane in shard.lanes.values() if lane.held}
+        for queue in self._pins | held:
+            if not shard.has(keyspace.item(ItemKind.FLOW, *queue)):
+                self._put_item(shard, restored_without(*queue, pinned=queue in self._pins))
 
     def _add(self, row: Row, source: int) -> None:
         key, value = row
@@ -325,6 +327,7 @@ class _Filling:
                     self._put(shard, index_key, b"")
                 shard.recount.add(task)
                 lanes.count(shard.lanes, task)
+                self._pins |= pin_of(task)
                 uniques.count(shard.uniques, task)
                 self.tasks += 1
             case Family.IDEMPOTENCY:
@@ -358,7 +361,7 @@ class _Filling:
             if isinstance(item, Schedule) and not self._wanted.run_schedules:
                 item = held_back(item, by=PAUSED_BY_RESTORE, now_ms=item.updated_ms)
             self._put_item(shard, item)
-        if isinstance(item, Topic) and item.per_key is not None:
+        if isinstance(item, Topic) and (item.per_key is not None or item.pinned):
             for each in self._shards:
                 self._put_item(each, restored(item))
 
@@ -476,13 +479,11 @@ def _refuse_keys_apart(sources: Sequence[RestoreSource], wanted: Wanted) -> None
 def _key_apart(row: Row, shards: int) -> str:
     """Return what a row has that belongs on another shard, in words, or ""."""
     try:
-        match keyspace.family(row[0]):
-            case Family.TASK:
-                task = records.decode_task(row[1])
-                kind = "tasks with keys" if placing_key(task) else "idempotency keys"
-                return kind if is_apart(task, shards) else ""
-            case _:
-                return ""
+        if keyspace.family(row[0]) is not Family.TASK:
+            return ""
+        task = records.decode_task(row[1])
+        kind = "tasks with keys" if placing_key(task) else "idempotency keys"
+        return kind if is_apart(task, shards) else ""
     except records.RecordInvalid:
         return ""  # It is left out.
 

@@ -16,6 +16,7 @@ from codeq_cluster.broker.requests.groups import Groups
 from codeq_cluster.broker.requests.importer import Importer
 from codeq_cluster.broker.requests.leases import Leases
 from codeq_cluster.broker.requests.operators import Operators
+from codeq_cluster.broker.requests.pins import Pins
 from codeq_cluster.broker.requests.producer import Producer
 from codeq_cluster.broker.requests.queue_policies import QueuePolicies
 from codeq_cluster.broker.requests.schedules import Schedules
@@ -55,7 +56,8 @@ class Broker:
         files: Files | None = None,
         artifact_base: str = "",
     ) -> None:
-        producer = Producer(shards, clock)
+        pins = Pins()
+        producer = Producer(shards, clock, pins)
         uploads = Uploads(shards, files, background, base=artifact_base)
         consumer = Consumer(shards, waiters, background, uploads)
         queries = Queries(shards, waiters)
@@ -63,7 +65,7 @@ class Broker:
         self.queue_policies = QueuePolicies(shards)
         self.schedules = Schedules(shards)
         self.groups = Groups(shards)
-        self.graphs = Graphs(shards)
+        self.graphs = Graphs(shards, pins)
         self.leases = Leases(shards)
         self.steps = Steps(shards)
         self.logs = Logs(shards)

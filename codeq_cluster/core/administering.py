@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.items import KIND_OF, WEBHOOK_KEY_ID, WEIGHT_MAX, Pause, Topic, WebhookKey
 from codeq_cluster.core.lane import PerKey
 from codeq_cluster.core.operations import (
@@ -97,18 +99,29 @@ def delete(view: View, operation: Delete, _: LifetimeRules) -> Decision:
     return Decision(Changed(count), tuple(changes))
 
 
+class FlowOf(NamedTuple):
+    """What a topic says of its flow; see `Topic`."""
+
+    per_key: PerKey | None = None
+    per_queue: PerQueue | None = None
+    rule_seq: int = 0
+    pinned: bool = False
+
+
+_NO_FLOW = FlowOf()
+
+
 def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
-    """Create a topic, or change all of it but the rule of its keys."""
+    """Create a topic, or change all of it but its flow."""
     found = view.item(ItemKind.TOPIC, operation.tenant, operation.name.lower())
     assert found is None or isinstance(found, Topic)
     if found is None:
         return stands(view, operation)
-    return stands(view, operation, per_key=found.per_key, rule_seq=found.rule_seq)
+    of = FlowOf(found.per_key, found.per_queue, found.rule_seq, found.pinned)
+    return stands(view, operation, of)
 
 
-def stands(
-    view: View, operation: PutTopic, *, per_key: PerKey | None = None, rule_seq: int = 0
-) -> Decision:
+def stands(view: View, operation: PutTopic, flow: FlowOf = _NO_FLOW) -> Decision:
     """Create a topic, or change it under its next version; equal values change nothing."""
     assert 1 <= operation.weight <= WEIGHT_MAX
     assert min(operation.max_attempts, operation.retention_s, operation.max_consumers) >= 0
@@ -132,8 +145,10 @@ def stands(
         created_ms=found.created_ms if found is not None else now_ms,
         updated_ms=now_ms,
         request=operation.request,
-        per_key=per_key,
-        rule_seq=rule_seq,
+        per_key=flow.per_key,
+        rule_seq=flow.rule_seq,
+        per_queue=flow.per_queue,
+        pinned=flow.pinned,
     )
     if found is not None:
         made_now = found.version == 1 and found.request == operation.request

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from codeq_cluster.core.changes import Decision, TaskChange
+from codeq_cluster.core.changes import Change, Decision, TaskChange
+from codeq_cluster.core.gating import Gates, room
 from codeq_cluster.core.items import Policy
 from codeq_cluster.core.operations import Claim
 from codeq_cluster.core.outcomes import Claimed, Rejected, Rejection
@@ -30,7 +31,8 @@ _ATTEMPT_BYTES = 600  # A worker, a request, two instants.
 def claim(view: View, operation: Claim, rules: LifetimeRules) -> Decision:
     """Lease up to `operation.count` ready tasks to the worker, perhaps none.
 
-    Skips paused queues, and queues with as many tasks in progress as their topic allows.
+    Skips paused queues, and queues with as many tasks in progress, or as many claimed lately, as
+    their topic allows.
 
     A retry that finds tasks leased under its request gets those and no others, the best priority
     first. It does not get back tasks that it lost since. Only a retry that finds none claims other
@@ -59,7 +61,8 @@ def claim(view: View, operation: Claim, rules: LifetimeRules) -> Decision:
 def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) -> Decision:
     """Lease up to `count` tasks from the front of a line."""
     now_ms = view.now_ms
-    changes: list[TaskChange] = []
+    changes: list[Change] = []
+    gates = Gates(view, operation.tenant) if view.pins else None
     tasks: list[Task] = []
     skips = 0
     payload_bytes = 0
@@ -71,6 +74,9 @@ def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) 
             if skips > CLAIM_SKIPS_MAX:
                 break
             continue
+        if gates is not None and not gates.lets(ready):
+            line.shut()
+            continue
         payload_bytes += ready.payload_bytes + _record_bytes(ready)
         if tasks and payload_bytes > CLAIM_PAYLOAD_BYTES_MAX:
             break
@@ -78,8 +84,12 @@ def _leased_from(line: _Named | _Any, view: View, operation: Claim, count: int) 
         tasks.append(task)
         changes.append(TaskChange(before=ready, after=task))
         line.took()
+        if gates is not None and not gates.took(ready):
+            line.shut()
         if len(tasks) == count:
             break
+    if gates is not None:
+        changes += gates.changes()
     return Decision(Claimed(tuple(tasks)), tuple(changes))
 
 
@@ -142,7 +152,8 @@ class _Named:
             if queue not in busy:
                 continue
             policy = self._policies[queue] = view.policy(tenant, queue)
-            self._left[queue] = policy.claimable(self._count, partial(view.leased, tenant, queue))
+            left = policy.claimable(self._count, partial(view.leased, tenant, queue))
+            self._left[queue] = room(view, tenant, queue, left) if view.pins else left
             if self._left[queue] > 0:
                 head = _next_of(view.ready(tenant, queue))
                 if head is not None:
@@ -163,6 +174,10 @@ class _Named:
         self._left[queue] -= 1
         if self._turns is not None:
             self._turns.served(queue, weight=self._policies[queue].weight)
+
+    def shut(self) -> None:
+        """Leave out the queue of the task yielded last: it has no token for another one."""
+        self._left[self._serving] = 0
 
     def leave(self) -> None:
         """End the claim."""
@@ -216,6 +231,10 @@ class _Any:
             weight = self._view.policy(self._tenant, queue).weight
             self._turns.served(queue, weight=weight)
 
+    def shut(self) -> None:
+        """Leave out the queue of the task yielded last: it has no token for another one."""
+        self._left[self._serving] = 0
+
     def leave(self) -> None:
         """End the claim; the view has none of its changes yet, and may never get them."""
         for queue, priority in self._served.items():
@@ -230,6 +249,8 @@ class _Any:
             view, tenant = self._view, self._tenant
             policy = view.policy(tenant, queue)
             left = policy.claimable(self._count, partial(view.leased, tenant, queue))
+            if view.pins:
+                left = room(view, tenant, queue, left)
             if left <= 0:
                 self._order.park(queue)
                 return None

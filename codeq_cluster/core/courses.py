@@ -103,10 +103,17 @@ class Course:
             self._make(first)
 
     def task_id(self, name: str) -> str:
-        """Return the id of the task of a run."""
-        at, shards = self.at, self._rules.shards
-        placed = placed_by_key(at.plan.task, at.tenant, shards)
-        return self._id(name, shard=self._home if placed is None else placed)
+        """Return the id of the task of a run.
+
+        One that is here keeps its id, although its queue has got a limit since and a place by it.
+        """
+        task_id = ""
+        for pins in ((), self._view.pins):
+            placed = placed_by_key(self.at.plan.task, self.at.tenant, self._rules.shards, pins)
+            task_id = self._id(name, shard=self._home if placed is None else placed)
+            if not self._view.pins or self._view.task(task_id) is not None:
+                break
+        return task_id
 
     @property
     def _home(self) -> int:

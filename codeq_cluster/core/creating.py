@@ -14,7 +14,7 @@ from codeq_cluster.core.handling import of_new_task
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
-from codeq_cluster.core.placing import once_name
+from codeq_cluster.core.placing import is_misplaced, once_name
 from codeq_cluster.core.relays import RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, More, State, Task
@@ -41,10 +41,15 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
             return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
     queue = operation.command.lower()
     topic = view.policy(operation.tenant, queue).topic
+    more = None
+    if view.pins and (operation.tenant, queue) in view.pins:
+        if is_misplaced(operation, rules.shards, view.pins):
+            return Decision(Rejected(Rejection.MISPLACED, queue))
+        more = _pinned(operation, more)
     refusal = _refusal(view, operation, topic, rules)
     if refusal is not None:
         return Decision(refusal)
-    task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq)
+    task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq, more=more)
     return Decision(Created(task), (_change(task, operation),))
 
 
@@ -119,10 +124,11 @@ def _above_burst(topic: Topic, operation: Create) -> Rejected | None:
 
     If the burst is lowered later, tasks that are there cost the burst.
     """
-    rate = topic.per_key.rate if topic.per_key is not None else None
-    if rate is None or operation.cost <= rate.burst:
-        return None
-    return Rejected(Rejection.INVALID_COST, str(rate.burst))
+    for rule in (topic.per_key, topic.per_queue):
+        rate = rule.rate if rule is not None else None
+        if rate is not None and operation.cost > rate.burst:
+            return Rejected(Rejection.INVALID_COST, str(rate.burst))
+    return None
 
 
 def _over_budget(view: View, operation: Create, budget: Budget, *, begun: int) -> Rejected | None:
@@ -178,7 +184,11 @@ def new_change(
     caused_ms: int = 0,
 ) -> TaskChange:
     """Return the new task of a create that nothing refuses; see `made`."""
-    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    queue = operation.command.lower()
+    topic = view.policy(operation.tenant, queue).topic
+    pinned = view.pins and (operation.tenant, queue) in view.pins
+    if pinned and not is_misplaced(operation, rules.shards, view.pins):
+        more = _pinned(operation, more)
     task = _new_task(
         operation,
         topic,
@@ -209,6 +219,10 @@ def replaced(task: Task, operation: Create, *, now_ms: int) -> Task:
         expires_ms=now_ms + operation.ttl_ms if operation.ttl_ms else 0,
         updated_ms=now_ms,
     )
+
+
+def _pinned(operation: Create, more: More | None) -> More:
+    return replace(more or More(), pinned=True, cost=operation.cost)
 
 
 def _change(task: Task, operation: Create) -> TaskChange:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from codeq_cluster.core import graphing, grouping
+from codeq_cluster.core import gating, graphing, grouping
 from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import Dependencies, Walk
+from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.operations import Advance
 from codeq_cluster.core.outcomes import Advanced
@@ -34,7 +35,11 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
     left = operation.count - len(changes)
     lapsed = view.lapsed(left) if left else ()
     changes += [
-        ItemChange(before=item, after=None) for item in lapsed if not isinstance(item, _Stepping)
+        gating.elapsed(view, item)
+        if isinstance(item, Gate)
+        else ItemChange(before=item, after=None)
+        for item in lapsed
+        if not isinstance(item, _Stepping)
     ]
     # A step may be as much work as all others together: the next one has the next entry.
     for item in [item for item in lapsed if isinstance(item, _Stepping)][:1]:

@@ -163,6 +163,9 @@ def _ready(task: Task, facts: Facts) -> Explanation:
     if 0 < policy.max_consumers <= facts.leased:
         text = f"{facts.leased} tasks of its queue are in progress, as many as its topic allows"
         return Explanation(Reason.CONSUMER_LIMIT, text)
+    if facts.limited_until_ms > facts.now_ms:
+        text = "its queue has used up its rate; the next task of it may go then"
+        return Explanation(Reason.RATE_LIMITED, text, facts.limited_until_ms)
     if 0 < facts.tenant_leased_max <= facts.tenant_leased:
         text = f"{facts.tenant_leased} tasks of its tenant are in progress, which is its budget"
         return Explanation(Reason.IN_FLIGHT_LIMIT, text)

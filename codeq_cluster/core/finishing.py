@@ -84,7 +84,7 @@ def finish(view: View, operation: Finish, rules: LifetimeRules) -> Decision:
     rolls = Rolls(view, rules)
     for position, asked in enumerate(operation.next):
         key, cause = asked.idempotency_key, f"{parent.id}.{parent.endings}.{position}"
-        placed = placed_by_key(asked, parent.tenant, shards)
+        placed = placed_by_key(asked, parent.tenant, shards, view.pins)
         joined = member if operation.groups and operation.groups[position] else None
         start = home if joined is None else group_shard(parent.tenant, joined.group, shards)
         shard = start if placed is None else placed

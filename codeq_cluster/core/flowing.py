@@ -1,4 +1,4 @@
-"""Flowing: the rule of a queue's keys, from its topic to every shard."""
+"""Flowing: the rules of a queue and its keys, from its topic to every shard."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from codeq_cluster.core import sending
-from codeq_cluster.core.administering import delete_topic, stands
+from codeq_cluster.core.administering import FlowOf, delete_topic, stands
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.items import Topic
-from codeq_cluster.core.lane import Flow, FlowRule, Lane, SetFlow, lane_name
+from codeq_cluster.core.lane import Flow, FlowRule, SetFlow, lane_name
 from codeq_cluster.core.lanes import in_force
 from codeq_cluster.core.operations import DeleteTopic, PutFlow
-from codeq_cluster.core.outcomes import Changed
+from codeq_cluster.core.outcomes import Changed, Rejected, Rejection
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sharding import home_shard
 from codeq_cluster.core.stored_item import ItemKind
@@ -22,65 +22,86 @@ from codeq_cluster.core.view import View
 
 
 def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
-    """Create or change a topic with the rule of its keys, and send a new rule to every shard."""
+    """Create or change a topic with its rules, and send new ones to every shard.
+
+    A rule of the whole queue brings its new tasks to one shard. The tasks of its keys must not be
+    on others then, or a key's limit would hold for each shard.
+    """
     asked = operation.topic
     found = view.item(ItemKind.TOPIC, asked.tenant, asked.name.lower())
     assert found is None or isinstance(found, Topic)
-    had = found.per_key if found is not None else None
-    if operation.per_key == had:
-        return stands(view, asked, per_key=had, rule_seq=found.rule_seq if found else 0)
-    seq = view.next_seq()
-    decision = stands(view, asked, per_key=operation.per_key, rule_seq=seq)
+    had = (
+        FlowOf(found.per_key, found.per_queue, found.rule_seq, found.pinned) if found else FlowOf()
+    )
+    wanted = FlowOf(operation.per_key, operation.per_queue, had.rule_seq, had.pinned)
+    if wanted == had:
+        return stands(view, asked, had)
+    here = view.item(ItemKind.FLOW, asked.tenant, asked.name.lower())
+    pinned = isinstance(here, Flow) and here.pinned
+    if wanted.per_queue is not None and not pinned and isinstance(here, Flow) and here.per_key:
+        return Decision(Rejected(Rejection.KEYS_ELSEWHERE))
+    pinned = pinned or wanted.per_queue is not None
+    wanted = wanted._replace(rule_seq=view.next_seq(), pinned=pinned)
+    decision = stands(view, asked, wanted)
     if not decision.changes:
         return decision
-    rule = FlowRule(asked.tenant, asked.name.lower(), seq, operation.per_key, 0)
+    rule = _rule(asked.tenant, asked.name.lower(), wanted, shard=0)
     spread = _spread(view, rule, operation.shards)
     return Decision(decision.outcome, (*decision.changes, *spread))
 
 
 def drop_topic(view: View, operation: DeleteTopic, rules: LifetimeRules) -> Decision:
-    """Delete a topic, and end the rule of its keys on every shard."""
+    """Delete a topic, and end its rules on every shard."""
     queue = operation.name.lower()
     found = view.item(ItemKind.TOPIC, operation.tenant, queue)
     decision = delete_topic(view, operation, rules)
-    if not isinstance(found, Topic) or found.per_key is None:
+    if not isinstance(found, Topic) or (found.per_key is None and found.per_queue is None):
         return decision
-    rule = FlowRule(operation.tenant, queue, view.next_seq(), None, 0)
+    ended = FlowOf(rule_seq=view.next_seq(), pinned=found.pinned)
+    rule = _rule(operation.tenant, queue, ended, shard=0)
     return Decision(decision.outcome, (*decision.changes, *_spread(view, rule, operation.shards)))
 
 
 def spread(view: View, topic: Topic, shards: int) -> list[ItemChange]:
-    """Return what puts the rule of a new topic's keys in force on every shard; none without one."""
+    """Return what puts the rules of a new topic in force on every shard; nothing without any."""
     return list(_spread(view, rule_on(topic, 0), shards)) if topic.rule_seq else []
 
 
 def rule_on(topic: Topic, shard: int) -> FlowRule:
-    """Return the rule of a topic's keys for a shard."""
-    return FlowRule(topic.tenant, topic.id, topic.rule_seq, topic.per_key, shard)
+    """Return the rules of a topic for a shard."""
+    of = FlowOf(topic.per_key, topic.per_queue, topic.rule_seq, topic.pinned)
+    return _rule(topic.tenant, topic.id, of, shard=shard)
 
 
 def restored(topic: Topic) -> Flow:
-    """Return the rule of a topic's keys in force on a shard that is made from a backup."""
+    """Return the rules of a topic in force on a shard that is made from a backup."""
     return Flow(
         tenant=topic.tenant,
         id=topic.id,
         seq=topic.rule_seq,
         per_key=topic.per_key,
         expires_ms=1,  # The other cluster may not have followed it everywhere.
+        per_queue=topic.per_queue,
+        pinned=topic.pinned,
     )
 
 
-def restored_without(lane: Lane) -> Flow:
-    """Return what lets the tasks go that wait in a lane although no topic of a backup has a rule.
+def restored_without(tenant: str, queue: str, *, pinned: bool) -> Flow:
+    """Return what lets a queue's held tasks go although no topic of a backup has a rule for them.
 
-    The shard may have been copied before it followed the end of the rule everywhere.
+    The shard may have been copied before it followed the end of the rule everywhere. A pin outlives
+    the topic.
     """
-    return Flow(tenant=lane.tenant, id=lane.queue, seq=0, expires_ms=1)
+    return Flow(tenant=tenant, id=queue, seq=0, expires_ms=1, pinned=pinned)
 
 
 def _set_flow(view: View, operation: SetFlow, _: LifetimeRules) -> Decision:
     """Put a rule in force here; a relay brings the same one."""
     return Decision(Changed(1), tuple(in_force(view, operation.rule)))
+
+
+def _rule(tenant: str, queue: str, of: FlowOf, *, shard: int) -> FlowRule:
+    return FlowRule(tenant, queue, of.rule_seq, of.per_key, shard, of.per_queue, of.pinned)
 
 
 def _spread(view: View, rule: FlowRule, shards: int) -> Iterator[ItemChange]:

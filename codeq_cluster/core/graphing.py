@@ -19,6 +19,7 @@ from codeq_cluster.core.dependencies import (
 )
 from codeq_cluster.core.depending import Dependents
 from codeq_cluster.core.outcomes import GraphStands, Rejected, Rejection
+from codeq_cluster.core.placing import is_misplaced
 from codeq_cluster.core.relays import Relay, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sending import NODE_PLACE, Cause, sent
@@ -56,6 +57,13 @@ def create_graph(view: View, operation: CreateGraph, rules: LifetimeRules) -> De
     assert here or key, "nothing would tell a retry"
     if here and view.task(here[0].create.id) is not None:
         return Decision(_standing(view, operation, ids, rules))
+    misplaced = {
+        node.create.command.lower(): None
+        for node in operation.nodes
+        if is_misplaced(node.create, rules.shards, view.pins)
+    }
+    if misplaced:
+        return Decision(Rejected(Rejection.MISPLACED, ",".join(misplaced)))
     for begun, node in enumerate(operation.nodes):
         refused = refusal_of_new(view, node.create, rules, begun=begun)
         refused = refused or _refused_need(view, node, operation.shard, rules, besides=ids)

@@ -22,6 +22,7 @@ from codeq_cluster.core.groups import (
     CreateGroup,
     Group,
     SealGroup,
+    member_id,
 )
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import GroupStands, Rejected, Rejection
@@ -43,7 +44,7 @@ def create(view: View, operation: CreateGroup, rules: LifetimeRules) -> Decision
     if isinstance(found, Group):
         if found.digest != operation.digest:
             return Decision(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
-        return _stands(view, found, _named(found, _FIRST, operation.tasks, rules))
+        return _stands(view, found, _named(view, found, _FIRST, operation.tasks, rules))
     rolls = Rolls(view, rules)
     if rolls.open_groups(operation.tenant) >= GROUPS_MAX:
         return Decision(Rejected(Rejection.TOO_MANY, "groups"))
@@ -58,7 +59,7 @@ def create(view: View, operation: CreateGroup, rules: LifetimeRules) -> Decision
         created_ms=view.now_ms,
         expires_ms=view.now_ms + operation.seal_within_ms,
     )
-    tasks = _named(group, _FIRST, operation.tasks, rules)
+    tasks = _named(view, group, _FIRST, operation.tasks, rules)
     refused = _refused(view, group, tasks, rules)
     if refused is not None:
         return Decision(refused)
@@ -72,7 +73,7 @@ def add(view: View, operation: AddMembers, rules: LifetimeRules) -> Decision:
     roll = rolls.roll(operation.tenant, operation.id)
     if roll is None:
         return Decision(Rejected(Rejection.NOT_FOUND))
-    tasks = _named(roll.at, operation.name, operation.tasks, rules)
+    tasks = _named(view, roll.at, operation.name, operation.tasks, rules)
     if tasks and all(roll.member(task.id) for task in tasks):
         return _stands(view, roll.at, tasks)  # A retry, even if it is sealed by now.
     if roll.at.sealed_ms:
@@ -166,17 +167,23 @@ def _deleted(view: View, group: Group) -> list[Change]:
 
 
 def _named(
-    group: Group, name: str, tasks: tuple[Create, ...], rules: LifetimeRules
+    view: View, group: Group, name: str, tasks: tuple[Create, ...], rules: LifetimeRules
 ) -> tuple[Create, ...]:
-    """Return new members with their ids; each key's task is on the shard of the key."""
+    """Return new members with their ids; each key's task is on the shard of the key.
+
+    One that is there keeps its id, although its queue has got a limit since and a place by it.
+    """
     tenant, shards = group.tenant, rules.shards
     home = shard_of_key(tenant, group.shard_name, shards)
     found = []
     for position, task in enumerate(tasks):
         drawn = task_ids.derived(tenant, f"{group.shard_name}.{group.generation}.{name}.{position}")
-        placed = placed_by_key(task, tenant, shards)
-        wanted = home if placed is None else placed
-        task_id = with_shard(drawn, shards=shards, wanted=wanted)
+        for pins in ((), view.pins):
+            placed = placed_by_key(task, tenant, shards, pins)
+            wanted = home if placed is None else placed
+            task_id = with_shard(drawn, shards=shards, wanted=wanted)
+            if view.item(ItemKind.MEMBER, tenant, member_id(group.id, task_id)) is not None:
+                break
         found.append(replace(task, id=task_id, tenant=tenant))
     return tuple(found)
 

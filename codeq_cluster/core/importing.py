@@ -175,7 +175,7 @@ class _Taking:
         own = replace(item, tenant=self._tenant)
         if isinstance(own, Topic):
             # The other cluster's number says nothing here.
-            own = replace(own, rule_seq=self._view.next_seq() if own.per_key is not None else 0)
+            own = replace(own, rule_seq=self._view.next_seq() if own.rule_seq else 0)
             self._changes += flowing.spread(self._view, own, self._operation.shards)
         self._changes.append(ItemChange(before=None, after=own))
         if isinstance(own, KeyRule):

@@ -53,6 +53,7 @@ from codeq_cluster.core.bounds import (
 from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.dependencies import Dependencies, Edge, GraphKey, Input, Walk
 from codeq_cluster.core.durable import Signal, Step
+from codeq_cluster.core.gate import Gate, PerQueueOrNone, running_max
 from codeq_cluster.core.groups import Group, Member
 from codeq_cluster.core.handling import HandlingOrNone
 from codeq_cluster.core.lane import Flow, KeyRule, Lane, PerKeyOrNone
@@ -122,7 +123,8 @@ class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True)
         request: Id of the request that wrote this version.
         handling: The queue's time limit and back-off; None if it says nothing of them.
         per_key: The rule of each key of its tasks; None for none.
-        rule_seq: When that rule was put, by which shards tell it from an older one.
+        rule_seq: When the rules were put, by which shards tell them from older ones.
+        per_queue, pinned: As in `Flow`.
     """
 
     is_known_everywhere = True
@@ -146,6 +148,8 @@ class Topic(StoredItem, frozen=True, array_like=True, tag="topic", kw_only=True)
     handling: HandlingOrNone = None
     per_key: PerKeyOrNone = None
     rule_seq: Seq = 0
+    per_queue: PerQueueOrNone = None
+    pinned: bool = False
 
     @property
     def fault(self) -> str:
@@ -386,6 +390,7 @@ Item = (
     | Tally
     | Flow
     | Lane
+    | Gate
     | KeyRule
     | Group
     | Member
@@ -408,7 +413,6 @@ Governing = Topic | Pause | Subscription | Schedule | KeyRule
 KIND_OF: dict[type[StoredItem], ItemKind] = {
     each: ItemKind(each.__struct_config__.tag) for each in get_args(Item)
 }
-
 
 # The kinds whose items may have a row in the index of time, of outbox jobs or of firings.
 TIMED_KINDS = tuple(
@@ -476,7 +480,8 @@ class Policy(Struct, frozen=True):
     @property
     def max_consumers(self) -> int:
         """Return how many tasks may be in progress at once; 0 for no limit."""
-        return self.topic.max_consumers if self.topic is not None else 0
+        topic = self.topic
+        return running_max(topic.per_queue, topic.max_consumers) if topic is not None else 0
 
     def claimable(self, wanted: int, leased: Callable[[], int]) -> int:
         """Return how many of the wanted tasks may be claimed now.

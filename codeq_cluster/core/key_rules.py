@@ -32,7 +32,12 @@ def set_key(view: View, operation: SetKey, _: LifetimeRules) -> Decision:
         gone = ItemChange(before=found, after=None)
         return Decision(Changed(1), (gone, lane, tallied(view, tenant, -1)))
     rule = KeyRule(
-        tenant=tenant, id=name, key=operation.key, own=operation.own, updated_ms=view.now_ms
+        tenant=tenant,
+        id=name,
+        key=operation.key,
+        own=operation.own,
+        updated_ms=view.now_ms,
+        pinned=(tenant, operation.queue) in view.pins,
     )
     changes = ItemChange(before=found, after=rule), follows(view, rule)
     new = () if found is not None else (tallied(view, tenant, 1),)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from codeq_cluster.core.bounds import IdOrNone, Instant, Number, Owner, Queue, Seq, that
 from codeq_cluster.core.crossing import Crossing
+from codeq_cluster.core.gate import PerQueueOrNone
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.stored_item import Place, StoredItem
 from codeq_cluster.core.task import LaneKey, State, Task
@@ -105,12 +106,14 @@ OwnRuleOrNone = Annotated[OwnRule | None, _sound_or_none]
 
 
 class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
-    """The rule of a queue's keys for one shard, on its way there.
+    """The rules of a queue and of its keys for one shard, on their way there.
 
     Attributes:
-        seq: When it was put; an older rule than the one in force changes nothing.
+        seq: When they were put; older ones than those in force change nothing.
         per_key: None for no rule.
         shard: The one it is for.
+        per_queue: None for no rule.
+        pinned: See `Flow`.
     """
 
     tenant: Owner
@@ -118,6 +121,8 @@ class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
     seq: Seq
     per_key: PerKeyOrNone
     shard: Number
+    per_queue: PerQueueOrNone = None
+    pinned: bool = False
 
     def home(self, shards: int) -> int:
         """Return the shard it is for, of so many."""
@@ -129,7 +134,7 @@ class FlowRule(Crossing, frozen=True, array_like=True, tag="flow"):
 
 
 class SetFlow(Struct, frozen=True, array_like=True, tag="set_flow"):
-    """Put a rule of keys in force on this shard."""
+    """Put the rules of a queue and its keys in force on this shard."""
 
     rule: FlowRule
 
@@ -149,13 +154,17 @@ KeyOperation = SetFlow | SetKey
 
 
 class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
-    """The rule of a queue's keys in force on this shard; the queue's topic is where it comes from.
+    """The rules of a queue and its keys in force on this shard; its topic is where they come from.
 
     Attributes:
         id: The queue.
-        seq: When the rule was put; an older one changes nothing.
+        seq: When the rules were put; older ones change nothing.
         per_key: None once the topic has no rule any more; the row stays, so that an older rule
             that comes late changes nothing.
+        per_queue: None without a rule of all the queue's tasks together.
+        pinned: The queue has or had such a rule: its new tasks are all on one shard, whatever keys
+            they have. It never changes back, or a task's idempotency key would be looked for on the
+            wrong shard.
         walked: The lanes up to this one follow the rule; empty for none, or for all.
         expires_ms: When the walk over the lanes goes on; 0 once all of them follow the rule.
     """
@@ -169,6 +178,8 @@ class Flow(StoredItem, frozen=True, array_like=True, tag="flow", kw_only=True):
     per_key: PerKeyOrNone = None
     walked: Annotated[str, that(re.compile(r"[0-9a-f]{32}").fullmatch, "a lane", empty=True)] = ""
     expires_ms: Instant = 0
+    per_queue: PerQueueOrNone = None
+    pinned: bool = False
 
 
 class Lane(StoredItem, frozen=True, array_like=True, tag="lane", kw_only=True):
@@ -250,6 +261,7 @@ class KeyRule(StoredItem, frozen=True, array_like=True, tag="keyrule", kw_only=T
 
     Attributes:
         id: As that of the lane.
+        pinned: All tasks of its queue are on one shard; see `Flow`.
     """
 
     place = Place.NAME
@@ -259,6 +271,7 @@ class KeyRule(StoredItem, frozen=True, array_like=True, tag="keyrule", kw_only=T
     key: LaneKey
     own: Annotated[OwnRule, _sound_or_none]
     updated_ms: Instant = 0
+    pinned: bool = False
 
     @property
     def queue(self) -> str:
@@ -268,7 +281,7 @@ class KeyRule(StoredItem, frozen=True, array_like=True, tag="keyrule", kw_only=T
     @property
     def shard_name(self) -> str:
         """Return what decides the shard of the key's tasks, and so this one's."""
-        return f"{self.queue}/{self.key}"
+        return self.queue if self.pinned else f"{self.queue}/{self.key}"
 
     @property
     def fault(self) -> str:

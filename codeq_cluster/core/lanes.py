@@ -16,6 +16,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
+from codeq_cluster.core.gating import changed
 from codeq_cluster.core.lane import (
     Flow,
     FlowRule,
@@ -80,7 +81,7 @@ def settled(view: View, changes: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
-    """Return the change by which a rule is in force here, unless it or a newer one is.
+    """Return the changes by which rules are in force here, unless they or newer ones are.
 
     The lanes that exist then follow it in steps, by time.
     """
@@ -94,8 +95,10 @@ def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
         seq=rule.seq,
         per_key=rule.per_key,
         expires_ms=view.now_ms,
+        per_queue=rule.per_queue,
+        pinned=rule.pinned,
     )
-    return [ItemChange(before=found, after=after)]
+    return [ItemChange(before=found, after=after), *changed(view, after)]
 
 
 def count(lanes: dict[tuple[str, str], Lane], task: Task) -> None:

@@ -21,7 +21,7 @@ from codeq_cluster.core.creating import (
 )
 from codeq_cluster.core.new_task import Create, CreateUnique
 from codeq_cluster.core.outcomes import Created, Rejected, Rejection
-from codeq_cluster.core.placing import once_name
+from codeq_cluster.core.placing import is_misplaced, once_name
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import More, Role, State, Task, Unique
@@ -113,6 +113,8 @@ def _again(answer: Created | Rejected) -> Created | Rejected:
 def _made(
     view: View, create: Create, terms: UniqueTerms, rules: LifetimeRules, role: Role
 ) -> Decision:
+    if view.pins and is_misplaced(create, rules.shards, view.pins):
+        return Decision(Rejected(Rejection.MISPLACED, create.command.lower()))
     refusal = refusal_of_new(view, create, rules, begun=0)
     if refusal is not None:
         return Decision(refusal)

@@ -13,6 +13,7 @@ from codeq_cluster.core.arrival import Arrival
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.durable import DurableOperation
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.grace import AskCancel
 from codeq_cluster.core.groups import GroupOperation
 from codeq_cluster.core.handling import Handling
@@ -263,11 +264,12 @@ class PutTopic(Struct, frozen=True, array_like=True, tag="put_topic", kw_only=Tr
 
 
 class PutFlow(Struct, frozen=True, array_like=True, tag="put_flow", kw_only=True):
-    """Create or change the policy of a queue and, on all `shards`, the rule of its keys."""
+    """Create or change the policy of a queue and, on all `shards`, its and its keys' rules."""
 
     topic: PutTopic
     per_key: PerKey | None
     shards: int
+    per_queue: PerQueue | None = None
 
 
 class DeleteTopic(Struct, frozen=True, array_like=True, tag="delete_topic", kw_only=True):

@@ -40,6 +40,8 @@ class Rejection(StrEnum):
     EVENT_TYPE_NOT_ALLOWED = "event-type-not-allowed"
     CANCELLING = "cancelling"
     TOO_MANY_TAGS = "too-many-tags"
+    MISPLACED = "misplaced"  # Of the queues in `limit` another shard has all new tasks.
+    KEYS_ELSEWHERE = "keys-elsewhere"
 
 
 class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
@@ -48,7 +50,7 @@ class Rejected(Struct, frozen=True, array_like=True, tag="rejected"):
     Attributes:
         limit: The budget that is used up, the bound that is met, the priorities that are allowed,
             the dependency that is unknown, or the id, the state and the age (ms) of who holds the
-            unique key; empty for any other reason.
+            unique key, or the queues, with commas between; empty for any other reason.
     """
 
     rejection: Rejection

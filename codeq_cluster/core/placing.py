@@ -3,17 +3,21 @@
 One log decides about a key. The broker draws the id of a task with a key so that both have the
 same shard, for its own number of shards. They still agree for every divisor of that number, and by
 chance for any other.
+All new tasks of a queue with a limit of its own are on the shard of the queue, whatever keys they
+have.
 A task may have a key that it shares a limit with, a unique key and an idempotency key. The first of
 these that it has places it, so an idempotency key is known among the tasks of the others alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from msgspec.structs import replace
 
 from codeq_cluster.core.lane import lane_id, lane_name, lane_of
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane
+from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane, shard_of_queue
 from codeq_cluster.core.task import Role, State, Task
 from codeq_cluster.core.unique import scope_of, unique_key
 
@@ -21,14 +25,27 @@ from codeq_cluster.core.unique import scope_of, unique_key
 AMONG_LANE = "\0"
 
 
-def placed_by_key(create: Create, tenant: str, shards: int) -> int | None:
-    """Return the shard that a new task's keys give it; None if it has none."""
+def placed_by_key(
+    create: Create, tenant: str, shards: int, pins: Container[tuple[str, str]] = ()
+) -> int | None:
+    """Return the shard that a new task's queue or keys give it; None if any will do.
+
+    Args:
+        create: The task.
+        tenant: Its tenant.
+        shards: Of the cluster.
+        pins: Tenants and queues of which all new tasks are on one shard.
+    """
+    if pins and (tenant, create.command.lower()) in pins:
+        return shard_of_queue(tenant, create.command.lower(), shards)
     lane = create.key or (create.unique.key if create.unique is not None else "")
     return _placed(tenant, create.command, lane, create.idempotency_key, shards)
 
 
 def placed_again(task: Task, tenant: str, shards: int) -> int | None:
-    """Return the shard that a task's keys give it with a tenant; None if it has none."""
+    """Return the shard that a task's queue or keys give it with a tenant; None if any will do."""
+    if task.more is not None and task.more.pinned:
+        return shard_of_queue(tenant, task.command.lower(), shards)
     return _placed(tenant, task.command, placing_key(task), task.idempotency_key, shards)
 
 
@@ -38,14 +55,26 @@ def placing_key(task: Task) -> str:
 
 
 def home_of(create: Create, shards: int) -> int:
-    """Return the shard of a new task that has its id."""
+    """Return the shard of a new task that has its id, with another number of shards."""
     placed = placed_by_key(create, create.tenant, shards)
     return shard_of(create.id, shards) if placed is None else placed
 
 
 def is_apart(task: Task, shards: int) -> bool:
-    """Return whether a task's keys belong on another shard than the task."""
+    """Return whether a task's queue or keys belong on another shard than the task."""
     return placed_again(task, task.tenant, shards) not in (None, shard_of(task.id, shards))
+
+
+def is_misplaced(create: Create, shards: int, pins: Container[tuple[str, str]]) -> bool:
+    """Return whether all new tasks of a task's queue are on another shard than its id says."""
+    queue = create.tenant, create.command.lower()
+    return queue in pins and shard_of(create.id, shards) != shard_of_queue(*queue, shards)
+
+
+def pin_of(task: Task) -> set[tuple[str, str]]:
+    """Return the tenant and queue of a task whose queue is pinned; nothing for any other."""
+    pinned = task.more is not None and task.more.pinned
+    return {(task.tenant, task.command.lower())} if pinned else set()
 
 
 def once_name(thing: Create | Task) -> str:
@@ -68,9 +97,10 @@ def _placed(tenant: str, command: str, lane: str, once: str, shards: int) -> int
 
 def without_keys(task: Task) -> Task:
     """Return the task without its keys; then nothing holds it."""
-    if lane_of(task) or unique_key(task):
-        assert task.more is not None
-        more = replace(task.more, key="", keeps_place=False, stops_key=False, unique=None)
+    if task.more is not None and (lane_of(task) or unique_key(task) or task.more.pinned):
+        more = replace(
+            task.more, pinned=False, key="", keeps_place=False, stops_key=False, unique=None
+        )
         if task.more.unique is not None and task.more.unique.role is Role.NEXT:
             more = replace(more, waits=False)
         state = State.READY if task.state is State.HELD else task.state

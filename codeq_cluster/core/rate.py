@@ -46,6 +46,11 @@ class Rate(Struct, frozen=True, array_like=True):
         ahead_us = (self.burst - min(cost, self.burst)) * self._token_us
         return max(0, -((ahead_us - spent_us) // 1000))
 
+    def tokens(self, spent_us: int, *, now_ms: int) -> int:
+        """Return how many tokens there are, at most the burst and at least none."""
+        ahead_us = max(0, spent_us - now_ms * 1000)
+        return max(0, self.burst - -(-ahead_us // self._token_us))
+
     def spent_us(self, spent_us: int, cost: int, *, now_ms: int) -> int:
         """Return until when tokens are spent after a claim."""
         return max(spent_us, now_ms * 1000) + min(cost, self.burst) * self._token_us

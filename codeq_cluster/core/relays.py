@@ -70,12 +70,12 @@ class RelayedTask(Crossing, frozen=True, array_like=True, tag="task"):
         return sound_create(self.create) or sound(self.more) or sound_needs(self.needs)
 
     def home(self, shards: int) -> int:
-        """Return the shard it belongs on, of so many."""
-        return home_of(self.create, shards)
+        """Return the shard it belongs on, of as many as there were when it got its id."""
+        return shard_of(self.create.id, shards)
 
     def among(self, shards: int) -> RelayedTask:
         """Return it for another number of shards, which its id must suit."""
-        task_id = with_shard(self.create.id, shards=shards, wanted=self.home(shards))
+        task_id = with_shard(self.create.id, shards=shards, wanted=home_of(self.create, shards))
         return replace(self, create=replace(self.create, id=task_id))
 
 

@@ -33,7 +33,7 @@ from codeq_cluster.core.groups import (
 )
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.placing import once_name
+from codeq_cluster.core.placing import once_name, placed_by_key
 from codeq_cluster.core.relays import RelayedCancel, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sending import MEMBER_PLACE, Cause, sent
@@ -205,7 +205,9 @@ class Roll:
         if at.then is None or (at.then_if is ThenIf.SUCCEEDED and not has_succeeded(at)):
             return
         drawn = task_ids.derived(at.tenant, f"{at.shard_name}.{at.generation}")
-        then_id = with_shard(drawn, shards=self._rules.shards, wanted=self._home)
+        shards = self._rules.shards
+        placed = placed_by_key(at.then, at.tenant, shards, self._view.pins)
+        then_id = with_shard(drawn, shards=shards, wanted=self._home if placed is None else placed)
         counts = GroupCounts(
             id=at.id,
             total=at.total,
@@ -215,8 +217,10 @@ class Roll:
             dead=at.dead,
         )
         create = replace(at.then, id=then_id, tenant=at.tenant)
-        change = made(self._view, create, self._rules, more=More(completes=counts))
-        if change is not None:
+        more = More(completes=counts)
+        if shard_of(then_id, shards) != self._home:
+            self._send(then_id, 0, RelayedTask(create, more))
+        elif change := made(self._view, create, self._rules, more=more):
             self._tasks.append(change)
         self.at = replace(at, then_id=then_id)
 

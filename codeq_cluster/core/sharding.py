@@ -32,6 +32,11 @@ def shard_of_lane(tenant: str, queue: str, key: str, shards: int) -> int:
     return shard_of(f"{tenant}/{queue}/{key}", shards)
 
 
+def shard_of_queue(tenant: str, queue: str, shards: int) -> int:
+    """Return the shard of all tasks of a queue that has a limit of its own."""
+    return shard_of(f"{tenant}/{queue}", shards)
+
+
 def with_shard(text: str, *, shards: int, wanted: int) -> str:
     """Return a text of the same length whose shard is the wanted one.
 

@@ -25,6 +25,7 @@ class ItemKind(StrEnum):
     TALLY = "tally"
     FLOW = "flow"
     LANE = "lane"
+    GATE = "gate"
     KEY_RULE = "keyrule"
     GROUP = "group"
     MEMBER = "member"

@@ -280,6 +280,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
             end.
         tags: (name, value), by which lists find it.
         metadata: JSON text for its worker and its webhook; empty for none.
+        pinned: It is on the shard of its queue, whose new tasks all are; see `Flow`.
     """
 
     parent_id: IdOrNone = ""
@@ -302,6 +303,7 @@ class More(Struct, frozen=True, array_like=True, kw_only=True):
     cancelling: Annotated[Cancelling | None, sound_or_none] = None
     tags: Tags = ()
     metadata: Metadata = ""
+    pinned: bool = False
 
 
 class Task(Struct, frozen=True, array_like=True, kw_only=True):

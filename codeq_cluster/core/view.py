@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.groups import Member
 from codeq_cluster.core.items import Item, Policy
-from codeq_cluster.core.lane import Lane
+from codeq_cluster.core.lane import Flow, Lane
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
@@ -37,6 +38,14 @@ class View(Protocol):
     @property
     def asides(self) -> AbstractSet[tuple[str, str]]:
         """Return the tenant and the id of every `Aside` of the shard."""
+
+    @property
+    def pins(self) -> Mapping[tuple[str, str], Flow]:
+        """Return the `Flow` of this shard of each queue, by tenant, that is pinned."""
+
+    @property
+    def gates(self) -> Mapping[tuple[str, str], Gate]:
+        """Return the `Gate` of each queue that has one, by tenant."""
 
     def task(self, task_id: str) -> Task | None:
         """Return the task, or None."""

@@ -78,10 +78,10 @@ class Replicas:
         self.engines = self._make_engines()
         catalogue.reload()
         catalogue.on_open(
-            lambda tenant, queue: waiters.work(
+            lambda tenant, queue, most: waiters.work(
                 tenant,
                 queue,
-                catalogue.claimable(tenant, queue, catalogue.ready(tenant, queue)),
+                catalogue.claimable(tenant, queue, min(most, catalogue.ready(tenant, queue))),
             )
         )
 

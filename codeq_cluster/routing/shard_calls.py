@@ -13,7 +13,6 @@ from codeq_cluster.broker.ports import Head
 from codeq_cluster.broker.questions import AnyQuestion
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
 from codeq_cluster.core.operations import Import, Operation
-from codeq_cluster.core.placing import home_of
 from codeq_cluster.core.relays import TakeRelays
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.errors import MethodUnknown, NotLeader
@@ -116,7 +115,7 @@ class ShardCalls:
             if isinstance(operation, CreateKeyed | CreateTagged | CreateUnique):
                 create = operation.create
             if isinstance(create, Create):
-                homes = {home_of(create, shards)}
+                homes = {shard_of(create.id, shards)}
             elif isinstance(operation, TakeRelays):
                 homes = {each.effect.home(shards) for each in operation.relays}
             elif isinstance(operation, Import):

@@ -16,7 +16,7 @@ from codeq_cluster.core.dependencies import Input, shown_status
 from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
-from codeq_cluster.core.outcomes import Created, Rejected
+from codeq_cluster.core.outcomes import Created, Rejected, TopicStands
 from codeq_cluster.core.rate import Rate
 from codeq_cluster.core.sharding import shard_of
 from codeq_cluster.core.task import Result
@@ -116,7 +116,8 @@ class SimClient(Asker):
             asking = Caller(TENANT, "operator", deadline_in(self._deadline_ms / 1000))
             topic = PutTopic(tenant=TENANT, name=command, by="operator", priority_tiers=(0,))
             rule = PerKey(order=Order.FIFO, rate=Rate(PER_SECOND, 1, BURST))
-            stands = await broker.queue_policies.put_flow(asking, topic, rule)
+            stands = await broker.queue_policies.put_flow(asking, topic, rule, None)
+            assert isinstance(stands, TopicStands)
             return not await broker.queue_policies.is_settling(asking, stands.topic)
 
         try:

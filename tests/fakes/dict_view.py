@@ -9,9 +9,10 @@ from typing import assert_never
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
-from codeq_cluster.core.lane import Lane, lane_of
+from codeq_cluster.core.lane import Flow, Lane, lane_of
 from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Result, State, Task
@@ -193,6 +194,18 @@ class DictView:
     def asides(self) -> set[tuple[str, str]]:
         """Return the tenant and the id of everything set aside."""
         return {(tenant, name) for kind, tenant, name in self.items if kind is ItemKind.ASIDE}
+
+    @property
+    def pins(self) -> dict[tuple[str, str], Flow]:
+        """Return the flow of each queue that is pinned."""
+        flows = (each for each in self.items.values() if isinstance(each, Flow) and each.pinned)
+        return {(each.tenant, each.id): each for each in flows}
+
+    @property
+    def gates(self) -> dict[tuple[str, str], Gate]:
+        """Return the gate of each queue that has one."""
+        gates = (each for each in self.items.values() if isinstance(each, Gate))
+        return {(each.tenant, each.id): each for each in gates}
 
     def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
         """Return at most `count` ids of tasks whose timer is due, oldest first."""

@@ -351,7 +351,7 @@ async def _depend(client: Client, tasks: dict[str, str]) -> None:
 
 
 async def _share(client: Client, tasks: dict[str, str]) -> None:
-    """Make two tasks of one key, of which one may run."""
+    """Make two tasks of one key, of which one may run, and one of a queue with a limit."""
     rule = {"flow": {"perKey": {"maxRunning": 1}}}
     answer = await client.send("PUT", "admin/topics/shared", json.dumps(rule).encode())
     assert answer.status in (200, 201), answer.body
@@ -363,6 +363,12 @@ async def _share(client: Client, tasks: dict[str, str]) -> None:
     assert 200 == answer.status, answer.body
     tasks[await client.create("shared", key="customer/7")] = State.READY.name
     tasks[await client.create("shared", key="customer/7")] = State.HELD.name
+    rule = {"flow": {"maxRunning": 9, "rate": {"count": 1, "perSeconds": 3600}}}
+    answer = await client.send("PUT", "admin/topics/limited", json.dumps(rule).encode())
+    assert answer.status in (200, 201), answer.body
+    await client.create("limited")
+    claimed = await client.claim("limited", leaseSeconds=3000)
+    tasks[claimed["id"]] = State.LEASED.name
 
 
 async def _unite(client: Client, tasks: dict[str, str]) -> None:

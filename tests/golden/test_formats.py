@@ -38,6 +38,7 @@ from codeq_cluster.core.dependencies import (
     Watch,
 )
 from codeq_cluster.core.durable import Signal, Step, row_id
+from codeq_cluster.core.gate import Gate, PerQueue
 from codeq_cluster.core.groups import Group, Member, MemberEnded, NewMember, OnFailure, ThenIf
 from codeq_cluster.core.handling import Handling
 from codeq_cluster.core.items import (
@@ -453,6 +454,21 @@ ITEMS: dict[str, Item] = {
         seq=SEQ,
         per_key=RULE,
         walked=lane_name("customer/7"),
+        expires_ms=NOW_MS,
+    ),
+    "limited flow": Flow(
+        tenant="acme",
+        id="render",
+        seq=SEQ,
+        per_queue=PerQueue(max_running=9, rate=Rate(100, 60, 10)),
+        pinned=True,
+    ),
+    "gate": Gate(
+        tenant="acme",
+        id="render",
+        spent_us=NOW_MS * 1000 + 9,
+        opens_ms=NOW_MS,
+        tokens=2,
         expires_ms=NOW_MS,
     ),
     "lane": Lane(

@@ -281,6 +281,8 @@ class Items:
                 "per_key": rule.per_key,
                 "walked": "",
                 "expires_ms": self.now_ms,
+                "per_queue": None,
+                "pinned": False,
             }
 
     def _set_key(self, asked: SetKey) -> Answer:
@@ -293,6 +295,7 @@ class Items:
                 "key": asked.key,
                 "own": asked.own,
                 "updated_ms": self.now_ms,
+                "pinned": False,
             }
         if had["own"] == asked.own:
             if asked.own is not None:
@@ -350,6 +353,8 @@ class Items:
             "updated_ms": self.now_ms,
             "request": asked.request,
             "rule_seq": 0 if found is None else found["rule_seq"],
+            "per_queue": None,
+            "pinned": False,
         }
         self.topics[asked.tenant, queue] = topic | policy
         self.put_on_record(asked, "topic.put", queue, f"version {topic['version']}")

@@ -19,6 +19,7 @@ from codeq_cluster.core import lanes, uniques
 from codeq_cluster.core.changes import ItemChange
 from codeq_cluster.core.decide import decide
 from codeq_cluster.core.flowing import rule_on
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import (
     Flow,
@@ -32,10 +33,17 @@ from codeq_cluster.core.lane import (
     lane_of,
 )
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateUnique
-from codeq_cluster.core.operations import Advance, PutFlow, PutTopic
+from codeq_cluster.core.operations import Advance, DeleteTopic, PutFlow, PutTopic
 from codeq_cluster.core.placing import is_apart, placed_by_key
 from codeq_cluster.core.relays import Relay
-from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane, with_shard
+from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.sharding import (
+    home_shard,
+    shard_of,
+    shard_of_lane,
+    shard_of_queue,
+    with_shard,
+)
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tally import KEY_RULES, Tally
 from codeq_cluster.core.task import State, Task
@@ -239,6 +247,40 @@ def test_a_task_that_waits_for_a_rule_that_has_ended_goes_on(tmp_path: Path) -> 
 
     assert 2 == sum(task.state is State.HELD for task in tasks_in(rows))
     assert {State.READY} == {task.state for task in world.tasks().values()}
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_limited_queue_stays_on_its_shard(tmp_path: Path, deleted: bool) -> None:
+    """With its rule, or, when its topic is gone, so that its keys are looked for where they are."""
+    world = KeyedWorld(3, 4)
+    rules = LifetimeRules(shards=4)
+    home, place = home_shard("acme", 4), shard_of_queue("acme", "limited", 4)
+    topic = PutTopic(request="t", tenant="acme", name="limited", by="op")
+    limit = PerQueue(max_running=2)
+    put = PutFlow(topic=topic, per_key=None, shards=4, per_queue=limit)
+    world.views[home].advance(decide(world.views[home], put, rules).changes)
+    stands = world.views[home].policy("acme", "limited").topic
+    assert stands is not None
+    view = world.views[place]
+    if place != home:
+        view.advance(decide(view, SetFlow(rule_on(stands, place)), rules).changes)
+    task_id = with_shard("feedfeed", shards=4, wanted=place)
+    create = Create(id=task_id, tenant="acme", command="limited", payload="{}", idempotency_key="k")
+    view.advance(decide(view, replace(create, fingerprint="f"), rules).changes)
+    if deleted:
+        gone = DeleteTopic(request="d", tenant="acme", name="limited", by="op", shards=4)
+        world.views[home].advance(decide(world.views[home], gone, rules).changes)
+    found = restored(world, 4, tmp_path)
+    flows = [
+        each
+        for rows in found
+        for each in items_in(rows)
+        if isinstance(each, Flow) and each.id == "limited"
+    ]
+
+    assert [task_id] == [task.id for task in tasks_in(found[place])]
+    assert 4 == len(flows)
+    assert {(None if deleted else limit, True)} == {(each.per_queue, each.pinned) for each in flows}
 
 
 def test_more_shards_take_no_key_whose_tasks_would_be_apart(tmp_path: Path) -> None:

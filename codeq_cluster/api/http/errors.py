@@ -209,6 +209,7 @@ _STATUS_OF_REJECTION = {
     Rejection.EVENT_TYPE_NOT_ALLOWED: 403,
     Rejection.CANCELLING: 409,
     Rejection.TOO_MANY_TAGS: 409,
+    Rejection.KEYS_ELSEWHERE: 409,
 }
 
 _TEXT_OF_REJECTION = {
@@ -216,6 +217,10 @@ _TEXT_OF_REJECTION = {
     Rejection.EVENT_TYPE_NOT_ALLOWED: "event type not allowed",
     Rejection.NOTHING_TO_HOLD: (
         "nothing to hold: the task has no 'key', or its topic no 'flow.perKey'"
+    ),
+    Rejection.KEYS_ELSEWHERE: (
+        "the queue had 'flow.perKey' alone, so its keys are on many shards: use another queue, or "
+        "end the rule first; the keys of tasks that are there then do not count with new ones"
     ),
     Rejection.CANCELLING: "the task is to be cancelled, so it cannot wait; give it back",
 }

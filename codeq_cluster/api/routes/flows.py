@@ -13,6 +13,7 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import ApiError, from_failure
 from codeq_cluster.api.http.refusals import invalid_field
 from codeq_cluster.codec.levels import KEYS_FROM
+from codeq_cluster.core.gate import IN_PROGRESS_MAX, PerQueue
 from codeq_cluster.core.lane import RUNNING_MAX, OnRetry, Order, PerKey, WhenDead
 from codeq_cluster.core.rate import BURST_MAX, COUNT_MAX, PERIOD_S_MAX, Rate
 from codeq_cluster.errors import UpgradeUnderWay
@@ -26,6 +27,7 @@ FIFO_TIERS = invalid_field(
 TOO_EARLY = from_failure(
     UpgradeUnderWay(f"'flow' needs formats of level {KEYS_FROM} on every shard")
 )
+_IN_PROGRESS = invalid_field("flow.maxRunning", f"must be between 1 and {IN_PROGRESS_MAX}")
 _RUNNING = invalid_field("flow.perKey.maxRunning", f"must be between 1 and {RUNNING_MAX}")
 
 
@@ -52,7 +54,7 @@ def _number(name: str, text: str, most: int, *, required: bool = False) -> Any:
 
 
 class RateBody(Body):
-    """How often tasks of one key may be claimed, retries included."""
+    """How often tasks may be claimed, retries included."""
 
     count: int | None = _number(
         "count", "Tokens; a claim of a task spends its `cost`.", COUNT_MAX, required=True
@@ -62,7 +64,7 @@ class RateBody(Body):
     )
     burst: int | None = _number(
         "burst",
-        "Tokens that a key without claims saves up, 1 when absent. In any time at most `burst` "
+        "Tokens that are saved up without claims, 1 when absent. In any time at most `burst` "
         "tokens are spent beside those that came in it.",
         BURST_MAX,
     )
@@ -112,8 +114,24 @@ PER_KEY = Schema(PerKeyBody, refusal="invalid request body", unknown=unknown_fie
 
 
 class FlowBody(Body):
-    """The limits of a queue's tasks."""
+    """The limits of a queue's tasks.
 
+    With `maxRunning` or `rate`, all new tasks of the queue are on one shard from then on, also
+    when both are taken away again.
+    """
+
+    max_running: int | None = field(
+        "Most tasks of the queue in progress at once, exactly; any number when absent.",
+        ge=1,
+        le=IN_PROGRESS_MAX,
+        refused=(_IN_PROGRESS,),
+    )
+    rate: Raw = field(
+        "How often tasks of the queue may be claimed; as often as they can be when absent.",
+        default=Raw(b"null"),
+        inner=RATE,
+        refused=(NO_COUNT,),
+    )
     per_key: Raw = field(
         "The rule of each key; the `key` of a task says which.",
         default=Raw(b"null"),
@@ -125,7 +143,7 @@ FLOW = Schema(FlowBody, refusal="invalid request body", unknown=unknown_field("f
 
 
 class RateView(Struct, rename="camel"):
-    """How often tasks of one key may be claimed."""
+    """How often tasks may be claimed."""
 
     count: int
     per_seconds: int
@@ -145,15 +163,28 @@ class PerKeyView(Struct, rename="camel"):
 class FlowView(Struct, rename="camel"):
     """The limits of a queue's tasks."""
 
-    per_key: PerKeyView
+    max_running: int | UnsetType = UNSET
+    rate: RateView | UnsetType = UNSET
+    per_key: PerKeyView | UnsetType = UNSET
 
 
-def flow_view(rule: PerKey) -> FlowView:
-    """Render the rule of a queue's keys."""
+def flow_view(per_key: PerKey | None, per_queue: PerQueue | None) -> FlowView | UnsetType:
+    """Render the rules of a queue and its keys, if there are any."""
+    if per_key is None and per_queue is None:
+        return UNSET
+    view = FlowView()
+    if per_queue is not None:
+        view.max_running = per_queue.max_running or UNSET
+        view.rate = UNSET if per_queue.rate is None else rate_view(per_queue.rate)
+    view.per_key = UNSET if per_key is None else _per_key_view(per_key)
+    return view
+
+
+def _per_key_view(rule: PerKey) -> PerKeyView:
     view = PerKeyView(rule.max_running, rule.order, rule.on_retry, rule.when_dead)
     if rule.rate is not None:
         view.rate = rate_view(rule.rate)
-    return FlowView(view)
+    return view
 
 
 def rate_view(rate: Rate) -> RateView:
@@ -161,17 +192,25 @@ def rate_view(rate: Rate) -> RateView:
     return RateView(rate.count, rate.per_s, rate.burst)
 
 
-def read_flow(call: Call, item: Raw, *, tiers: int) -> PerKey | None:
-    """Return the rule of a queue's keys that a topic's body asks for; raises ApiError.
+def read_flow(call: Call, item: Raw, *, tiers: int) -> tuple[PerKey | None, PerQueue | None]:
+    """Return the rules of a queue's keys, and of the queue, that a topic's body asks for.
 
     Args:
         call: With the body.
         item: Its `flow`.
         tiers: How many priorities its tasks may have; 0 for any.
+
+    Raises:
+        ApiError: One of them is not sound, or the cluster's formats are too old for any.
     """
     flow = FLOW.decode_any(bytes(item).decode())
+    rate, per_queue = read_rate(flow.rate), None
+    if flow.max_running is not None or rate is not None:
+        per_queue = PerQueue(max_running=flow.max_running or 0, rate=rate)
+        if call.services.broker.level() < KEYS_FROM:
+            raise TOO_EARLY
     if bytes(flow.per_key) == b"null":
-        return None
+        return None, per_queue
     body = PER_KEY.decode(flow.per_key)
     if call.services.broker.level() < KEYS_FROM:
         raise TOO_EARLY
@@ -179,13 +218,14 @@ def read_flow(call: Call, item: Raw, *, tiers: int) -> PerKey | None:
     if order is Order.FIFO and tiers != 1:
         # The first of a key would wait behind the higher priorities of other keys.
         raise FIFO_TIERS
-    return PerKey(
+    per_key = PerKey(
         max_running=body.max_running or _RULE.max_running,
         order=order,
         on_retry=_chosen("onRetry", body.on_retry, _RULE.on_retry),
         when_dead=_chosen("whenDead", body.when_dead, _RULE.when_dead),
         rate=read_rate(body.rate),
     )
+    return per_key, per_queue
 
 
 def read_rate(item: Raw) -> Rate | None:

@@ -1,4 +1,4 @@
-"""Lanes: the key that a new task shares a limit with, and what it costs there."""
+"""Lanes: the key that a new task shares a limit with, and what it costs under a rate."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from codeq_cluster.core.task import COST_MAX, LANE_KEY_BYTES_MAX
 from codeq_cluster.errors import UpgradeUnderWay
 
 INVALID_KEY = bad_request(f"invalid 'key' (at most {LANE_KEY_BYTES_MAX} bytes)", "invalid-key")
-INVALID_COST = bad_request(
-    f"invalid 'cost' (must be between 1 and {COST_MAX}, and come with a 'key')", "invalid-cost"
-)
+INVALID_COST = bad_request(f"invalid 'cost' (must be between 1 and {COST_MAX})", "invalid-cost")
 KEYS_TOO_EARLY = from_failure(
-    UpgradeUnderWay(f"'key' needs formats of level {KEYS_FROM} on every shard")
+    UpgradeUnderWay(f"'key' or 'cost' needs formats of level {KEYS_FROM} on every shard")
 )
 
 
 def read_lane(call: Call, key: str, cost: int | None) -> tuple[str, int]:
-    """Return what a new task shares a limit with, and the tokens it costs there.
+    """Return what a new task shares a limit with, and the tokens it costs.
 
     Raises:
         ApiError: One of these is refused.
     """
-    if not 1 <= (1 if cost is None else cost) <= (COST_MAX if key else 1):
-        raise INVALID_COST
-    if not key:
+    if cost is None and not key:
         return "", 1
+    if cost is not None and not 1 <= cost <= COST_MAX:
+        raise INVALID_COST
     if len(key.encode()) > LANE_KEY_BYTES_MAX:
         raise INVALID_KEY
     if call.services.broker.level() < KEYS_FROM:

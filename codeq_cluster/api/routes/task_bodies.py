@@ -113,7 +113,8 @@ class TaskBody(Body):
         refused=(INVALID_KEY, KEYS_TOO_EARLY),
     )
     cost: int | None = field(
-        "How many tokens of the `rate` of its `key` a claim of the task spends; 1 when absent.",
+        "How many tokens of the `rate` of its `key`, and of that of its queue, a claim of the task "
+        "spends; 1 when absent.",
         refused=(INVALID_COST, from_rejection(Rejected(Rejection.INVALID_COST, "10"))),
         minimum=1,
         maximum=COST_MAX,

@@ -13,7 +13,7 @@ from codeq_cluster.api.declared.operations import Answer, Routes
 from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure
+from codeq_cluster.api.http.errors import ApiError, bad_request, from_failure, from_rejection
 from codeq_cluster.api.http.refusals import invalid_field
 from codeq_cluster.api.routes.flows import (
     FIFO_TIERS,
@@ -43,6 +43,7 @@ from codeq_cluster.core.items import (
     Topic,
 )
 from codeq_cluster.core.operations import PutTopic
+from codeq_cluster.core.outcomes import Rejected, Rejection, TopicStands
 from codeq_cluster.errors import TooMany
 
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
@@ -147,7 +148,9 @@ class PolicyView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
     """A topic; its policy's fields are beside its name, and in `policy` for codeQ's clients.
 
-    `settling` if some tasks do not follow the rule of their keys yet.
+    `settling` if some tasks do not follow its flow yet. `draining` names the shards that still have
+    tasks from before the queue had a limit: until they are gone it holds approximately, a rate on
+    each of these shards.
     """
 
     name: str
@@ -159,6 +162,7 @@ class TopicView(PolicyView, rename="camel", omit_defaults=True, kw_only=True):
     tenant_id: str = ""
     policy: PolicyView
     settling: bool | UnsetType = UNSET
+    draining: Sequence[int] | UnsetType = UNSET
 
 
 class TopicPage(Struct):
@@ -168,8 +172,8 @@ class TopicPage(Struct):
     cursor: str | UnsetType = UNSET
 
 
-def topic_view(topic: Topic, *, settling: bool = False) -> TopicView:
-    """Render a topic; `settling` if some tasks do not follow its rule of keys yet."""
+def topic_view(topic: Topic, *, settling: bool = False, draining: Sequence[int] = ()) -> TopicView:
+    """Render a topic; see `TopicView`."""
     policy = PolicyView(
         priority_tiers=topic.priority_tiers,
         max_attempts=topic.max_attempts,
@@ -177,7 +181,7 @@ def topic_view(topic: Topic, *, settling: bool = False) -> TopicView:
         retention_seconds=topic.retention_s,
         max_consumers=topic.max_consumers,
         weight=topic.weight,
-        flow=UNSET if topic.per_key is None else flow_view(topic.per_key),
+        flow=flow_view(topic.per_key, topic.per_queue),
     )
     show_handling(policy, topic.handling)
     return TopicView(
@@ -191,6 +195,7 @@ def topic_view(topic: Topic, *, settling: bool = False) -> TopicView:
         policy=policy,
         **asdict(policy),
         settling=settling or UNSET,
+        draining=draining or UNSET,
     )
 
 
@@ -236,8 +241,7 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
     found = await call.services.broker.queue_policies.topic(caller(call), name)
     if found is None:
         raise topic_not_found(f"{call.identity.tenant or '_'}.{name}")
-    settling = await call.services.broker.queue_policies.is_settling(caller(call), found)
-    return reply(topic_view(found, settling=settling))
+    return reply(await _with_state(call, found))
 
 
 @ROUTES(
@@ -247,7 +251,12 @@ async def topic(call: Call) -> HttpAnswer[TopicView]:
     Answer("The topic is new.", _EXAMPLE, status=201),
     body=_TOPIC,
     example=_EXAMPLE.policy,
-    errors=(BAD_NAME, _unknown_field("owner", ()), from_failure(TooMany("topics", TOPICS_MAX))),
+    errors=(
+        BAD_NAME,
+        _unknown_field("owner", ()),
+        from_failure(TooMany("topics", TOPICS_MAX)),
+        from_rejection(Rejected(Rejection.KEYS_ELSEWHERE)),
+    ),
 )
 async def put(call: Call) -> HttpAnswer[TopicView]:
     """Create or change a topic; repeating the request changes nothing.
@@ -260,14 +269,15 @@ async def put(call: Call) -> HttpAnswer[TopicView]:
         raise BAD_NAME
     body = _TOPIC.decode(call.text)
     policies, asked = call.services.broker.queue_policies, _operation(call, name, body)
-    per_key = read_flow(call, body.flow, tiers=len(asked.priority_tiers))
-    keyed = call.services.broker.level() >= KEYS_FROM
-    if keyed:
-        stands = await policies.put_flow(caller(call), asked, per_key)
+    per_key, per_queue = read_flow(call, body.flow, tiers=len(asked.priority_tiers))
+    stands: TopicStands | Rejected
+    if call.services.broker.level() >= KEYS_FROM:
+        stands = await policies.put_flow(caller(call), asked, per_key, per_queue)
     else:
         stands = await policies.put_topic(caller(call), asked)
-    settling = keyed and await policies.is_settling(caller(call), stands.topic)
-    view = topic_view(stands.topic, settling=settling)
+    if isinstance(stands, Rejected):
+        raise from_rejection(stands)
+    view = await _with_state(call, stands.topic)
     return reply(view, status=201 if stands.made else 200)
 
 
@@ -291,6 +301,14 @@ async def delete(call: Call) -> HttpAnswer[None]:
         raise POLICY_REQUIRED
     await call.services.broker.queue_policies.delete_topic(caller(call), _name(call))
     return HttpAnswer(status=204)
+
+
+async def _with_state(call: Call, found: Topic) -> TopicView:
+    policies = call.services.broker.queue_policies
+    settling = await policies.is_settling(caller(call), found)
+    return topic_view(
+        found, settling=settling, draining=await policies.draining(caller(call), found)
+    )
 
 
 def _name(call: Call) -> str:

@@ -328,6 +328,9 @@ def explain_task(state: EngineState, asked: Explain) -> Explanation | None:
         ahead=_ahead(store, task) if task.state is State.READY else 0,
         set_aside=aside is not None,
     )
+    gate = state.view.gates.get((task.tenant, queue))
+    if gate is not None:
+        facts = replace(facts, limited_until_ms=gate.opens_ms)
     unique = unique_of(task)
     if unique is not None and unique.role is Role.NEXT:
         row = state.replica.item(ItemKind.UNIQUE, task.tenant, scope_of(task))

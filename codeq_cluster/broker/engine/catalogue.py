@@ -18,6 +18,7 @@ from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.scanning import every_row
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.items import (
     KIND_OF,
     NO_POLICY,
@@ -34,6 +35,7 @@ from codeq_cluster.errors import Overloaded
 
 _WAITING_MAX = 1000  # Callers waiting for an entry to be applied here.
 _KNOWN = [kind for each, kind in KIND_OF.items() if each.is_known_everywhere]
+_ALL = 1_000_000  # More than can wait on a node.
 _EVERY = "*"  # Means every queue; no command can have this name.
 
 
@@ -76,7 +78,7 @@ class Catalogue:
         self._stores = stores
         self._shards: list[CountedShard] = []
         self._settling: set[asyncio.Event] = set()
-        self._on_open: list[Callable[[str, str], None]] = []
+        self._on_open: list[Callable[[str, str, int], None]] = []
 
     def follow(self, shard: CountedShard) -> None:
         """Add the counts of the next shard, in order."""
@@ -100,8 +102,11 @@ class Catalogue:
             if not self.policy(tenant, queue).paused:
                 self._opened(tenant, queue)
 
-    def on_open(self, call: Callable[[str, str], None]) -> None:
-        """Call `call` with (tenant, queue) when a queue may be claimed from again."""
+    def on_open(self, call: Callable[[str, str, int], None]) -> None:
+        """Call `call` with (tenant, queue, most) when a queue may be claimed from again.
+
+        `most` bounds how many of its tasks may be claimed at once.
+        """
         self._on_open.append(call)
 
     # -- policies and counts of a queue ----------------------------------------------------------
@@ -241,7 +246,9 @@ class Catalogue:
             if not key.startswith(keyspace.ITEM_PREFIX) or not keyspace.knows_kind(key):
                 continue
             kind, tenant, item_id = keyspace.item_parts(key)
-            if value is not None:
+            if kind is ItemKind.GATE:
+                self._gate(tenant, item_id, value)
+            elif value is not None:
                 if kind in _KNOWN:
                     self._take(key, value)
             else:
@@ -315,9 +322,21 @@ class Catalogue:
             if counters is not None:
                 yield number, counters
 
-    def _opened(self, tenant: str, queue: str) -> None:
+    def _gate(self, tenant: str, queue: str, value: bytes | None) -> None:
+        """Take in the gate of a queue: one without tokens is shut, or was open before."""
+        gate = None if value is None else records.decode_item(value)
+        if isinstance(gate, Gate):
+            most = gate.tokens
+        else:
+            topic = self.policy(tenant, queue).topic
+            rate = topic.per_queue.rate if topic is not None and topic.per_queue else None
+            most = rate.burst if rate is not None else _ALL
+        if most:
+            self._opened(tenant, queue, most)
+
+    def _opened(self, tenant: str, queue: str, most: int = _ALL) -> None:
         for call in self._on_open:
-            call(tenant, queue)
+            call(tenant, queue, most)
 
 
 def _queues(subscription: Subscription) -> set[str]:

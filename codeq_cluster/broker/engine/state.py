@@ -177,7 +177,7 @@ class EngineState:
         self._recounted.forget()
         self.reload()
 
-    def opened(self, tenant: str, queue: str) -> None:
+    def opened(self, tenant: str, queue: str, _most: int = 1) -> None:
         """Look at a queue again: it may have become claimable."""
         self.view.opened(tenant, queue)
 

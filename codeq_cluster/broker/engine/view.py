@@ -18,6 +18,7 @@ from typing import Any
 
 from codeq_cluster.broker.engine.busy_queues import BusyQueues
 from codeq_cluster.broker.engine.catalogue import Catalogue
+from codeq_cluster.broker.engine.noted import Noted
 from codeq_cluster.broker.engine.recounting import Recounted
 from codeq_cluster.broker.engine.time_index import TimeIndex
 from codeq_cluster.broker.engine.window import KeyBudget, Window
@@ -26,6 +27,7 @@ from codeq_cluster.broker.scanning import every_row, next_keys
 from codeq_cluster.codec import followed, keyspace, lane_keys, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
+from codeq_cluster.core.gating import room
 from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.lane import Lane, lane_id
@@ -46,7 +48,6 @@ _TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it every tenant 
 _NO_QUEUES: frozenset[str] = frozenset()
 _NONE = Counters()
 _NO_USAGE = Usage()
-_ASIDES = keyspace.item_prefix(ItemKind.ASIDE)
 
 
 def seq_ms(seq: int) -> int:
@@ -75,7 +76,6 @@ class ShardView:
         self.now_ms = 0
         self.seq = 0
         self.counters: dict[tuple[str, str], Counters] = {}
-        self.asides: set[tuple[str, str]] = set()
         self._shard = shard
         self._store = store
         self._fraction = fraction
@@ -94,6 +94,9 @@ class ShardView:
         self._ready_keys = KeyBudget(_READY_KEYS_MAX)
         self.time = TimeIndex(self._live)
         self._load(recounted)
+        self._noted = Noted(store, opened=self.opened)
+        self.asides, self.pins = self._noted.asides, self._noted.pins
+        self.gates = self._noted.gates
 
     # -- for the core ----------------------------------------------------------------------------
 
@@ -315,7 +318,7 @@ class ShardView:
         for key in counted:
             self._count(keyspace.stats_parts(key), rows[key])
         for key in items:
-            self._note(key, rows[key])
+            self._noted.row(key, rows[key])
         if self._lines:
             self._tell_lines(moved, rows)
 
@@ -353,14 +356,6 @@ class ShardView:
                 damaged.append((key, value))
         for key, mended in recounted.rows(damaged).items():
             self._count(keyspace.stats_parts(key), mended)
-        for key, value in every_row(self._store, *keyspace.prefix_range(_ASIDES)):
-            self._note(key, value)
-
-    def _note(self, key: bytes, value: bytes | None) -> None:
-        """Take in a row of an item."""
-        if key.startswith(_ASIDES):
-            change = self.asides.discard if value is None else self.asides.add
-            change(keyspace.item_parts(key)[1:])
 
     def _count(self, place: tuple[str, str], value: bytes | None) -> None:
         queue, tenant = place
@@ -423,7 +418,8 @@ class ShardView:
     def _open(self, tenant: str, queue: str) -> bool:
         """Return whether the queue may be claimed from now."""
         leased = partial(self.leased, tenant, queue)
-        return self.policy(tenant, queue).claimable(1, leased) > 0
+        left = self.policy(tenant, queue).claimable(1, leased)
+        return (room(self, tenant, queue, left) if self.pins else left) > 0
 
     def _ready_window(self, queue: str, tenant: str) -> Window:
         window = self._ready.get((queue, tenant))

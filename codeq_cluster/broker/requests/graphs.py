@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.queries.search import task_of
 from codeq_cluster.broker.questions import ListItems
+from codeq_cluster.broker.requests.pins import Pins
 from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec import keyspace, records
@@ -78,7 +79,8 @@ class Neighbour(Struct, frozen=True):
 class Graphs:
     """Creates tasks that wait for others."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, pins: Pins) -> None:
+        self._pins = pins
         self._shards = shards
         self._count = shards.count
 
@@ -86,8 +88,23 @@ class Graphs:
         self, caller: Caller, nodes: Sequence[AskedNode], *, key: str, digest: str
     ) -> GraphStands | Rejected:
         """Create a graph, all of it or nothing, by one entry; it may send tasks with keys on."""
+        outcome = await self._created(caller, nodes, self._pins.known, key=key, digest=digest)
+        if isinstance(outcome, Rejected) and outcome.rejection is Rejection.MISPLACED:
+            pins = self._pins.told(caller.tenant, outcome)
+            return await self._created(caller, nodes, pins, key=key, digest=digest)
+        return outcome
+
+    async def _created(
+        self,
+        caller: Caller,
+        nodes: Sequence[AskedNode],
+        pins: Container[tuple[str, str]],
+        *,
+        key: str,
+        digest: str,
+    ) -> GraphStands | Rejected:
         key_id = graph_key(key) if key else ""
-        by_key = [placed_by_key(node.create, caller.tenant, self._count) for node in nodes]
+        by_key = [placed_by_key(node.create, caller.tenant, self._count, pins) for node in nodes]
         if key:
             shard = graph_shard(caller.tenant, key_id, self._count)
         elif by_key[0] is not None and None not in by_key:
@@ -133,9 +150,21 @@ class Graphs:
         return replace(stands, tasks=tuple(found[each] for each in stands.ids if each in found))
 
     async def create_one(self, caller: Caller, asked: AskedNode) -> Created | Rejected:
-        """Create one task that waits for others; it may have a key of its own."""
+        """Create one task that waits for others; it may have a key of its own.
+
+        The shard that its idempotency key had before its queue was pinned is asked first.
+        """
+        outcome = await self._created_one(caller, asked, ())
+        if isinstance(outcome, Rejected) and outcome.rejection is Rejection.MISPLACED:
+            pins = self._pins.told(caller.tenant, outcome)
+            return await self._created_one(caller, asked, pins)
+        return outcome
+
+    async def _created_one(
+        self, caller: Caller, asked: AskedNode, pins: Container[tuple[str, str]]
+    ) -> Created | Rejected:
         create, key = asked.create, asked.create.idempotency_key
-        placed = placed_by_key(create, caller.tenant, self._count)
+        placed = placed_by_key(create, caller.tenant, self._count, pins)
         shard = self._beside((asked,)) if placed is None else placed
         create = replace(create, id=self._id(caller.tenant, shard), tenant=caller.tenant)
         known: Mapping[str, Ended | None] | Rejected = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Container, Coroutine, Sequence
 from hashlib import blake2b
 from itertools import repeat
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from codeq_cluster.broker.ports import Clock, Shards
+from codeq_cluster.broker.requests.pins import Pins
 from codeq_cluster.broker.requests.placement import Placement
 from codeq_cluster.core import task_ids
 from codeq_cluster.core.new_task import Create, CreateKeyed, CreateTagged, CreateUnique
@@ -42,9 +43,10 @@ def fingerprint_of(command: str, payload: str) -> str:
 class Producer:
     """Creates tasks."""
 
-    def __init__(self, shards: Shards, clock: Clock) -> None:
+    def __init__(self, shards: Shards, clock: Clock, pins: Pins) -> None:
         self._shards = shards
         self._count = shards.count
+        self._pins = pins
         self._placement = Placement(shards, clock)
 
     async def create(
@@ -57,6 +59,10 @@ class Producer:
             chosen: dict[str, int | None] = {}
             placed = list(map(self._place, repeat(tenant), items, repeat(chosen)))
             outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+            for outcome in outcomes:
+                if outcome.__class__ is Rejected and outcome.rejection is Rejection.MISPLACED:
+                    outcomes = await self._placed_again(tenant, items, outcomes, timeout_s)
+                    break
         finally:
             self._placement.end(count)
         return list(map(_answer, outcomes, items))
@@ -71,21 +77,31 @@ class Producer:
         return outcome
 
     def _place(
-        self, tenant: str, item: Create, chosen: dict[str, int | None]
+        self,
+        tenant: str,
+        item: Create,
+        chosen: dict[str, int | None],
+        pins: Container[tuple[str, str]] = (),
     ) -> tuple[int, Create | CreateKeyed | CreateTagged | CreateUnique]:
         """Choose the id and the shard; a key has one shard, so one log decides on it.
+
+        The shard that an idempotency key or a unique key had before its queue was pinned knows
+        what the key made there; so it is asked first.
 
         Args:
             tenant: The task's tenant.
             item: The task.
             chosen: By command, the shard of this request's tasks; filled in.
+            pins: Queues whose shards have said what they know.
         """
         task_id = task_ids.task_id(tenant, os.urandom(16))
         fingerprint = ""
         count = self._count
         shard = None
-        if item.key or item.idempotency_key or item.unique is not None:
-            shard = placed_by_key(item, tenant, count)
+        if not pins and not item.idempotency_key and item.unique is None:
+            pins = self._pins.known
+        if pins or item.key or item.idempotency_key or item.unique is not None:
+            shard = placed_by_key(item, tenant, count, pins)
         if item.idempotency_key:
             fingerprint = fingerprint_of(item.command, item.payload)
         if shard is None:
@@ -102,6 +118,26 @@ class Producer:
         if item.key:
             return shard, CreateKeyed(create)
         return shard, CreateTagged(create) if item.tags or item.metadata else create
+
+    async def _placed_again(
+        self,
+        tenant: str,
+        items: Sequence[Create],
+        outcomes: list[Outcome | CodeqError],
+        timeout_s: float,
+    ) -> list[Outcome | CodeqError]:
+        """Create those that belong on the shard of their queue; may take as long again."""
+        again: list[int] = []
+        for position, outcome in enumerate(outcomes):
+            if isinstance(outcome, Rejected) and outcome.rejection is Rejection.MISPLACED:
+                again.append(position)
+                self._pins.told(tenant, outcome)
+        pins = {(tenant, items[each].command.lower()) for each in again}
+        placed = [self._place(tenant, items[each], {}, pins) for each in again]
+        answers = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+        for position, answer in zip(again, answers, strict=True):
+            outcomes[position] = answer
+        return outcomes
 
 
 def _answer(outcome: Outcome | CodeqError, item: Create) -> Created | Rejected | CodeqError:

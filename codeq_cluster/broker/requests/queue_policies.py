@@ -12,6 +12,7 @@ from codeq_cluster.broker.requests.producer import new_id, on_their_shards
 from codeq_cluster.broker.values import Caller, new_request
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.flowing import rule_on
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.items import (
     PAUSES_MAX,
     TOPICS_MAX,
@@ -45,9 +46,17 @@ from codeq_cluster.core.operations import (
     Subscribe,
     Unsubscribe,
 )
-from codeq_cluster.core.outcomes import Changed, Outcome, Rejected, Subscribed, TopicStands
-from codeq_cluster.core.sharding import home_shard, shard_of_lane
+from codeq_cluster.core.outcomes import (
+    Changed,
+    Outcome,
+    Rejected,
+    Rejection,
+    Subscribed,
+    TopicStands,
+)
+from codeq_cluster.core.sharding import home_shard, shard_of_lane, shard_of_queue
 from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.core.task import Counters
 from codeq_cluster.errors import CodeqError, OutcomeUnknown, TooMany
 
 _PAUSES = 1000  # Pauses in one page.
@@ -78,12 +87,18 @@ class QueuePolicies:
         return outcome
 
     async def put_flow(
-        self, caller: Caller, asked: PutTopic, per_key: PerKey | None
-    ) -> TopicStands:
-        """Create or change a topic with the rule of its keys, and tell every shard of it."""
-        topic = replace(asked, request=new_request())
-        operation = PutFlow(topic=topic, per_key=per_key, shards=self._shards.count)
+        self, caller: Caller, asked: PutTopic, per_key: PerKey | None, per_queue: PerQueue | None
+    ) -> TopicStands | Rejected:
+        """Create or change a topic with its rules, and tell every shard of them."""
+        operation = PutFlow(
+            topic=replace(asked, request=new_request()),
+            per_key=per_key,
+            shards=self._shards.count,
+            per_queue=per_queue,
+        )
         outcome = await self._change_and_settle(caller, operation)
+        if isinstance(outcome, Rejected):
+            return outcome
         assert isinstance(outcome, TopicStands)
         if outcome.topic.rule_seq:
             # The home shard's relays say the same, and reach a shard that is out now.
@@ -95,7 +110,7 @@ class QueuePolicies:
         return outcome
 
     async def is_settling(self, caller: Caller, topic: Topic) -> bool:
-        """Return whether some tasks do not follow the rule of their keys yet."""
+        """Return whether some tasks do not follow the topic's rules yet."""
         if not topic.rule_seq:
             return False
         key = keyspace.item(ItemKind.FLOW, caller.tenant, topic.id)
@@ -114,11 +129,25 @@ class QueuePolicies:
                 return True
         return False
 
+    async def draining(self, caller: Caller, topic: Topic) -> list[int]:
+        """Return the shards that still have tasks from before the queue was pinned.
+
+        Its limit counts them as they are known, and its rate holds on each of these shards.
+        """
+        if not topic.pinned:
+            return []
+        home = shard_of_queue(caller.tenant, topic.id, self._shards.count)
+        others = [shard for shard in range(self._shards.count) if shard != home]
+        key = keyspace.stats(topic.id, caller.tenant)
+        read = (self._shards.read(each, (key,), deadline=caller.deadline) for each in others)
+        found = await asyncio.gather(*read)
+        return [shard for shard, each in zip(others, found, strict=True) if _is_alive(*each.values)]
+
     async def key(self, caller: Caller, queue: str, key: str) -> Lane:
         """Return a key of a queue; one without tasks and rule is empty."""
         tenant, name = caller.tenant, lane_id(queue, lane_name(key))
         rows = (keyspace.item(ItemKind.LANE, tenant, name),)
-        shard = shard_of_lane(tenant, queue, key, self._shards.count)
+        shard = await self._key_shard(caller, queue, key)
         [record] = (await self._shards.read(shard, rows, deadline=caller.deadline)).values
         found = None if record is None else records.decode_item(record)
         return found if isinstance(found, Lane) else Lane(tenant=tenant, id=name, key=key)
@@ -133,7 +162,7 @@ class QueuePolicies:
             own=own,
             by=caller.by,
         )
-        shard = shard_of_lane(caller.tenant, queue, key, self._shards.count)
+        shard = await self._key_shard(caller, queue, key)
         [outcome] = await self._shards.operate(shard, [operation], deadline=caller.deadline)
         if isinstance(outcome, Rejected):
             raise TooMany(outcome.limit, _MOST[outcome.limit])
@@ -223,6 +252,13 @@ class QueuePolicies:
         )
         await self._operate(caller, operation)
 
+    async def _key_shard(self, caller: Caller, queue: str, key: str) -> int:
+        """Return the shard of a key's new tasks."""
+        topic = await self.topic(caller, queue)
+        if topic is not None and topic.pinned:
+            return shard_of_queue(caller.tenant, queue, self._shards.count)
+        return shard_of_lane(caller.tenant, queue, key, self._shards.count)
+
     async def _subscribed(
         self, caller: Caller, operation: Subscribe | RenewSubscription
     ) -> Subscription | Rejected:
@@ -236,6 +272,8 @@ class QueuePolicies:
         """Change a policy and wait until the leader of every shard has it; may raise TooMany."""
         outcome = await self._operate(caller, operation)
         if isinstance(outcome, Rejected):
+            if outcome.rejection is Rejection.KEYS_ELSEWHERE:
+                return outcome
             raise TooMany(outcome.limit, _MOST[outcome.limit])
         home, deadline = self._home(caller.tenant), caller.deadline
         try:
@@ -264,6 +302,12 @@ class QueuePolicies:
 
     def _home(self, tenant: str) -> int:
         return home_shard(tenant, self._shards.count)
+
+
+def _is_alive(row: bytes | None) -> bool:
+    """Return whether a queue has tasks on a shard that have not ended."""
+    counters = Counters() if row is None else records.decode_counters(row)
+    return counters.waiting + counters.leased > 0
 
 
 def _changed(outcome: Outcome) -> bool:

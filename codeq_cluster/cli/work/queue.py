@@ -70,15 +70,17 @@ def add(commands: Verbs) -> None:
 
     flow = verbs.add_parser(
         "flow",
-        help="show or set how many tasks of one key may run at once, and how often",
-        description="Show or change the rule of a queue's keys; all else of its topic stays.",
+        help="show or set how many tasks of a queue or one key may run at once, and how often",
+        description="Show or change the rules of a queue and its keys; its topic stays else.",
     )
     flow.add_argument("queue")
+    number(flow, "--max", "tasks of the queue in progress at once")
+    _add_rate(flow, "--queue-rate", "--queue-burst", of="the queue")
     number(flow, "--max-per-key", "tasks of one key in progress at once")
     _add_rate(flow)
     for flag, field, words in _RULE:
         flow.add_argument(flag, dest=field, choices=words, help=words[0] + " if never set")
-    flow.add_argument("--off", action="store_true", help="end the rule: nothing holds tasks then")
+    flow.add_argument("--off", action="store_true", help="end the rules: nothing holds tasks then")
     asks(flow, Operator, _flow)
 
     keys = verbs.add_parser(
@@ -169,9 +171,11 @@ async def _flow(operator: Operator, options: argparse.Namespace) -> None:
     }
     if options.max_per_key is not None:
         said["maxRunning"] = options.max_per_key
-    said |= _said_rate(options)
-    if options.off and said:
-        raise UsageRefused("--off ends the rule: leave out the other flags")
+    said |= _said_rate(options.rate, options.burst)
+    whole = {} if options.max is None else {"maxRunning": options.max}
+    whole |= _said_rate(options.queue_rate, options.queue_burst, flag="--queue-rate")
+    if options.off and (said or whole):
+        raise UsageRefused("--off ends the rules: leave out the other flags")
     try:
         topic = await operator.topic(options.queue)
     except Refused as error:
@@ -179,11 +183,16 @@ async def _flow(operator: Operator, options: argparse.Namespace) -> None:
             raise
         topic = {"policy": {}}
     policy = dict(topic["policy"])
-    if options.off or said:
-        before = policy.pop("flow", {}).get("perKey", {})
-        flow = {} if options.off else {"flow": {"perKey": {**before, **said}}}
-        topic = await operator.put_topic(options.queue, {**policy, **flow})
-    shown = {"flow": topic["policy"].get("flow", {}), "settling": topic.get("settling", False)}
+    if options.off or said or whole:
+        flow = {} if options.off else {**policy.pop("flow", {}), **whole}
+        if said:
+            flow["perKey"] = {**flow.get("perKey", {}), **said}
+        topic = await operator.put_topic(options.queue, {**policy, "flow": flow})
+    shown = {
+        "flow": topic["policy"].get("flow", {}),
+        "settling": topic.get("settling", False),
+        "draining": topic.get("draining", []),
+    }
     document(shown, compact=options.json)
 
 
@@ -194,7 +203,7 @@ async def _key(operator: Operator, options: argparse.Namespace) -> None:
         "paused": options.paused,
     }
     said = {field: value for field, value in said.items() if value is not None}
-    said |= _said_rate(options)
+    said |= _said_rate(options.rate, options.burst)
     if options.off and said:
         raise UsageRefused("--off ends the key's own limits: leave out the other flags")
     if options.off:
@@ -205,24 +214,32 @@ async def _key(operator: Operator, options: argparse.Namespace) -> None:
     document(await operator.key(options.queue, options.key), compact=options.json)
 
 
-def _add_rate(parser: argparse.ArgumentParser) -> None:
+def _add_rate(
+    parser: argparse.ArgumentParser,
+    flag: str = "--rate",
+    burst: str = "--burst",
+    *,
+    of: str = "one key",
+) -> None:
     parser.add_argument(
-        "--rate",
+        flag,
         type=_rate,
         metavar="COUNT/SECONDS",
-        help="claims of one key in so many seconds, as 100/60; off for no limit",
+        help=f"claims of {of} in so many seconds, as 100/60; off for no limit",
     )
-    number(parser, "--burst", "claims that a pause of a key saves up; default: 1")
+    number(parser, burst, f"claims of {of} that a pause saves up; default: 1")
 
 
-def _said_rate(options: argparse.Namespace) -> dict[str, Any]:
+def _said_rate(
+    rate: dict[str, int] | None, burst: int | None, *, flag: str = "--rate"
+) -> dict[str, Any]:
     """Return the field of a rule that the flags of a rate say, if they say any."""
-    if options.burst is not None and not options.rate:
-        raise UsageRefused("--burst is part of a rate: add --rate COUNT/SECONDS")
-    if options.rate is None:
+    if burst is not None and not rate:
+        raise UsageRefused(f"a burst is part of a rate: add {flag} COUNT/SECONDS")
+    if rate is None:
         return {}
-    burst = {} if options.burst is None else {"burst": options.burst}
-    return {"rate": {**options.rate, **burst} or None}
+    saved = {} if burst is None else {"burst": burst}
+    return {"rate": {**rate, **saved} or None}
 
 
 def _rate(text: str) -> dict[str, int]:

@@ -37,7 +37,6 @@ BEYOND_A_SCHEMA = {
     "invalid-zone",  # a name in the rules of time zones
     "invalid-from",  # from 1970 on
     "invalid-to",  # after it, and not after now
-    "invalid-cost",  # more than one, only of a task with a key
     "cycle",  # of tasks that would wait for each other
     "invalid-ref",  # each once in a graph
     "invalid-graph",  # without keys and groups, and with so many dependencies in all

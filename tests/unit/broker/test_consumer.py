@@ -10,6 +10,7 @@ import pytest
 
 from codeq_cluster.broker.background import Background
 from codeq_cluster.broker.requests.consumer import Consumer
+from codeq_cluster.broker.requests.pins import Pins
 from codeq_cluster.broker.requests.producer import Producer
 from codeq_cluster.broker.requests.uploads import Uploads
 from codeq_cluster.broker.values import NewResult
@@ -71,7 +72,7 @@ def desk() -> Desk:
     shard.log.lead()
     return Desk(
         shard,
-        Producer(shards, clock),
+        Producer(shards, clock, Pins()),
         Consumer(shards, waiters, background, Uploads(shards, None, background, base="")),
         background,
     )

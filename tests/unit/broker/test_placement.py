@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from codeq_cluster.broker.requests.pins import Pins
 from codeq_cluster.broker.requests.placement import (
     AHEAD_MAX,
     CARRIED_BYTES_MAX,
@@ -72,7 +73,7 @@ class Node:
 
 async def placed(node: Node, *, tasks: int = 100, batch: int = 1, key: str = "") -> Counter[int]:
     """Return the shards chosen for new tasks."""
-    producer = Producer(node, TestClock())  # type: ignore[arg-type]
+    producer = Producer(node, TestClock(), Pins())  # type: ignore[arg-type]
     item = Create(command="Work", payload="{}", idempotency_key=key)
     node.asked.clear()
     for _ in range(tasks // batch):
@@ -136,7 +137,7 @@ class Caller:
     clock: TestClock = field(default_factory=TestClock)
 
     def __post_init__(self) -> None:
-        self.producer = Producer(self.node, self.clock)  # type: ignore[arg-type]
+        self.producer = Producer(self.node, self.clock, Pins())  # type: ignore[arg-type]
 
     async def ask(self, at_once: int, *, payload: str = "{}") -> Counter[int]:
         """Return the shards of tasks that are created at the same time."""

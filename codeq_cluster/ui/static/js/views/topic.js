@@ -57,6 +57,7 @@ export function openTopic({ follow }, name) {
     patch(facts, topic && [
       fact("Attempts", topic.maxAttempts && plural(topic.maxAttempts, "delivery", "deliveries"), "as the task says, or the broker"),
       fact("In progress at once", topic.maxConsumers && plural(topic.maxConsumers, "task"), "as many as are claimed"),
+      fact("The whole queue", perQueue(topic), "as many at once as are claimed"),
       fact("Each key", perKey(topic), "as many at once as are claimed"),
       fact("Weight", String(topic.weight)),
       fact("Priorities", topic.priorityTiers && topic.priorityTiers.join(", "), "any from 0 to 9"),
@@ -85,13 +86,25 @@ export function openTopic({ follow }, name) {
   return { title: "Policy of " + queue, node: h("div", {}, top, card("Policy", [note, facts])) };
 }
 
+// What a topic says of all tasks of its queue together.
+export function perQueue(topic) {
+  const { maxRunning, rate } = topic.flow || {};
+  return [
+    maxRunning && `${plural(maxRunning, "task")} at once`,
+    rate && claims(rate),
+    topic.draining && "tasks from before the limit count approximately",
+  ].filter(Boolean).join(", ");
+}
+
+const claims = (rate) => `${rate.count} claims in ${span(rate.perSeconds)}, ${rate.burst} at once after a pause`;
+
 // What a topic says of the tasks of one key.
 export function perKey(topic) {
-  if (!topic.flow) return "";
+  if (!topic.flow || !topic.flow.perKey) return "";
   const { maxRunning, order, onRetry, whenDead, rate } = topic.flow.perKey;
   return [
     `${plural(maxRunning, "task")} at once`,
-    rate && `${rate.count} claims in ${span(rate.perSeconds)}, ${rate.burst} at once after a pause`,
+    rate && claims(rate),
     order === "fifo" && "first in, first out",
     onRetry === "yield" && "a retry lets others pass",
     whenDead === "stop" && "a dead letter stops it",

@@ -1,0 +1,55 @@
+"""Noted: items of one shard that decisions ask for so often that they are kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from codeq_cluster.broker.ports import StateStore
+from codeq_cluster.broker.scanning import every_row
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.gate import Gate
+from codeq_cluster.core.lane import Flow
+from codeq_cluster.core.stored_item import ItemKind
+
+_ASIDES = keyspace.item_prefix(ItemKind.ASIDE)
+_FLOWS = keyspace.item_prefix(ItemKind.FLOW)
+_GATES = keyspace.item_prefix(ItemKind.GATE)
+
+
+class Noted:
+    """What is set aside, and the limits of whole queues; see `core.view.View`."""
+
+    def __init__(self, store: StateStore, *, opened: Callable[[str, str], None]) -> None:
+        """Read them.
+
+        Args:
+            store: Of the shard.
+            opened: Called with a tenant and a queue whose gate has changed.
+        """
+        self.asides: set[tuple[str, str]] = set()
+        self.pins: dict[tuple[str, str], Flow] = {}
+        self.gates: dict[tuple[str, str], Gate] = {}
+        self._opened = opened
+        for prefix in (_ASIDES, _FLOWS, _GATES):
+            for key, value in every_row(store, *keyspace.prefix_range(prefix)):
+                with suppress(records.RecordInvalid):  # Whoever needs it reads it, and says so.
+                    self.row(key, value)
+
+    def row(self, key: bytes, value: bytes | None) -> None:
+        """Take in a row of an item."""
+        if key.startswith(_ASIDES):
+            change = self.asides.discard if value is None else self.asides.add
+            change(keyspace.item_parts(key)[1:])
+        elif key.startswith(_FLOWS):
+            flow = None if value is None else records.decode_item(value)
+            if isinstance(flow, Flow) and flow.pinned:
+                self.pins[flow.tenant, flow.id] = flow
+        elif key.startswith(_GATES):
+            _, tenant, queue = keyspace.item_parts(key)
+            gate = None if value is None else records.decode_item(value)
+            if isinstance(gate, Gate):
+                self.gates[tenant, queue] = gate
+            else:
+                self.gates.pop((tenant, queue), None)
+            self._opened(tenant, queue)

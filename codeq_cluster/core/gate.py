@@ -1,0 +1,100 @@
+"""Gate: the limit of all tasks of a queue together, and what it remembers of those it let through.
+
+All tasks of such a queue are on one shard, so one log decides about them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from codeq_cluster.core.bounds import Instant, Number, Owner, Queue, Seq
+from codeq_cluster.core.rate import Rate
+from codeq_cluster.core.stored_item import Place, StoredItem
+
+IN_PROGRESS_MAX = 1_000_000  # The largest bound that a rule may set.
+
+
+class PerQueue(Struct, frozen=True, array_like=True, kw_only=True):
+    """The rule of all tasks of a queue together.
+
+    Attributes:
+        max_running: Tasks in progress at once; 0 for any number.
+        rate: How often tasks may be claimed; None for no limit.
+    """
+
+    max_running: int = 0
+    rate: Rate | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a broker could have taken every value."""
+        in_bounds = 0 <= self.max_running <= IN_PROGRESS_MAX
+        return in_bounds and (self.rate is None or self.rate.is_sound)
+
+
+def _sound_or_none(value: object) -> str:
+    assert value is None or isinstance(value, PerQueue)
+    return "" if value is None or value.is_sound else "must be a rule within its bounds"
+
+
+PerQueueOrNone = Annotated[PerQueue | None, _sound_or_none]
+
+
+def running_max(rule: PerQueue | None, consumers_max: int) -> int:
+    """Return the smaller bound of a queue's tasks in progress; 0 for none."""
+    bounds = (rule.max_running if rule is not None else 0, consumers_max)
+    return min(filter(None, bounds), default=0)
+
+
+class Gate(StoredItem, frozen=True, array_like=True, tag="gate", kw_only=True):
+    """What the rate of a queue has spent; it exists until those tokens are back.
+
+    A restore forgets it.
+
+    Attributes:
+        id: The queue.
+        spent_us: The instant until which tokens are spent, in microseconds of the log's clock.
+        opens_ms: When a token comes, while there is none; until then nothing is claimed. 0 while
+            the gate is open.
+        tokens: How many it had when it opened, at most the burst; so many claims may go at once.
+        expires_ms: When it opens, or, while it is open, when all tokens are back.
+    """
+
+    place = Place.ORIGIN
+    is_restored = False
+
+    tenant: Owner
+    id: Queue
+    spent_us: Seq
+    opens_ms: Instant = 0
+    tokens: Number = 0
+    expires_ms: Instant = 0
+
+    def shut(self, opens_ms: int) -> Gate:
+        """Return it without a token until then."""
+        return replace(self, opens_ms=opens_ms, tokens=0, expires_ms=opens_ms)
+
+    def spent(self, rate: Rate, cost: int, *, now_ms: int) -> Gate:
+        """Return it after a claim; if that took the last token, it is shut."""
+        spent_us = rate.spent_us(self.spent_us, cost, now_ms=now_ms)
+        after = replace(self, spent_us=spent_us, opens_ms=0, tokens=0)
+        next_ms = rate.free_ms(spent_us, 1)
+        return after.shut(next_ms) if next_ms > now_ms else replace(after, expires_ms=after.back_ms)
+
+    def opened(self, rate: Rate | None, *, now_ms: int) -> Gate | None:
+        """Return it once its instant has come, or its rule has changed; None if nothing is spent.
+
+        Under a slower rule it may lack a token at once; the next claim finds that out.
+        """
+        if rate is None or self.back_ms <= now_ms:
+            return None
+        tokens = rate.tokens(self.spent_us, now_ms=now_ms)
+        return replace(self, opens_ms=0, tokens=max(1, tokens), expires_ms=self.back_ms)
+
+    @property
+    def back_ms(self) -> int:
+        """Return when all tokens are back, milliseconds."""
+        return -(-self.spent_us // 1000)

@@ -1,0 +1,206 @@
+"""Limits of a whole queue: at most so many of its tasks at once, and so many in a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import datetime
+
+import pytest
+
+from codeq_cluster.core.sharding import shard_of, shard_of_queue
+from tests.integration.http.client import Answer, Client, eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DONE = {"status": "COMPLETED", "result": {}}
+SHARDS = 2
+
+
+async def put(node: Client, queue: str, **flow: object) -> Answer:
+    """Put the limits of a queue in force."""
+    body = json.dumps({"flow": flow}).encode()
+    answer = await node.send("PUT", f"admin/topics/{queue}", body)
+    await eventually(
+        lambda: node.get(f"admin/topics/{queue}"), lambda found: "settling" not in found.json
+    )
+    return answer
+
+
+async def claim(node: Client, queue: str, **fields: object) -> Answer:
+    return await node.post("tasks/claim", {"commands": [queue], **fields})
+
+
+async def end(node: Client, task: dict[str, object], **fields: object) -> None:
+    answer = await node.post(f"tasks/{task['id']}/result", {**DONE, **fields})
+    assert 200 == answer.status, answer.body
+
+
+def shards(ids: list[str]) -> set[int]:
+    """Return the shards of tasks."""
+    return {shard_of(each, SHARDS) for each in ids}
+
+
+async def ids_of(node: Client, queue: str, count: int) -> list[str]:
+    """Return the ids of a queue's tasks, once there are so many."""
+
+    async def found() -> list[str]:
+        page = await node.get(f"admin/tasks?command={queue}&limit=100")
+        return [each["id"] for each in page.json["tasks"]]
+
+    return await eventually(found, lambda ids: len(ids) == count)
+
+
+async def test_no_more_run_at_once_than_the_queue_allows(node: Client) -> None:
+    """What waits is explained, and goes as soon as another one ends."""
+    made = await put(node, "at-once", maxRunning=2)
+    created = [await node.create("at-once") for _ in range(4)]
+    begun = [await node.claim("at-once") for _ in range(2)]
+    none = await claim(node, "at-once")
+    waiting = [each for each in created if each not in {task["id"] for task in begun}]
+    explained = await node.get(f"tasks/{waiting[0]}/explain")
+    following = asyncio.ensure_future(claim(node, "at-once", waitSeconds=20))
+    await end(node, begun[0])
+    third = await following
+    await node.post("admin/queues/at-once/purge")
+
+    assert {"maxRunning": 2} == made.json["policy"]["flow"]
+    assert {shard_of_queue("", "at-once", SHARDS)} == shards(created)
+    assert 204 == none.status
+    assert "consumer-limit" == explained.json["reason"]
+    assert third.json["id"] in waiting
+
+
+async def test_claims_wait_for_the_tokens_of_the_queue(node: Client) -> None:
+    """A burst goes at once; after it, each task waits for the tokens that it costs."""
+    rate = {"count": 2, "perSeconds": 1, "burst": 2}
+    made = await put(node, "often", rate=rate)
+    created = [await node.create("often") for _ in range(4)]
+    first = [await node.claim("often") for _ in range(2)]
+    none = await claim(node, "often")
+    explained = await node.get(f"tasks/{created[2]}/explain")
+    waiting = [claim(node, "often", waitSeconds=20) for _ in range(2)]
+    rest = [each.json for each in await asyncio.gather(*waiting)]
+    dear = await node.post("tasks", {"command": "often", "payload": 1, "cost": 3})
+
+    assert {"rate": rate} == made.json["policy"]["flow"]
+    assert 204 == none.status
+    assert "rate-limited" == explained.json["reason"]
+    assert set(created) == {each["id"] for each in (*first, *rest)}
+    assert (422, "invalid-cost") == (dear.status, dear.json["code"])
+    for task in (*first, *rest):
+        await end(node, task)
+    instants = []
+    for task_id in created:
+        [attempt] = (await node.get(f"tasks/{task_id}")).json["history"]
+        instants.append(datetime.fromisoformat(attempt["startedAt"]).timestamp())
+    instants.sort()
+    assert 0.49 <= instants[2] - instants[0]
+    assert 0.49 <= instants[3] - instants[2]
+
+
+async def test_a_queue_in_use_gets_a_limit(node: Client) -> None:
+    """Its tasks of before drain; what their keys made is found; new ones are on one shard."""
+    home = shard_of_queue("", "in-use", SHARDS)
+    keys = [f"k{number}" for number in range(9)]
+    before = {key: await node.create("in-use", idempotencyKey=key) for key in keys}
+    unique = {"unique": {"key": "u"}}
+    held = await node.post("tasks", {"command": "in-use", "payload": 1, **unique})
+    await put(node, "in-use", maxRunning=50)
+    others = [
+        each for each in (*before.values(), held.json["id"]) if shard_of(each, SHARDS) != home
+    ]
+    draining = (await node.get("admin/topics/in-use")).json.get("draining", [])
+    again = {key: await node.create("in-use", idempotencyKey=key) for key in keys}
+    returned = await node.post("tasks", {"command": "in-use", "payload": 2, **unique})
+    new = [await node.create("in-use", idempotencyKey=f"new{number}") for number in range(9)]
+    repeated = [await node.create("in-use", idempotencyKey=f"new{number}") for number in range(9)]
+    batch = [{"command": "in-use", "payload": each} for each in range(5)]
+    many = await node.post("tasks/batch", {"tasks": batch})
+    while (task := await claim(node, "in-use")).status == 200:
+        await end(node, task.json)
+    after = (await node.get("admin/topics/in-use")).json
+    gone = await node.send("DELETE", "admin/topics/in-use?deletionPolicy=Delete", b"")
+    late = [await node.create("in-use") for _ in range(5)]
+    await node.post("admin/queues/in-use/purge")
+
+    assert others
+    assert [1 - home] == draining
+    assert before == again
+    assert (held.json["id"], "returned") == (returned.json["id"], returned.json["unique"])
+    assert new == repeated
+    ids = [each["task"]["id"] for each in many.json["results"]]
+    assert {home} == shards([*new, *ids, *late])
+    assert "draining" not in after
+    assert 204 == gone.status
+
+
+async def test_whatever_makes_a_task_puts_it_where_its_queue_is(node: Client) -> None:
+    """A result, a group and its completion, a graph, a schedule; with keys and without."""
+    await put(node, "brought", maxRunning=50, perKey={})
+    home = shard_of_queue("", "brought", SHARDS)
+    task = {"command": "brought", "payload": {}}
+    each = [task, {**task, "key": "k"}, {**task, "idempotencyKey": "once"}]
+    parents = [await node.create("bringer") for _ in range(4)]
+    for _ in parents:
+        await end(node, await node.claim("bringer"), next=[task, {**task, "key": "k"}])
+    group = await node.post("groups", {"id": "brought", "tasks": each, "then": task, "seal": True})
+    graphs = [
+        await node.post(
+            "tasks/graph",
+            {"tasks": [{"ref": "a", **task}, {"ref": "b", **task, "dependsOn": [{"ref": "a"}]}]},
+        )
+        for _ in range(3)
+    ]
+    body = json.dumps({"task": task, "cron": "0 0 1 1 *"}).encode()
+    scheduled = await node.send("PUT", "admin/schedules/brought", body)
+    fired = await node.post("admin/schedules/brought/trigger", {})
+    ids = await ids_of(node, "brought", 8 + 3 + 6 + 1)
+    await node.send("DELETE", "admin/schedules/brought", b"")
+    ended = 0
+    while ended < len(ids) + 1:
+        await end(node, await node.claim("brought", waitSeconds=20))
+        ended += 1
+
+    assert (201, 200) == (scheduled.status, fired.status)
+    assert {202} == {answer.status for answer in (group, *graphs)}
+    assert {home} == shards(await ids_of(node, "brought", len(ids) + 1))
+
+
+async def test_keys_and_the_queue_are_limited_at_once(node: Client) -> None:
+    """A key may have a rule of its own there too; keys that are on many shards already may not."""
+    await put(node, "both", maxRunning=3, perKey={"maxRunning": 2})
+    own = await node.send("PUT", "admin/queues/both/keys/bob", b'{"paused": true}')
+    for key in ("ann", "ann", "ann", "bob", "cid", "dan"):
+        await node.create("both", key=key)
+    begun = [(await node.claim("both"))["key"] for _ in range(3)]
+    none = await claim(node, "both")
+    shown = await node.get("admin/queues/both/keys/bob")
+    await node.post("admin/queues/both/purge")
+    await put(node, "keyed", perKey={})
+    refused = await put(node, "keyed", maxRunning=3, perKey={})
+
+    assert 200 == own.status
+    assert {"ann", "cid", "dan"} == set(begun)
+    assert 204 == none.status
+    assert (1, True) == (shown.json["held"], shown.json["own"]["paused"])
+    assert (409, "keys-elsewhere") == (refused.status, refused.json["code"])
+
+
+@pytest.mark.parametrize(
+    ("flow", "field"),
+    [
+        ({"maxRunning": 0}, "flow.maxRunning"),
+        ({"maxRunning": 1_000_001}, "flow.maxRunning"),
+        ({"rate": {"count": 0}}, "rate.count"),
+        ({"rate": {}}, "rate.count"),
+        ({"limit": "x"}, "flow.limit"),
+    ],
+)
+async def test_a_bad_limit_is_refused(node: Client, flow: dict[str, object], field: str) -> None:
+    """The answer names the field."""
+    body = json.dumps({"flow": flow}).encode()
+    refused = await node.send("PUT", "admin/topics/refused", body)
+
+    assert 422 == refused.status
+    assert field in refused.body.decode()
