@@ -210,6 +210,7 @@ _STATUS_OF_REJECTION = {
     Rejection.CANCELLING: 409,
     Rejection.TOO_MANY_TAGS: 409,
     Rejection.KEYS_ELSEWHERE: 409,
+    Rejection.MISPLACED: 503,  # The broker places such a task again; nobody is answered this.
 }
 
 _TEXT_OF_REJECTION = {

@@ -38,7 +38,7 @@ def test_the_keys_of_a_queue_are_shown(
     assert ["KEY", "IN", "PROGRESS", "READY", "HELD", "BACKING", "OFF", *ENDS] == shown[0]
     assert [["bob", "0", "1", "2", *"-----"], ["ann", "0", "1", "0", *"-----"]] == shown[1:]
     assert (1, "hold", "stop") == (rule["maxRunning"], rule["onRetry"], rule["whenDead"])
-    assert {"flow": {}, "settling": False} == none
+    assert {"flow": {}, "settling": False, "draining": []} == none
     assert {"weight": 3} == left["policy"]
     assert ["bob"] == [each["key"] for each in first["keys"]]
 
