@@ -33,7 +33,7 @@ from jepsen_lite.history import (
     Tally,
     Type,
 )
-from jepsen_lite.keys import BURST, OWN, PER_SECOND
+from jepsen_lite.keys import BURST, OF_QUEUE, OWN, PER_SECOND
 from jepsen_lite.outcome import item_may_succeed_later, item_outcome, may_succeed_later, outcome
 from jepsen_lite.step_calls import OF_STEPS, request_of, steps_in
 from jepsen_lite.uniques import TAG_NAME
@@ -279,7 +279,11 @@ class Client(Asker):
     async def _govern(self, node: str, command: str) -> bool:
         path, token = f"/v1/codeq/admin/topics/{command}", self._tokens.admin
         rule = {"order": "fifo", "rate": {"count": PER_SECOND, "burst": BURST}}
-        topic = _encode({"priorityTiers": [0], "flow": {"perKey": rule}})
+        flow: dict[str, object] = {"perKey": rule}
+        if (limits := OF_QUEUE.get(command)) is not None:
+            rate = {"count": limits.per_second, "burst": limits.burst}
+            flow = {"maxRunning": limits.running, "rate": rate}
+        topic = _encode({"priorityTiers": [0], "flow": flow})
         try:
             answer = await self._http.send(
                 "PUT", self._urls[node], path, token=token, body=topic, timeout_s=GIVE_UP_S

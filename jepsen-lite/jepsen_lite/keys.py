@@ -1,4 +1,4 @@
-"""Keys: the rule that the tasks of a key follow in every run whose tasks have keys."""
+"""Keys: what the tasks of a key, or of a whole queue, follow in every run that has such tasks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 
-class KeyLimits(Struct, frozen=True, kw_only=True):
-    """What limits the tasks of one key.
+class Limits(Struct, frozen=True, kw_only=True):
+    """What limits the tasks of one key or of one queue.
 
     Attributes:
         running: In progress at once.
@@ -24,17 +24,26 @@ class KeyLimits(Struct, frozen=True, kw_only=True):
 # The clients ask for about as many claims, so the rate binds often, above all after a fault.
 PER_SECOND = 2
 BURST = 2
-_OF_TOPIC = KeyLimits(running=1, per_second=PER_SECOND, burst=BURST)
+_OF_TOPIC = Limits(running=1, per_second=PER_SECOND, burst=BURST)
 # One key has wider limits of its own, and one has a stricter rate.
-OWN: Mapping[str, KeyLimits] = {
-    "key 0": KeyLimits(running=2, per_second=4, burst=4),
-    "key 1": KeyLimits(running=1, per_second=1, burst=1),
+OWN: Mapping[str, Limits] = {
+    "key 0": Limits(running=2, per_second=4, burst=4),
+    "key 1": Limits(running=1, per_second=1, burst=1),
 }
 
 
-def limits_of(key: str) -> KeyLimits:
+# By its command, what limits all tasks of a queue.
+OF_QUEUE: Mapping[str, Limits] = {"limited": Limits(running=2, per_second=8, burst=3)}
+
+
+def limits_of(key: str) -> Limits:
     """Return what limits a key."""
     return OWN.get(key, _OF_TOPIC)
+
+
+def is_limited(*, key: str, command: str) -> bool:
+    """Return whether a task may have to wait although a worker asks for it."""
+    return bool(key) or command in OF_QUEUE
 
 
 def key_name(n: int) -> str:

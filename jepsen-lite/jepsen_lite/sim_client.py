@@ -13,6 +13,7 @@ from codeq_cluster.broker.requests.producer import fingerprint_of
 from codeq_cluster.broker.service import Broker
 from codeq_cluster.broker.values import Caller, FoundTask, NewResult
 from codeq_cluster.core.dependencies import Input, shown_status
+from codeq_cluster.core.gate import PerQueue
 from codeq_cluster.core.lane import Order, PerKey
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
@@ -35,7 +36,7 @@ from jepsen_lite.history import (
     Recorder,
     Type,
 )
-from jepsen_lite.keys import BURST, PER_SECOND
+from jepsen_lite.keys import BURST, OF_QUEUE, PER_SECOND
 from jepsen_lite.outcome import may_succeed_later, outcome
 from jepsen_lite.sim_graphs import SimGraphs
 from jepsen_lite.sim_groups import SimGroups
@@ -115,8 +116,12 @@ class SimClient(Asker):
         async def put(broker: Broker) -> bool:
             asking = Caller(TENANT, "operator", deadline_in(self._deadline_ms / 1000))
             topic = PutTopic(tenant=TENANT, name=command, by="operator", priority_tiers=(0,))
-            rule = PerKey(order=Order.FIFO, rate=Rate(PER_SECOND, 1, BURST))
-            stands = await broker.queue_policies.put_flow(asking, topic, rule, None)
+            rules: tuple[PerKey | None, PerQueue | None]
+            rules = PerKey(order=Order.FIFO, rate=Rate(PER_SECOND, 1, BURST)), None
+            if (limits := OF_QUEUE.get(command)) is not None:
+                rate = Rate(limits.per_second, 1, limits.burst)
+                rules = None, PerQueue(max_running=limits.running, rate=rate)
+            stands = await broker.queue_policies.put_flow(asking, topic, *rules)
             assert isinstance(stands, TopicStands)
             return not await broker.queue_policies.is_settling(asking, stands.topic)
 

@@ -16,7 +16,7 @@ from jepsen_lite.db import WORKERS_MAX, soon_forgotten
 from jepsen_lite.graphs import Graphs
 from jepsen_lite.groups import Groups
 from jepsen_lite.history import Args, F, Follow, Out, Type
-from jepsen_lite.keys import key_name
+from jepsen_lite.keys import OF_QUEUE, key_name
 from jepsen_lite.operations import TERMINAL
 from jepsen_lite.orders import Orders
 from jepsen_lite.pauses import Pauses
@@ -77,6 +77,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         graphs: Made in a second, and tasks that wait for others.
         uniques: Creates with a unique key in a second.
         orders: Made in a second, and as many signals.
+        command: Of its tasks; some have limits, see `keys`.
         keys: Every create has one of so many keys, of which one task is in progress at a time;
             some have limits of their own, and admins pause them.
         lease_s: The range of the leases that claims ask for.
@@ -108,6 +109,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     graphs: float = 0.0
     uniques: float = 0.0
     orders: float = 0.0
+    command: str = COMMAND
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
     attempts_max: tuple[int, ...] = (0,)
@@ -338,6 +340,21 @@ WORKLOADS: dict[str, Mix] = {
         cancels=0.2,
         shards_min=2,
     ),
+    "limits": Mix(
+        says="tasks of a queue that may have a few in progress and has a rate, on one shard; "
+        "workers that lose them",
+        proves=(*_ALWAYS, "G5", "G28", "G30"),
+        ok={"create": 150, "claim": 150, "result": 80, "nack": 10},
+        rate=6,
+        workers=16,
+        repeated=0.2,
+        command="limited",
+        lease_s=(2, 3),
+        attempts_max=(200,),
+        ways=Ways(complete=8, fail=1, late=1, beat=1, abandon=1, nack=0.5, vanish=0.5),
+        cancels=0.2,
+        shards_min=2,
+    ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
         proves=(*_ALWAYS, "G20"),
@@ -413,7 +430,7 @@ class Workload(Clients):
         )
         self._pauses = None
         if mix.keys:
-            self._pauses = Pauses(client, seed=seed, command=COMMAND, keys=mix.keys)
+            self._pauses = Pauses(client, seed=seed, command=mix.command, keys=mix.keys)
         self._parts = [part(client, seed=seed, rate=rate) for part, rate in drawn if rate]
 
     async def load(self) -> bool:
@@ -424,8 +441,10 @@ class Workload(Clients):
             return all([await self._client.weigh_down() for _ in waiting])
 
         governed = True
+        if self._pauses is not None or self._mix.command in OF_QUEUE:
+            governed = await self._client.govern(self._mix.command)
         if self._pauses is not None:
-            governed = await self._client.govern(COMMAND) and await self._pauses.begin()
+            governed = governed and await self._pauses.begin()
         return governed and all(await asyncio.gather(*(fill() for _ in range(LOADERS))))
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -506,7 +525,7 @@ class Workload(Clients):
             task_id = each.task
             if each.key:
                 args = Args(
-                    command=COMMAND,
+                    command=self._mix.command,
                     content=self.known.contents_by_key[each.key],
                     idempotency_key=each.key,
                     shard=shard_of_key(each.key, self._shards),
@@ -544,7 +563,7 @@ class Workload(Clients):
         keyed = rng.random() < mix.keyed
         key = f"{process.name}/{next(self._numbers)}" if keyed else ""
         return Args(
-            command=COMMAND,
+            command=self._mix.command,
             content=self._payload(process, key or "no key"),
             idempotency_key=key,
             shard=shard_of_key(key, self._shards) if key and not lane else -1,
@@ -567,7 +586,7 @@ class Workload(Clients):
         while not await self._paused(PROBE_EVERY_S):
             key = key_on(shard, f"{process.p}/{next(self._numbers)}", self._shards)
             args = Args(
-                command=COMMAND,
+                command=self._mix.command,
                 content=self._payload(process, key),
                 idempotency_key=key,
                 shard=shard,
@@ -594,7 +613,7 @@ class Workload(Clients):
     ) -> Answer:
         lease_s = lease_s or process.random.randint(*self._mix.lease_s)
         args = Args(
-            command=COMMAND,
+            command=self._mix.command,
             # Half of the workers take any command, so that both ways to claim meet every fault.
             # With ballast none may: its tasks have a command of their own, and must stay. Nor may
             # one have runs, members, or tasks of graphs or unique keys, which no create has made.
@@ -716,7 +735,7 @@ class Workload(Clients):
         tries: int = 1,
     ) -> Answer:
         args = Args(
-            command=COMMAND if following else "",
+            command=self._mix.command if following else "",
             next=following,
             task=task.task,
             token=task.token,
@@ -737,7 +756,7 @@ class Workload(Clients):
             task_ids = self.known.ids[-60:] if process.random.random() < 0.9 else self.known.ids
             if not task_ids:
                 continue
-            args = Args(task=process.random.choice(task_ids), command=COMMAND)
+            args = Args(task=process.random.choice(task_ids), command=self._mix.command)
             answer = await self._client.invoke(process, f, args)
             if f is F.CANCEL and answer.type is Type.OK:
                 self.known.ended.add(args.task)

@@ -108,6 +108,16 @@ def test_the_tasks_of_a_key_go_one_after_the_other() -> None:
     assert found["G28"] is found["G29"] is found["G30"] is True
 
 
+def test_a_queue_with_limits_keeps_them() -> None:
+    """Leases are lost and leaders die: G28 and G30 of all its tasks together."""
+    report = simulate(_SEED, workload="limits")
+    found = {each.guarantee: each for each in report.verdicts}
+
+    assert () == report.broken
+    assert found["G28"].valid is found["G30"].valid is True
+    assert found["G30"].checked > 40
+
+
 def test_a_group_has_one_completion_task_with_true_counts() -> None:
     """Members on every shard, of which some are lost and some die: G27, and the invariant."""
     report = simulate(_SEED, workload="groups")

@@ -1,6 +1,7 @@
 """Lanes: valid leases of a key (G28), its tasks in their order (G29), its rate and rests (G30).
 
-The workload's rule is one task of a key at a time, first in, first out, unless `keys` says more of
+G28 and G30 hold for the tasks of a whole queue too, if `keys` says that it has limits.
+The rule of keys is one task of a key at a time, first in, first out, unless `keys` says more of
 a key; a task that is given back keeps its turn; and the rate is that of `keys`.
 """
 
@@ -12,19 +13,19 @@ from collections.abc import Iterator, Sequence
 from jepsen_lite.checker.leases import lease_ended_ns
 from jepsen_lite.checker.verdict import Verdict, Violation, judged
 from jepsen_lite.history import F, Type
-from jepsen_lite.keys import limits_of
+from jepsen_lite.keys import OF_QUEUE, Limits, limits_of
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, History, Op, TaskOps
 
 
 def within_its_limit(history: History) -> Verdict:
-    """G28: no more tasks of a key than it may have in progress have a valid lease at one instant.
+    """G28: no more tasks of a key or queue than may be in progress have a valid lease at once.
 
     Only leases that are certainly valid count.
     """
     found: list[Violation] = []
     checked = 0
-    for key, tasks in _by_key(history).items():
-        most = limits_of(key).running
+    for name, limits, tasks in _limited(history):
+        most = limits.running
         spans = sorted(
             (
                 (claim.ret_ns, lease_ended_ns(history, task, claim), task, claim)
@@ -42,7 +43,7 @@ def within_its_limit(history: History) -> Verdict:
             others = {each[1].id: each for each in valid if each[1] is not task}
             if len(others) >= most:
                 names = " and ".join(others)
-                text = f"{task.id} was leased while {names} of its key {key} was"
+                text = f"{task.id} was leased while {names} of its {name} was"
                 events = (n for each in others.values() for n in each[2].events)
                 found.append(Violation(text=text, events=(*events, *claim.events), task=task.id))
             valid.append((ended_ns, task, claim))
@@ -69,18 +70,18 @@ def in_order_of_arrival(history: History) -> Verdict:
 
 
 def within_its_rate(history: History) -> Verdict:
-    """G30: in no stretch of time are more tasks of a key claimed than its rate allows."""
+    """G30: in no stretch of time are more tasks of a key or queue claimed than its rate allows."""
     found: list[Violation] = []
     checked = 0
-    for key, tasks in _by_key(history).items():
-        limits, claims = limits_of(key), _claims(tasks)
+    for name, limits, tasks in _limited(history):
+        claims = _claims(tasks)
         checked += len(claims)
         for first, _ in claims:
             within = [pair for pair in claims if pair[0].call_ns >= first.call_ns]
             for count, (last, task) in enumerate(within, 1):
                 span_ns = last.ret_ns - first.call_ns + history.clock_ns
                 if (count - limits.burst) * SECOND > limits.per_second * span_ns:
-                    text = f"{count} tasks of key {key} were claimed in {span_ns / SECOND:.2f} s"
+                    text = f"{count} tasks of {name} were claimed in {span_ns / SECOND:.2f} s"
                     events = (*first.events, *last.events)
                     found.append(Violation(text=text, events=events, task=task.id))
                     break
@@ -130,6 +131,15 @@ def _pauses(history: History, key: str) -> Iterator[tuple[Op, int]]:
 def _claims(tasks: Sequence[TaskOps]) -> list[tuple[Op, TaskOps]]:
     claims = ((claim, task) for task in tasks for claim in task.claims)
     return sorted(claims, key=lambda pair: pair[0].ret_ns)
+
+
+def _limited(history: History) -> Iterator[tuple[str, Limits, list[TaskOps]]]:
+    """Yield each key and queue that has limits, in words, with these and its tasks."""
+    for key, tasks in _by_key(history).items():
+        yield f"key {key}", limits_of(key), tasks
+    for command, limits in OF_QUEUE.items():
+        tasks = [task for task in history.tasks.values() if task.args.command == command]
+        yield f"queue {command}", limits, tasks
 
 
 def _by_key(history: History) -> dict[str, list[TaskOps]]:

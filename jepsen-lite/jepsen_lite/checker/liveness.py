@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from jepsen_lite.checker.verdict import Verdict, Violation, judged, unknown
 from jepsen_lite.history import AND_CLIENTS, HELD, LOST, F
+from jepsen_lite.keys import is_limited
 from jepsen_lite.operations import MS, NEVER_NS, SECOND, Fault, History, Op, TaskOps
 
 # The longest time from the end of a lease, or of the last fault, until the task can be claimed.
@@ -212,7 +213,8 @@ def _of(
     found = []
     count = 0
     for task in history.tasks.values():
-        alone = not task.args.ttl_ms and not task.args.key
+        limited = is_limited(key=task.args.key, command=task.args.command)
+        alone = not task.args.ttl_ms and not limited
         if task.creates and alone and not task.requeues:
             for from_ns, until_ns, events in spans(task):
                 count += from_ns < until_ns
