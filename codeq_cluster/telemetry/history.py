@@ -145,6 +145,11 @@ class History:
         self._slot = slot
         self._spare = [name for name, track in self._queues.items() if track.quiet >= SLOTS]
 
+    @property
+    def current(self) -> int:
+        """Return the number of the first slot of `FINE_S` that has not ended here."""
+        return self._slot
+
     def slots(
         self, tenant: str | None, queue: str, *, step_s: int, since: int, until: int
     ) -> Slice:
