@@ -17,7 +17,7 @@ from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Lane, OwnRule, PerKey, lane_id, lane_name
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.operations import PutTopic
-from codeq_cluster.core.outcomes import Claimed, Created, Returned, Submitted
+from codeq_cluster.core.outcomes import Claimed, Created, Returned, Submitted, TopicStands
 from codeq_cluster.core.sharding import home_shard, shard_of_lane
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Task
@@ -54,7 +54,9 @@ def put_rule(brokers: SimBrokers, node_id: str, rule: PerKey | None) -> Topic:
     async def put(broker: Broker) -> Topic:
         caller = Caller("", "ops", deadline_in(4))
         topic = PutTopic(tenant="", name="mail", by="ops")
-        return (await broker.queue_policies.put_flow(caller, topic, rule)).topic
+        stands = await broker.queue_policies.put_flow(caller, topic, rule, None)
+        assert isinstance(stands, TopicStands)
+        return stands.topic
 
     return asked(brokers, node_id, put)
 

@@ -58,10 +58,11 @@ class Producer:
         try:
             chosen: dict[str, int | None] = {}
             placed = list(map(self._place, repeat(tenant), items, repeat(chosen)))
-            outcomes = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            outcomes = await on_their_shards(self._shards, placed, deadline=deadline)
             for outcome in outcomes:
                 if outcome.__class__ is Rejected and outcome.rejection is Rejection.MISPLACED:
-                    outcomes = await self._placed_again(tenant, items, outcomes, timeout_s)
+                    outcomes = await self._placed_again(tenant, items, outcomes, deadline)
                     break
         finally:
             self._placement.end(count)
@@ -124,9 +125,9 @@ class Producer:
         tenant: str,
         items: Sequence[Create],
         outcomes: list[Outcome | CodeqError],
-        timeout_s: float,
+        deadline: float,
     ) -> list[Outcome | CodeqError]:
-        """Create those that belong on the shard of their queue; may take as long again."""
+        """Create those that belong on the shard of their queue."""
         again: list[int] = []
         for position, outcome in enumerate(outcomes):
             if isinstance(outcome, Rejected) and outcome.rejection is Rejection.MISPLACED:
@@ -134,7 +135,7 @@ class Producer:
                 self._pins.told(tenant, outcome)
         pins = {(tenant, items[each].command.lower()) for each in again}
         placed = [self._place(tenant, items[each], {}, pins) for each in again]
-        answers = await on_their_shards(self._shards, placed, timeout_s=timeout_s)
+        answers = await on_their_shards(self._shards, placed, deadline=deadline)
         for position, answer in zip(again, answers, strict=True):
             outcomes[position] = answer
         return outcomes
@@ -169,16 +170,22 @@ def over_budget(rejected: Rejected, operation: str) -> LimitExceeded:
 
 
 def on_their_shards(
-    shards: Shards, placed: Sequence[tuple[int, _O]], *, timeout_s: float
+    shards: Shards,
+    placed: Sequence[tuple[int, _O]],
+    *,
+    timeout_s: float = 0,
+    deadline: float | None = None,
 ) -> Coroutine[Any, Any, list[Outcome | CodeqError]]:
     """Run operations on several shards at once, in order on each; return errors as values.
 
     Args:
         shards: All shards.
         placed: n operations, each with its shard.
-        timeout_s: For all of them together.
+        timeout_s: For all of them together, from now on.
+        deadline: The loop's time, in its place.
     """
-    deadline = asyncio.get_running_loop().time() + timeout_s
+    if deadline is None:
+        deadline = asyncio.get_running_loop().time() + timeout_s
     if len(placed) == 1:
         return _alone(shards, *placed[0], deadline=deadline)
     return _together(shards, placed, deadline=deadline)
