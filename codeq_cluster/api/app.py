@@ -16,6 +16,7 @@ from codeq_cluster.api.routes import artifacts as artifact_routes
 from codeq_cluster.api.routes import (
     asides,
     audit,
+    bulk,
     cancels,
     dead_letters,
     dev_time,
@@ -68,6 +69,7 @@ ROUTES = (
     *keys.ROUTES,
     *dead_letters.ROUTES,
     *task_lists.ROUTES,
+    *bulk.ROUTES,
     *topics.ROUTES,
     *schedules.ROUTES,
     *graphs.ROUTES,

@@ -10,44 +10,18 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from codeq_cluster.codec.keyspace import PLACE_OF, QueuePlace
+from codeq_cluster.core.bulk import BulkAction
 from codeq_cluster.core.explaining import Explanation
 from codeq_cluster.core.items import Item
 from codeq_cluster.core.outcomes import Rejection
+from codeq_cluster.core.selecting import ALL_TASKS, Selection, TaskFilter, is_among
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.tagging import tags_of
-from codeq_cluster.core.task import Cancelling, Task, worker_shown
+from codeq_cluster.core.task import Cancelling, Task
 
 _A = TypeVar("_A")
 
 # Sorts after every position: those of dead deliveries begin with eight bytes, some of them 0xFF.
 END = b"\xff" * 9
-
-
-class TaskFilter(Struct, frozen=True, array_like=True, kw_only=True):
-    """Selects tasks of a list.
-
-    Attributes:
-        error_part: Part of the error, ignoring case; empty for any.
-        created_from_ms: Created then or later; 0 for any, as is `created_before_ms`.
-        worker: The holder of the lease, with or without its name; empty for any.
-    """
-
-    error_part: str = ""
-    created_from_ms: int = 0
-    created_before_ms: int = 0
-    worker: str = ""
-
-    def fits(self, task: Task) -> bool:
-        """Return whether the task is selected."""
-        return (
-            (not self.error_part or self.error_part.lower() in task.error.lower())
-            and self.created_from_ms <= task.created_ms
-            and (not self.created_before_ms or task.created_ms < self.created_before_ms)
-            and (not self.worker or self.worker in (task.worker, worker_shown(task)))
-        )
-
-
-ALL_TASKS = TaskFilter()
 
 
 class ShardPage(Struct, frozen=True, array_like=True, tag="page"):
@@ -96,7 +70,26 @@ class Watched(Struct, frozen=True, array_like=True, tag="watched"):
         return bool(self.lost or self.cancelling)
 
 
-Answer = ShardPage | ItemPage | Explained | Settled | Watched
+class Counted(Struct, frozen=True, array_like=True, tag="counted", kw_only=True):
+    """One shard's part of a count; it is complete up to `edge`, `END` if nothing follows.
+
+    Attributes:
+        looked: Records read.
+        selected: Tasks that the selection is about.
+        changes: How many of them the action would change, as far as one task alone can say.
+        by_state: How many of them are in each state.
+        by_error: How many of them have each error; those without one are left out.
+    """
+
+    edge: bytes
+    looked: int
+    selected: int
+    changes: int
+    by_state: dict[int, int]
+    by_error: dict[str, int]
+
+
+Answer = ShardPage | ItemPage | Counted | Explained | Settled | Watched
 
 
 class Question(Generic[_A]):
@@ -181,12 +174,27 @@ class BrowseTags(
     def fits(self, task: Task) -> bool:
         """Return whether the task is selected."""
         return (
-            set(self.tags) <= set(tags_of(task))
-            and self.queue in ("", task.command.lower())
+            is_among(task, tags=self.tags, queue=self.queue, only=self.only)
             and PLACE_OF[task.state] in self.places
             and self.error in ("", task.error)
-            and self.only.fits(task)
         )
+
+
+class CountSelected(
+    Question[Counted], Struct, frozen=True, array_like=True, tag="count_selected", kw_only=True
+):
+    """Count the tasks that a bulk job would be about, by its own walk.
+
+    Attributes:
+        after: Position after which to begin; empty for the start.
+    """
+
+    answer = Counted
+
+    tenant: str
+    select: Selection
+    action: BulkAction
+    after: bytes
 
 
 class BrowseIds(
@@ -287,6 +295,7 @@ AnyQuestion = (
     | BrowseDelayed
     | BrowseIds
     | BrowseTags
+    | CountSelected
     | Explain
     | ListItems
     | ListKeys

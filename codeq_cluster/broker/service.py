@@ -10,6 +10,7 @@ from codeq_cluster.broker.ports import Clock, ReadinessCheck, Shards
 from codeq_cluster.broker.queries.logs import Logs
 from codeq_cluster.broker.queries.queries import Queries
 from codeq_cluster.broker.queries.search import Search
+from codeq_cluster.broker.requests.bulk_jobs import BulkJobs
 from codeq_cluster.broker.requests.consumer import Consumer
 from codeq_cluster.broker.requests.graphs import Graphs
 from codeq_cluster.broker.requests.groups import Groups
@@ -68,6 +69,7 @@ class Broker:
         self.graphs = Graphs(shards, pins)
         self.leases = Leases(shards)
         self.steps = Steps(shards)
+        self.bulk = BulkJobs(shards)
         self.logs = Logs(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)

@@ -28,6 +28,7 @@ _COMMANDS = {
     "tail": "operate.tail",
     "task": "work.task",
     "group": "work.group",
+    "bulk": "work.bulk",
     "worker": "work.worker",
     "bench": "work.bench",
     "verify": "work.verify",

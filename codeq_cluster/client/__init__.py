@@ -6,6 +6,7 @@ for programs without an event loop. `Leases` has the requests behind `Worker`, f
 loop.
 """
 
+from codeq_cluster.client.bulk import BulkAction, BulkCounts, BulkRecord, TaskSelection
 from codeq_cluster.client.callbacks import (
     CallbackRefused,
     QueueReady,
@@ -82,6 +83,9 @@ __all__ = [
     "Artifact",
     "AttemptRecord",
     "Backfilled",
+    "BulkAction",
+    "BulkCounts",
+    "BulkRecord",
     "CallbackRefused",
     "CancelRecord",
     "Client",
@@ -144,6 +148,7 @@ __all__ = [
     "TaskEvent",
     "TaskFailed",
     "TaskRecord",
+    "TaskSelection",
     "Token",
     "Triggered",
     "Unique",

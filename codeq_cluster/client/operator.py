@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from codeq_cluster.client.bulk import Bulk
 from codeq_cluster.client.connection import part, query
 from codeq_cluster.client.documents import ADMIN, PAGE_MAX, Page
 from codeq_cluster.client.schedules import Schedules
@@ -47,7 +48,7 @@ class Selection:
         return fields
 
 
-class Operator(Schedules):
+class Operator(Schedules, Bulk):
     """The routes of admins and operators; each raises as `Connection._call` does.
 
     A page has up to `limit` entries, 1 to `PAGE_MAX`; a page that is shorter may still have a
@@ -101,6 +102,8 @@ class Operator(Schedules):
         error: str = "",
         kind: str = "",
         tags: Mapping[str, str] | None = None,
+        schedule: str = "",
+        group: str = "",
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         limit: int = PAGE_MAX,
@@ -117,6 +120,8 @@ class Operator(Schedules):
             error: Only those with exactly this error.
             kind: Only those with an error of this kind.
             tags: By name; name the rarest first.
+            schedule: Only those that this schedule made.
+            group: Only members of this group.
             created_after: Only those created then or later, with its time zone.
             created_before: Only those created before.
             limit: See `Operator`.
@@ -128,6 +133,8 @@ class Operator(Schedules):
             error=error,
             kind=kind,
             tag=[f"{name}:{value}" for name, value in (tags or {}).items()],
+            schedule=schedule,
+            group=group,
             createdAfter=created_after.isoformat() if created_after is not None else "",
             createdBefore=created_before.isoformat() if created_before is not None else "",
             limit=limit,

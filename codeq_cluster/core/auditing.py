@@ -10,6 +10,7 @@ from typing import Any
 
 from codeq_cluster.core import (
     administering,
+    bulking,
     delivering,
     flowing,
     import_record,
@@ -18,9 +19,11 @@ from codeq_cluster.core import (
     setting_aside,
     triage,
 )
+from codeq_cluster.core.audit_record import Said, recorded
+from codeq_cluster.core.bulk import StartBulk, StopBulk
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.importing import take_over
-from codeq_cluster.core.items import WEBHOOK_KEY_ID, Audit, audit_id
+from codeq_cluster.core.items import WEBHOOK_KEY_ID
 from codeq_cluster.core.lane import SetKey
 from codeq_cluster.core.operations import (
     Delete,
@@ -39,7 +42,7 @@ from codeq_cluster.core.operations import (
     RotateWebhookKey,
     UndoRequeue,
 )
-from codeq_cluster.core.outcomes import Changed, Imported, ScheduleStands, TopicStands
+from codeq_cluster.core.outcomes import BulkStands, Changed, Imported, ScheduleStands, TopicStands
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
     BackfillSchedule,
@@ -49,11 +52,9 @@ from codeq_cluster.core.schedules import (
     ResumeSchedule,
     TriggerSchedule,
 )
-from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.view import View
 
 _Rule = Callable[[View, Any, LifetimeRules], Decision]
-_Said = tuple[str, str, str]  # The action, its target and a detail.
 
 
 def record(view: View, operation: Record, rules: LifetimeRules) -> Decision:
@@ -79,53 +80,64 @@ def import_on_record(view: View, operation: Import, rules: LifetimeRules) -> Dec
     return Decision(decision.outcome, (*decision.changes, change))
 
 
-def _put(_: PutTopic | PutFlow, decision: Decision) -> _Said:
+def _put(_: PutTopic | PutFlow, decision: Decision) -> Said:
     assert isinstance(decision.outcome, TopicStands)
     topic = decision.outcome.topic
     return "topic.put", topic.id, f"version {topic.version}"
 
 
-def _rotated(operation: RotateWebhookKey, _: Decision) -> _Said:
+def _rotated(operation: RotateWebhookKey, _: Decision) -> Said:
     until = f"the previous key signs for {operation.overlap_ms // 1000} s more"
     return "webhook-key.rotate", WEBHOOK_KEY_ID, until
 
 
-def _deleted(operation: Delete, decision: Decision) -> _Said:
+def _deleted(operation: Delete, decision: Decision) -> Said:
     return _several("dlq.delete" if operation.dead_only else "task.delete")(operation, decision)
 
 
-def _purged(operation: Purge, decision: Decision) -> _Said:
+def _purged(operation: Purge, decision: Decision) -> Said:
     number = len(decision.changes)
     tasks = f"{number} {'task' if number == 1 else 'tasks'} on one shard"
     return "queue.purge", operation.queue, tasks
 
 
-def _scheduled(_: PutSchedule, decision: Decision) -> _Said:
+def _scheduled(_: PutSchedule, decision: Decision) -> Said:
     assert isinstance(decision.outcome, ScheduleStands)
     schedule = decision.outcome.schedule
     return "schedule.put", schedule.id, f"version {schedule.version}"
 
 
-def _key_set(operation: SetKey, _: Decision) -> _Said:
+def _key_set(operation: SetKey, _: Decision) -> Said:
     return f"key.{'delete' if operation.own is None else 'put'}", operation.queue, operation.key
 
 
-def _of_schedule(action: str) -> Callable[[Any, Decision], _Said]:
+def _of_schedule(action: str) -> Callable[[Any, Decision], Said]:
     return lambda operation, _: (f"schedule.{action}", operation.id, "")
 
 
-def _several(action: str) -> Callable[[Any, Decision], _Said]:
+def _bulk_started(operation: StartBulk, _: Decision) -> Said | None:
+    # The other shards begin the same job.
+    said = bulking.said_of(operation.action, operation)
+    return ("bulk.start", operation.id, said) if operation.leads else None
+
+
+def _bulk_stopped(operation: StopBulk, decision: Decision) -> Said:
+    assert isinstance(decision.outcome, BulkStands)
+    return "bulk.stop", operation.id, f"after {decision.outcome.job.changed} tasks on one shard"
+
+
+def _several(action: str) -> Callable[[Any, Decision], Said]:
     """Return what is said of an action on the targets `ids`: the first, and how many they are."""
 
-    def said(operation: Any, _: Decision) -> _Said:
+    def said(operation: Any, _: Decision) -> Said:
         ids = operation.ids
         return action, ids[0], f"{len(ids)} on one shard" if len(ids) > 1 else ""
 
     return said
 
 
-# By operation: its rule, and what its record says.
-_ACTIONS: dict[type, tuple[_Rule, Callable[[Any, Decision], _Said]]] = {
+# By operation: its rule, and what its record says; None for no record.
+_ACTIONS: dict[type, tuple[_Rule, Callable[[Any, Decision], Said | None]]] = {
     PutTopic: (administering.put_topic, _put),
     PutFlow: (flowing.put_flow, _put),
     DeleteTopic: (
@@ -155,6 +167,8 @@ _ACTIONS: dict[type, tuple[_Rule, Callable[[Any, Decision], _Said]]] = {
     ResumeSchedule: (scheduling.resume, _of_schedule("resume")),
     TriggerSchedule: (scheduling.trigger, _of_schedule("trigger")),
     BackfillSchedule: (scheduling.backfill, _of_schedule("backfill")),
+    StartBulk: (bulking.start, _bulk_started),
+    StopBulk: (bulking.stop, _bulk_stopped),
 }
 
 
@@ -164,8 +178,11 @@ def _act(view: View, operation: Any, rules: LifetimeRules) -> Decision:
     decision = rule(view, operation, rules)
     if not decision.changes:
         return decision
+    text = said(operation, decision)
+    if text is None:
+        return decision
     author = operation.topic if isinstance(operation, PutFlow) else operation
-    change = _record(view, author, rules, said(operation, decision))
+    change = _record(view, author, rules, text)
     return Decision(decision.outcome, (*decision.changes, change))
 
 
@@ -177,21 +194,14 @@ RULES: dict[type, _Rule] = {
 
 
 def _record(
-    view: View, operation: Any, rules: LifetimeRules, said: _Said, *, record_id: str = ""
+    view: View, operation: Any, rules: LifetimeRules, said: Said, *, record_id: str = ""
 ) -> ItemChange:
-    now_ms = view.now_ms
-    action, target, detail = said
-    item = Audit(
+    return recorded(
+        view,
+        rules,
+        said,
         tenant=operation.tenant,
-        id=record_id or audit_id(now_ms, operation.request),
-        at_ms=now_ms,
-        actor=operation.by,
-        action=action,
-        target=target,
-        detail=detail,
+        by=operation.by,
         request=operation.request,
-        expires_ms=now_ms + rules.audit_retention_ms,
+        record_id=record_id,
     )
-    # A retry may do the rest in the same millisecond: that is one action, and its last record
-    # stays.
-    return ItemChange(before=view.item(ItemKind.AUDIT, item.tenant, item.id), after=item)

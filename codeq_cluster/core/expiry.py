@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from codeq_cluster.core import gating, graphing, grouping
+from codeq_cluster.core import bulking, gating, graphing, grouping
+from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, Decision, ItemChange, TaskChange
 from codeq_cluster.core.dependencies import Dependencies, Walk
@@ -24,7 +25,7 @@ from codeq_cluster.core.transitions import (
 from codeq_cluster.core.view import View
 
 # What goes on by steps instead of ending.
-_Stepping = Group | Walk | Dependencies
+_Stepping = Group | Walk | Dependencies | BulkJob
 
 
 def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
@@ -45,6 +46,8 @@ def advance(view: View, operation: Advance, rules: LifetimeRules) -> Decision:
     for item in [item for item in lapsed if isinstance(item, _Stepping)][:1]:
         if isinstance(item, Group):
             changes += grouping.elapsed(view, item, rules, due_ids)
+        elif isinstance(item, BulkJob):
+            changes += bulking.elapsed(view, item, rules, due_ids)
         elif item.id not in due_ids:
             changes = list(graphing.elapsed(view, item, rules, changes, most=left))
     return Decision(Advanced(len(changes)), tuple(changes))

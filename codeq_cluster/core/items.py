@@ -50,6 +50,7 @@ from codeq_cluster.core.bounds import (
     that,
     whole,
 )
+from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.dependencies import Dependencies, Edge, GraphKey, Input, Walk
 from codeq_cluster.core.durable import Signal, Step
@@ -81,7 +82,6 @@ WEIGHT = (1, WEIGHT_MAX)
 TOPICS_MAX = 1000
 PAUSES_MAX = 1000
 SUBSCRIPTIONS_MAX = 1000  # Each may be called when any of the tenant's queues fills.
-
 EVENT_TYPES_MAX = 100  # Every node keeps them in memory.
 GROUP_BYTES_MAX = 256
 SUBSCRIPTION_TTL_S_MAX = 86_400
@@ -92,7 +92,6 @@ INTERVAL_S_MAX = 86_400
 DELIVERIES_MAX = 20
 
 NEW_NAME = "must be another name than . and .."
-
 TASK = "task"  # The kind of a task that is set aside; the other kinds are those of items.
 NO_OWNER = "-"  # No valid tenant name.
 REASON_CHARS_MAX = 500
@@ -405,6 +404,7 @@ Item = (
     | Signal
     | Checkpoint
     | LogLine
+    | BulkJob
 )
 
 # What an export carries beside tasks, and an import takes over.

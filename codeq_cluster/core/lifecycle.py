@@ -110,7 +110,13 @@ ARROWS = (
     Arrow(operation=Purge, before=State.HELD, after=State.FAILED, cause="purge"),
     Arrow(operation=Advance, before=State.HELD, after=State.DEAD, cause="ttl over"),
     Arrow(operation=UndoRequeue, before=State.HELD, after=State.DEAD, cause="requeue undone"),
-    Arrow(operation=Advance, before=State.DELAYED, after=State.READY, cause="due"),
+    Arrow(operation=Advance, before=State.DELAYED, after=State.READY, cause="due, or bulk runNow"),
+    Arrow(operation=Advance, before=State.DEAD, after=State.READY, cause="bulk requeue"),
+    Arrow(operation=Advance, before=State.DEAD, after=State.HELD, cause="bulk requeue, key busy"),
+    *(
+        Arrow(operation=Advance, before=state, after=state, cause="bulk priority")
+        for state in (State.READY, State.DELAYED)
+    ),
     Arrow(operation=Claim, before=State.READY, after=State.LEASED, cause="claim"),
     Arrow(operation=Heartbeat, before=State.LEASED, after=State.LEASED, cause="heartbeat"),
     Arrow(operation=Report, before=State.LEASED, after=State.LEASED, cause="progress"),

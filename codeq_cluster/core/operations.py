@@ -10,6 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from codeq_cluster.core.arrival import Arrival
+from codeq_cluster.core.bulk import BulkOperation
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.dependencies import CreateDependent, CreateGraph
 from codeq_cluster.core.durable import DurableOperation
@@ -480,6 +481,7 @@ Operation = (
     | CreateDependent
     | CreateGraph
     | DurableOperation
+    | BulkOperation
     | SetAside
     | Retry
     | Record

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.dependencies import Input
 from codeq_cluster.core.durable import Step
 from codeq_cluster.core.groups import Group
@@ -191,6 +192,13 @@ class GroupStands(Struct, frozen=True, array_like=True, tag="group_stands", kw_o
     tasks: tuple[Task, ...] = ()
 
 
+class BulkStands(Struct, frozen=True, array_like=True, tag="bulk_stands"):
+    """The part of a bulk job on the shard; `made` says that this request has begun it."""
+
+    job: BulkJob
+    made: bool = False
+
+
 class GraphStands(Struct, frozen=True, array_like=True, tag="graph_stands"):
     """The tasks of a graph that are there, in the order of the request.
 
@@ -275,6 +283,7 @@ Outcome = (
     | Triggered
     | GroupStands
     | GraphStands
+    | BulkStands
     | StepStands
     | Signalled
     | Subscribed

@@ -40,6 +40,7 @@ class ItemKind(StrEnum):
     SIGNAL = "signal"
     CHECKPOINT = "checkpoint"
     LOG = "log"
+    BULK = "bulk"
 
 
 class Place(Enum):

@@ -9,11 +9,13 @@ from typing import Protocol
 from msgspec import Struct
 
 from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.groups import Member
 from codeq_cluster.core.items import Item, Policy
 from codeq_cluster.core.lane import Flow, Lane
+from codeq_cluster.core.selecting import TaskFilter
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
@@ -90,6 +92,21 @@ class View(Protocol):
             tenant: Of the task.
             task_id: The task.
             after: Only those whose rest is greater.
+        """
+
+    def bulk_jobs(self, tenant: str) -> Iterator[BulkJob]:
+        """Yield the tenant's bulk jobs of this shard, those that have ended included."""
+
+    def walk(
+        self, tenant: str, tag: tuple[str, str] | None, *, only: TaskFilter, after: bytes
+    ) -> Iterator[tuple[bytes, str]]:
+        """Yield (position, task id) in an order that no change of a task moves.
+
+        Args:
+            tenant: The owner of the tag.
+            tag: Only tasks with it, the newest first; None for the tasks of all tenants.
+            only: Its instants of creation bound a walk by tag.
+            after: Position after which to begin; empty for the start.
         """
 
     def policy(self, tenant: str, queue: str) -> Policy:

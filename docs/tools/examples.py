@@ -50,6 +50,7 @@ _SET = Example(
 )
 _SCHEDULE = Example(task="with a schedule")
 _GROUP = Example(id="$GROUP", task="with a group")
+_BULK = Example(id="$BULK", task="with a bulk job")
 _SUBSCRIPTION = Example(id="$SUBSCRIPTION")
 
 # By operation; an operation without an entry needs only its path.
@@ -103,6 +104,11 @@ EXAMPLES: Mapping[str, Example] = {
     "dead_letters_delete_one": Example(task="dead"),
     "task_lists_tasks": Example(query=f"command={COMMAND}&status=PENDING&limit=20"),
     "task_lists_cleanup": Example(body='{"limit":100,"before":"2026-01-31T12:00:00Z"}'),
+    "bulk_start": Example(
+        body='{"select":{"tag":["user:42"],"status":"PENDING"},"action":"cancel","dryRun":true}'
+    ),
+    "bulk_job": _BULK,
+    "bulk_stop": _BULK,
     "topics_topic": Example(task="with a topic"),
     "topics_put": Example(body='{"maxAttempts":8,"maxConsumers":20,"retentionSeconds":3600}'),
     "topics_delete": Example(query="deletionPolicy=Delete", task="with a topic"),

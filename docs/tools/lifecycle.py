@@ -94,6 +94,8 @@ _WAYS: Mapping[tuple[str, str], _Way] = {
     ),
     ("ready or delayed", "READY"): _Way("M500 652 C494 612 546 612 524 646", 546, 634, "start"),
     ("ready or delayed", "DELAYED"): _Way("M480 122 C474 92 526 92 512 117", 526, 108, "start"),
+    ("READY", "READY"): _Way("M400 660 C360 640 360 720 396 700", 366, 740, "start"),
+    ("DELAYED", "DELAYED"): _Way("M400 130 C360 110 360 190 396 170", 366, 210, "start"),
     ("waiting", "DEAD"): _Way(
         "M490 760 V830 Q490 840 500 840 H1400 Q1410 840 1410 830 V714", 860, 834
     ),

@@ -233,6 +233,8 @@ _LATER: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     "a key's rule": ("PUT", "/admin/queues/keyed/keys/k", {"maxRunning": 2}),
     "a tag": ("POST", "/tasks", {"command": "tagged", "payload": {}, "tags": {"env": "prod"}}),
     "other tags": ("PATCH", "/tasks/{id}/tags", {"set": {"env": "prod"}}),
+    "a bulk job": ("POST", "/admin/bulk", {"select": {"command": "b"}, "action": "cancel"}),
+    "a list by group": ("GET", "/admin/tasks?group=g", {}),
     "a unique key": ("POST", "/tasks", {"command": "one", "payload": {}, "unique": {"key": "k"}}),
     "a graph": (
         "POST",

@@ -7,6 +7,7 @@ from functools import partial
 from typing import assert_never
 
 from codeq_cluster.core.budget import Usage
+from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.gate import Gate
@@ -14,6 +15,7 @@ from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import KIND_OF, Item, Policy, Topic
 from codeq_cluster.core.lane import Flow, Lane, lane_of
 from codeq_cluster.core.placing import once_name
+from codeq_cluster.core.selecting import TaskFilter, tags_of
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import PRIORITY_MAX, Result, State, Task
 from codeq_cluster.core.turn_order import TurnOrder
@@ -99,6 +101,27 @@ class DictView:
         rest = {name: name[2].removeprefix(f"{task_id}.") for name in names}
         found = [name for name in names if rest[name] != name[2] and rest[name] > after]
         yield from [self.items[name] for name in found]
+
+    def bulk_jobs(self, tenant: str) -> Iterator[BulkJob]:
+        """Yield the tenant's bulk jobs."""
+        names = sorted(name for name in self.items if name[:2] == (ItemKind.BULK, tenant))
+        return iter([item for name in names if isinstance(item := self.items[name], BulkJob)])
+
+    def walk(
+        self, tenant: str, tag: tuple[str, str] | None, *, only: TaskFilter, after: bytes
+    ) -> Iterator[tuple[bytes, str]]:
+        """Yield (position, task id): by id, or with a tag by the time of creation, newest first."""
+        found = {task.id.encode(): task for task in self.tasks.values()}
+        if tag is not None:
+            before_ms = only.created_before_ms or self.now_ms + 1
+            found = {
+                b"%020d/%b" % (10**20 - 1 - task.created_ms, task.id.encode()): task
+                for task in self.tasks.values()
+                if task.tenant == tenant
+                and tag in tags_of(task)
+                and only.created_from_ms <= task.created_ms < before_ms
+            }
+        yield from [(each, found[each].id) for each in sorted(found) if each > after]
 
     def policy(self, tenant: str, queue: str) -> Policy:
         """Return the policy of the queue."""

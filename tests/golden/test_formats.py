@@ -20,6 +20,7 @@ from codeq_cluster.codec.entries import Entry
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.levels import LEVEL
 from codeq_cluster.codec.tag_keys import tag_keys
+from codeq_cluster.core.bulk import ActionKind, BulkAction, BulkJob
 from codeq_cluster.core.checkpoint import Checkpoint
 from codeq_cluster.core.dependencies import (
     Dependencies,
@@ -82,6 +83,7 @@ from codeq_cluster.core.schedules import (
     Schedule,
     Timing,
 )
+from codeq_cluster.core.selecting import Selection, TaskFilter
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tally import Tally
 from codeq_cluster.core.task import (
@@ -633,6 +635,33 @@ ITEMS: dict[str, Item] = {
         tenant="acme", id=line_id("22222222", 41), at_ms=NOW_MS, attempt=2, text="größe"
     ),
     "checkpoint": Checkpoint(tenant="acme", id="22222222", text='{"line":7}'),
+    "bulk job": BulkJob(
+        tenant="acme",
+        id="stop-7",
+        select=Selection(
+            tags=(("user", "42"), ("env", "prod")),
+            queue="render",
+            states=(State.READY, State.HELD),
+            only=TaskFilter(created_from_ms=1, created_before_ms=NOW_MS, schedule="s", group="g"),
+        ),
+        action=BulkAction(
+            kind=ActionKind.TAG,
+            reason="why",
+            priority=7,
+            put=(("seen", "yes"),),
+            remove=("draft",),
+        ),
+        until_ms=NOW_MS,
+        by="ops",
+        request="request-9",
+        walked=b"\xff/22222222",
+        looked=300,
+        selected=20,
+        changed=7,
+        stopped_by="ann",
+        ended_ms=NOW_MS + 1,
+        expires_ms=NOW_MS + 2,
+    ),
     "graph key": GraphKey(
         tenant="acme", id="a" * 32, digest="b" * 32, tasks=("11111111",), expires_ms=NOW_MS
     ),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from codeq_cluster.broker.engine.answers import browse_tags
-from codeq_cluster.broker.questions import ALL_TASKS, END, BrowseTags, TaskFilter
+from codeq_cluster.broker.questions import END, BrowseTags
 from codeq_cluster.codec.keyspace import PLACE_OF, QueuePlace
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.codec.tag_keys import TAG_PREFIX
@@ -31,6 +31,7 @@ from codeq_cluster.core.operations import (
 )
 from codeq_cluster.core.outcomes import Created, Outcome, Rejected, Rejection, Tagged
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.selecting import ALL_TASKS, TaskFilter
 from codeq_cluster.core.tags import TAGS_MAX, ChangeTags, in_order
 from codeq_cluster.core.task import Task
 from codeq_cluster.core.unique import On, UniqueTerms

@@ -13,12 +13,13 @@ FILE_LINES_MAX = 500
 PARAMETERS_MAX = 10
 RAFT_FILES_MAX = 25
 # As `python -m tests.harness.wheel` counts them, rounded up: lower it when the package shrinks.
-WHEEL_LINES_MAX = 97_230
+WHEEL_LINES_MAX = 99_010
 
 # Each takes more parameters than others may, and why.
 _MAY_TAKE_MORE = {
     "Worker": "users write its options as keywords, in one short call without another name",
     "Routes.__call__": "a route is one declaration, and most have two or three of its keywords",
+    "Operator.tasks": "a list has a keyword for each of its filters",
     "Batch": "a batch begins with its ordinal; what it collects is no parameter",
     "LinkCounters": "counters, all of which begin at 0",
 }

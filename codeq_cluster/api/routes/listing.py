@@ -19,13 +19,14 @@ from codeq_cluster.api.http.call import Call
 from codeq_cluster.api.http.errors import bad_request
 from codeq_cluster.api.routes.task_views import TaskView, task_view
 from codeq_cluster.broker.deadlines import deadline_in
-from codeq_cluster.broker.questions import ALL_TASKS, Browse, BrowseTags, ListItems, TaskFilter
+from codeq_cluster.broker.questions import Browse, BrowseTags, ListItems
 from codeq_cluster.broker.values import Caller
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.items import KIND_OF, Aside, Audit, Delivery, Subscription, Topic
 from codeq_cluster.core.schedules import Schedule
+from codeq_cluster.core.selecting import ALL_TASKS, TaskFilter
 from codeq_cluster.core.tags import shown_tag
 
 INVALID_CURSOR = bad_request("invalid 'cursor'", "invalid-cursor")

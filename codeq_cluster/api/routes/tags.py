@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -105,8 +106,17 @@ def asked_tags(call: Call) -> tuple[tuple[str, str], ...]:
     """
     if not call.request.query_string:
         return ()
+    return named_tags(call, call.request.query.getall(TAG.name, ()))
+
+
+def named_tags(call: Call, texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return tags from texts `name:value`, in their order.
+
+    Raises:
+        ApiError: One of them is refused.
+    """
     found = []
-    for text in call.request.query.getall(TAG.name, ()):
+    for text in texts:
         name, _, value = text.partition(SEPARATOR)
         if tags_fault(((name, value),)):
             raise INVALID_TAG

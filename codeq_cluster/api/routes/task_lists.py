@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from codeq_cluster.api.declared.bodies import Body, Schema, field, instant_ms, whole
 from codeq_cluster.api.declared.operations import COMMAND_SCHEMA, Answer, Routes
 from codeq_cluster.api.declared.parameters import query
 from codeq_cluster.api.http.answer import HttpAnswer, reply
 from codeq_cluster.api.http.call import Call
-from codeq_cluster.api.http.errors import bad_request
+from codeq_cluster.api.http.errors import bad_request, from_failure
 from codeq_cluster.api.http.refusals import INVALID_COMMAND, INVALID_STATUS, rate_limited
 from codeq_cluster.api.routes.listing import ERROR, KIND, PAGE, caller, listed_tasks
 from codeq_cluster.api.routes.tags import TAG, asked_tags
 from codeq_cluster.api.routes.task_views import CURSOR, DEAD, TaskView
 from codeq_cluster.auth import Access
-from codeq_cluster.broker.questions import ALL_TASKS, TaskFilter
 from codeq_cluster.codec.keyspace import QueuePlace
-from codeq_cluster.core.bounds import COMMAND
+from codeq_cluster.codec.levels import BULK_FROM
+from codeq_cluster.core.bounds import COMMAND, COMMAND_WORDS
+from codeq_cluster.core.groups import GROUP_NAME, GROUP_NAME_WORDS
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.selecting import ALL_TASKS, TaskFilter
+from codeq_cluster.errors import UpgradeUnderWay
 from codeq_cluster.ratelimit.token_bucket import Scope
 
 CLEANUP_DEFAULT = 1000
@@ -38,6 +42,15 @@ PLACES = {
     "DEAD": (QueuePlace.DLQ,),
 }
 
+INVALID_SCHEDULE = bad_request("invalid 'schedule'", "invalid-schedule-id").because(
+    f"use {COMMAND_WORDS}"
+)
+INVALID_GROUP = bad_request("invalid 'group'", "invalid-group-id").because(
+    f"use {GROUP_NAME_WORDS}"
+)
+FILTERS_TOO_EARLY = from_failure(
+    UpgradeUnderWay(f"'schedule' and 'group' need formats of level {BULK_FROM} on every shard")
+)
 CLEANING = (Scope.ADMIN, "cleanup")
 INVALID_CREATED = bad_request("invalid instant (use RFC3339)", "invalid-query")
 UNBOUND_CREATED = bad_request(
@@ -113,6 +126,20 @@ class CleanedUp(Struct):
             UNBOUND_CREATED,
             format="date-time",
         ),
+        query(
+            "schedule",
+            "Only tasks that this schedule made.",
+            INVALID_SCHEDULE,
+            FILTERS_TOO_EARLY,
+            pattern=COMMAND_SCHEMA["pattern"],
+        ),
+        query(
+            "group",
+            "Only members of this group.",
+            INVALID_GROUP,
+            FILTERS_TOO_EARLY,
+            pattern=f"^{GROUP_NAME.pattern}$",
+        ),
         ERROR,
         KIND,
         *PAGE,
@@ -134,19 +161,44 @@ async def tasks(call: Call) -> HttpAnswer[TaskPage]:
         raise INVALID_STATUS
     tags = asked_tags(call)
     only = TaskFilter(
-        created_from_ms=_created_ms(call, "createdAfter"),
-        created_before_ms=_created_ms(call, "createdBefore"),
+        created_from_ms=created_ms(call.query_text("createdAfter")),
+        created_before_ms=created_ms(call.query_text("createdBefore")),
     )
     if only != ALL_TASKS and not tags and not command:
         raise UNBOUND_CREATED
+    if call.request.query_string:
+        only = made_by(
+            call, only, schedule=call.query_text("schedule"), group=call.query_text("group")
+        )
     views, cursor = await listed_tasks(
         call, queue=command.lower(), places=places, tags=tags, only=only
     )
     return reply(TaskPage(views, cursor))
 
 
-def _created_ms(call: Call, name: str) -> int:
-    text = call.query_text(name)
+def made_by(call: Call, only: TaskFilter, *, schedule: str, group: str) -> TaskFilter:
+    """Return a filter that also asks for a schedule and a group; empty for any.
+
+    Raises:
+        ApiError: One of these can be no name, or a shard's leader may not know such a filter.
+    """
+    if not schedule and not group:
+        return only
+    if schedule and not COMMAND.fullmatch(schedule):
+        raise INVALID_SCHEDULE
+    if group and not GROUP_NAME.fullmatch(group):
+        raise INVALID_GROUP
+    if call.services.broker.level() < BULK_FROM:
+        raise FILTERS_TOO_EARLY
+    return replace(only, schedule=schedule, group=group)
+
+
+def created_ms(text: str) -> int:
+    """Return an instant of RFC 3339, Unix milliseconds; 0 for an empty text.
+
+    Raises:
+        ApiError: 400; the text is no instant.
+    """
     # Before 1970 is as early as any task; 0 would mean "not set".
     return max(1, instant_ms(text, error=INVALID_CREATED)) if text else 0
 

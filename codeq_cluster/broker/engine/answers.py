@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, assert_never
@@ -22,6 +23,8 @@ from codeq_cluster.broker.questions import (
     BrowseDelayed,
     BrowseIds,
     BrowseTags,
+    Counted,
+    CountSelected,
     Explain,
     Explained,
     ItemPage,
@@ -32,6 +35,7 @@ from codeq_cluster.broker.questions import (
     ShardPage,
     Watch,
 )
+from codeq_cluster.broker.scanning import next_keys, walk
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
@@ -54,6 +58,8 @@ ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the 
 LOOKED_AT_MAX = 1000
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
+ERRORS_MAX = 100  # Distinct errors of one count; all others are counted together.
+OTHER_ERROR = "(other)"
 LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
 DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
 
@@ -82,14 +88,8 @@ async def answer(state: EngineState, question: AnyQuestion) -> Answer:
             names = replica.counted_queues(tenant)
             delayed = [queue for queue in names if counters[queue, tenant].delayed]
             return browse_delayed(store, delayed, question, unreadable)
-        case BrowseIds():
-            return browse_ids(store, question, unreadable)
-        case BrowseTags():
-            return browse_tags(store, question, unreadable)
-        case ListItems():
-            return list_items(store, question, unreadable)
-        case ListKeys():
-            return list_keys(store, question, unreadable)
+        case BrowseIds() | BrowseTags() | CountSelected() | ListItems() | ListKeys():
+            return _OF_ROWS[type(question)](store, question, unreadable)
         case Explain():
             return Explained(explain_task(state, question))
         case Settle():
@@ -252,6 +252,38 @@ def browse_tags(store: StateStore, asked: BrowseTags, unreadable: Unreadable) ->
                 return ShardPage(tuple(rows), position)
         start = page[-1][0] + b"\0"
     return ShardPage(tuple(rows), END)
+
+
+def count_selected(store: StateStore, asked: CountSelected, unreadable: Unreadable) -> Counted:
+    """Count the tasks that a bulk job would be about, of the next `LOOKED_AT_MAX` rows."""
+    select, action = asked.select, asked.action
+    tag = select.tags[0] if select.tags else None
+    states: Counter[int] = Counter()
+    errors: Counter[str] = Counter()
+    looked = changes = 0
+    edge = END
+    read = partial(next_keys, store)
+    for position, task_id in walk(read, asked.tenant, tag, only=select.only, after=asked.after):
+        looked += 1
+        with alone(unreadable, task=task_id):
+            task = records.decode_task(_record(store, task_id))
+            if task.tenant == asked.tenant and select.fits(task):
+                states[task.state] += 1
+                changes += action.applies(task)
+                if task.error:
+                    known = task.error in errors or len(errors) < ERRORS_MAX
+                    errors[task.error if known else OTHER_ERROR] += 1
+        if looked == LOOKED_AT_MAX:
+            edge = position
+            break
+    return Counted(
+        edge=edge,
+        looked=looked,
+        selected=states.total(),
+        changes=changes,
+        by_state=dict(states),
+        by_error=dict(errors),
+    )
 
 
 def list_items(store: StateStore, asked: ListItems, unreadable: Unreadable) -> ItemPage:
@@ -449,3 +481,12 @@ def _ahead(store: StateStore, task: Task) -> int:
     start, _ = keyspace.pending_range(queue, task.tenant)
     [end, *_] = keyspace.index_keys(task)
     return len(store.scan(start, end, AHEAD_MAX))
+
+
+_OF_ROWS: dict[type, Callable[[StateStore, Any, Unreadable], Answer]] = {
+    BrowseIds: browse_ids,
+    BrowseTags: browse_tags,
+    CountSelected: count_selected,
+    ListItems: list_items,
+    ListKeys: list_keys,
+}

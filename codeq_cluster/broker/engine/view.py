@@ -13,26 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from itertools import islice
-from typing import Any
 
 from codeq_cluster.broker.engine.busy_queues import BusyQueues
 from codeq_cluster.broker.engine.catalogue import Catalogue
 from codeq_cluster.broker.engine.noted import Noted
+from codeq_cluster.broker.engine.ranges import Ranges
 from codeq_cluster.broker.engine.recounting import Recounted
 from codeq_cluster.broker.engine.time_index import TimeIndex
 from codeq_cluster.broker.engine.window import KeyBudget, Window
 from codeq_cluster.broker.ports import Head, StateStore
 from codeq_cluster.broker.scanning import every_row, next_keys
-from codeq_cluster.codec import followed, keyspace, lane_keys, records
+from codeq_cluster.codec import followed, keyspace, records
 from codeq_cluster.core.budget import Usage
 from codeq_cluster.core.fairness import Turns
 from codeq_cluster.core.gating import room
-from codeq_cluster.core.groups import Member, member_id
 from codeq_cluster.core.items import Item
-from codeq_cluster.core.lane import Lane, lane_id
 from codeq_cluster.core.stored_item import ItemKind
-from codeq_cluster.core.task import PRIORITY_MAX, Counters, Result, Task
+from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow
 
@@ -43,7 +40,6 @@ _SEQ_BITS = 20
 # Keys of ready tasks in all windows together: 128 Ki x ~110 bytes = 14 MiB. Beyond it, each queue
 # with ready tasks keeps at most `window.KEYS_MIN` keys; its window adds ~400 bytes.
 _READY_KEYS_MAX = 2**17
-_STATS_PAGE = 1024
 _TURNS_MAX = 4096  # Tenants whose turns are remembered; beyond it every tenant starts over.
 _NO_QUEUES: frozenset[str] = frozenset()
 _NONE = Counters()
@@ -55,7 +51,7 @@ def seq_ms(seq: int) -> int:
     return seq >> _SEQ_BITS
 
 
-class ShardView:
+class ShardView(Ranges):
     """Implements `core.view.View` over a store and an overlay.
 
     Attributes:
@@ -129,11 +125,6 @@ class ShardView:
         record = self._get(keyspace.item(kind, tenant, item_id))
         return None if record is None else records.decode_item(record)
 
-    def count_items(self, kind: ItemKind, tenant: str, most: int) -> int:
-        """Return how many items of a kind the tenant has on this shard, counted up to `most`."""
-        ids = self._ids(*keyspace.prefix_range(keyspace.item_prefix(kind, tenant)))
-        return sum(1 for _ in islice(ids, most))
-
     def leased(self, tenant: str, queue: str) -> int:
         """Return the number of leased tasks of the queue; other shards' as applied here."""
         there = self._catalogue.leased_elsewhere(self._shard, tenant, queue)
@@ -196,32 +187,6 @@ class ShardView:
             return
         for key in self._ready_window(queue, tenant):
             yield keyspace.pending_parts(key)
-
-    def held(self, lane: Lane, *, priority: int = PRIORITY_MAX) -> Iterator[str]:
-        """Yield the ids of the HELD tasks of a lane in order, from a priority downwards."""
-        return self._ids(*lane_keys.held_range(lane, priority))
-
-    def ready_of(self, lane: Lane) -> Iterator[str]:
-        """Yield the ids of the READY tasks of a lane, the highest priority first."""
-        return self._ids(*lane_keys.slot_range(lane, ready_only=True))
-
-    def lanes(self, tenant: str, queue: str, *, after: str) -> Iterator[Lane]:
-        """Yield the lanes of a queue by name, from the one after `after`."""
-        return self._items(ItemKind.LANE, tenant, lane_id(queue, ""), after)
-
-    def members(self, tenant: str, group: str, *, after: str) -> Iterator[Member]:
-        """Yield the members of a group by name, from the one after `after`."""
-        return self._items(ItemKind.MEMBER, tenant, member_id(group, ""), after)
-
-    def beside(
-        self, kind: ItemKind, tenant: str, task_id: str, *, after: str = ""
-    ) -> Iterator[Any]:
-        """Yield the items of a kind that stand beside a task."""
-        return self._items(kind, tenant, f"{task_id}.", after)
-
-    def claimed_under(self, request: str) -> tuple[str, ...]:
-        """Return the ids of the tasks now leased under a claim request."""
-        return tuple(self._ids(*keyspace.prefix_range(keyspace.claim_prefix(request))))
 
     def due(self, count: int, *, leases_too: bool) -> tuple[str, ...]:
         """Return at most `count` ids of tasks whose timer is at or before now."""
@@ -460,21 +425,6 @@ class ShardView:
     def _note_unread(self, tenant: str, line: BusyQueues) -> None:
         if line.unread:
             self.unread[tenant] = None
-
-    def _items(self, kind: ItemKind, tenant: str, head: str, after: str) -> Iterator[Any]:
-        """Yield the items of a kind whose ids begin with `head`, from the one after `after`."""
-        prefix = keyspace.item_prefix(kind, tenant) + head.encode()
-        start = prefix + after.encode() + b"\0" if after else prefix
-        for item_id in self._ids(start, keyspace.prefix_range(prefix)[1]):
-            yield self.item(kind, tenant, item_id)
-
-    def _ids(self, start: bytes, end: bytes) -> Iterator[str]:
-        """Yield the last part of each key, in pages that grow; most callers want one or two."""
-        limit = 2
-        while start < end:
-            keys, start = self._live(start, end, limit)
-            yield from map(keyspace.last_id, keys)
-            limit = min(4 * limit, _STATS_PAGE)
 
     def _get(self, key: bytes) -> bytes | None:
         decided = self._overlay.get(key)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.entries import Entry
 from codeq_cluster.core.explaining import was_cancelled
-from codeq_cluster.core.tagging import tags_of
+from codeq_cluster.core.selecting import tags_of
 from codeq_cluster.core.task import State, Task
 
 log = logging.getLogger(__name__)

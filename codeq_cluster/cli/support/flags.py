@@ -100,14 +100,16 @@ def given_tag(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def add_tags(parser: argparse.ArgumentParser, words: str, *, flag: str = "--tag") -> None:
+def add_tags(
+    parser: argparse.ArgumentParser, words: str, *, flag: str = "--tag", dest: str = "tags"
+) -> None:
     """Add a flag that takes a tag and may be repeated; `words` is its line of help."""
     parser.add_argument(
         flag,
         type=given_tag,
         action="append",
         default=[],
-        dest="tags",
+        dest=dest,
         metavar="NAME=VALUE",
         help=f"{words}; may be repeated",
     )

@@ -122,6 +122,8 @@ def _add_list(verbs: Verbs) -> None:
     found.add_argument("--status", default="", choices=_STATUSES, help="only these")
     found.add_argument("--error", default="", help="only those with exactly this error")
     add_tags(found, "only those with this tag, the rarest first")
+    found.add_argument("--schedule", default="", metavar="ID", help="only those it made")
+    found.add_argument("--group", default="", metavar="ID", help="only its members")
     for name, words in (("after", "at this instant or later"), ("before", "before this instant")):
         found.add_argument(
             f"--created-{name}",
@@ -313,6 +315,8 @@ async def _list(operator: Operator, options: argparse.Namespace) -> None:
             status=options.status,
             error=options.error,
             tags=dict(options.tags),
+            schedule=options.schedule,
+            group=options.group,
             created_after=options.created_after,
             created_before=options.created_before,
             limit=limit,

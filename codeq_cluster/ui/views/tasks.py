@@ -16,10 +16,11 @@ from codeq_cluster.api.routes.listing import AskedPage, asked_page, browse, call
 from codeq_cluster.api.routes.reads import PREFIX, ExplanationView, explanation_view
 from codeq_cluster.api.routes.tags import asked_tags
 from codeq_cluster.api.routes.task_views import ArtifactView, FollowUpView, follow_up_view
-from codeq_cluster.broker.questions import Browse, BrowseDelayed, BrowseTags, TaskFilter
+from codeq_cluster.broker.questions import Browse, BrowseDelayed, BrowseTags
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.bounds import COMMAND
 from codeq_cluster.core.instants import rfc3339
+from codeq_cluster.core.selecting import TaskFilter
 from codeq_cluster.core.tags import shown_tag
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views.graph import NodeView, around

@@ -40,6 +40,12 @@ class Stage:
                 self.set["TASK"] = self._dead()
             case "with an artifact":
                 self.set["TASK"], self.set["UPLOAD"] = self._with_artifact()
+            case _:
+                self._prepare_other(task)
+
+    def _prepare_other(self, thing: str) -> None:
+        """Make what an example needs beside tasks."""
+        match thing:
             case "with a topic":
                 self.send("PUT", f"/admin/topics/{COMMAND}", {"maxAttempts": 3})
             case "with a schedule":
@@ -47,8 +53,11 @@ class Stage:
                 self.send("PUT", f"/admin/schedules/{COMMAND}", plan)
             case "with a group":
                 self.set["GROUP"] = self.send("POST", "/groups", {})["id"]
+            case "with a bulk job":
+                said = {"id": "stop-b", "select": {"command": "b"}, "action": "cancel"}
+                self.set["BULK"] = self.send("POST", "/admin/bulk", said)["id"]
             case _:
-                raise AssertionError(task)
+                raise AssertionError(thing)
 
     def send(self, method: str, path: str, body: object = None) -> Any:
         """Send one request and return its answer."""

@@ -50,6 +50,8 @@ BEYOND_A_SCHEMA = {
     "invalid-kinds",  # words between commas
     "invalid-task",  # the characters of an id
     "tag-or-command-required",  # for a time of creation
+    "selection-required",  # one of some fields must be there
+    "invalid-action",  # a field that belongs to another action, or lacks
     "invalid-metadata",  # bytes
     "invalid-unique",  # rules between its fields, and no member or node of a graph has one
 }

@@ -22,7 +22,7 @@ from codeq_cluster.broker.ports import Shards
 from codeq_cluster.node.compose import Node
 from codeq_cluster.settings import ArtifactProvider, ArtifactSettings, LimitSettings
 from tests.integration.http.asides import set_aside
-from tests.integration.http.client import BASE, Answer, Client, running_node, single
+from tests.integration.http.client import BASE, Answer, Client, eventually, running_node, single
 from tests.integration.http.operating import died, finished
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -81,6 +81,11 @@ class Owned:
         await client.send("PUT", f"admin/schedules/{QUEUE}", plan)
         then = {"command": "theirs", "payload": 1}
         await client.post("groups", {"id": QUEUE, "then": then})
+        job = {"id": QUEUE, "select": {"command": "none"}, "action": "cancel"}
+        await client.post("admin/bulk", job)
+        await eventually(
+            lambda: client.get(f"admin/bulk/{QUEUE}"), lambda found: found.json["status"] == "DONE"
+        )
         made = await client.post("workers/subscriptions", {"callbackUrl": URL})
         self.others["subscription"] = str(made.json["subscriptionId"])
         self.others["delivery"] = f"{self.tasks['dead']}.1"
@@ -109,6 +114,8 @@ class Owned:
             "admin/schedules",
             f"groups/{QUEUE}",
             "groups",
+            f"admin/bulk/{QUEUE}",
+            "admin/bulk",
             "admin/audit",
             "workers/subscriptions",
         ):

@@ -76,6 +76,7 @@ BODIES: dict[str, dict[str, object] | bytes] = {
         "to": "2026-01-01T00:00:00Z",
         "dryRun": True,
     },
+    "POST /admin/bulk": {"select": {"command": "queue"}, "action": "cancel", "dryRun": True},
     "POST /groups": {},
     "POST /groups/{id}/tasks": {"tasks": [{"command": "made", "payload": 1}]},
     "POST /admin/deliveries/replay": {"all": True},
@@ -176,6 +177,9 @@ class World:
             if "delivery" not in self.fixed:
                 self.fixed["delivery"] = await self._undelivered()
             return self.fixed["delivery"]
+        if path.startswith("/admin/bulk"):
+            body = {"id": "bulk", "select": {"command": "none"}, "action": "cancel"}
+            return str((await self._done("admin", "POST", "admin/bulk", body))["id"])
         if path.startswith("/groups"):
             return str((await self._done("producer", "POST", "groups", {}))["id"])
         if path.startswith("/workers/subscriptions"):

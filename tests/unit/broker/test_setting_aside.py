@@ -9,11 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.bulk import STEP_MS, ActionKind, BulkAction, StartBulk
 from codeq_cluster.core.items import KIND_OF, NO_OWNER, Aside, Audit, Delivery, Item, Subscription
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Cancel, Retry, Staging
 from codeq_cluster.core.outcomes import Cancelled, Changed
 from codeq_cluster.core.rules import LifetimeRules
+from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import UPLOADS_MAX, State, Task
 from tests.fakes.memory_store import MemoryShard
@@ -246,6 +248,28 @@ async def test_an_item_that_cannot_be_read_is_set_aside(shard: Shard) -> None:
     await _until(shard, lambda: shard.store.state.get(other) is None)
 
     assert [("acme", "sub.s1")] == [(each.tenant, each.id) for each in _asides(shard)]
+
+
+async def test_a_bulk_job_is_set_aside_at_a_task_that_cannot_be_read(shard: Shard) -> None:
+    """Once that is mended and the job retried, it goes on where it was."""
+    ids = [f"t{number}" for number in range(3)]
+    action = BulkAction(kind=ActionKind.CANCEL)
+    select = Selection(queue="render")
+    job = StartBulk(request="r", tenant="acme", id="j", by="ops", select=select, action=action)
+    await shard.engine.operate([*map(create, ids), job])
+    sound = _stored(shard, ids[1])
+    _poison(shard, ids[1], _unreadable(sound))
+    shard.log.depose()
+    shard.log.lead()
+    shard.clock.pass_ms(STEP_MS)
+    await _until(shard, lambda: bool(_asides(shard)))
+    [aside] = _asides(shard)
+    _poison(shard, ids[1], records.encode(sound))
+    await shard.engine.operate([Retry(request="again", tenant="acme", ids=(aside.id,), by="ops")])
+    await _until(shard, lambda: all(_stored(shard, each).state is State.FAILED for each in ids))
+
+    assert ("acme", "bulk.j") == (aside.tenant, aside.id)
+    assert [] == _asides(shard)
 
 
 def _record(name: str, expires_ms: int) -> Item:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from codeq_cluster.broker.engine.answers import LOOKED_AT_MAX, browse_tags
-from codeq_cluster.broker.questions import END, BrowseTags, TaskFilter
+from codeq_cluster.broker.questions import END, BrowseTags
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.codec.keyspace import QueuePlace
+from codeq_cluster.core.selecting import TaskFilter
 from codeq_cluster.core.task import More, State, Task
 from tests.fakes.memory_store import MemoryState
 

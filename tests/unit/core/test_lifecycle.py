@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from codeq_cluster.core.bulk import STEP_MS, ActionKind, BulkAction, StartBulk
 from codeq_cluster.core.changes import TaskChange
 from codeq_cluster.core.checkpoint import Report
 from codeq_cluster.core.decide import decide
@@ -60,6 +61,7 @@ from codeq_cluster.core.schedules import (
     Timing,
     TriggerSchedule,
 )
+from codeq_cluster.core.selecting import Selection
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Membership, More, Until
 from codeq_cluster.core.unique import On, UniqueTerms
@@ -341,6 +343,14 @@ def tagged(*, delay_ms: int = 0) -> CreateTagged:
     return CreateTagged(replace(created(delay_ms=delay_ms), tags=(("env", "test"),)))
 
 
+def bulk(kind: ActionKind) -> StartBulk:
+    """Begin a job on all tasks."""
+    action = BulkAction(kind=kind, priority=7)
+    return StartBulk(
+        request="j", tenant="acme", id="j", by="ops", select=Selection(), action=action
+    )
+
+
 # A step is an operation, or makes one of the state; a number is passing time in milliseconds.
 STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ...] = (
     (created(), CLAIM, DONE, CreateDependent(Node(DEPENDENT, ON_T))),
@@ -430,6 +440,13 @@ STORIES: tuple[tuple[Operation | int | Callable[[DictView], Operation], ...], ..
     (ONE_AT_ONCE, created_keyed(), CLAIM, WAIT, OTHER, CLAIM, GO),
     (tagged(),),
     (tagged(delay_ms=MINUTE_MS),),
+    (created(attempts=1), CLAIM, ABANDON, bulk(ActionKind.REQUEUE), STEP_MS),
+    (
+        *(ONE_AT_ONCE, created_keyed(attempts=1), CLAIM, OTHER, ABANDON),
+        *(bulk(ActionKind.REQUEUE), STEP_MS),
+    ),
+    (created(), bulk(ActionKind.PRIORITY), STEP_MS),
+    (created(delay_ms=MINUTE_MS), bulk(ActionKind.PRIORITY), STEP_MS),
     (created(), CLAIM, *MANY, DONE, DELETE, RULES.retention_ms),
     (created(), CLAIM, *MANY, FAILED, DELETE, RULES.retention_ms),
     (created(attempts=1), CLAIM, *MANY, ABANDON, DELETE, RULES.dlq_retention_ms),

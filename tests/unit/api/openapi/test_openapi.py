@@ -25,6 +25,7 @@ from codeq_cluster.api.routes import (
     artifacts,
     audit,
     backups,
+    bulk,
     cancels,
     cluster,
     dead_letters,
@@ -86,7 +87,7 @@ HANDLERS = (
     *(call, listing, refusals, revising),
     *(tasks, workers, reads, events, queues, keys),
     *(artifacts, cancels, flows, follow_ups, lanes, leases, reports, results),
-    *(audit, backups, cluster, imports, membership),
+    *(audit, backups, bulk, cluster, imports, membership),
     *(
         dead_letters,
         schedule_bodies,
@@ -315,6 +316,7 @@ def test_a_body_that_the_decoder_takes_with_unknown_fields_is_not_closed_by_the_
         "ScheduleBody",
         "ItemBody",
         "UniqueBody",
+        "SelectBody",
     } == closed
 
 

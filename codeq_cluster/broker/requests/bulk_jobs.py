@@ -1,0 +1,217 @@
+"""Bulk jobs: requests for jobs over all tasks of a selection, which have a part on each shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from msgspec import Struct
+
+from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.questions import END, CountSelected, ListItems
+from codeq_cluster.broker.requests.producer import on_their_shards
+from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.bulk import JOBS_MAX, LIVE_MAX, BulkAction, BulkJob, StartBulk, StopBulk
+from codeq_cluster.core.operations import Operation
+from codeq_cluster.core.outcomes import BulkStands, Rejected, Rejection
+from codeq_cluster.core.selecting import Selection
+from codeq_cluster.core.sharding import shard_of_key
+from codeq_cluster.core.stored_item import ItemKind
+from codeq_cluster.errors import CodeqError, OutcomeUnknown
+
+# Looks of one count at each shard, a thousand rows each: about a second and a half of its leader.
+LOOKS_MAX = 100
+ERRORS_MAX = 100  # Distinct errors in one answer; all others are counted together.
+OTHER = "(other)"
+
+_T = TypeVar("_T")
+
+
+class Job(Struct, frozen=True):
+    """A job: its parts, in the order of their shards.
+
+    Attributes:
+        shards: How many parts it is to have; one that was refused half way has fewer.
+    """
+
+    parts: Sequence[BulkJob]
+    shards: int
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether it goes on anywhere."""
+        return any(not part.ended_ms for part in self.parts)
+
+    @property
+    def begun_ms(self) -> int:
+        """Return when its first part began, Unix milliseconds."""
+        return min(part.until_ms for part in self.parts)
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """What a selection is about now.
+
+    Attributes:
+        selected: Tasks that it is about.
+        changes: How many of these the action would change, as far as each alone can say.
+        by_state: How many of them are in each state.
+        by_error: How many of them have each error.
+        more: Not all rows were read.
+    """
+
+    selected: int
+    changes: int
+    by_state: Counter[int]
+    by_error: Counter[str]
+    more: bool
+
+
+class BulkJobs:
+    """Counts, begins, shows and stops jobs."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def count(self, caller: Caller, select: Selection, action: BulkAction) -> Counts:
+        """Count the tasks that a job would be about, without changing one."""
+        parts = await self._each(lambda shard: self._counted(caller, select, action, shard))
+        by_error: Counter[str] = Counter()
+        for part in parts:
+            for error, number in part.by_error.items():
+                known = error in by_error or len(by_error) < ERRORS_MAX
+                by_error[error if known else OTHER] += number
+        return Counts(
+            selected=sum(part.selected for part in parts),
+            changes=sum(part.changes for part in parts),
+            by_state=sum((part.by_state for part in parts), Counter()),
+            by_error=by_error,
+            more=any(part.more for part in parts),
+        )
+
+    async def start(
+        self, caller: Caller, job_id: str, select: Selection, action: BulkAction
+    ) -> Job | Rejected:
+        """Begin a job on every shard; a repeated request begins it where that is missing.
+
+        Raises:
+            OutcomeUnknown: It has begun on some shards, and not or perhaps on others.
+            CodeqError: Nothing was begun.
+        """
+        refusal = await self._refusal(caller, job_id, select, action)
+        if refusal is not None:
+            return refusal
+        lead = shard_of_key(caller.tenant, f"bulk/{job_id}", self._shards.count)
+
+        def begin(shard: int) -> Operation:
+            return StartBulk(
+                request=new_request(),
+                tenant=caller.tenant,
+                id=job_id,
+                by=caller.by,
+                select=select,
+                action=action,
+                leads=shard == lead,
+            )
+
+        return await self._operate(caller, begin)
+
+    async def stop(self, caller: Caller, job_id: str) -> Job | Rejected:
+        """Stop a job on every shard; one that has ended stays as it is."""
+
+        def end(_: int) -> Operation:
+            return StopBulk(request=new_request(), tenant=caller.tenant, id=job_id, by=caller.by)
+
+        return await self._operate(caller, end)
+
+    async def get(self, caller: Caller, job_id: str) -> Job | None:
+        """Return a job, or None."""
+        key = keyspace.item(ItemKind.BULK, caller.tenant, job_id)
+
+        async def read(shard: int) -> BulkJob | None:
+            answer = await self._shards.read(shard, (key,), deadline=caller.deadline)
+            [record] = answer.values
+            found = None if record is None else records.decode_item(record)
+            return found if isinstance(found, BulkJob) else None
+
+        found = await self._each(read)
+        parts = [part for part in found if part is not None]
+        return Job(parts, self._shards.count) if parts else None
+
+    async def all(self, caller: Caller) -> list[Job]:
+        """Return every job that is kept, the newest first."""
+        pages = await self._each(lambda shard: self._listed(caller, shard))
+        by_id: dict[str, list[BulkJob]] = {}
+        for page in pages:
+            for part in page:
+                by_id.setdefault(part.id, []).append(part)
+        jobs = [Job(parts, self._shards.count) for parts in by_id.values()]
+        return sorted(jobs, key=lambda job: job.begun_ms, reverse=True)
+
+    async def _refusal(
+        self, caller: Caller, job_id: str, select: Selection, action: BulkAction
+    ) -> Rejected | None:
+        """Return what a shard would refuse, so that none begins a job that others do not."""
+        jobs = await self.all(caller)
+        for job in jobs:
+            for part in job.parts:
+                if part.id == job_id:
+                    same = (part.select, part.action) == (select, action)
+                    return None if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
+        if sum(job.is_live for job in jobs) >= LIVE_MAX:
+            return Rejected(Rejection.TOO_MANY, "bulk jobs")
+        return None
+
+    async def _counted(
+        self, caller: Caller, select: Selection, action: BulkAction, shard: int
+    ) -> Counts:
+        states: Counter[int] = Counter()
+        errors: Counter[str] = Counter()
+        changes, after = 0, b""
+        for _ in range(LOOKS_MAX):
+            asked = CountSelected(tenant=caller.tenant, select=select, action=action, after=after)
+            answer = await self._shards.ask(shard, asked, deadline=caller.deadline)
+            states.update(answer.by_state)
+            errors.update(answer.by_error)
+            changes, after = changes + answer.changes, answer.edge
+            if after == END:
+                break
+        return Counts(
+            selected=states.total(),
+            changes=changes,
+            by_state=states,
+            by_error=errors,
+            more=after != END,
+        )
+
+    async def _listed(self, caller: Caller, shard: int) -> list[BulkJob]:
+        found: list[BulkJob] = []
+        after = b""
+        while after != END:
+            asked = ListItems(tenant=caller.tenant, kind=ItemKind.BULK, after=after, count=JOBS_MAX)
+            page = await self._shards.ask(shard, asked, deadline=caller.deadline)
+            found += [item for _, item in page.rows if isinstance(item, BulkJob)]
+            after = page.edge
+        return found
+
+    async def _operate(
+        self, caller: Caller, operation: Callable[[int], Operation]
+    ) -> Job | Rejected:
+        placed = [(shard, operation(shard)) for shard in range(self._shards.count)]
+        left_s = caller.deadline - asyncio.get_running_loop().time()
+        outcomes = await on_their_shards(self._shards, placed, timeout_s=left_s)
+        parts = [each.job for each in outcomes if isinstance(each, BulkStands)]
+        failures = [each for each in outcomes if isinstance(each, CodeqError)]
+        refused = [each for each in outcomes if isinstance(each, Rejected)]
+        others = [each for each in refused if each.rejection is not Rejection.NOT_FOUND]
+        if parts and (failures or others):
+            done = f"{len(parts)} of {len(placed)} shards have done it: repeat it under its id"
+            raise OutcomeUnknown(f"{done} ({[*failures, *others][0]})")
+        if failures:
+            raise next((each for each in failures if isinstance(each, OutcomeUnknown)), failures[0])
+        return Job(parts, self._shards.count) if parts else refused[0]
+
+    async def _each(self, of: Callable[[int], Awaitable[_T]]) -> list[_T]:
+        return await asyncio.gather(*map(of, range(self._shards.count)))
