@@ -11,9 +11,9 @@ from codeq_cluster.settings import environment
 from codeq_cluster.testing.broker import LocalBroker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """Run one broker for all tests here; each test has its own queues."""
+    """Run one broker for all tests of a module; each test has its own queues."""
     with LocalBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 

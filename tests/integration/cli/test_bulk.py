@@ -44,7 +44,7 @@ def test_commands_count_first_and_begin_with_yes(
     assert (3, {"PENDING": 3}) == (dry["changes"], dry["byStatus"])
     assert ("mark RUNNING", "mark DONE") == (begun, ended)
     assert (3, {"seen": "yes"}) == (shown["changed"], shown["set"])
-    assert ["mark"] == [each["id"] for each in listed]
+    assert "mark" in [each["id"] for each in listed]
     assert ("priority", 7) == (prioritized["action"], prioritized["priority"])
     with SyncClient(Client([broker.url], token=broker.token)) as client:
         assert [{"cli": "1", "seen": "yes"}] * 3 == [client.task(each.id).tags for each in made]
