@@ -178,14 +178,18 @@ def _named(
     found = []
     for position, task in enumerate(tasks):
         drawn = task_ids.derived(tenant, f"{group.shard_name}.{group.generation}.{name}.{position}")
-        for pins in ((), view.pins):
+        for pins in ((), view.pins) if view.pins else ((),):
             placed = placed_by_key(task, tenant, shards, pins)
             wanted = home if placed is None else placed
             task_id = with_shard(drawn, shards=shards, wanted=wanted)
-            if view.item(ItemKind.MEMBER, tenant, member_id(group.id, task_id)) is not None:
+            if pins == () and view.pins and _is_member(view, group, task_id):
                 break
         found.append(replace(task, id=task_id, tenant=tenant))
     return tuple(found)
+
+
+def _is_member(view: View, group: Group, task_id: str) -> bool:
+    return view.item(ItemKind.MEMBER, group.tenant, member_id(group.id, task_id)) is not None
 
 
 def _refused(

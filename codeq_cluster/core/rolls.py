@@ -33,11 +33,11 @@ from codeq_cluster.core.groups import (
 )
 from codeq_cluster.core.items import KIND_OF, Item
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.placing import once_name, placed_by_key
+from codeq_cluster.core.placing import once_name
 from codeq_cluster.core.relays import RelayedCancel, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.sending import MEMBER_PLACE, Cause, sent
-from codeq_cluster.core.sharding import shard_of, shard_of_key, with_shard
+from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_queue, with_shard
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.tally import GROUPS, Tally, count_of, moved
 from codeq_cluster.core.task import COMPLETED, FAILED, GroupCounts, Membership, More, Task
@@ -206,8 +206,10 @@ class Roll:
             return
         drawn = task_ids.derived(at.tenant, f"{at.shard_name}.{at.generation}")
         shards = self._rules.shards
-        placed = placed_by_key(at.then, at.tenant, shards, self._view.pins)
-        then_id = with_shard(drawn, shards=shards, wanted=self._home if placed is None else placed)
+        queue = at.tenant, at.then.command.lower()
+        pinned = queue in self._view.pins
+        shard = shard_of_queue(*queue, shards) if pinned else self._home
+        then_id = with_shard(drawn, shards=shards, wanted=shard)
         counts = GroupCounts(
             id=at.id,
             total=at.total,

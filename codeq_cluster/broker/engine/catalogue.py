@@ -248,6 +248,8 @@ class Catalogue:
             kind, tenant, item_id = keyspace.item_parts(key)
             if kind is ItemKind.GATE:
                 self._gate(tenant, item_id, value)
+            elif kind is ItemKind.FLOW:
+                self._opened(tenant, item_id)  # Perhaps more may be in progress.
             elif value is not None:
                 if kind in _KNOWN:
                     self._take(key, value)

@@ -130,7 +130,7 @@ class QueuePolicies:
         return False
 
     async def draining(self, caller: Caller, topic: Topic) -> list[int]:
-        """Return the shards that still have tasks from before the queue was pinned.
+        """Return the shards that still have tasks from before the queue was pinned, or may have.
 
         Its limit counts them as they are known, and its rate holds on each of these shards.
         """
@@ -140,8 +140,14 @@ class QueuePolicies:
         others = [shard for shard in range(self._shards.count) if shard != home]
         key = keyspace.stats(topic.id, caller.tenant)
         read = (self._shards.read(each, (key,), deadline=caller.deadline) for each in others)
-        found = await asyncio.gather(*read)
-        return [shard for shard, each in zip(others, found, strict=True) if _is_alive(*each.values)]
+        found = await asyncio.gather(*read, return_exceptions=True)
+        draining = []
+        for shard, each in zip(others, found, strict=True):
+            if isinstance(each, BaseException) and not isinstance(each, CodeqError):
+                raise each
+            if isinstance(each, CodeqError) or _is_alive(*each.values):
+                draining.append(shard)
+        return draining
 
     async def key(self, caller: Caller, queue: str, key: str) -> Lane:
         """Return a key of a queue; one without tasks and rule is empty."""

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from codeq_cluster.core.sharding import shard_of, shard_of_queue
+from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_queue
 from tests.integration.http.client import Answer, Client, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -69,6 +69,26 @@ async def test_no_more_run_at_once_than_the_queue_allows(node: Client) -> None:
     assert 204 == none.status
     assert "consumer-limit" == explained.json["reason"]
     assert third.json["id"] in waiting
+
+
+async def test_a_larger_limit_lets_waiting_claims_go(node: Client) -> None:
+    """Also where the shard of the queue hears of it after that of its topic."""
+    far = (f"larger-{n}" for n in range(99))
+    queue = next(each for each in far if shard_of_queue("", each, SHARDS) != home_shard("", SHARDS))
+    await put(node, queue, maxRunning=1)
+    for _ in range(3):
+        await node.create(queue)
+    begun = await node.claim(queue)
+    waiting = asyncio.ensure_future(claim(node, queue, waitSeconds=15))
+    await node.depth(queue)  # Its answer proves that the node has read the claim before it.
+    await put(node, queue, maxRunning=2)
+    second = await waiting
+    await put(node, queue)
+    third = await node.claim(queue)
+    for task in (begun, second.json, third):
+        await end(node, task)
+
+    assert 200 == second.status
 
 
 async def test_claims_wait_for_the_tokens_of_the_queue(node: Client) -> None:
