@@ -47,7 +47,7 @@ def _application(directory: Path) -> None:
     """Write the page's application, with shorter leases, and one that works on top of it."""
     [application] = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
     assert "CodeqBroker(URL)" in application
-    short = application.replace("CodeqBroker(URL)", "CodeqBroker(URL, lease_seconds=5)")
+    short = application.replace("CodeqBroker(URL)", "CodeqBroker(URL, lease_seconds=10)")
     current = "broker.add_middleware(dramatiq.middleware.CurrentMessage())\n"
     (directory / "app.py").write_text(f"{short}\n\n{current}")
     (directory / "work.py").write_text(WORK)

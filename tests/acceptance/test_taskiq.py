@@ -52,7 +52,7 @@ def _application(directory: Path) -> None:
     """Write the page's application, with shorter leases, and one that works on top of it."""
     application, _ = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
     assert "CodeqBroker(URL)" in application
-    options = 'URL, lease_seconds=5, listen_to=["taskiq", "t-work"]'
+    options = 'URL, lease_seconds=10, listen_to=["taskiq", "t-work"]'
     short = application.replace("CodeqBroker(URL)", f"CodeqBroker({options})")
     (directory / "app.py").write_text(short)
     (directory / "work.py").write_text(WORK)
