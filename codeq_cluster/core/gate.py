@@ -87,12 +87,15 @@ class Gate(StoredItem, frozen=True, array_like=True, tag="gate", kw_only=True):
     def opened(self, rate: Rate | None, *, now_ms: int) -> Gate | None:
         """Return it once its instant has come, or its rule has changed; None if nothing is spent.
 
-        Under a slower rule it may lack a token at once; the next claim finds that out.
+        Under a slower rule it may lack a token at once; the next claim finds that out. No more than
+        the rule's own burst stays spent of another rule's tokens.
         """
         if rate is None or self.back_ms <= now_ms:
             return None
-        tokens = rate.tokens(self.spent_us, now_ms=now_ms)
-        return replace(self, opens_ms=0, tokens=max(1, tokens), expires_ms=self.back_ms)
+        spent_us = min(self.spent_us, rate.spent_us(0, rate.burst, now_ms=now_ms))
+        tokens = rate.tokens(spent_us, now_ms=now_ms)
+        after = replace(self, spent_us=spent_us, opens_ms=0, tokens=max(1, tokens))
+        return replace(after, expires_ms=after.back_ms)
 
     @property
     def back_ms(self) -> int:

@@ -96,7 +96,7 @@ def in_force(view: View, rule: FlowRule) -> list[ItemChange]:
         per_key=rule.per_key,
         expires_ms=view.now_ms,
         per_queue=rule.per_queue,
-        pinned=rule.pinned,
+        pinned=rule.pinned or (found is not None and found.pinned),
     )
     return [ItemChange(before=found, after=after), *changed(view, after)]
 

@@ -113,7 +113,9 @@ def _again(answer: Created | Rejected) -> Created | Rejected:
 def _made(
     view: View, create: Create, terms: UniqueTerms, rules: LifetimeRules, role: Role
 ) -> Decision:
-    if view.pins and is_misplaced(create, rules.shards, view.pins):
+    # The one that is next stays beside its holder, wherever that is.
+    misplaced = view.pins and is_misplaced(create, rules.shards, view.pins)
+    if role is Role.HOLDER and misplaced:
         return Decision(Rejected(Rejection.MISPLACED, create.command.lower()))
     refusal = refusal_of_new(view, create, rules, begun=0)
     if refusal is not None:
@@ -244,10 +246,11 @@ def _remembered(
     """Return the task and the row by which a repetition of the create is found."""
     key, now_ms = once_name(create), view.now_ms
     kept_ms = rules.key_retention_ms if key else REPEATED_MS
+    pinned = task.more is not None and task.more.pinned
     row = Merged(
         tenant=create.tenant,
         id=merged_id(key or create.id),
-        placed_by=placed_by(create),
+        placed_by=create.command.lower() if pinned else placed_by(create),
         task_id=task.id,
         how=how,
         fingerprint=create.fingerprint,

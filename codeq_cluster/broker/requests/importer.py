@@ -21,7 +21,7 @@ from codeq_cluster.core.operations import Import
 from codeq_cluster.core.outcomes import Imported
 from codeq_cluster.core.placing import placed_again
 from codeq_cluster.core.schedules import Schedule, schedule_shard
-from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_lane
+from codeq_cluster.core.sharding import home_shard, shard_of, shard_of_key
 from codeq_cluster.core.task import State
 from codeq_cluster.errors import CodeqError, OperationTooLarge, OutcomeUnknown
 
@@ -225,7 +225,7 @@ def _home(tenant: str, item: Governing, shards: int) -> int:
     if isinstance(item, Schedule):
         return schedule_shard(tenant, item.id, shards)
     if isinstance(item, KeyRule):
-        return shard_of_lane(tenant, item.queue, item.key, shards)
+        return shard_of_key(tenant, item.shard_name, shards)
     return home_shard(tenant, shards)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from codeq_cluster.settings import (
     Unsigned,
     WebhookSettings,
 )
+from codeq_cluster.testing.ports import free_ports
 from tests.harness.http import HttpAnswer, body_bytes
 from tests.harness.waiting import until
 
@@ -202,9 +202,7 @@ def single(
     data_dir: Path, limits: LimitSettings, webhooks: WebhookSettings = _LOCAL
 ) -> NodeSettings:
     """Return the settings of a cluster of one node with two shards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        link_port = probe.getsockname()[1]
+    [link_port] = free_ports(1)
     return NodeSettings(
         node_id="n1",
         cluster_id="http-tests",
