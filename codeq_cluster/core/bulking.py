@@ -77,7 +77,9 @@ def stop(view: View, operation: StopBulk, rules: LifetimeRules) -> Decision:
     return Decision(BulkStands(job), (ItemChange(before=found, after=job),))
 
 
-def elapsed(view: View, job: BulkJob, rules: LifetimeRules, busy: Collection[str]) -> list[Change]:
+def elapsed(
+    view: View, job: BulkJob, rules: LifetimeRules, busy: Collection[str], *, most: int
+) -> list[Change]:
     """Return what time does with a job: its next step, or that it is forgotten.
 
     Args:
@@ -85,17 +87,19 @@ def elapsed(view: View, job: BulkJob, rules: LifetimeRules, busy: Collection[str
         job: Whose instant has come.
         rules: For the changes of tasks.
         busy: The tasks that the decision changes already; the walk waits in front of these.
+        most: How many tasks the step may change; fewer than `CHANGED_MAX` if so many did not fit an
+            entry.
     """
     if job.ended_ms:
         return [ItemChange(before=job, after=None)]
     changes: list[Change] = []
     given: set[str] = set()  # Unique keys that this step has handed out.
     walked, looked, selected = job.walked, 0, 0
-    is_over = True
+    is_over, changed_max = True, min(CHANGED_MAX, most)
     tag = job.select.tags[0] if job.select.tags else None
     rows = view.walk(job.tenant, tag, only=job.select.only, after=job.walked)
     for position, task_id in rows:
-        if len(changes) == CHANGED_MAX or looked == LOOKED_MAX or task_id in busy:
+        if len(changes) == changed_max or looked == LOOKED_MAX or task_id in busy:
             is_over = False
             break
         task = view.task(task_id)

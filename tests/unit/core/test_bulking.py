@@ -125,6 +125,18 @@ def test_a_job_goes_on_in_steps_and_is_forgotten_after_a_day() -> None:
     assert view.item(ItemKind.BULK, "acme", "j") is None
 
 
+def test_a_step_that_does_not_fit_an_entry_is_smaller() -> None:
+    """The leader asks for fewer changes then, down to one."""
+    view = filled(CHANGED_MAX)
+    ask(view, start("j"))
+    view.now_ms += STEP_MS
+    decided = decide(view, Advance(count=5), RULES)
+    view.advance(decided.changes)
+
+    assert 5 == job(view, "j").changed
+    assert 5 == sum(state is State.FAILED for state in states(view))
+
+
 def test_what_is_created_after_a_job_is_none_of_it() -> None:
     """The walk comes to it, and passes it by."""
     view = filled(3)
