@@ -15,7 +15,7 @@ from codeq_cluster.core.cancelling import cancel_change
 from codeq_cluster.core.changes import Change, ItemChange, TaskChange
 from codeq_cluster.core.creating import made, refusal_of_new
 from codeq_cluster.core.outcomes import How, Rejected, Rejection
-from codeq_cluster.core.placing import placed_by_key
+from codeq_cluster.core.placing import kept_id
 from codeq_cluster.core.relays import Effect, RelayedCancel, RelayedTask
 from codeq_cluster.core.rules import LifetimeRules
 from codeq_cluster.core.schedules import (
@@ -103,26 +103,25 @@ class Course:
             self._make(first)
 
     def task_id(self, name: str) -> str:
-        """Return the id of the task of a run.
-
-        One that is here keeps its id, although its queue has got a limit since and a place by it.
-        """
-        task_id = ""
-        for pins in ((), self._view.pins):
-            placed = placed_by_key(self.at.plan.task, self.at.tenant, self._rules.shards, pins)
-            task_id = self._id(name, shard=self._home if placed is None else placed)
-            if not self._view.pins or self._view.task(task_id) is not None:
-                break
-        return task_id
+        """Return the id of the task of a run."""
+        at = self.at
+        return kept_id(
+            self._drawn(name),
+            at.plan.task,
+            at.tenant,
+            home=self._home,
+            shards=self._rules.shards,
+            pins=self._view.pins,
+            is_there=lambda task_id: self._view.task(task_id) is not None,
+        )
 
     @property
     def _home(self) -> int:
         return schedule_shard(self.at.tenant, self.at.id, self._rules.shards)
 
-    def _id(self, name: str, *, shard: int) -> str:
+    def _drawn(self, name: str) -> str:
         at = self.at
-        drawn = task_ids.derived(at.tenant, f"{at.id}.{at.generation}.{name}")
-        return with_shard(drawn, shards=self._rules.shards, wanted=shard)
+        return task_ids.derived(at.tenant, f"{at.id}.{at.generation}.{name}")
 
     def _begin(self, row: RunRow) -> How | Rejected:
         refused = self._refusal(row)
@@ -162,7 +161,7 @@ class Course:
 
     def _send(self, name: str, effect: Effect, *, position: int) -> None:
         """Put an effect of a run into the line to the shard of its task."""
-        local = self._id(name, shard=self._home)
+        local = with_shard(self._drawn(name), shards=self._rules.shards, wanted=self._home)
         shard = effect.home(self._rules.shards)
         cause = Cause(f"{local}.{position}.{RUN_PLACE}", local, shard, effect)
         self._sent += sent(self._view, (cause,))

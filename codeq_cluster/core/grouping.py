@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -26,10 +27,10 @@ from codeq_cluster.core.groups import (
 )
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.outcomes import GroupStands, Rejected, Rejection
-from codeq_cluster.core.placing import placed_by_key
+from codeq_cluster.core.placing import kept_id
 from codeq_cluster.core.rolls import Roll, Rolls
 from codeq_cluster.core.rules import LifetimeRules
-from codeq_cluster.core.sharding import shard_of_key, with_shard
+from codeq_cluster.core.sharding import shard_of_key
 from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import FollowUp, Task
 from codeq_cluster.core.transitions import retention_ms
@@ -169,21 +170,21 @@ def _deleted(view: View, group: Group) -> list[Change]:
 def _named(
     view: View, group: Group, name: str, tasks: tuple[Create, ...], rules: LifetimeRules
 ) -> tuple[Create, ...]:
-    """Return new members with their ids; each key's task is on the shard of the key.
-
-    One that is there keeps its id, although its queue has got a limit since and a place by it.
-    """
+    """Return new members with their ids; each key's task is on the shard of the key."""
     tenant, shards = group.tenant, rules.shards
     home = shard_of_key(tenant, group.shard_name, shards)
     found = []
     for position, task in enumerate(tasks):
         drawn = task_ids.derived(tenant, f"{group.shard_name}.{group.generation}.{name}.{position}")
-        for pins in ((), view.pins) if view.pins else ((),):
-            placed = placed_by_key(task, tenant, shards, pins)
-            wanted = home if placed is None else placed
-            task_id = with_shard(drawn, shards=shards, wanted=wanted)
-            if pins == () and view.pins and _is_member(view, group, task_id):
-                break
+        task_id = kept_id(
+            drawn,
+            task,
+            tenant,
+            home=home,
+            shards=shards,
+            pins=view.pins,
+            is_there=partial(_is_member, view, group),
+        )
         found.append(replace(task, id=task_id, tenant=tenant))
     return tuple(found)
 

@@ -11,13 +11,19 @@ these that it has places it, so an idempotency key is known among the tasks of t
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from msgspec.structs import replace
 
 from codeq_cluster.core.lane import lane_id, lane_name, lane_of
 from codeq_cluster.core.new_task import Create
-from codeq_cluster.core.sharding import shard_of, shard_of_key, shard_of_lane, shard_of_queue
+from codeq_cluster.core.sharding import (
+    shard_of,
+    shard_of_key,
+    shard_of_lane,
+    shard_of_queue,
+    with_shard,
+)
 from codeq_cluster.core.task import Role, State, Task
 from codeq_cluster.core.unique import scope_of, unique_key
 
@@ -40,6 +46,37 @@ def placed_by_key(
         return shard_of_queue(tenant, create.command.lower(), shards)
     lane = create.key or (create.unique.key if create.unique is not None else "")
     return _placed(tenant, create.command, lane, create.idempotency_key, shards)
+
+
+def kept_id(
+    drawn: str,
+    create: Create,
+    tenant: str,
+    *,
+    home: int,
+    shards: int,
+    pins: Container[tuple[str, str]],
+    is_there: Callable[[str], bool],
+) -> str:
+    """Return the id of a task that its maker names again each time.
+
+    One that is there keeps its id, although its queue has got a limit since and a place by it.
+
+    Args:
+        drawn: The id but for its shard.
+        create: The task.
+        tenant: Its tenant.
+        home: Its shard if any will do.
+        shards: Of the cluster.
+        pins: As `placed_by_key` takes them.
+        is_there: Returns whether an id is of a task that was made.
+    """
+    placed = placed_by_key(create, tenant, shards)
+    task_id = with_shard(drawn, shards=shards, wanted=home if placed is None else placed)
+    queue = tenant, create.command.lower()
+    if queue not in pins or is_there(task_id):
+        return task_id
+    return with_shard(drawn, shards=shards, wanted=shard_of_queue(*queue, shards))
 
 
 def placed_again(task: Task, tenant: str, shards: int) -> int | None:
