@@ -111,14 +111,18 @@ class FlowOf(NamedTuple):
 _NO_FLOW = FlowOf()
 
 
+def flow_of(topic: Topic) -> FlowOf:
+    """Return what a topic says of its flow."""
+    return FlowOf(topic.per_key, topic.per_queue, topic.rule_seq, topic.pinned)
+
+
 def put_topic(view: View, operation: PutTopic, _: LifetimeRules) -> Decision:
     """Create a topic, or change all of it but its flow."""
     found = view.item(ItemKind.TOPIC, operation.tenant, operation.name.lower())
     assert found is None or isinstance(found, Topic)
     if found is None:
         return stands(view, operation)
-    of = FlowOf(found.per_key, found.per_queue, found.rule_seq, found.pinned)
-    return stands(view, operation, of)
+    return stands(view, operation, flow_of(found))
 
 
 def stands(view: View, operation: PutTopic, flow: FlowOf = _NO_FLOW) -> Decision:

@@ -41,14 +41,12 @@ def create(view: View, operation: Create, rules: LifetimeRules) -> Decision:
             return Decision(Created(keyed, replay=True, payload=view.payload(row.task_id)))
     queue = operation.command.lower()
     topic = view.policy(operation.tenant, queue).topic
-    more = None
-    if view.pins and (operation.tenant, queue) in view.pins:
-        if is_misplaced(operation, rules.shards, view.pins):
-            return Decision(Rejected(Rejection.MISPLACED, queue))
-        more = _pinned(operation, more)
+    if view.pins and is_misplaced(operation, rules.shards, view.pins):
+        return Decision(Rejected(Rejection.MISPLACED, queue))
     refusal = _refusal(view, operation, topic, rules)
     if refusal is not None:
         return Decision(refusal)
+    more = _more(view, operation, rules, None) if view.pins else None
     task = _new_task(operation, topic, rules, now_ms=view.now_ms, next_seq=view.next_seq, more=more)
     return Decision(Created(task), (_change(task, operation),))
 
@@ -184,11 +182,8 @@ def new_change(
     caused_ms: int = 0,
 ) -> TaskChange:
     """Return the new task of a create that nothing refuses; see `made`."""
-    queue = operation.command.lower()
-    topic = view.policy(operation.tenant, queue).topic
-    pinned = view.pins and (operation.tenant, queue) in view.pins
-    if pinned and not is_misplaced(operation, rules.shards, view.pins):
-        more = _pinned(operation, more)
+    topic = view.policy(operation.tenant, operation.command.lower()).topic
+    more = _more(view, operation, rules, more) if view.pins else more
     task = _new_task(
         operation,
         topic,
@@ -221,7 +216,11 @@ def replaced(task: Task, operation: Create, *, now_ms: int) -> Task:
     )
 
 
-def _pinned(operation: Create, more: More | None) -> More:
+def _more(view: View, operation: Create, rules: LifetimeRules, more: More | None) -> More | None:
+    """Return what a new task has beside its fields, with a mark if it is where its queue is."""
+    is_pinned = (operation.tenant, operation.command.lower()) in view.pins
+    if not is_pinned or is_misplaced(operation, rules.shards, view.pins):
+        return more
     return replace(more or More(), pinned=True, cost=operation.cost)
 
 

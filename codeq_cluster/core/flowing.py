@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from codeq_cluster.core import sending
-from codeq_cluster.core.administering import FlowOf, delete_topic, stands
+from codeq_cluster.core.administering import FlowOf, delete_topic, flow_of, stands
 from codeq_cluster.core.changes import Decision, ItemChange
 from codeq_cluster.core.items import Topic
 from codeq_cluster.core.lane import Flow, FlowRule, SetFlow, lane_name
@@ -30,9 +30,7 @@ def put_flow(view: View, operation: PutFlow, _: LifetimeRules) -> Decision:
     asked = operation.topic
     found = view.item(ItemKind.TOPIC, asked.tenant, asked.name.lower())
     assert found is None or isinstance(found, Topic)
-    had = (
-        FlowOf(found.per_key, found.per_queue, found.rule_seq, found.pinned) if found else FlowOf()
-    )
+    had = flow_of(found) if found is not None else FlowOf()
     wanted = FlowOf(operation.per_key, operation.per_queue, had.rule_seq, had.pinned)
     if wanted == had:
         return stands(view, asked, had)
@@ -69,8 +67,7 @@ def spread(view: View, topic: Topic, shards: int) -> list[ItemChange]:
 
 def rule_on(topic: Topic, shard: int) -> FlowRule:
     """Return the rules of a topic for a shard."""
-    of = FlowOf(topic.per_key, topic.per_queue, topic.rule_seq, topic.pinned)
-    return _rule(topic.tenant, topic.id, of, shard=shard)
+    return _rule(topic.tenant, topic.id, flow_of(topic), shard=shard)
 
 
 def restored(topic: Topic) -> Flow:

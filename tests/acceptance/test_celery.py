@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from codeq_cluster.client import Operator
+from tests.acceptance.foreign_workers import (
+    WITHIN_S,
+    ended,
+    kill,
+    printed,
+    ran,
+    until_empty,
+    until_ran,
+    working,
+)
 from tests.harness.cluster import LocalCluster
-from tests.harness.node_process import ADMIN_TOKEN, BOTH_TOKEN
-from tests.harness.waiting import until
+from tests.harness.node_process import ADMIN_TOKEN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,58 +29,18 @@ APPLICATION = "tests.acceptance.celery_application"
 TASKS = 300
 LONG = 2
 PARTS = 100
-WITHIN_S = 50.0
 
 
-def _environment(cluster: LocalCluster) -> dict[str, str]:
-    hosts = ",".join(url.removeprefix("http://") for url in cluster.urls.values())
-    return {**os.environ, "BROKER_URL": f"codeq://{BOTH_TOKEN}@{hosts}"}
-
-
-@asynccontextmanager
-async def _worker(
+def _worker(
     cluster: LocalCluster, name: str, pool: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run Celery's own worker; the end of the block kills it with its children."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "celery", "-A", APPLICATION, "worker", "-n", name),
-        *("--pool", pool, "-c", "4", "-l", "WARNING", "-Q", "celery,chords"),
-        env=_environment(cluster),
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        _kill(process)
-        await process.wait()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """Run Celery's own worker."""
+    options = ("--pool", pool, "-c", "4", "-l", "WARNING", "-Q", "celery,chords")
+    return working(cluster, "celery", "-A", APPLICATION, "worker", "-n", name, *options)
 
 
 async def _produced(cluster: LocalCluster, program: str) -> str:
-    """Return what a producer's program prints, in a process that ends."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", f"from {APPLICATION} import *\n{program}"),
-        env=_environment(cluster),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    printed, _ = await process.communicate()
-    assert 0 == process.returncode
-    return printed.decode()
-
-
-def _ran(journal: Path) -> Counter[int]:
-    return Counter(map(int, journal.read_text().split()))
-
-
-async def _until_ran(journal: Path, share: int) -> None:
-    async def enough() -> bool:
-        return len(_ran(journal)) >= share
-
-    await until(enough, what=f"{share} tasks", within_s=WITHIN_S)
+    return await printed(cluster, "-c", f"from {APPLICATION} import *\n{program}")
 
 
 @pytest.mark.timeout(120)
@@ -100,36 +64,23 @@ async def test_celery_loses_and_repeats_nothing_while_leaders_and_a_worker_are_k
         since = datetime.now(UTC)  # Other tests have had the queue before.
         producing = asyncio.create_task(_produced(cluster, program))
         for share in (10, 60, 120):
-            await _until_ran(journal, share)
+            await until_ran(journal, share)
             if share == 60:
-                _kill(dies)
+                kill(dies)
             else:
                 leader = await cluster.leader_of(share % cluster.shards)
                 await cluster.kill(leader)
                 cluster.start(leader)
         await producing
 
-        async def empty() -> bool:
-            queue = await operator.queue("celery")
-            return not (queue["ready"] or queue["inProgress"] or queue["delayed"])
+        rows = await ended(operator, "celery", since=since)
 
-        await until(empty, what="an empty queue", within_s=WITHIN_S)
-        ended = [
-            row
-            for status in ("COMPLETED", "FAILED")
-            for row in (
-                await operator.tasks(
-                    command="celery", status=status, created_after=since, limit=500
-                )
-            ).rows
-        ]
-
-    counted = _ran(journal)
+    counted = ran(journal)
     assert {*range(-LONG, TASKS)} == set(counted)
-    assert ["COMPLETED"] * (TASKS + LONG) == [row["status"] for row in ended]
+    assert ["COMPLETED"] * (TASKS + LONG) == [row["status"] for row in rows]
     # Four threads and what they had prefetched.
     assert sum(counted.values()) - len(counted) <= 4 * 5
-    repeated = [row for row in ended if row["attempts"] > 1]
+    repeated = [row for row in rows if row["attempts"] > 1]
     assert {"LEASE_EXPIRED"} == {h["outcome"] for row in repeated for h in row["history"][:-1]}
 
 
@@ -147,14 +98,14 @@ async def test_a_chord_ends_once_although_a_worker_and_a_leader_are_killed(
     )
     async with _worker(cluster, "dies@h", "threads") as dies, asyncio.timeout(WITHIN_S + 30):
         producing = asyncio.create_task(_produced(cluster, program))
-        await _until_ran(journal, 10)
-        _kill(dies)
+        await until_ran(journal, 10)
+        kill(dies)
         await cluster.kill(leader := await cluster.leader_of(0))
         cluster.start(leader)
         async with _worker(cluster, "stays@h", "prefork"):
-            printed = await producing
+            body = await producing
 
-    assert f"{sum(range(PARTS))}\n" == printed
+    assert f"{sum(range(PARTS))}\n" == body
 
 
 @pytest.mark.timeout(120)
@@ -187,11 +138,6 @@ async def test_a_task_is_revoked_and_one_is_terminated_although_leaders_are_kill
             cluster.start(leader)
             await cluster.leader_of(shard % cluster.shards)
         await producing
+        await until_empty(operator, "celery")
 
-        async def empty() -> bool:
-            queue = await operator.queue("celery")
-            return not (queue["ready"] or queue["inProgress"] or queue["delayed"])
-
-        await until(empty, what="an empty queue", within_s=WITHIN_S)
-
-    assert {2} == set(_ran(journal))
+    assert {2} == set(ran(journal))

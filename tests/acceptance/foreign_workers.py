@@ -1,0 +1,102 @@
+"""Foreign workers: processes of other frameworks on a cluster, and what their tasks write down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from codeq_cluster.client import Operator
+from tests.harness.cluster import LocalCluster
+from tests.harness.node_process import BOTH_TOKEN
+from tests.harness.waiting import until
+
+WITHIN_S = 50.0
+
+
+def environment(cluster: LocalCluster) -> dict[str, str]:
+    """Return an environment with the URL of all nodes."""
+    hosts = ",".join(url.removeprefix("http://") for url in cluster.urls.values())
+    return {**os.environ, "BROKER_URL": f"codeq://{BOTH_TOKEN}@{hosts}"}
+
+
+@asynccontextmanager
+async def working(
+    cluster: LocalCluster, *command: str, directory: Path | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a framework's own worker; the end of the block kills it with its children."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", *command),
+        cwd=directory,
+        env=environment(cluster),
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        kill(process)
+        await process.wait()
+
+
+def kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a worker with its children."""
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+async def printed(cluster: LocalCluster, *program: str, directory: Path | None = None) -> str:
+    """Return what a producer's program prints, in a process that ends."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *program),
+        cwd=directory,
+        env=environment(cluster),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert 0 == process.returncode
+    return output.decode()
+
+
+def ran(journal: Path) -> Counter[int]:
+    """Return how often each task has written its number."""
+    return Counter(map(int, journal.read_text().split()))
+
+
+async def until_ran(journal: Path, share: int) -> None:
+    """Wait until so many tasks have run."""
+
+    async def enough() -> bool:
+        return len(ran(journal)) >= share
+
+    await until(enough, what=f"{share} tasks", within_s=WITHIN_S)
+
+
+async def until_empty(operator: Operator, command: str) -> None:
+    """Wait until no task of a queue waits or runs."""
+
+    async def empty() -> bool:
+        queue = await operator.queue(command)
+        return not (queue["ready"] or queue["inProgress"] or queue["delayed"])
+
+    await until(empty, what="an empty queue", within_s=WITHIN_S)
+
+
+async def ended(
+    operator: Operator, command: str, *, since: datetime | None = None
+) -> list[Mapping[str, Any]]:
+    """Wait until a queue is empty; return its ended tasks, those that were created since then."""
+    await until_empty(operator, command)
+    return [
+        row
+        for status in ("COMPLETED", "FAILED")
+        for row in (
+            await operator.tasks(command=command, status=status, created_after=since, limit=500)
+        ).rows
+    ]
