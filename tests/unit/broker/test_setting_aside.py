@@ -27,14 +27,15 @@ pytestmark = pytest.mark.asyncio
 _AHEAD = 300  # More tasks than one advance takes.
 
 
-async def _until(shard: Shard, happened: Callable[[], bool]) -> None:
-    """Wait for timers and applied entries until the condition holds."""
+async def _until(shard: Shard, happened: Callable[[], bool], *, step_ms: int = 0) -> None:
+    """Wait for timers and applied entries, each a step later, until the condition holds."""
     applied = asyncio.Event()
     shard.engine.on_rows(lambda _: applied.set())
     async with asyncio.timeout(10):
         while not happened():
             await applied.wait()
             applied.clear()
+            shard.clock.pass_ms(step_ms)
 
 
 def _asides(shard: Shard) -> list[Aside]:
@@ -262,11 +263,15 @@ async def test_a_bulk_job_is_set_aside_at_a_task_that_cannot_be_read(shard: Shar
     shard.log.depose()
     shard.log.lead()
     shard.clock.pass_ms(STEP_MS)
-    await _until(shard, lambda: bool(_asides(shard)))
+    await _until(shard, lambda: bool(_asides(shard)), step_ms=STEP_MS)
     [aside] = _asides(shard)
     _poison(shard, ids[1], records.encode(sound))
     await shard.engine.operate([Retry(request="again", tenant="acme", ids=(aside.id,), by="ops")])
-    await _until(shard, lambda: all(_stored(shard, each).state is State.FAILED for each in ids))
+
+    def done() -> bool:
+        return all(_stored(shard, each).state is State.FAILED for each in ids)
+
+    await _until(shard, done, step_ms=STEP_MS)
 
     assert ("acme", "bulk.j") == (aside.tenant, aside.id)
     assert [] == _asides(shard)
