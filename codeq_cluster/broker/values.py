@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 from msgspec import Struct
 
 from codeq_cluster.core.new_task import Create
 from codeq_cluster.core.task import Artifact, Counters, Task
 
+ERRORS_MAX = 100  # Distinct errors of one count.
+OTHER_ERROR = "(other)"
+
 
 def new_request() -> str:
     """Return a new request id: 96 random bits in hexadecimal."""
     return os.urandom(12).hex()
+
+
+def count_error(counts: Counter[str], error: str, number: int = 1) -> None:
+    """Count tasks that have an error; past `ERRORS_MAX` distinct ones, others count together."""
+    known = error in counts or len(counts) < ERRORS_MAX
+    counts[error if known else OTHER_ERROR] += number
 
 
 class Caller(Struct, frozen=True):

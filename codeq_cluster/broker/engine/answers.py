@@ -36,6 +36,7 @@ from codeq_cluster.broker.questions import (
     Watch,
 )
 from codeq_cluster.broker.scanning import next_keys, walk
+from codeq_cluster.broker.values import count_error
 from codeq_cluster.codec import keyspace, lane_keys, records
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.codec.line_keys import groups_prefix
@@ -58,8 +59,6 @@ ITEMS_BYTES_MAX = 2**20  # Of one page of items, so that it fits a frame of the 
 LOOKED_AT_MAX = 1000
 BYTES_MAX = 4 * 2**20  # Bytes of the tasks in one answer, so that it fits a frame.
 AHEAD_MAX = 10_000  # Tasks counted ahead of a task; more would not help an operator.
-ERRORS_MAX = 100  # Distinct errors of one count; all others are counted together.
-OTHER_ERROR = "(other)"
 LANES_MAX = 32  # Keys of a queue whose first task is looked up: 32 x up to 10 us.
 DEPTHS_AT_ONCE = 100  # Queues whose oldest task is looked up without a pause: 100 x up to 100 us.
 
@@ -271,8 +270,7 @@ def count_selected(store: StateStore, asked: CountSelected, unreadable: Unreadab
                 states[task.state] += 1
                 changes += action.applies(task)
                 if task.error:
-                    known = task.error in errors or len(errors) < ERRORS_MAX
-                    errors[task.error if known else OTHER_ERROR] += 1
+                    count_error(errors, task.error)
         if looked == LOOKED_AT_MAX:
             edge = position
             break

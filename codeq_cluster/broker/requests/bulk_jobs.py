@@ -12,7 +12,7 @@ from msgspec import Struct
 from codeq_cluster.broker.ports import Shards
 from codeq_cluster.broker.questions import END, CountSelected, ListItems
 from codeq_cluster.broker.requests.producer import on_their_shards
-from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.broker.values import Caller, count_error, new_request
 from codeq_cluster.codec import keyspace, records
 from codeq_cluster.core.bulk import JOBS_MAX, LIVE_MAX, BulkAction, BulkJob, StartBulk, StopBulk
 from codeq_cluster.core.operations import Operation
@@ -24,8 +24,6 @@ from codeq_cluster.errors import CodeqError, OutcomeUnknown
 
 # Looks of one count at each shard, a thousand rows each: about a second and a half of its leader.
 LOOKS_MAX = 100
-ERRORS_MAX = 100  # Distinct errors in one answer; all others are counted together.
-OTHER = "(other)"
 
 _T = TypeVar("_T")
 
@@ -81,8 +79,7 @@ class BulkJobs:
         by_error: Counter[str] = Counter()
         for part in parts:
             for error, number in part.by_error.items():
-                known = error in by_error or len(by_error) < ERRORS_MAX
-                by_error[error if known else OTHER] += number
+                count_error(by_error, error, number)
         return Counts(
             selected=sum(part.selected for part in parts),
             changes=sum(part.changes for part in parts),
@@ -200,8 +197,7 @@ class BulkJobs:
         self, caller: Caller, operation: Callable[[int], Operation]
     ) -> Job | Rejected:
         placed = [(shard, operation(shard)) for shard in range(self._shards.count)]
-        left_s = caller.deadline - asyncio.get_running_loop().time()
-        outcomes = await on_their_shards(self._shards, placed, timeout_s=left_s)
+        outcomes = await on_their_shards(self._shards, placed, deadline=caller.deadline)
         parts = [each.job for each in outcomes if isinstance(each, BulkStands)]
         failures = [each for each in outcomes if isinstance(each, CodeqError)]
         refused = [each for each in outcomes if isinstance(each, Rejected)]

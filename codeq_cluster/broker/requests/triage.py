@@ -18,7 +18,7 @@ from codeq_cluster.broker.queries.browsing import Browser
 from codeq_cluster.broker.questions import END, Browse
 from codeq_cluster.broker.requests.bulk import PAGE, Makes, act, carry_out, half_way, rows_of
 from codeq_cluster.broker.requests.dead_letters import DeadLetterReader, DeadLetterSelection
-from codeq_cluster.broker.values import Caller, new_request
+from codeq_cluster.broker.values import Caller, count_error, new_request
 from codeq_cluster.codec import keyspace
 from codeq_cluster.codec.keyspace import QueuePlace
 from codeq_cluster.core.error_kinds import error_kind
@@ -30,9 +30,6 @@ from codeq_cluster.core.task import Task
 PAYLOADS_BYTES_MAX = 4 * 2**20  # Read and sent at once, so that one shard's part fits a frame.
 KINDS_MAX = 200  # Distinct kinds in one answer; all others are counted together.
 OTHER_KIND = "(other errors)"
-
-ERRORS_MAX = 100  # Distinct errors counted in one answer; all others are counted together.
-OTHER = "(other)"
 
 # Returns a task's new payload, or None to leave the task unchanged.
 Revising = Callable[[str], str | None]
@@ -242,8 +239,7 @@ class Triage:
             tasks = tasks[:left]
             ids += [task.id for task in tasks]
             for task in tasks:
-                known = task.error in by_error or len(by_error) < ERRORS_MAX
-                by_error[task.error if known else OTHER] += 1
+                count_error(by_error, task.error)
             if change is not None:
                 with half_way(changed):
                     some, alone = await change(tasks)
