@@ -56,24 +56,26 @@ async def test_celery_loses_and_repeats_nothing_while_leaders_and_a_worker_are_k
     )
     async with (
         Operator(list(cluster.urls.values()), token=ADMIN_TOKEN) as operator,
-        _worker(cluster, "prefork@h", "prefork"),
         _worker(cluster, "dies@h", "threads") as dies,
-        _worker(cluster, "threads@h", "threads"),
         asyncio.timeout(WITHIN_S + 30),
     ):
         since = datetime.now(UTC)  # Other tests have had the queue before.
         producing = asyncio.create_task(_produced(cluster, program))
-        for share in (10, 60, 120):
-            await until_ran(journal, share)
-            if share == 60:
-                kill(dies)
-            else:
-                leader = await cluster.leader_of(share % cluster.shards)
-                await cluster.kill(leader)
-                cluster.start(leader)
-        await producing
-
-        rows = await ended(operator, "celery", since=since)
+        await until_ran(journal, 10)
+        await cluster.kill(leader := await cluster.leader_of(0))
+        cluster.start(leader)
+        # The worker that dies is alone with all tasks, so it surely has some.
+        await until_ran(journal, 60)
+        kill(dies)
+        async with (
+            _worker(cluster, "prefork@h", "prefork"),
+            _worker(cluster, "threads@h", "threads"),
+        ):
+            await until_ran(journal, 120)
+            await cluster.kill(leader := await cluster.leader_of(1 % cluster.shards))
+            cluster.start(leader)
+            await producing
+            rows = await ended(operator, "celery", since=since)
 
     counted = ran(journal)
     assert {*range(-LONG, TASKS)} == set(counted)
