@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    async_playwright,
+)
+from playwright.async_api import Error as PlaywrightError
 
 from codeq_cluster.auth.identity import WORKER_SCOPES
 from tests.harness.cluster import LocalCluster
@@ -65,11 +73,13 @@ class Window:
 
     Attributes:
         wrong: Complaints of the page or the browser.
+        lost: Requests without an answer, and why.
     """
 
     page: Page
     url: str
     wrong: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
     async def log_in(self, token: str) -> None:
         """Log in at the current address."""
@@ -149,6 +159,9 @@ class Chromium:
             if token:
                 await window.log_in(token)
             yield window
+        except PlaywrightError as failure:
+            failure.add_note(f"complaints: {window.wrong}; without an answer: {window.lost}")
+            raise
         finally:
             await context.close()
         assert [] == window.wrong, f"the browser complains: {window.wrong}"
@@ -165,7 +178,11 @@ class Chromium:
         async def asked(dialog: object) -> None:
             window.wrong.append(f"a dialog of a script: {dialog}")
 
+        def lost(request: Request) -> None:
+            window.lost.append(f"{request.method} {request.url}: {request.failure}")
+
         window.page.on("console", said)
+        window.page.on("requestfailed", lost)
         window.page.on("pageerror", lambda error: window.wrong.append(str(error)))
         window.page.on("dialog", asked)
         return window

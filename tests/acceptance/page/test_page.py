@@ -6,6 +6,7 @@ import json
 from datetime import datetime
 
 import pytest
+from playwright.async_api import Route
 
 from codeq_cluster.client.handling import HandlerTimeout
 from tests.acceptance.page.browser import (
@@ -23,6 +24,8 @@ from tests.harness.cluster import LocalCluster
 from tests.harness.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs("chromium")]
+
+LOADS_MAX = 5  # Of `boot.js`.
 
 OF_TENANT = [
     *("Overview", "Queues", "Tasks", "Delayed", "Groups", "Schedules", "Dead letters", "Workers"),
@@ -48,6 +51,31 @@ async def test_a_wrong_token_is_refused_in_words_and_a_right_one_shows_the_overv
 
         await window.page.wait_for_selector("#token")
         assert "admin" not in kept
+
+
+async def test_a_page_of_which_a_part_did_not_arrive_is_loaded_again(
+    browser: Chromium, cluster: LocalCluster
+) -> None:
+    """It says so meanwhile, and stops to ask by itself; the reader can still ask."""
+    asked: list[str] = []
+
+    async def lost(route: Route) -> None:
+        asked.append(route.request.url)
+        await (route.abort() if len(asked) <= LOADS_MAX else route.continue_())
+
+    async def tried() -> bool:
+        return LOADS_MAX == len(asked)
+
+    async with browser.window(url_of(cluster)) as window:
+        await window.page.route("**/js/login.js", lost)
+        await window.page.goto(f"{cluster.urls['n2']}/ui")
+        await window.shows("This page could not be loaded")
+        await until(tried, what="the page has tried as often as it may")
+        await window.page.get_by_role("link", name="Load it again").click()
+        await window.log_in("admin")
+        await window.shows("What needs attention")
+
+        assert LOADS_MAX + 1 == len(asked)
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ async def test_the_page_runs_and_asks_for_nothing_but_its_own(world: World) -> N
 async def test_files_are_kept_by_the_release_they_are_of(world: World) -> None:
     """The files' address changes with any of them; another release's address is not found."""
     page = (await world.client.get("/ui", token="")).body.decode()
-    [address] = {each.split('"')[0] for each in page.split('src="')[1:] if "main.js" in each}
+    [address] = {each.split('"')[0] for each in page.split('src="')[1:] if "boot.js" in each}
     plain = await world.client.get(address, token="")
     packed = await world.client.get(address, token="", Accept_Encoding="br, gzip")
     other = await world.client.get(address.replace("/static/", "/static/0"), token="")

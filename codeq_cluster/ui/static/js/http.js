@@ -24,6 +24,8 @@ export class WithText {
   }
 }
 
+const WITHIN_MS = 60000; // A node answers within limits.requestTimeoutMs, or never.
+
 let csrf = "";
 let onEnd = () => {};
 
@@ -47,20 +49,21 @@ export function query(values) {
 }
 
 // heard(headers) hears of an answer that is no refusal.
-export async function ask(method, where, body, { signal, quiet, heard } = {}) {
-  let answer;
+export async function ask(method, where, body, { signal, quiet, heard, withinMs = WITHIN_MS } = {}) {
+  const limit = AbortSignal.timeout(withinMs);
+  let answer, text;
   try {
     answer = await fetch("/ui/api" + where, {
       method,
-      signal,
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
       headers: { ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...(method === "GET" ? {} : { "X-CSRF-Token": csrf }) },
       body: body === undefined ? undefined : body instanceof WithText ? body.text : JSON.stringify(body),
     });
+    text = await answer.text();
   } catch (failure) {
     if (failure.name === "AbortError") throw failure;
     throw new Unreachable();
   }
-  const text = await answer.text();
   let said = {};
   try {
     said = text ? JSON.parse(text) : {};

@@ -11,6 +11,7 @@ import { session } from "./state.js";
 import { failed, toast } from "./toast.js";
 
 const VIEWS = ["overview", "queues", "tasks", "delayed", "groups", "schedules", "dead-letters", "workers", "topics", "webhooks", "cluster", "audit"];
+const SESSION_MS = 10000; // Then the log-in form is shown: it is answered from memory, or not at all.
 const FIRST_MS = 500; // How long a view waits for its first answer before it is shown empty.
 const main = document.getElementById("main");
 let shown = null;
@@ -20,7 +21,7 @@ async function start() {
   document.addEventListener("keydown", shortcut);
   let known = null;
   try {
-    known = await get("/session");
+    known = await get("/session", { withinMs: SESSION_MS });
   } catch (failure) {
     failed(failure);
   }
