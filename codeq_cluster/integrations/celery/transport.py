@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 
 import codeq_cluster
 from codeq_cluster.client import Refused
-from codeq_cluster.errors import CodeqError
+from codeq_cluster.errors import CodeqError, ConfigInvalid
 from codeq_cluster.integrations.celery.channel import Channel, refused
 from codeq_cluster.integrations.link import Link, acquire, may_pass, release
 from codeq_cluster.integrations.target import DEADLINE_S, PORT, Target, target_of, without_token
@@ -145,8 +146,20 @@ def target_of_client(client: Any, *, token: str = "") -> Target:
         ConfigInvalid: It leads to another broker.
     """
     options = client.transport_options
+    if len(client.alt) > 1 and any("," in each or "?" in each for each in client.alt):
+        shown = "; ".join(map(without_token, client.alt))
+        raise ConfigInvalid(
+            f"{shown}: several URLs must name one node each, and no option; "
+            "write one URL with all nodes: the client itself goes to another one"
+        )
+    url = client.hostname or client.as_uri()
+    if "://" not in url:
+        # Kombu hands the first URL over as it is, and takes those that it switches to apart.
+        url = f"{client.transport_cls}://{quote(client.password or client.userid or '')}@"
+        url += f"[{client.hostname}]" if ":" in client.hostname else client.hostname
+        url += f":{client.port}" if client.port else ""
     return target_of(
-        client.hostname or client.as_uri(),
+        url,
         token=token or str(options.get("token", "")),
         ssl=client.ssl,
         deadline_s=float(options.get("deadline_seconds", DEADLINE_S)),

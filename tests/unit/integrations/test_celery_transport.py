@@ -16,6 +16,7 @@ from kombu import Connection, Consumer, Exchange, Queue
 from kombu.exceptions import ChannelError
 
 from codeq_cluster.client import State, TaskRecord
+from codeq_cluster.errors import ConfigInvalid
 from codeq_cluster.integrations.celery.channel import BrokerRefused
 from codeq_cluster.integrations.celery.transport import BrokerAway
 from codeq_cluster.integrations.holding import tag_of
@@ -310,3 +311,19 @@ def test_a_task_that_is_no_message_fails_and_the_next_is_delivered(
     assert [1] == _received(connection, Queue("mixed"), count=1, act=_ack)
     with broker.sync_client() as client:
         assert State.FAILED is client.wait(strange.id).task.state
+
+
+def test_a_connection_goes_on_to_the_next_url_of_a_list(url: str, closed_url: str) -> None:
+    """As Celery's `broker_url` may be one; several nodes in one of several URLs are refused."""
+    away = closed_url.replace("token", "other%2Ftoken")
+    options = {"deadline_seconds": 0}
+    with Connection([away, url], transport_options=options) as connection:
+        connection.ensure_connection(max_retries=2, interval_start=0)
+        _publish(connection, "second", 1)
+
+        assert [1] == _received(connection, Queue("second"), count=1, act=_ack)
+    with (
+        Connection([f"{url},n2:8080", url], transport_options=options) as mixed,
+        pytest.raises(ConfigInvalid, match="write one URL with all nodes"),
+    ):
+        mixed.connect()
