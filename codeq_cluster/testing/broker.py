@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -113,6 +113,7 @@ class LocalBroker:
         minutes: float = 0,
         seconds: float = 0,
         until: str = "",
+        only: Collection[str] | None = None,
     ) -> list[Fired]:
         """Advance the broker's clock, and return when everything due by then has happened.
 
@@ -126,13 +127,16 @@ class LocalBroker:
             minutes: The same.
             seconds: The same.
             until: The id of a task at whose end to stop; empty for none.
+            only: The ids of the schedules that fire meanwhile; the others are paused, and go on
+                from then. None for all.
 
         Returns:
             The instants of schedules that have fired, in order.
 
         Raises:
             ValueError: The clock would stand still or run backwards.
-            RuntimeError: There were 10,000 stops, or the task has not ended by then; or it is
+            RuntimeError: There were 10,000 stops, the task has not ended by then, or there is no
+                such schedule; or it is
                 called in a coroutine and would block the workers of its loop; use `await
                 asyncio.to_thread(broker.advance, days=7)`.
             TimeoutError: At one stop, workers did not come to rest within 30 s.
@@ -140,7 +144,7 @@ class LocalBroker:
         by = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if by <= timedelta():
             raise ValueError(f"advance by {by}: must be more than nothing")
-        return self._wait(self._stepper.result().advance(by, until=until))
+        return self._wait(self._stepper.result().advance(by, until=until, only=only))
 
     def upcoming(self) -> list[Upcoming]:
         """Return what `advance` would stop at now, the earliest first.

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
+from http import HTTPStatus
 from typing import Any, Final
 
 from codeq_cluster.api.http.virtual_time import (
     STOPS_MAX,
     AlreadyMoving,
     Fired,
+    NoSuchSchedule,
     NotEnded,
     TooManyStops,
     Upcoming,
 )
-from codeq_cluster.client import Client, NotFinished, Operator, Worker
+from codeq_cluster.client import Client, NotFinished, Operator, Refused, Worker
 from codeq_cluster.node.compose import Node
 from codeq_cluster.virtual_time.movable_time import MovableTime
-from codeq_cluster.virtual_time.upcoming import Outlook, outlook
+from codeq_cluster.virtual_time.upcoming import Outlook, outlook, rows
 
 SETTLE_WITHIN_S: Final = 30.0  # Per stop; a worker that never rests is a mistake of the test.
 ADVANCE_WITHIN_S: Final = 600.0  # For all stops: ten thousand take some minutes.
@@ -86,11 +88,17 @@ class ClockStepper:
         return list(found.due)
 
     async def advance(
-        self, by: timedelta, *, until: str = "", patience_s: float | None = None
+        self,
+        by: timedelta,
+        *,
+        until: str = "",
+        only: Collection[str] | None = None,
+        patience_s: float | None = None,
     ) -> list[Fired]:
         """Advance the clock from each instant at which something is due to the next."""
         with self._alone():
-            return await self._advanced(by, until=until, patience_s=patience_s or _QUIET_S)
+            async with self._firing(only):
+                return await self._advanced(by, until=until, patience_s=patience_s or _QUIET_S)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -103,6 +111,33 @@ class ClockStepper:
             yield
         finally:
             self._moving = False
+
+    @asynccontextmanager
+    async def _firing(self, only: Collection[str] | None) -> AsyncIterator[None]:
+        """Pause all schedules but these within the block; then they go on from that time."""
+        if only is None:
+            yield
+            return
+        found = {row["id"]: row["state"] async for row in rows(self._operator.schedules)}
+        if unknown := sorted(set(only) - found.keys()):
+            raise NoSuchSchedule(f"there is no schedule {unknown[0]!r}")
+        paused: list[str] = []
+        try:
+            for each, state in found.items():
+                if state == "active" and each not in only:
+                    paused.append(each)
+                    await self._operator.pause_schedule(each)
+            yield
+        finally:
+            for each in paused:
+                await self._resume(each)
+
+    async def _resume(self, schedule_id: str) -> None:
+        try:
+            await self._operator.resume_schedule(schedule_id)
+        except Refused as refused:
+            if refused.status != HTTPStatus.NOT_FOUND:  # It was deleted meanwhile.
+                raise
 
     async def _advanced(self, by: timedelta, *, until: str, patience_s: float) -> list[Fired]:
         fired: list[Fired] = []
@@ -197,7 +232,8 @@ def _bound(stops: Counter[str]) -> None:
         return
     [(busiest, count)] = stops.most_common(1)
     raise TooManyStops(
-        f"more than {STOPS_MAX:,} stops, {count:,} of them for {busiest}: pause it, or advance less"
+        f"more than {STOPS_MAX:,} stops, {count:,} of them for {busiest}: "
+        "pause it, leave it out of `only`, or advance less"
     )
 
 

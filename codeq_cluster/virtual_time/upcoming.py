@@ -37,12 +37,12 @@ async def outlook(operator: Operator, queues: Sequence[Mapping[str, Any]]) -> Ou
     due = [
         Upcoming(datetime.fromisoformat(row[field]), kind, row["id"])
         for fetch, fields in asked
-        async for row in _rows(fetch)
+        async for row in rows(fetch)
         for field, kind in fields.items()
         if field in row
     ]
     made = {}
-    async for row in _rows(operator.schedules):
+    async for row in rows(operator.schedules):
         made[row["id"]] = row["made"]
         if row["state"] == "active":
             instants = (datetime.fromisoformat(each["at"]) for each in row["next"])
@@ -62,7 +62,8 @@ async def _of_keys(operator: Operator, command: str) -> list[Upcoming]:
     ]
 
 
-async def _rows(fetch: _Fetch) -> AsyncIterator[Mapping[str, Any]]:
+async def rows(fetch: _Fetch) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the rows of all pages."""
     cursor = ""
     while True:
         page = await fetch(cursor=cursor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -41,6 +42,10 @@ class NotEnded(RuntimeError):
     """The whole time has passed, and the task has not ended."""
 
 
+class NoSuchSchedule(RuntimeError):
+    """A schedule was named that does not exist; nothing was done."""
+
+
 class AlreadyMoving(RuntimeError):
     """Another caller moves the clock now; nothing was done."""
 
@@ -63,7 +68,12 @@ class VirtualTime(Protocol):
         ...
 
     async def advance(
-        self, by: timedelta, *, until: str = "", patience_s: float | None = None
+        self,
+        by: timedelta,
+        *,
+        until: str = "",
+        only: Collection[str] | None = None,
+        patience_s: float | None = None,
     ) -> list[Fired]:
         """Advance the clock from each instant at which something is due to the next.
 
@@ -72,6 +82,7 @@ class VirtualTime(Protocol):
         Args:
             by: The most to advance.
             until: The task at whose end to stop; empty for none.
+            only: The schedules that fire meanwhile; None for all.
             patience_s: How long nothing has to change at a stop while tasks are ready or in
                 progress; None for a twentieth of a second.
 
@@ -79,7 +90,7 @@ class VirtualTime(Protocol):
             The instants of schedules that have fired, in order.
 
         Raises:
-            RuntimeError: One of the three above.
+            RuntimeError: One of the four above.
             TimeoutError: Workers did not come to rest at a stop, or all stops took too long.
         """
         ...

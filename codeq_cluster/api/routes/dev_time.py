@@ -17,6 +17,7 @@ from codeq_cluster.api.http.virtual_time import (
     PATIENCE_S_MAX,
     STOPS_MAX,
     AlreadyMoving,
+    NoSuchSchedule,
     NotEnded,
     TooManyStops,
     VirtualTime,
@@ -30,12 +31,14 @@ from codeq_cluster.core.instants import rfc3339
 ROUTES = Routes(__name__, __doc__, Access.ADMIN)
 
 UPCOMING_MAX = 1_000
+ONLY_MAX = 1_000
 ADVANCE_S_MAX = 10 * 366 * 86_400  # A schedule has an instant within ten years.
 _END_MS = int(datetime(9000, 1, 1, tzinfo=UTC).timestamp()) * 1000  # Calendars end in 9999.
 
 INVALID_TIME = bad_request("invalid time", "invalid-time")
 NO_GOAL = INVALID_TIME.because("say how far it moves: either advanceSeconds or to")
 INVALID_TO = INVALID_TIME.because("'to' must be an instant of RFC 3339")
+NO_SCHEDULE = ApiError(404, "schedule not found", "not-found")
 TOO_MANY_STOPS = ApiError(409, f"more than {STOPS_MAX:,} stops", "too-many-stops")
 NOT_ENDED = ApiError(409, "the task has not ended", "not-ended")
 MOVES = ApiError(409, "the clock moves already", "time-moves", retryable=True)
@@ -59,6 +62,12 @@ class AdvanceBody(Body):
     until: str | None = field(
         "The id of a task at whose end it stops; it is an error if the task does not end by then.",
         refused=(TASK_NOT_FOUND,),
+    )
+    only: list[str] | None = field(
+        "The schedules that fire meanwhile; the others are paused, and go on from then. Empty for "
+        "none, absent for all.",
+        max_length=ONLY_MAX,
+        refused=(NO_SCHEDULE,),
     )
     patience_seconds: int | None = field(
         "How long nothing has to change at a stop while a task is ready or in progress, "
@@ -141,8 +150,13 @@ async def advance(call: Call) -> HttpAnswer[AdvancedView]:
     try:
         with call.services.shares.waits.waiting():
             fired = await time.advance(
-                by, until=body.until or "", patience_s=body.patience_seconds or None
+                by,
+                until=body.until or "",
+                only=body.only,
+                patience_s=body.patience_seconds or None,
             )
+    except NoSuchSchedule as error:
+        raise NO_SCHEDULE.because(str(error)) from error
     except AlreadyMoving as error:
         raise MOVES.because(str(error)) from error
     except TooManyStops as error:

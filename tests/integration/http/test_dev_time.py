@@ -86,7 +86,8 @@ def test_an_instant_is_reached_exactly(broker: LocalBroker) -> None:
         ({"advanceSeconds": 0}, "out-of-range"),
         ({"advanceSeconds": ADVANCE_S_MAX + 1}, "out-of-range"),
         ({"advanceSeconds": 1, "patienceSeconds": 11}, "out-of-range"),
-        ({"advanceSeconds": 1, "only": ["a"]}, "invalid-field"),
+        ({"advanceSeconds": 1, "skip": ["a"]}, "invalid-field"),
+        ({"advanceSeconds": 1, "only": ["a"]}, "not-found"),
         ({"advanceSeconds": 1, "until": "nobody"}, "not-found"),
         ({"advanceSeconds": 1, "until": "///"}, "not-found"),
         ({"advanceSeconds": "a day"}, "invalid-body"),
@@ -140,6 +141,24 @@ def test_too_many_stops_name_the_schedule(
 
     assert (409, "too-many-stops") == (answer.status, answer.json["code"])
     assert "6 of them for often" in answer.json["detail"]
+
+
+def test_schedules_that_are_not_named_do_not_fire(broker: LocalBroker) -> None:
+    """They go on from the time at which the clock stops."""
+    with broker.sync_operator() as operator:
+        task = {"command": "unheard", "payload": {}}
+        for name in ("named", "unnamed"):
+            operator.put_schedule({"id": name, "every": "6h", "overlap": "allow", "task": task})
+        alone = _send(broker, {"advanceSeconds": 86_400, "only": ["named"]})
+        nothing = _send(broker, {"advanceSeconds": 86_400, "only": []})
+        after = operator.schedule("unnamed")
+        for name in ("named", "unnamed"):
+            operator.delete_schedule(name)
+
+    assert ["named"] * 4 == [each["schedule"] for each in alone.json["fired"]]
+    assert [] == nothing.json["fired"]
+    assert ("active", 0) == (after.state, after.made)
+    assert broker.now < after.next[0].at
 
 
 def test_the_nodes_document_describes_the_route(broker: LocalBroker) -> None:
