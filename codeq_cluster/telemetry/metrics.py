@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.telemetry.dependencies import DependencyMetrics
 from codeq_cluster.telemetry.groups import GroupMetrics
 from codeq_cluster.telemetry.loop_metrics import LoopCounter, LoopHistogram
 from codeq_cluster.telemetry.scrapes import Scrapes
@@ -133,6 +134,7 @@ class Metrics:
             _LAG_BUCKETS,
         )
         self.groups = GroupMetrics(self._counter)
+        self.dependencies = DependencyMetrics(self._counter)
         self.unique_creates = self._counter(
             "codeq_unique_creates", "Creates with a unique key, by what they did.", "outcome"
         )

@@ -1,8 +1,9 @@
-"""Tasks: updates the metrics of tasks and groups from durable changes."""
+"""Tasks: updates the metrics of tasks, of groups and of dependencies from durable changes."""
 
 from __future__ import annotations
 
 from codeq_cluster.core.changes import Change, ItemChange
+from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.groups import Group
 from codeq_cluster.core.task import AttemptOutcome, State, Task
 from codeq_cluster.telemetry.history import Flow, History
@@ -52,6 +53,9 @@ class TaskObserver:
         if isinstance(change.after, Group):
             before = change.before if isinstance(change.before, Group) else None
             self._metrics.groups.changed(before, change.after)
+        elif isinstance(change.after, Dependencies):
+            row = change.before if isinstance(change.before, Dependencies) else None
+            self._metrics.dependencies.changed(row, change.after)
 
 
 def _lease_expired(after: Task) -> bool:

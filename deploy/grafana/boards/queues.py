@@ -87,6 +87,14 @@ def queues() -> Board:
     )
 
     board.graph(
+        "Tasks that wait for others, in a second",
+        (rate("codeq_dependent_begun_total"), "begun"),
+        (rate("codeq_dependent_ended_total", "outcome"), "{{outcome}}"),
+        (rate("codeq_dependent_held_total"), "held by a dead letter"),
+        unit="ops",
+        about="Of all queues.",
+    )
+    board.graph(
         "Creates with a unique key in a second",
         (rate("codeq_unique_creates_total", "outcome"), "{{outcome}}"),
         unit="ops",

@@ -103,7 +103,10 @@ async def test_a_task_runs_after_those_it_waits_for_and_gets_their_results(
     assert {"fetch": {"taskId": fetch, "status": "COMPLETED", "result": {"of": fetch}}} == inputs
     last = await _work(world, f"{name}.report")
 
+    scraped = (await world.client.get("/metrics")).body.decode()
+
     assert report == last["id"]
+    assert 'codeq_dependent_ended_total{outcome="met"} 0.0' not in scraped
     assert {"taskId": parse, "status": "FAILED", "error": "broken"} == last["inputs"]["parse"]
     shown = (await _get(world, f"tasks/{fetch}/graph"))["tasks"]
     assert [fetch, report, parse] == sorted(
