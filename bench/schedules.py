@@ -1,11 +1,10 @@
-"""Schedules: how soon a run starts, how a crowd of them fires, and what they cost while idle.
+"""Schedules: how soon a run starts, and how a crowd of them fires.
 
-    python -m bench.schedules [--only start crowd idle] [--crowd 10000] [--idle 100000]
+    python -m bench.schedules [--only start crowd] [--crowd 10000]
 
 Three nodes with four shards. `start` is from an instant until a worker, which waits on some node,
 has the run's task. `crowd` are schedules that fire at one instant, each with a task: until the last
-of these is created, and how long the creates of another tenant take meanwhile. `idle` is the CPU of
-a node while schedules wait for an instant that is far away, beside the same node without any.
+of these is created, and how long the creates of another tenant take meanwhile.
 """
 
 from __future__ import annotations
@@ -15,31 +14,29 @@ import asyncio
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
-from bench.machine import cpu_seconds_exact, describe, scratch
+from bench.idle import many
+from bench.machine import describe, scratch
 from tests.harness.client import RecordingClient
 from tests.harness.cluster import LocalCluster
 from tests.harness.node_process import ADMIN_TOKEN, PRODUCER_TOKEN, WORKER_TOKENS
 
 SHARDS = 4
 _WORKER = WORKER_TOKENS["worker-0"]
-_AT_ONCE = 64
-_IDLE_S = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what was measured."""
-    kinds = {"start": _start, "crowd": _crowd, "idle": _idle}
+    kinds = {"start": _start, "crowd": _crowd}
     parser = argparse.ArgumentParser(prog="python -m bench.schedules", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds))
     parser.add_argument("--runs", type=int, default=30, help="of start")
     parser.add_argument("--crowd", type=int, default=10_000)
-    parser.add_argument("--idle", type=int, default=100_000)
     parser.add_argument("--directory", type=Path, default=None, help="must be on a real disk")
     options = parser.parse_args(arguments)
     print(" ".join(["python -m bench.schedules", *sys.argv[1:]]))
@@ -76,7 +73,7 @@ async def _crowd(options: argparse.Namespace, directory: Path) -> str:
             seconds=30 + options.crowd / 250
         )
         timing = {"cron": f"{instant.second} {instant.minute} {instant.hour} * * *"}
-        await _many(
+        await many(
             lambda n: _put(client, nodes[n % len(nodes)], f"s{n}", timing, f"crowd-{n % 8}"),
             options.crowd,
         )
@@ -96,19 +93,6 @@ async def _crowd(options: argparse.Namespace, directory: Path) -> str:
         )
 
 
-async def _idle(options: argparse.Namespace, directory: Path) -> str:
-    async with _running(directory) as (cluster, client):
-        nodes = list(cluster.urls)
-        without = await _percent(cluster)
-        far = {"cron": "0 0 1 1 *"}
-        await _many(
-            lambda n: _put(client, nodes[n % len(nodes)], f"s{n}", far, "idle"), options.idle
-        )
-        await asyncio.sleep(_IDLE_S)
-        among = await _percent(cluster)
-        return f"a node's CPU: {without:.2f} % without, {among:.2f} % with {options.idle}"
-
-
 @asynccontextmanager
 async def _running(directory: Path) -> AsyncIterator[tuple[LocalCluster, RecordingClient]]:
     async with (
@@ -124,17 +108,6 @@ async def _put(
     body = {**plan, "task": {"command": command, "payload": {"n": name}}}
     answer = await client.call("PUT", node, f"/admin/schedules/{name}", ADMIN_TOKEN, body)
     assert answer.status in (200, 201), answer
-
-
-async def _many(work: Callable[[int], Awaitable[None]], number: int) -> None:
-    """Do so many pieces of work, some at once."""
-    numbers = iter(range(number))
-
-    async def some() -> None:
-        for n in numbers:
-            await work(n)
-
-    await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
 
 
 async def _creates(client: RecordingClient, nodes: Sequence[str], *, until_s: float) -> list[float]:
@@ -161,18 +134,6 @@ async def _tasks(
         cursor = page.body.get("cursor", "")
         if not cursor:
             return
-
-
-async def _percent(cluster: LocalCluster) -> float:
-    """Return the CPU of a node in percent of a core, the mean of the idle nodes."""
-    before, begun = _cpu_s(cluster), time.perf_counter()
-    await asyncio.sleep(_IDLE_S)
-    spent_s = _cpu_s(cluster) - before
-    return 100 * spent_s / (time.perf_counter() - begun) / len(cluster.urls)
-
-
-def _cpu_s(cluster: LocalCluster) -> float:
-    return sum(cpu_seconds_exact(node.pid) for node in cluster.nodes.values())
 
 
 def _p99(took: list[float]) -> float:
