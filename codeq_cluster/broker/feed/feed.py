@@ -264,8 +264,9 @@ class Reader:
             position = self._positions[shard]
             if self._locals[shard].applied_index <= position.index:
                 continue
+            # After a snapshot was installed the ring ends before what is applied.
             part: Sequence[Applied] | None = self._rings[shard].after(position.index)
-            if part is None:
+            if not part:
                 part = await self._feed.older(shard, position)
             for at, events in part:
                 self._positions[shard] = at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -79,6 +80,14 @@ class Cluster:
         for leader, follower in zip(self.leads, self.follows, strict=True):
             for _, term, payload in leader.log.applied[len(follower.log.applied) :]:
                 follower.log._apply(term, payload)
+
+    def install(self, shard: int) -> None:
+        """Give the other node the leader's state as a snapshot: its log begins after it."""
+        leader, follower = self.leads[shard], self.follows[shard]
+        vars(follower.store.state).update(copy.deepcopy(vars(leader.store.state)))
+        follower.log.applied = [*leader.log.applied]
+        follower.log.trim(follower.engine.applied_index + 1)
+        follower.engine.reload()
 
     async def operate(self, shard: int, *operations: Operation) -> None:
         """Carry out operations in one entry."""
@@ -291,6 +300,34 @@ async def test_what_the_log_has_forgotten_is_asked_of_others_and_else_expired() 
     cluster.stop()
 
     assert [EventKind.READY, EventKind.COMPLETED] == [each.kind for each in found]
+
+
+async def test_a_watcher_is_told_what_a_snapshot_has_brought_before_the_next_entry_comes() -> None:
+    """The entries that the node never applied come from a peer; a quiet shard has no other ones."""
+    cluster = Cluster()
+
+    async def elsewhere(shard: int, position: Position) -> Sequence[LogEntry] | None:
+        return cluster.feeds[0].logged(shard, position)
+
+    cluster.feeds[1] = Feed(
+        shards_of(*cluster.follows), failed=cluster._failed, elsewhere=elsewhere
+    )
+    with cluster.feeds[1].watched():
+        reader = await cluster.reader(1, "")
+        await cluster.operate(0, create("a"))
+        cluster.follow()
+        applied = await reader.next(0)
+        await cluster.operate(0, create("b"))
+        cluster.install(0)
+        installed = await reader.next(0)
+        await cluster.operate(0, create("c"))
+        cluster.follow()
+        followed = await reader.next(0)
+    cluster.stop()
+
+    assert [["a"], ["b"], ["c"]] == [
+        [event.task_id for event in found] for found in (applied, installed, followed)
+    ]
 
 
 async def test_another_entry_at_the_same_place_is_another_history() -> None:
