@@ -18,6 +18,7 @@ from codeq_cluster.routing.ask_all import AskAll, Fact
 class _Asked:
     shard: int
     after: Position
+    bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,23 @@ class PeerLogs:
 
         async def answer(asked: _Asked) -> _Logged:
             try:
-                found = feed.logged(asked.shard, asked.after)
+                found = feed.logged(asked.shard, asked.after, asked.bytes_max)
             except OtherHistory:
                 return _Logged(is_other=True)
             return _Logged(None if found is None else [*found])
 
         self._gathering.register(_LOGGED, answer)
 
-    async def entries(self, shard: int, after: Position) -> Sequence[LogEntry] | None:
-        """Return the first entries after a position; None if no node that answers has them.
+    async def entries(
+        self, shard: int, after: Position, bytes_max: int
+    ) -> Sequence[LogEntry] | None:
+        """Return the first entries after a position, as `feed.Elsewhere` says.
 
         Raises:
             OtherHistory: A node has another entry at this place.
         """
-        said = (await self._gathering.ask(_LOGGED, _Asked(shard, after))).values()
+        said = (await self._gathering.ask(_LOGGED, _Asked(shard, after, bytes_max))).values()
         if any(each.is_other for each in said):
             raise OtherHistory(f"shard {shard}: entry {after.index} is another one")
-        return next((each.entries for each in said if each.entries), None)
+        found = [each.entries for each in said if each.entries is not None]
+        return max(found, key=len, default=None)

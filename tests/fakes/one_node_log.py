@@ -27,6 +27,7 @@ class OneNodeLog:
         self.barriers: list[Callable[[bool], None]] = []
         self.applied: list[tuple[int, int, bytes | None]] = []
         self.oldest_index = 2
+        self.read = 0  # Entries that were returned.
 
     def trim(self, index: int) -> None:
         """Forget the entries before an index."""
@@ -47,6 +48,7 @@ class OneNodeLog:
             if found and size > bytes_max:
                 break
             found.append(entry)
+        self.read += len(found)
         return found
 
     def lead(self) -> None:

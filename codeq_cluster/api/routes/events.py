@@ -168,16 +168,20 @@ async def events(call: Call) -> HttpAnswer[EventPage] | web.StreamResponse:
     with shares.events.one(identity.tenant, identity.subject), feed.watched():
         if feed.isolated:
             raise NoLeader("this node may not get every entry now: ask another node")
+        deadline = deadline_in(call.timeout_s)
         try:
             with shares.waits.waiting():
-                reader = await feed.reader(only, after, deadline=deadline_in(call.timeout_s))
+                reader = await feed.reader(only, after, deadline=deadline)
             if _STREAM in call.headers.get("accept", ""):
                 return await _stream(call, reader)
             found = []
             with suppress(WaitEnded), shares.waits.waiting():
-                found = await reader.next(wait_s)
+                async with asyncio.timeout_at(deadline + wait_s):
+                    found = await reader.next(wait_s)
         except WaitEnded as stops:
             raise NoLeader("this node stops: ask another node") from stops
+        except TimeoutError as late:
+            raise NoLeader("too many read older entries here: ask another node") from late
         except (CursorInvalid, CursorExpired, OtherHistory) as refused:
             _refuse(refused)
         page = b'{"events":[%b],"cursor":"%b"}'

@@ -30,11 +30,12 @@ EVENTS_MAX = 256  # Of one look, and at least those of one entry; each has 4 KiB
 # One read of the log takes up to 5 ms of the loop; before the next one, others get as much of it.
 PART_BYTES = 128 * 1024
 
-# Returns the entries of a shard after a position from another node's log; None if none has them.
-Elsewhere = Callable[[int, Position], Awaitable[Sequence[LogEntry] | None]]
+# Returns the first entries of a shard after a position from another node's log, about so many bytes
+# of them, but at least one; none if that log ends there, None if no other node has them.
+Elsewhere = Callable[[int, Position, int], Awaitable[Sequence[LogEntry] | None]]
 
 
-async def _nowhere(_shard: int, _after: Position) -> None:
+async def _nowhere(_shard: int, _after: Position, _bytes_max: int) -> None:
     """Return that no other node has an entry."""
 
 
@@ -61,6 +62,7 @@ class Feed:
         self._waiting: set[asyncio.Future[None]] = set()
         self._due: asyncio.TimerHandle | None = None
         self._reading = asyncio.Lock()
+        self._asking = asyncio.Lock()
 
     @property
     def isolated(self) -> bool:
@@ -98,15 +100,18 @@ class Feed:
             CursorInvalid: The text is no cursor.
             CursorExpired: No log has the entries after it.
             OtherHistory: It is of another log.
-            NoLeader: This node may be behind: another one may know more.
+            NoLeader: This node may be behind, or hears too little of the others: another one may
+                know more.
         """
         count = self._shards.count
         if after:
             positions = cursor.decode(after, shards=count)
-            for shard, position in enumerate(positions):
-                await self._reach(shard, position, deadline=deadline)
-                if position.index <= self._shards.local(shard).applied_index:
-                    await self.older(shard, position)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    for shard, position in enumerate(positions):
+                        await self._check(shard, position, deadline=deadline)
+            except TimeoutError as late:
+                raise NoLeader("this node lacks entries in time: ask another node") from late
         else:
             positions = [self._newest(shard) for shard in range(count)]
         return Reader(self, self._shards, self._rings, only, positions)
@@ -117,40 +122,35 @@ class Feed:
         Raises:
             CursorExpired: No log has them.
             OtherHistory: The entry there is another one.
+            NoLeader: The others have not said whether they have them.
         """
         loop = asyncio.get_running_loop()
+        found: Sequence[LogEntry] | None = None
+        if not self._holds(shard, after):
+            # Who reads this node's log does not wait for those who wait for others.
+            async with self._asking:
+                found = await self._told(shard, after, PART_BYTES)
         async with self._reading:
             begun = loop.time()
-            found = self.logged(shard, after)
             if found is None:
-                found = await self._elsewhere(shard, after)
-            if found is None:
-                raise CursorExpired(f"shard {shard}: no log has the entry after {after.index}")
+                # Trimmed meanwhile, the log has none: then the next look asks the others.
+                found = self.logged(shard, after) or ()
             applied = [self._decoded(shard, *entry) for entry in found]
             await asyncio.sleep(loop.time() - begun)
             return applied
 
-    def logged(self, shard: int, after: Position) -> Sequence[LogEntry] | None:
+    def logged(
+        self, shard: int, after: Position, bytes_max: int = PART_BYTES
+    ) -> Sequence[LogEntry] | None:
         """Return the first entries after one from this node's log; None if it lacks them.
 
         Raises:
             OtherHistory: The entry there is another one.
         """
-        local = self._shards.local(shard)
-        index, oldest = after.index, local.oldest_index
-        if index + 1 < oldest or index > local.applied_index:
+        if not self._holds(shard, after):
             return None
-        start = max(index, oldest) if after.check else index + 1
-        found = local.entries(start, upto=local.applied_index, bytes_max=PART_BYTES)
-        if found and found[0][0] == index:
-            if check_of(found[0][1], found[0][2]) != after.check:
-                raise OtherHistory(f"shard {shard}: entry {index} is another one")
-            if len(found) == 1:
-                # One that is as large as a part must not stand for the end of the log.
-                found = local.entries(index + 1, upto=local.applied_index, bytes_max=PART_BYTES)
-            else:
-                found = found[1:]
-        return found
+        local = self._shards.local(shard)
+        return local.entries(after.index + 1, upto=local.applied_index, bytes_max=bytes_max)
 
     async def change(self, seen: int, timeout_s: float) -> None:
         """Wait until entries came after a generation, or the time is over."""
@@ -176,6 +176,37 @@ class Feed:
         index = local.applied_index
         found = local.entries(index, upto=index, bytes_max=0) if index >= local.oldest_index else ()
         return Position(index, check_of(found[0][1], found[0][2]) if found else 0)
+
+    async def _check(self, shard: int, after: Position, *, deadline: float) -> None:
+        """Return once it is certain that what follows a position can be read; read one entry."""
+        await self._reach(shard, after, deadline=deadline)
+        if not self._holds(shard, after):
+            await self._told(shard, after, 0)
+        await asyncio.sleep(0)  # Many watchers may come at once, with many shards each.
+
+    def _holds(self, shard: int, after: Position) -> bool:
+        """Return whether this node's log has all that follows a position.
+
+        Raises:
+            OtherHistory: The entry there is another one.
+        """
+        local = self._shards.local(shard)
+        index, oldest = after.index, local.oldest_index
+        if not oldest <= index + 1 <= local.applied_index + 1:
+            return False
+        # Just before the oldest entry there is none to compare with.
+        if after.check and index >= oldest:
+            found = local.entries(index, upto=index, bytes_max=0)
+            if found and check_of(found[0][1], found[0][2]) != after.check:
+                raise OtherHistory(f"shard {shard}: entry {index} is another one")
+        return True
+
+    async def _told(self, shard: int, after: Position, bytes_max: int) -> Sequence[LogEntry]:
+        """Return the first entries after a position from another node's log."""
+        found = await self._elsewhere(shard, after, bytes_max)
+        if found is None:
+            raise CursorExpired(f"shard {shard}: no log has the entry after {after.index}")
+        return found
 
     async def _reach(self, shard: int, position: Position, *, deadline: float) -> None:
         """Wait until this node has applied an entry that another one has shown."""

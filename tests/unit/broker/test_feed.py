@@ -289,7 +289,9 @@ async def test_what_the_log_has_forgotten_is_asked_of_others_and_else_expired() 
     kept = [*cluster.leads[0].log.applied]
     cluster.leads[0].log.trim(len(kept) + 1)
 
-    async def elsewhere(shard: int, position: Position) -> Sequence[LogEntry] | None:
+    async def elsewhere(
+        shard: int, position: Position, bytes_max: int
+    ) -> Sequence[LogEntry] | None:
         found = [entry for entry in kept if entry[0] > position.index]
         return found if shard == 0 else None
 
@@ -302,12 +304,51 @@ async def test_what_the_log_has_forgotten_is_asked_of_others_and_else_expired() 
     assert [EventKind.READY, EventKind.COMPLETED] == [each.kind for each in found]
 
 
+async def test_a_watcher_that_resumes_waits_neither_for_others_nor_for_ever() -> None:
+    """Its cursor is checked by one entry of a shard, while others wait for a peer that is slow."""
+    cluster = Cluster()
+    old = (await cluster.reader(0, "")).cursor
+    for n in range(20):
+        await cluster.operate(0, create(f"a-{n}"))
+        await cluster.operate(1, create(f"b-{n}"))
+    logs = [shard.log for shard in cluster.leads]
+    logs[0].trim(10)
+    new = (await cluster.reader(0, "")).cursor
+    asked = asyncio.Event()
+
+    async def silent(shard: int, position: Position, bytes_max: int) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    feed = cluster.feeds[0] = Feed(
+        shards_of(*cluster.leads), failed=cluster._failed, elsewhere=silent
+    )
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(feed.reader(ALL, old, deadline=loop.time() + 1000))
+    await asked.wait()
+    before = [log.read for log in logs]
+    async with asyncio.timeout(20):
+        reader = await cluster.reader(0, new)
+    read = [log.read - already for log, already in zip(logs, before, strict=True)]
+    with pytest.raises(NoLeader, match="ask another node"):
+        await feed.reader(ALL, old, deadline=loop.time() + 0.01)
+    still_waiting = not waiting.done()
+    waiting.cancel()
+    cluster.stop()
+
+    assert new == reader.cursor
+    assert [1, 1] == read
+    assert still_waiting
+
+
 async def test_a_watcher_is_told_what_a_snapshot_has_brought_before_the_next_entry_comes() -> None:
     """The entries that the node never applied come from a peer; a quiet shard has no other ones."""
     cluster = Cluster()
 
-    async def elsewhere(shard: int, position: Position) -> Sequence[LogEntry] | None:
-        return cluster.feeds[0].logged(shard, position)
+    async def elsewhere(
+        shard: int, position: Position, bytes_max: int
+    ) -> Sequence[LogEntry] | None:
+        return cluster.feeds[0].logged(shard, position, bytes_max)
 
     cluster.feeds[1] = Feed(
         shards_of(*cluster.follows), failed=cluster._failed, elsewhere=elsewhere
