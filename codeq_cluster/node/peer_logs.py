@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from codeq_cluster.broker.feed.cursor import OtherHistory, Position
 from codeq_cluster.broker.feed.feed import Feed
 from codeq_cluster.broker.ports import LogEntry
+from codeq_cluster.errors import NoLeader
 from codeq_cluster.routing.ask_all import AskAll, Fact
 
 
@@ -61,9 +62,17 @@ class PeerLogs:
 
         Raises:
             OtherHistory: A node has another entry at this place.
+            NoLeader: No node has them, but one that may have them has not answered in time.
         """
-        said = (await self._gathering.ask(_LOGGED, _Asked(shard, after, bytes_max))).values()
-        if any(each.is_other for each in said):
+        said = await self._gathering.ask_until(
+            _LOGGED,
+            _Asked(shard, after, bytes_max),
+            lambda each: each.is_other or bool(each.entries),
+        )
+        told = [each for each in said if each is not None]
+        if any(each.is_other for each in told):
             raise OtherHistory(f"shard {shard}: entry {after.index} is another one")
-        found = [each.entries for each in said if each.entries is not None]
+        found = [each.entries for each in told if each.entries is not None]
+        if not found and len(told) < len(said):
+            raise NoLeader(f"shard {shard}: a node that may have older entries is slow: ask again")
         return max(found, key=len, default=None)

@@ -1,7 +1,7 @@
 """Ask all: asks all connected nodes at once for facts that only each node has.
 
-The answers are only for display: a node that is away, too slow or of an earlier release is left
-out.
+A node that is away, too slow or of an earlier release is left out of what is displayed; who must
+know that it has not answered uses `ask_until`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class AskAll:
         _, answer = self._answers[fact.name]
         own = msgspec.to_builtins(await answer(question))
         found = {self._node_id: msgspec.convert(own, fact.answer)}
-        peers = [peer for peer in self._peers() if peer != self._node_id]
+        peers = self._others()
         said = await asyncio.gather(*(self._ask(peer, fact.name, question) for peer in peers))
         for peer, each in zip(peers, said, strict=True):
             try:
@@ -74,6 +74,33 @@ class AskAll:
             except msgspec.ValidationError:
                 continue  # The peer did not answer, or its release answers otherwise.
         return found
+
+    async def ask_until(
+        self, fact: Fact[_Q, _A], question: _Q, enough: Callable[[_A], bool]
+    ) -> list[_A | None]:
+        """Return what the other nodes say up to the first answer that is enough.
+
+        None stands for a node that has not answered in time, or whose release answers otherwise.
+        """
+        said: list[_A | None] = []
+
+        async def one(peer: str) -> None:
+            try:
+                answer = msgspec.convert(await self._ask(peer, fact.name, question), fact.answer)
+            except msgspec.ValidationError:
+                said.append(None)
+                return
+            said.append(answer)
+            if enough(answer):
+                for each in asking:
+                    each.cancel()
+
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(one(peer)) for peer in self._others()]
+        return said
+
+    def _others(self) -> list[str]:
+        return [peer for peer in self._peers() if peer != self._node_id]
 
     async def serve(self, peer: str, method: str, body: object, timeout_s: float) -> object:
         """Return this node's answer to a peer.

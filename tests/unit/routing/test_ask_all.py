@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
 from msgspec import Struct
 
-from codeq_cluster.errors import MethodUnknown, PeerUnreachable
+from codeq_cluster.errors import MethodUnknown
 from codeq_cluster.routing import ask_all
 from codeq_cluster.routing.ask_all import AskAll, Fact
+from tests.fakes.linked_nodes import Link
 
 
 class Load(Struct, array_like=True):
@@ -21,26 +21,6 @@ class Load(Struct, array_like=True):
 
 
 LOAD = Fact("load", str, Load)
-
-
-class Link:
-    """Connects nodes of one process; those that are away do not answer."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, AskAll] = {}
-        self.away: set[str] = set()
-        self.silent: set[str] = set()
-
-    async def call(
-        self, peer: str, method: str, body: object, *, timeout_s: float, topic: int | None = None
-    ) -> object:
-        """Pass a call on."""
-        assert topic is None
-        if peer in self.away:
-            raise PeerUnreachable(peer)
-        if peer in self.silent:
-            await asyncio.Event().wait()
-        return await self.nodes[peer].serve("n1", method, body, timeout_s)
 
 
 def answers(node: str) -> Callable[[str], Awaitable[Load]]:
@@ -109,3 +89,24 @@ async def test_an_unknown_question_is_an_error(body: object) -> None:
     """The peer gets an error and nothing is done."""
     with pytest.raises(MethodUnknown):
         await cluster("n1").nodes["n1"].serve("n2", "gather", body, 1.0)
+
+
+async def test_the_first_answer_that_is_enough_ends_the_wait() -> None:
+    """Who is silent is not waited for."""
+    link = cluster("n1", "n2", "n3", "n4")
+    link.silent.add("n2")
+    link.away.add("n3")
+    said = await link.nodes["n1"].ask_until(LOAD, "now", lambda load: load.node == "n4")
+
+    assert [None, Load("n4", "now")] == said
+
+
+async def test_who_has_not_answered_is_told_from_who_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no answer is enough, each other node stands for itself."""
+    monkeypatch.setattr(ask_all, "WAIT_S", 0.01)
+    link = cluster("n1", "n2", "n3", "n4")
+    link.silent.add("n2")
+    link.away.add("n3")
+    said = await link.nodes["n1"].ask_until(LOAD, "now", lambda load: False)
+
+    assert [None, None, Load("n4", "now")] == sorted(said, key=lambda each: each is not None)
