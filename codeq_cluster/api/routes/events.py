@@ -227,6 +227,7 @@ async def _feed(call: Call, reader: Reader, response: web.StreamResponse) -> Non
         blocks = [b"data: %b\n\n" % _shown(event) for event in found]
         blocks.append(b"id: %b\n%b" % (reader.cursor.encode(), blocks.pop() if blocks else b"\n"))
         await response.write(b"".join(blocks))
+        await asyncio.sleep(0)  # A write that fits the socket does not wait.
         if not found and call.services.feed.isolated:
             return
 

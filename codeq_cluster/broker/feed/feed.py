@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 GATHER_S = 0.02
 LOOK_AGAIN_S = 1.0  # A log that cannot be read for the moment tells nothing when it can be again.
 EVENTS_MAX = 256  # Of one look, and at least those of one entry; each has 4 KiB at most.
+# Entries and events that one look compares with a filter, about a millisecond; then others go on.
+LOOK_MAX = 1024
 # One read of the log takes up to 5 ms of the loop; before the next one, others get as much of it.
 PART_BYTES = 128 * 1024
 
@@ -277,22 +279,29 @@ class Reader:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while True:
-            seen, before = self._feed.generation, [*self._positions]
+            seen, before = self._feed.generation, self._positions
             found = await self._look()
             left_s = until - loop.time()
             if found or left_s <= 0:
                 return found
             if before == self._positions:
                 await self._feed.change(seen, min(left_s, LOOK_AGAIN_S))
+            else:
+                await asyncio.sleep(0)
 
     async def _look(self) -> list[Event]:
-        """Return the events of some entries, whole ones, beginning with another shard each time."""
+        """Return the events of some entries, whole ones, beginning with another shard each time.
+
+        Cancelled, or refused at one shard, it has passed over nothing.
+        """
         found: list[Event] = []
+        positions = [*self._positions]
+        compared = 0
         fits, count = self._only.fits, len(self._locals)
         self._first = (self._first + 1) % count
         for turn in range(count):
             shard = (self._first + turn) % count
-            position = self._positions[shard]
+            position = positions[shard]
             if self._locals[shard].applied_index <= position.index:
                 continue
             # After a snapshot was installed the ring ends before what is applied.
@@ -300,8 +309,11 @@ class Reader:
             if not part:
                 part = await self._feed.older(shard, position)
             for at, events in part:
-                self._positions[shard] = at
+                positions[shard] = at
                 found += [event for event in events if fits(event)]
-                if len(found) >= EVENTS_MAX:
+                compared += 1 + len(events)
+                if len(found) >= EVENTS_MAX or compared >= LOOK_MAX:
+                    self._positions = positions
                     return found
+        self._positions = positions
         return found

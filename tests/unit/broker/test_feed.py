@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from codeq_cluster.broker.feed.cursor import (
     check_of,
 )
 from codeq_cluster.broker.feed.events import Event, EventFilter, EventKind, events_of
-from codeq_cluster.broker.feed.feed import Feed, Reader
+from codeq_cluster.broker.feed.feed import LOOK_MAX, Feed, Reader
 from codeq_cluster.broker.feed.ring import RING_ENTRIES_MAX, Ring
 from codeq_cluster.broker.ports import LogEntry
 from codeq_cluster.codec import entries, keyspace
@@ -254,6 +255,35 @@ async def test_a_reader_waits_for_an_entry_and_no_longer_than_asked() -> None:
 
     assert [] == nothing
     assert ["a"] == [each.task_id for each in found]
+
+
+async def test_a_filter_that_fits_little_leaves_the_loop_to_others() -> None:
+    """However many entries are in memory, a watcher compares some of them on a turn of the loop."""
+    cluster = Cluster()
+    entries_max = 3 * LOOK_MAX // 4
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    with cluster.feeds[0].watched():
+        reader = await cluster.feeds[0].reader(
+            EventFilter(tenant="acme", task_id="last"), "", deadline=math.inf
+        )
+        for n in range(entries_max):
+            await cluster.operate(0, *(create(f"{n}-{each}") for each in "abc"))
+        await cluster.operate(0, create("last"))
+        await asyncio.sleep(0)
+        beside = asyncio.ensure_future(others())
+        found = await reader.next(60)
+        beside.cancel()
+    cluster.stop()
+
+    assert ["last"] == [event.task_id for event in found]
+    assert 4 * entries_max // LOOK_MAX <= turns
 
 
 async def test_a_node_that_is_behind_waits_for_what_another_has_shown() -> None:

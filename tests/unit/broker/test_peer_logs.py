@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
-from codeq_cluster.broker.feed.cursor import CursorExpired
+from codeq_cluster.broker.feed.cursor import CursorExpired, Position
 from codeq_cluster.broker.feed.feed import Feed
+from codeq_cluster.broker.ports import LogEntry
 from codeq_cluster.errors import NoLeader
 from codeq_cluster.node.peer_logs import PeerLogs
 from codeq_cluster.routing import ask_all
@@ -58,3 +62,32 @@ async def test_entries_of_a_peer_that_is_slow_are_not_said_to_be_gone(
     cluster.stop()
 
     assert told == found
+
+
+async def test_a_look_that_is_cut_short_has_passed_over_nothing() -> None:
+    """What it has found of one shard is told after the cursor when another shard's peer is slow."""
+    cluster = Cluster()
+    after = (await cluster.reader(0, "")).cursor
+    await cluster.operate(0, create("a"))
+    await cluster.operate(1, create("b"))
+    cluster.follow()
+    cluster.leads[0].log.trim(9)
+    asked = asyncio.Event()
+
+    async def slow(shard: int, position: Position, bytes_max: int) -> Sequence[LogEntry] | None:
+        if bytes_max:
+            asked.set()
+            await asyncio.Event().wait()
+        return cluster.feeds[1].logged(shard, position, bytes_max)
+
+    cluster.feeds[0] = Feed(shards_of(*cluster.leads), failed=cluster._failed, elsewhere=slow)
+    reader = await cluster.reader(0, after)
+    looking = asyncio.ensure_future(reader.next(60))
+    async with asyncio.timeout(20):
+        await asked.wait()
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
+    found = await (await cluster.reader(1, reader.cursor)).next(0)
+    cluster.stop()
+
+    assert {"a", "b"} == {event.task_id for event in found}
