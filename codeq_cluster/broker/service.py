@@ -69,7 +69,7 @@ class Broker:
         self.graphs = Graphs(shards, pins)
         self.leases = Leases(shards)
         self.steps = Steps(shards)
-        self.bulk = BulkJobs(shards)
+        self.bulk = BulkJobs(shards, clock)
         self.logs = Logs(shards)
         self.importer = Importer(shards)
         self.searching = Search(shards)

@@ -102,8 +102,10 @@ class BulkRecord(Struct, frozen=True, kw_only=True, rename="camel"):
         looked: Rows that it has come to.
         selected: Tasks among them that it is about.
         changed: Those that the action has changed.
+        unreadable: Tasks left alone because their records cannot be read.
         shards: How many parts it has, of which `shards_ended` have ended.
-        incomplete: A shard has no part: begin it again under its id, or stop it.
+        incomplete: A shard has no part: begin it again under its id, within half an hour, or stop
+            it.
     """
 
     id: str
@@ -117,6 +119,7 @@ class BulkRecord(Struct, frozen=True, kw_only=True, rename="camel"):
     looked: int
     selected: int
     changed: int
+    unreadable: int = 0
     shards: int
     shards_ended: int
     incomplete: bool = False

@@ -34,7 +34,13 @@ from codeq_cluster.core.task import PRIORITY_MAX, PRIORITY_MIN, State, Task
 
 LIVE_MAX = 4  # Jobs of one tenant that go on at once: each takes its part of every leader's time.
 JOBS_MAX = 100  # Of one tenant, those that have ended included; beyond it the first ended one goes.
+LIVE_JOBS, KEPT_JOBS = "bulk jobs", "bulk jobs in one hour"  # What a refusal says are too many.
 KEPT_MS = 24 * 3600 * 1000  # How long a job is kept after its end.
+# Shards forget their parts one by one. A repeated start makes up the missing ones only so long
+# after the first one began: later they may have been forgotten, and would act again. None is
+# forgotten before twice as long, because the clocks of nodes differ.
+RESUMED_MS = 30 * 60 * 1000
+SPARED_MS = 2 * RESUMED_MS
 
 # One step on one shard: 20 a second, each at most about 5 ms of its leader.
 STEP_MS = 50
@@ -110,6 +116,7 @@ class BulkJob(StoredItem, frozen=True, array_like=True, tag="bulk", kw_only=True
         changed: How many of these the action has changed.
         stopped_by: Who has stopped it; empty if nobody has.
         expires_ms: When its next step is due; after its end, when it is forgotten.
+        unreadable: Tasks among the rows, of any tenant if it has no tag, that could not be read.
     """
 
     place = Place.ORIGIN
@@ -130,6 +137,7 @@ class BulkJob(StoredItem, frozen=True, array_like=True, tag="bulk", kw_only=True
     stopped_by: Subject = ""
     ended_ms: Instant = 0
     expires_ms: Annotated[int, whole(1, 2**53 - 1)]
+    unreadable: Number = 0
 
     def fits(self, task: Task) -> bool:
         """Return whether it is about a task."""

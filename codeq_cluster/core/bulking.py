@@ -11,9 +11,12 @@ from codeq_cluster.core.audit_record import recorded
 from codeq_cluster.core.bulk import (
     CHANGED_MAX,
     JOBS_MAX,
+    KEPT_JOBS,
     KEPT_MS,
+    LIVE_JOBS,
     LIVE_MAX,
     LOOKED_MAX,
+    SPARED_MS,
     STEP_MS,
     ActionKind,
     BulkAction,
@@ -46,7 +49,7 @@ def start(view: View, operation: StartBulk, rules: LifetimeRules) -> Decision:
         return Decision(BulkStands(found))
     jobs = list(view.bulk_jobs(operation.tenant))
     if sum(not job.ended_ms for job in jobs) >= LIVE_MAX:
-        return Decision(Rejected(Rejection.TOO_MANY, "bulk jobs"))
+        return Decision(Rejected(Rejection.TOO_MANY, LIVE_JOBS))
     job = BulkJob(
         tenant=operation.tenant,
         id=operation.id,
@@ -60,7 +63,10 @@ def start(view: View, operation: StartBulk, rules: LifetimeRules) -> Decision:
     )
     changes: list[Change] = [ItemChange(before=None, after=job)]
     if len(jobs) >= JOBS_MAX:
-        first = min((each for each in jobs if each.ended_ms), key=lambda each: each.ended_ms)
+        ended = [each for each in jobs if each.ended_ms and _is_old(each, view.now_ms)]
+        if not ended:
+            return Decision(Rejected(Rejection.TOO_MANY, KEPT_JOBS))
+        first = min(ended, key=lambda each: each.ended_ms)
         changes.append(ItemChange(before=first, after=None))
     return Decision(BulkStands(job, made=True), tuple(changes))
 
@@ -94,7 +100,7 @@ def elapsed(
         return [ItemChange(before=job, after=None)]
     changes: list[Change] = []
     given: set[str] = set()  # Unique keys that this step has handed out.
-    walked, looked, selected = job.walked, 0, 0
+    walked, looked, selected, unreadable = job.walked, 0, 0, 0
     is_over, changed_max = True, min(CHANGED_MAX, most)
     tag = job.select.tags[0] if job.select.tags else None
     rows = view.walk(job.tenant, tag, only=job.select.only, after=job.walked)
@@ -102,9 +108,11 @@ def elapsed(
         if len(changes) == changed_max or looked == LOOKED_MAX or task_id in busy:
             is_over = False
             break
-        task = view.task(task_id)
-        assert task is not None
         walked, looked = position, looked + 1
+        task = view.readable(task_id)
+        if task is None:
+            unreadable += 1
+            continue
         if not job.fits(task):
             continue
         selected += 1
@@ -118,6 +126,7 @@ def elapsed(
         selected=job.selected + selected,
         changed=job.changed + len(changes),
         expires_ms=view.now_ms + STEP_MS,
+        unreadable=job.unreadable + unreadable,
     )
     if is_over:
         after = _ended(after, view.now_ms)
@@ -197,6 +206,10 @@ def _prioritized(view: View, task: Task, priority: int) -> TaskChange | None:
         # It goes through its key again: it may go before others now.
         after = replace(after, state=State.READY, ready_ms=view.now_ms)
     return TaskChange(before=task, after=after)
+
+
+def _is_old(job: BulkJob, now_ms: int) -> bool:
+    return job.until_ms + SPARED_MS <= now_ms
 
 
 def _ended(job: BulkJob, now_ms: int) -> BulkJob:

@@ -9,6 +9,7 @@ class Loop(StrEnum):
     """The name of a loop in metrics; docs/loops.md says what each does with what it fails at."""
 
     TIMERS = "timers"
+    BULK = "bulk"
     OUTBOX = "outbox"
     RELAYS = "relays"
     SCHEDULES = "schedules"

@@ -52,6 +52,9 @@ class View(Protocol):
     def task(self, task_id: str) -> Task | None:
         """Return the task, or None."""
 
+    def readable(self, task_id: str) -> Task | None:
+        """Return a task that exists, or None if its record cannot be read."""
+
     def payload(self, task_id: str) -> str:
         """Return the JSON text of a task that exists."""
 

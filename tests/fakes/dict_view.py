@@ -62,6 +62,10 @@ class DictView:
         """Return the task, or None."""
         return self.tasks.get(task_id)
 
+    def readable(self, task_id: str) -> Task | None:
+        """Return the task; every one can be read."""
+        return self.tasks[task_id]
+
     def payload(self, task_id: str) -> str:
         """Return the JSON text of a task that exists."""
         return self._payloads[task_id]

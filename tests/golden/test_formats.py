@@ -661,6 +661,7 @@ ITEMS: dict[str, Item] = {
         stopped_by="ann",
         ended_ms=NOW_MS + 1,
         expires_ms=NOW_MS + 2,
+        unreadable=3,
     ),
     "graph key": GraphKey(
         tenant="acme", id="a" * 32, digest="b" * 32, tasks=("11111111",), expires_ms=NOW_MS

@@ -17,6 +17,7 @@ from codeq_cluster.broker.scanning import next_keys, walk
 from codeq_cluster.codec.mutations import mutations
 from codeq_cluster.core.bulk import (
     CHANGED_MAX,
+    LIVE_JOBS,
     LIVE_MAX,
     LOOKED_MAX,
     STEP_MS,
@@ -180,7 +181,7 @@ class World:
         live = [each for each in self.jobs() if not each.ended_ms]
         found = self.ask(job)
         if len(live) >= LIVE_MAX:
-            assert Rejected(Rejection.TOO_MANY, "bulk jobs") == found
+            assert Rejected(Rejection.TOO_MANY, LIVE_JOBS) == found
             return
         assert isinstance(found, BulkStands)
         assert found.made

@@ -16,6 +16,7 @@ _SHOWN_BY = sorted({code for row in _ROWS for code in re.findall(r"`([^`]+)`", r
 # The row, or one of them, of each name that the metric has.
 _COUNTED = {
     Loop.TIMERS: "time",
+    Loop.BULK: "bulk jobs",
     Loop.OUTBOX: "outbox",
     Loop.RELAYS: "relays",
     Loop.SCHEDULES: "schedules",

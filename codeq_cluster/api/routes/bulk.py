@@ -30,7 +30,16 @@ from codeq_cluster.broker.values import new_request
 from codeq_cluster.codec.keyspace import PLACE_OF
 from codeq_cluster.codec.levels import BULK_FROM
 from codeq_cluster.core.bounds import COMMAND, REASON_CHARS_MAX
-from codeq_cluster.core.bulk import JOB_NAME, JOB_NAME_WORDS, LIVE_MAX, ActionKind, BulkAction
+from codeq_cluster.core.bulk import (
+    JOB_NAME,
+    JOB_NAME_WORDS,
+    JOBS_MAX,
+    KEPT_JOBS,
+    LIVE_JOBS,
+    LIVE_MAX,
+    ActionKind,
+    BulkAction,
+)
 from codeq_cluster.core.groups import GROUP_NAME
 from codeq_cluster.core.instants import rfc3339
 from codeq_cluster.core.outcomes import Rejected, Rejection
@@ -56,9 +65,13 @@ TOO_EARLY = from_failure(
     UpgradeUnderWay(f"bulk jobs need formats of level {BULK_FROM} on every shard")
 )
 _CONFLICT = from_rejection(Rejected(Rejection.IDEMPOTENCY_CONFLICT))
-_TOO_MANY = from_failure(
-    TooMany("bulk jobs", LIVE_MAX, advice="wait until one has ended, or stop it")
-)
+_TOO_MANY = {
+    what: from_failure(TooMany(what, most, advice=advice))
+    for what, most, advice in (
+        (LIVE_JOBS, LIVE_MAX, "wait until one has ended, or stop it"),
+        (KEPT_JOBS, JOBS_MAX, "begin fewer of them, with larger selections"),
+    )
+}
 _STATES = {
     status: tuple(state for state in State if PLACE_OF[state] in places)
     for status, places in PLACES.items()
@@ -192,8 +205,9 @@ class JobView(Struct, rename="camel", omit_defaults=True, kw_only=True):
 
     `looked` counts the rows that it has come to, `selected` the tasks among them that it is about,
     `changed` those that the action has changed. It has a part on each of `shards`, of which
-    `shardsEnded` have ended. It is `incomplete` if a shard has no part: repeat the request, or stop
-    the job.
+    `shardsEnded` have ended. It is `incomplete` if a shard has no part: repeat the request within
+    half an hour, or stop the job. `unreadable` counts tasks that it has left alone because their
+    records cannot be read: the tenant's with the first tag, or without a tag those of all tenants.
     """
 
     id: str
@@ -207,6 +221,7 @@ class JobView(Struct, rename="camel", omit_defaults=True, kw_only=True):
     looked: int
     selected: int
     changed: int
+    unreadable: int = 0
     shards: int
     shards_ended: int
     incomplete: bool = False
@@ -256,7 +271,7 @@ _NAMED = (NOT_FOUND,)
         "action": "cancel",
         "dryRun": True,
     },
-    errors=(rate_limited(*STARTING), _TOO_MANY, TOO_EARLY),
+    errors=(rate_limited(*STARTING), *_TOO_MANY.values(), TOO_EARLY),
 )
 async def start(call: Call) -> HttpAnswer[CountsView] | HttpAnswer[JobView]:
     """Act on every task of a selection that is there now, or count them.
@@ -282,7 +297,7 @@ async def start(call: Call) -> HttpAnswer[CountsView] | HttpAnswer[JobView]:
     [job_id] = names or {new_request()}
     job = await bulk.start(caller(call), job_id, select, action)
     if isinstance(job, Rejected):
-        raise _TOO_MANY if job.rejection is Rejection.TOO_MANY else from_rejection(job)
+        raise _TOO_MANY.get(job.limit) or from_rejection(job)
     return reply(_job_view(job), status=202)
 
 
@@ -411,6 +426,7 @@ def _job_view(of: Job) -> JobView:
         looked=sum(part.looked for part in parts),
         selected=sum(part.selected for part in parts),
         changed=sum(part.changed for part in parts),
+        unreadable=sum(part.unreadable for part in parts),
         shards=of.shards,
         shards_ended=sum(part.ended_ms > 0 for part in parts),
         incomplete=len(parts) < of.shards,

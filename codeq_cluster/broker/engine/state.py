@@ -166,6 +166,7 @@ class EngineState:
             fraction=self._fraction,
             catalogue=self.setup.catalogue,
             recounted=self._recounted,
+            unreadable=partial(self.setup.observer.item_failed, Loop.BULK),
         )
 
     def reload(self) -> None:

@@ -10,6 +10,7 @@ then says which queues have work, slightly behind the leader.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
@@ -32,6 +33,8 @@ from codeq_cluster.core.stored_item import ItemKind
 from codeq_cluster.core.task import Counters, Result, Task
 from codeq_cluster.core.turn_order import TurnOrder
 from codeq_cluster.core.view import KeyRow
+
+log = logging.getLogger(__name__)
 
 Rows = Mapping[bytes, bytes | None]
 
@@ -68,6 +71,7 @@ class ShardView(Ranges):
         fraction: Callable[[], float],
         catalogue: Catalogue,
         recounted: Recounted,
+        unreadable: Callable[[], None],
     ) -> None:
         self.now_ms = 0
         self.seq = 0
@@ -76,6 +80,7 @@ class ShardView(Ranges):
         self._store = store
         self._fraction = fraction
         self._catalogue = catalogue
+        self._unreadable = unreadable
         self.policy = catalogue.policy
         self._usages: dict[str, Usage] = {}
         self._turns: dict[str, Turns] = {}
@@ -103,6 +108,17 @@ class ShardView(Ranges):
             return decided[1]
         record = self._store.get(keyspace.task(task_id))
         return None if record is None else records.decode_task(record)
+
+    def readable(self, task_id: str) -> Task | None:
+        """Return a task that exists, or None if its record cannot be read; the log says so."""
+        try:
+            task = self.task(task_id)
+            assert task is not None, "a row leads to no task"
+        except (AssertionError, records.RecordInvalid):
+            log.exception("left out", extra={"shard": self._shard, "task": task_id})
+            self._unreadable()
+            return None
+        return task
 
     def payload(self, task_id: str) -> str:
         """Return the JSON text of a task that exists."""

@@ -9,12 +9,21 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from codeq_cluster.broker.ports import Shards
+from codeq_cluster.broker.ports import Clock, Shards
 from codeq_cluster.broker.questions import END, CountSelected, ListItems
 from codeq_cluster.broker.requests.producer import on_their_shards
 from codeq_cluster.broker.values import Caller, count_error, new_request
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.bulk import JOBS_MAX, LIVE_MAX, BulkAction, BulkJob, StartBulk, StopBulk
+from codeq_cluster.core.bulk import (
+    JOBS_MAX,
+    LIVE_JOBS,
+    LIVE_MAX,
+    RESUMED_MS,
+    BulkAction,
+    BulkJob,
+    StartBulk,
+    StopBulk,
+)
 from codeq_cluster.core.operations import Operation
 from codeq_cluster.core.outcomes import BulkStands, Rejected, Rejection
 from codeq_cluster.core.selecting import Selection
@@ -70,8 +79,9 @@ class Counts(Struct, frozen=True, kw_only=True):
 class BulkJobs:
     """Counts, begins, shows and stops jobs."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, clock: Clock) -> None:
         self._shards = shards
+        self._clock = clock
 
     async def count(self, caller: Caller, select: Selection, action: BulkAction) -> Counts:
         """Count the tasks that a job would be about, without changing one."""
@@ -93,13 +103,22 @@ class BulkJobs:
     ) -> Job | Rejected:
         """Begin a job on every shard; a repeated request begins it where that is missing.
 
+        One that is repeated later than `RESUMED_MS` begins it nowhere, and answers what is there.
+
         Raises:
             OutcomeUnknown: It has begun on some shards, and not or perhaps on others.
             CodeqError: Nothing was begun.
         """
-        refusal = await self._refusal(caller, job_id, select, action)
-        if refusal is not None:
-            return refusal
+        jobs = await self.all(caller)
+        found = next((job for job in jobs if job.parts[0].id == job_id), None)
+        if found is None:
+            # Asked before any shard is, so that none begins a job that others refuse.
+            if sum(job.is_live for job in jobs) >= LIVE_MAX:
+                return Rejected(Rejection.TOO_MANY, LIVE_JOBS)
+        elif any((part.select, part.action) != (select, action) for part in found.parts):
+            return Rejected(Rejection.IDEMPOTENCY_CONFLICT)
+        elif found.begun_ms + RESUMED_MS <= self._clock.wall_ms():
+            return found
         lead = shard_of_key(caller.tenant, f"bulk/{job_id}", self._shards.count)
 
         def begin(shard: int) -> Operation:
@@ -146,20 +165,6 @@ class BulkJobs:
                 by_id.setdefault(part.id, []).append(part)
         jobs = [Job(parts, self._shards.count) for parts in by_id.values()]
         return sorted(jobs, key=lambda job: job.begun_ms, reverse=True)
-
-    async def _refusal(
-        self, caller: Caller, job_id: str, select: Selection, action: BulkAction
-    ) -> Rejected | None:
-        """Return what a shard would refuse, so that none begins a job that others do not."""
-        jobs = await self.all(caller)
-        for job in jobs:
-            for part in job.parts:
-                if part.id == job_id:
-                    same = (part.select, part.action) == (select, action)
-                    return None if same else Rejected(Rejection.IDEMPOTENCY_CONFLICT)
-        if sum(job.is_live for job in jobs) >= LIVE_MAX:
-            return Rejected(Rejection.TOO_MANY, "bulk jobs")
-        return None
 
     async def _counted(
         self, caller: Caller, select: Selection, action: BulkAction, shard: int

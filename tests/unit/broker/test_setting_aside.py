@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from codeq_cluster.codec import keyspace, records
-from codeq_cluster.core.bulk import STEP_MS, ActionKind, BulkAction, StartBulk
+from codeq_cluster.core.bulk import STEP_MS, ActionKind, BulkAction, BulkJob, StartBulk
 from codeq_cluster.core.items import KIND_OF, NO_OWNER, Aside, Audit, Delivery, Item, Subscription
 from codeq_cluster.core.loops import Loop
 from codeq_cluster.core.operations import Cancel, Retry, Staging
@@ -251,30 +251,33 @@ async def test_an_item_that_cannot_be_read_is_set_aside(shard: Shard) -> None:
     assert [("acme", "sub.s1")] == [(each.tenant, each.id) for each in _asides(shard)]
 
 
-async def test_a_bulk_job_is_set_aside_at_a_task_that_cannot_be_read(shard: Shard) -> None:
-    """Once that is mended and the job retried, it goes on where it was."""
-    ids = [f"t{number}" for number in range(3)]
+async def test_a_bulk_job_goes_on_past_a_task_that_cannot_be_read(shard: Shard) -> None:
+    """Another tenant's, or one of its own: the job counts it, and acts on all others."""
+    ids = [f"t{number}" for number in range(4)]
     action = BulkAction(kind=ActionKind.CANCEL)
     select = Selection(queue="render")
     job = StartBulk(request="r", tenant="acme", id="j", by="ops", select=select, action=action)
-    await shard.engine.operate([*map(create, ids), job])
-    sound = _stored(shard, ids[1])
-    _poison(shard, ids[1], _unreadable(sound))
+    tasks = [create(each, tenant="other" if each == "t0" else "acme") for each in ids]
+    await shard.engine.operate([*tasks, job])
+    for each in ids[:2]:
+        _poison(shard, each, b"\x07 no record")
     shard.log.depose()
     shard.log.lead()
     shard.clock.pass_ms(STEP_MS)
-    await _until(shard, lambda: bool(_asides(shard)), step_ms=STEP_MS)
-    [aside] = _asides(shard)
-    _poison(shard, ids[1], records.encode(sound))
-    await shard.engine.operate([Retry(request="again", tenant="acme", ids=(aside.id,), by="ops")])
 
     def done() -> bool:
-        return all(_stored(shard, each).state is State.FAILED for each in ids)
+        return all(_stored(shard, each).state is State.FAILED for each in ids[2:])
 
     await _until(shard, done, step_ms=STEP_MS)
+    record = shard.store.state.get(keyspace.item(ItemKind.BULK, "acme", "j"))
+    assert record is not None
+    found = records.decode_item(record)
+    assert isinstance(found, BulkJob)
 
-    assert ("acme", "bulk.j") == (aside.tenant, aside.id)
+    assert (4, 2, 2, 2) == (found.looked, found.selected, found.changed, found.unreadable)
+    assert found.ended_ms
     assert [] == _asides(shard)
+    assert [Loop.BULK] * 2 == shard.seen.failures
 
 
 def _record(name: str, expires_ms: int) -> Item:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from codeq_cluster.core.bulk import (
     CHANGED_MAX,
     JOBS_MAX,
+    KEPT_JOBS,
     KEPT_MS,
+    LIVE_JOBS,
     LIVE_MAX,
+    SPARED_MS,
     STEP_MS,
     ActionKind,
     BulkAction,
@@ -80,7 +83,10 @@ def states(view: DictView) -> list[State]:
 
 
 def test_a_tenant_has_so_many_jobs() -> None:
-    """Beyond the bound none begins; beyond that of all that are kept the first ended one goes."""
+    """Beyond the bound none begins; beyond that of all that are kept the first ended one goes.
+
+    One that began within the hour does not, on no shard: the next start is refused instead.
+    """
     view = filled(0)
     for number in range(LIVE_MAX):
         ask(view, start(f"live{number}"))
@@ -88,15 +94,23 @@ def test_a_tenant_has_so_many_jobs() -> None:
     other = ask(view, StartBulk(**{**_fields(start("theirs")), "tenant": "other"}))
     for number in range(LIVE_MAX):
         ask(view, stop(f"live{number}"))
+    view.now_ms += SPARED_MS
     for number in range(JOBS_MAX):
         view.now_ms += 1
         ask(view, start(f"job{number:03}"))
         ask(view, stop(f"job{number:03}"))
-
-    assert Rejected(Rejection.TOO_MANY, "bulk jobs") == refused
-    assert isinstance(other, BulkStands)
     kept = [each.id for each in view.bulk_jobs("acme")]
+    first = job(view, "job000")
+    view.now_ms = first.until_ms + SPARED_MS - 1
+    full = ask(view, start("next"))
+    view.now_ms += 1
+    ask(view, start("next"))
+
+    assert Rejected(Rejection.TOO_MANY, LIVE_JOBS) == refused
+    assert isinstance(other, BulkStands)
     assert [f"job{number:03}" for number in range(JOBS_MAX)] == kept
+    assert Rejected(Rejection.TOO_MANY, KEPT_JOBS) == full
+    assert [*kept[1:], "next"] == [each.id for each in view.bulk_jobs("acme")]
 
 
 def _fields(operation: StartBulk) -> dict[str, object]:
