@@ -47,6 +47,12 @@ def register_gauges(
     register_depths(metrics, engines)
     register_held(metrics, engines, states, now_s=now_s)
     _register_asides(metrics, engines)
+    metrics.read_at_scrape(
+        "codeq_bulk_parts_running",
+        "Parts of bulk jobs that go on in the shards that this node leads.",
+        ("shard",),
+        _each(lambda: {engine.shard: len(engine.view.bulk) for engine in engines if engine.leads}),
+    )
     _register_raft(metrics, groups)
     register_stores(metrics, stores)
     _register_link(metrics, mesh)

@@ -14,6 +14,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from codeq_cluster.core.loops import Loop
+from codeq_cluster.telemetry.bulk import BulkMetrics
 from codeq_cluster.telemetry.dependencies import DependencyMetrics
 from codeq_cluster.telemetry.groups import GroupMetrics
 from codeq_cluster.telemetry.loop_metrics import LoopCounter, LoopHistogram
@@ -66,6 +67,7 @@ class Metrics:
         swept: Attempts to delete the artifacts of one upload.
         item_failures: Things that a loop failed at and went on without.
         groups: What becomes of groups.
+        bulk: What becomes of bulk jobs.
         rate_limited: Refused requests.
         leader_changes: Of a group.
         entry_mutations: Of entries that this node proposed and applied, as is `commit`.
@@ -135,6 +137,7 @@ class Metrics:
         )
         self.groups = GroupMetrics(self._counter)
         self.dependencies = DependencyMetrics(self._counter)
+        self.bulk = BulkMetrics(self._counter)
         self.unique_creates = self._counter(
             "codeq_unique_creates", "Creates with a unique key, by what they did.", "outcome"
         )

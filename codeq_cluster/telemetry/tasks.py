@@ -1,7 +1,8 @@
-"""Tasks: updates the metrics of tasks, of groups and of dependencies from durable changes."""
+"""Tasks: updates the metrics of tasks, groups, dependencies and bulk jobs from durable changes."""
 
 from __future__ import annotations
 
+from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.changes import Change, ItemChange
 from codeq_cluster.core.dependencies import Dependencies
 from codeq_cluster.core.groups import Group
@@ -50,12 +51,14 @@ class TaskObserver:
             self._history.count(after.tenant, after.command.lower(), status)
 
     def _item_changed(self, change: ItemChange) -> None:
-        if isinstance(change.after, Group):
-            before = change.before if isinstance(change.before, Group) else None
-            self._metrics.groups.changed(before, change.after)
-        elif isinstance(change.after, Dependencies):
-            row = change.before if isinstance(change.before, Dependencies) else None
-            self._metrics.dependencies.changed(row, change.after)
+        before, after = change.before, change.after
+        if isinstance(after, Group):
+            self._metrics.groups.changed(before if isinstance(before, Group) else None, after)
+        elif isinstance(after, Dependencies):
+            row = before if isinstance(before, Dependencies) else None
+            self._metrics.dependencies.changed(row, after)
+        elif isinstance(after, BulkJob):
+            self._metrics.bulk.changed(before if isinstance(before, BulkJob) else None, after)
 
 
 def _lease_expired(after: Task) -> bool:

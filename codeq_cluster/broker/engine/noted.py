@@ -1,4 +1,4 @@
-"""Noted: items of one shard that decisions ask for so often that they are kept in memory."""
+"""Noted: items of one shard that are asked for so often that they are kept in memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import suppress
 from codeq_cluster.broker.ports import StateStore
 from codeq_cluster.broker.scanning import every_row
 from codeq_cluster.codec import keyspace, records
+from codeq_cluster.core.bulk import BulkJob
 from codeq_cluster.core.gate import Gate
 from codeq_cluster.core.lane import Flow
 from codeq_cluster.core.stored_item import ItemKind
@@ -15,10 +16,15 @@ from codeq_cluster.core.stored_item import ItemKind
 _ASIDES = keyspace.item_prefix(ItemKind.ASIDE)
 _FLOWS = keyspace.item_prefix(ItemKind.FLOW)
 _GATES = keyspace.item_prefix(ItemKind.GATE)
+_BULK = keyspace.item_prefix(ItemKind.BULK)
 
 
 class Noted:
-    """What is set aside, and the limits of whole queues; see `core.view.View`."""
+    """What is set aside, and the limits of whole queues; see `core.view.View`.
+
+    Attributes:
+        bulk: The tenant and the id of every bulk job that goes on.
+    """
 
     def __init__(self, store: StateStore, *, opened: Callable[[str, str], None]) -> None:
         """Read them.
@@ -30,8 +36,9 @@ class Noted:
         self.asides: set[tuple[str, str]] = set()
         self.pins: dict[tuple[str, str], Flow] = {}
         self.gates: dict[tuple[str, str], Gate] = {}
+        self.bulk: set[tuple[str, str]] = set()
         self._opened = opened
-        for prefix in (_ASIDES, _FLOWS, _GATES):
+        for prefix in (_ASIDES, _FLOWS, _GATES, _BULK):
             for key, value in every_row(store, *keyspace.prefix_range(prefix)):
                 with suppress(records.RecordInvalid):  # Whoever needs it reads it, and says so.
                     self.row(key, value)
@@ -53,3 +60,8 @@ class Noted:
             else:
                 self.gates.pop((tenant, queue), None)
             self._opened(tenant, queue)
+        elif key.startswith(_BULK):
+            job = None if value is None else records.decode_item(value)
+            goes_on = isinstance(job, BulkJob) and not job.ended_ms
+            change = self.bulk.add if goes_on else self.bulk.discard
+            change(keyspace.item_parts(key)[1:])

@@ -60,6 +60,7 @@ class ShardView(Ranges):
     Attributes:
         counters: Of every queue that has tasks, by queue and tenant; decided changes included.
         policy: Returns the policy of a tenant's queue as applied on this node.
+        bulk: The tenant and the id of every bulk job that goes on here.
         unread: Tenants whose queues a look for any command has considered only in part.
     """
 
@@ -97,7 +98,7 @@ class ShardView(Ranges):
         self._load(recounted)
         self._noted = Noted(store, opened=self.opened)
         self.asides, self.pins = self._noted.asides, self._noted.pins
-        self.gates = self._noted.gates
+        self.gates, self.bulk = self._noted.gates, self._noted.bulk
 
     # -- for the core ----------------------------------------------------------------------------
 

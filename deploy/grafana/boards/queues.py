@@ -95,6 +95,18 @@ def queues() -> Board:
         about="Of all queues.",
     )
     board.graph(
+        "Tasks changed by bulk jobs in a second",
+        (rate("codeq_bulk_tasks_changed_total", "action"), "{{action}}"),
+        unit="ops",
+        about="Of all queues.",
+    )
+    board.graph(
+        "Bulk jobs that go on",
+        (f"max({of('codeq_bulk_parts_running')})", "on the shard with most of them"),
+        (growth("codeq_bulk_parts_ended_total", "status"), "parts {{status}}"),
+        about="A job has a part on each shard.",
+    )
+    board.graph(
         "Creates with a unique key in a second",
         (rate("codeq_unique_creates_total", "outcome"), "{{outcome}}"),
         unit="ops",

@@ -58,6 +58,9 @@ async def test_each_action_changes_the_tasks_that_it_fits(node: Client) -> None:
     assert {"boom": 1} == said["byError"]
     tagged = await done(node, "tag", select, set={"seen": "yes"}, remove=["no"])
     assert (4, 4) == (tagged["selected"], tagged["changed"])
+    metrics = (await node.get("/metrics")).body.decode().splitlines()
+    assert 'codeq_bulk_parts_running{shard="0"} 0.0' in metrics
+    assert 'codeq_bulk_tasks_changed_total{action="tag"} 4.0' in metrics
     assert {"seen": "yes"} == (await shown(node, ended))["tags"]
     assert 2 == (await done(node, "priority", select, priority=7))["changed"]
     assert [7, 7] == [(await shown(node, each))["priority"] for each in (delayed, ready)]

@@ -261,8 +261,10 @@ async def test_a_bulk_job_goes_on_past_a_task_that_cannot_be_read(shard: Shard) 
     await shard.engine.operate([*tasks, job])
     for each in ids[:2]:
         _poison(shard, each, b"\x07 no record")
+    decided = set(shard.engine.view.bulk)
     shard.log.depose()
     shard.log.lead()
+    read = set(shard.engine.view.bulk)
     shard.clock.pass_ms(STEP_MS)
 
     def done() -> bool:
@@ -276,6 +278,7 @@ async def test_a_bulk_job_goes_on_past_a_task_that_cannot_be_read(shard: Shard) 
 
     assert (4, 2, 2, 2) == (found.looked, found.selected, found.changed, found.unreadable)
     assert found.ended_ms
+    assert [{("acme", "j")}, {("acme", "j")}, set()] == [decided, read, shard.engine.view.bulk]
     assert [] == _asides(shard)
     assert [Loop.BULK] * 2 == shard.seen.failures
 
