@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from jepsen_lite.asking import Answer, Asker, content_of
+from jepsen_lite.bulk import TAG_NAME as FIELD
 from jepsen_lite.gathering import Gathered
 from jepsen_lite.graphs import ATTEMPTS_MAX as NODE_ATTEMPTS_MAX
 from jepsen_lite.graphs import ref_of
@@ -30,6 +31,7 @@ from jepsen_lite.history import (
     Plan,
     Recorder,
     Run,
+    Swept,
     Tally,
     Type,
 )
@@ -114,7 +116,7 @@ class Client(Asker):
         match f:
             case F.CREATE if self._gathered is not None:
                 return await self._gathered.send(node, self._new(args))
-            case F.CREATE | F.MERGE | F.ORDER:
+            case F.CREATE | F.MERGE | F.ORDER | F.SOW:
                 answer, body = await self._send(node, "/tasks", token, self._new(args))
                 return _with(answer, _merged if f is F.MERGE else _created, body)
             case F.CLAIM | F.TAKE | F.START | F.BEGIN:
@@ -129,9 +131,9 @@ class Client(Asker):
                 return _with(answer, _claimed, body)
             case F.READ:
                 return await self._read(node, token, args)
-            case F.REQUEUE | F.REVIVE | F.BURY | F.SET_KEY:
-                administer = self._set_key if f is F.SET_KEY else self._triage
-                return await administer(f, args, node)
+            case F.REQUEUE | F.REVIVE | F.BURY | F.SET_KEY | F.SWEEP | F.SWEPT:
+                others = {F.SET_KEY: self._set_key, F.SWEEP: self._bulk, F.SWEPT: self._bulk}
+                return await others.get(f, self._triage)(f, args, node)
             case F.MAKE_GRAPH | F.DEPEND:
                 return await self._graph(f, args, node)
             case F.RUNS | F.PARTS | F.TAGGED:
@@ -189,6 +191,16 @@ class Client(Asker):
         body = None if sent is None else _encode(sent)
         answer, told = await self._send(node, path, self._tokens.producer, body)
         return _with(answer, _tallied, told)
+
+    async def _bulk(self, f: F, args: Args, node: str) -> Answer:
+        path, sent = f"/admin/bulk/{args.command}", None
+        if f is F.SWEEP:
+            tag = {"tag": [f"{FIELD}:{args.tag}"]} if args.tag else {}
+            select = {"command": args.command, **tag}
+            path = "/admin/bulk"
+            sent = _encode({"id": args.command, "select": select, "action": "cancel"})
+        answer, body = await self._send(node, path, self._tokens.admin, sent)
+        return _with(answer, _swept, body)
 
     async def _graph(self, f: F, args: Args, node: str) -> Answer:
         tasks = [_node(args.command, place, each) for place, each in enumerate(args.next)]
@@ -262,7 +274,7 @@ class Client(Asker):
             "webhook": self._webhook if args.webhook else "",
             "key": args.key,
             "unique": _unique(args.merging) if args.merging is not None else None,
-            "tags": {TAG_NAME: args.merging.tag} if args.merging is not None else None,
+            "tags": _tags(args),
         }
         return _encode(fields | {name: value for name, value in optional.items() if value})
 
@@ -397,6 +409,12 @@ def _created(body: Any) -> Out:
     return Out(task=str(body.get("id", "")), shard=int(body.get("shard", -1)))
 
 
+def _tags(args: Args) -> dict[str, str] | None:
+    if args.merging is not None:
+        return {TAG_NAME: args.merging.tag}
+    return {FIELD: args.tag} if args.tag else None
+
+
 def _unique(merging: Merging) -> dict[str, object]:
     said = {
         "debounceSeconds": merging.debounce_ms // 1000,
@@ -526,6 +544,12 @@ def _graphed(body: Any) -> Out:
 def _tallied(body: Any) -> Out:
     then = body.get("thenTaskId", "")
     return Out(tally=Tally(status=body["status"], counts=_counts_of(body), then=then))
+
+
+def _swept(body: Any) -> Out:
+    parts = 1 if body.get("incomplete") else body["shards"]
+    said = {name: body[name] for name in ("status", "selected", "changed", "shards")}
+    return Out(swept=Swept(parts=parts, **said))
 
 
 def _counts_of(group: Any) -> tuple[int, int, int, int, int]:

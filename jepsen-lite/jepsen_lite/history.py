@@ -62,6 +62,9 @@ class F(StrEnum):
     SIGNAL = "signal"
     CLOSE = "close"
     STEPS = "steps"
+    SOW = "sow"
+    SWEEP = "sweep"
+    SWEPT = "swept"
     SET_KEY = "set-key"
     PHASE = "phase"
     FAULT = "fault"
@@ -105,6 +108,10 @@ OF_UNIQUES = frozenset({F.MERGE, F.TAKE, F.FINISH, F.TAGGED})
 
 # Operations on orders: creates, claims and results of theirs, and what is said of their steps.
 OF_ORDERS = frozenset({F.ORDER, F.BEGIN, F.RECORD, F.PARK, F.SIGNAL, F.CLOSE, F.STEPS})
+
+
+# Creates of tasks that only a bulk job ends, the start of one, and a look at it.
+OF_BULK = frozenset({F.SOW, F.SWEEP, F.SWEPT})
 
 
 class Stepped(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -211,6 +218,16 @@ class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
     then: str = ""
 
 
+class Swept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a bulk job says of itself; it has `parts` of the `shards` that it is to have."""
+
+    status: str
+    selected: int = 0
+    changed: int = 0
+    parts: int = 0
+    shards: int = 0
+
+
 class Part(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A member of a group, its completion task, or a task of a unique key, in Unix milliseconds.
 
@@ -308,7 +325,7 @@ class Args(Struct, frozen=True, kw_only=True, omit_defaults=True):
         key: Of a create: what the task shares a limit with. Of a change: the key.
         group: The name of a group.
         merging: Of a create with a unique key.
-        tag: Of a list by tag.
+        tag: Of a list by tag, of a create for a bulk job, or of what that selects.
     """
 
     content: str = ""
@@ -390,6 +407,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
         inputs: Of a claim.
         made: Of a create with a unique key.
         steps, signals: Of an order.
+        swept: Of a bulk job.
     """
 
     http: int = 0
@@ -422,6 +440,7 @@ class Out(Struct, frozen=True, kw_only=True, omit_defaults=True):
     made: Made | None = None
     steps: tuple[Stepped, ...] = ()
     signals: tuple[Sent, ...] = ()
+    swept: Swept | None = None
 
 
 class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):

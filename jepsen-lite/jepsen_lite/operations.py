@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from jepsen_lite.history import (
     HAPPENINGS,
     HOSTILE,
+    OF_BULK,
     OF_GRAPHS,
     OF_GROUPS,
     OF_ORDERS,
@@ -340,7 +341,7 @@ class _Grouping:
                 self._show(op.args.content, op.out.task)
 
     def add(self, op: Op) -> None:
-        others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES | OF_ORDERS
+        others = OF_SCHEDULES | OF_GROUPS | OF_GRAPHS | OF_UNIQUES | OF_ORDERS | OF_BULK
         if op.f in (F.CREATE, F.SET_KEY) or op.f in others:
             return
         if op.f is F.CLAIM:

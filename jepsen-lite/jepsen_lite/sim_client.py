@@ -25,6 +25,7 @@ from codeq_cluster.errors import CodeqError
 from jepsen_lite.asking import Answer, Asker
 from jepsen_lite.gathering import Gathered
 from jepsen_lite.history import (
+    OF_BULK,
     OF_GROUPS,
     OF_SCHEDULES,
     OF_UNIQUES,
@@ -38,6 +39,7 @@ from jepsen_lite.history import (
 )
 from jepsen_lite.keys import BURST, OF_QUEUE, PER_SECOND
 from jepsen_lite.outcome import may_succeed_later, outcome
+from jepsen_lite.sim_bulk import SimBulk
 from jepsen_lite.sim_graphs import SimGraphs
 from jepsen_lite.sim_groups import SimGroups
 from jepsen_lite.sim_keys import SimKeys
@@ -77,11 +79,12 @@ class SimClient(Asker):
             **dict.fromkeys(OF_UNIQUES, SimUniques(timeout_s=timeout_s)),
             **dict.fromkeys(OF_STEPS, SimSteps(timeout_s=timeout_s)),
         }
-        self._others: dict[F, SimSchedules | SimGroups | SimGraphs | SimKeys] = {
+        self._others: dict[F, SimSchedules | SimGroups | SimGraphs | SimKeys | SimBulk] = {
             **dict.fromkeys(OF_SCHEDULES, SimSchedules(brokers, timeout_s=timeout_s)),
             **dict.fromkeys(OF_GROUPS, SimGroups(brokers, timeout_s=timeout_s)),
             **dict.fromkeys((F.MAKE_GRAPH, F.DEPEND), SimGraphs(timeout_s=timeout_s)),
             F.SET_KEY: SimKeys(timeout_s=timeout_s),
+            **dict.fromkeys(OF_BULK, SimBulk(timeout_s=timeout_s)),
         }
         self._gathered = Gathered(self._create_all) if gathers else None
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from jepsen_lite.asking import Answer, Asker, Process, content_of
+from jepsen_lite.bulk import Bulk
 from jepsen_lite.clients import PAUSE_S, Clients
 from jepsen_lite.db import WORKERS_MAX, soon_forgotten
 from jepsen_lite.graphs import Graphs
@@ -77,6 +78,7 @@ class Mix(Struct, frozen=True, kw_only=True):
         graphs: Made in a second, and tasks that wait for others.
         uniques: Creates with a unique key in a second.
         orders: Made in a second, and as many signals.
+        bulk: Bulk jobs begun in a second, each about up to 180 tasks.
         command: Of its tasks; some have limits, see `keys`.
         keys: Every create has one of so many keys, of which one task is in progress at a time;
             some have limits of their own, and admins pause them.
@@ -109,6 +111,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     graphs: float = 0.0
     uniques: float = 0.0
     orders: float = 0.0
+    bulk: float = 0.0
     command: str = COMMAND
     keys: int = 0
     priorities: tuple[int, ...] = (0,)
@@ -355,6 +358,15 @@ WORKLOADS: dict[str, Mix] = {
         cancels=0.2,
         shards_min=2,
     ),
+    "bulk": Mix(
+        says="bulk jobs by tag and over all tasks, with creates before, during and after each",
+        proves=(*_ALWAYS, "G39"),
+        ok={"create": 150, "claim": 150, "result": 100, "sow": 300, "sweep": 5},
+        rate=8,
+        workers=8,
+        bulk=0.3,
+        shards_min=2,
+    ),
     "recovery": Mix(
         says="a writer for every shard at every node, and how long it waits",
         proves=(*_ALWAYS, "G20"),
@@ -427,6 +439,7 @@ class Workload(Clients):
             (Graphs, mix.graphs),
             (Uniques, mix.uniques),
             (Orders, mix.orders),
+            (Bulk, mix.bulk),
         )
         self._pauses = None
         if mix.keys:

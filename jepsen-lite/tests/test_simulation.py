@@ -118,6 +118,16 @@ def test_a_queue_with_limits_keeps_them() -> None:
     assert found["G30"].checked > 40
 
 
+def test_a_bulk_job_touches_exactly_its_selection() -> None:
+    """Leaders die between its steps, and creates come before, during and after it: G39."""
+    report = simulate(_SEED, workload="bulk")
+    found = {each.guarantee: each for each in report.verdicts}
+
+    assert () == report.broken
+    assert found["G39"].valid is True
+    assert found["G39"].checked > 60
+
+
 def test_a_group_has_one_completion_task_with_true_counts() -> None:
     """Members on every shard, of which some are lost and some die: G27, and the invariant."""
     report = simulate(_SEED, workload="groups")

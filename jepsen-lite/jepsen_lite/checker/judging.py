@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from jepsen_lite.checker.accounting import dishonest, invented, lost
 from jepsen_lite.checker.attempts import exact
+from jepsen_lite.checker.bulk import exactly_the_selection
 from jepsen_lite.checker.completion import one_result, terminal_is_terminal
 from jepsen_lite.checker.delays import not_before_due
 from jepsen_lite.checker.follow_ups import made_with_results
@@ -77,6 +78,7 @@ PROMISES = {
     "G34": "a list by tag has exactly the tasks that have it",
     "G37": "a recorded step is handed to every later delivery, and no other has its name",
     "G38": "a signal is read once or kept, and no wait ends without its cause",
+    "G39": "a bulk job acts once on exactly the tasks of its selection that were there before it",
 }
 
 
@@ -142,6 +144,7 @@ def verdicts(history: History, *, calm_p99_ms: int = CALM_P99_MS) -> dict[str, V
         lists_are_sets(history),
         recorded_once(history),
         woken_by_cause(history),
+        exactly_the_selection(history),
     ]
     found = {verdict.guarantee: verdict for verdict in parts}
     for verdict in _under_faults(history, found):
@@ -183,7 +186,7 @@ def _under_faults(history: History, found: dict[str, Verdict]) -> list[Verdict]:
     nodes = len(setup.args.nodes) if setup else 0
     struck = {fault.name for fault in history.faults if fault.applied}
     dark = any(f.name == "power" and nodes and f.applied >= nodes for f in history.faults)
-    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32, 34, 37, 38)
+    numbers = (1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 17, 23, 25, 26, 27, 28, 29, 32, 34, 37, 38, 39)
     safety = [found[f"G{n}"] for n in numbers]
     return [
         combined("G16", [found[name] for name in ("G1", "G4", "G8")], note="G1, G4, G8")
