@@ -268,6 +268,7 @@ class Leadership:
         """
         setup, view = self._setup, self._view
         view.now_ms = max(view.now_ms, self._clock_base_ms + setup.clock.monotonic_ms())
+        most = setup.limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES
         while True:
             outcomes: list[Outcome] = []
             decided: list[Change] = []
@@ -281,7 +282,7 @@ class Leadership:
                 return outcomes, None
             rows = mutations(decided, view.counters)
             rows_bytes = weigh(rows)
-            fits = rows_bytes <= setup.limits.entry_bytes_max - ENTRY_OVERHEAD_BYTES
+            fits = rows_bytes <= most
             # Only numbers have been drawn so far, so deciding again for fewer tasks is safe.
             if len(run) > 1 and (not fits or share_a_row(decided)):
                 return None
@@ -289,7 +290,7 @@ class Leadership:
                 break
             run = [_smaller(run[0])]
         batch = self.open[-1] if self.open else self._new_batch()
-        if batch.rows and batch.rows_bytes + rows_bytes > BATCH_BYTES_MAX:
+        if batch.rows and batch.rows_bytes + rows_bytes > min(BATCH_BYTES_MAX, most):
             batch = self._new_batch()
         tasks: dict[str, Task | None] = {}
         for change in decided:

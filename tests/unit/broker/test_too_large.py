@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from codeq_cluster.broker.deadlines import deadline_in
@@ -98,6 +100,25 @@ def _fire(at: Schedule, *seconds: int) -> Fire:
         next_ms=1000 * seconds[-1] + 4000,
         zone_rules="",
     )
+
+
+async def test_decisions_that_fit_no_entry_together_have_one_each() -> None:
+    """The log takes no entry that is larger than its bound, however many wait for one."""
+    shard = make_shard(MemoryShard(), TestClock(), entry_bytes_max=_ENTRY_BYTES_MAX)
+    shard.log.lead()
+    shard.log.held = True
+    async with asyncio.TaskGroup() as callers:
+        for number in range(4):
+            new = [create(f"t{number}.{each}", payload=_PAYLOAD) for each in range(3)]
+            callers.create_task(shard.engine.operate(new))
+        await asyncio.sleep(0)
+        shard.log.take()
+        sizes = [len(payload) for _, payload in shard.log.taken]
+        shard.log.commit()
+
+    assert 4 == len(sizes)
+    assert max(sizes) <= _ENTRY_BYTES_MAX
+    shard.engine.stop()
 
 
 async def test_a_firing_that_is_too_large_leaves_some_runs_due() -> None:
