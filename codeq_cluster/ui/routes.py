@@ -18,6 +18,7 @@ from codeq_cluster.api.http.errors import ApiError
 from codeq_cluster.api.http.middleware import Handler, Route, wrapped
 from codeq_cluster.api.routes import artifacts as artifact_routes
 from codeq_cluster.api.routes import backups as backup_routes
+from codeq_cluster.api.routes import bulk as bulk_routes
 from codeq_cluster.api.routes import cluster as cluster_routes
 from codeq_cluster.api.routes import groups as group_routes
 from codeq_cluster.api.routes import keys as key_routes
@@ -36,6 +37,7 @@ from codeq_cluster.ui.sessions import PATH, Sessions
 from codeq_cluster.ui.sources import Sources
 from codeq_cluster.ui.views import (
     audit,
+    bulk,
     cluster,
     dead_letters,
     flows,
@@ -69,6 +71,7 @@ VIEWS = {
     "queue": LiveView(roles=_VIEWERS, look=queue.look, draw=queue.draw),
     "task": LiveView(roles=_VIEWERS, look=tasks.look),
     "group": LiveView(roles=_VIEWERS, look=groups.look),
+    "bulk": LiveView(roles=_ADMINS, look=bulk.look),
     "schedule": LiveView(roles=_VIEWERS, look=schedules.look),
     "workers": LiveView(roles=_VIEWERS, look=workers.look),
     "cluster": LiveView(roles=_OPERATORS, look=cluster.look),
@@ -163,6 +166,8 @@ def _table(entry: LoginRoutes, live: LiveViews) -> Sequence[PageRoute]:
         PageRoute(
             "POST", "/groups/{id}/cancel", group_routes.cancel, _ADMINS, access=Access.PRODUCER
         ),
+        PageRoute("POST", "/bulk", bulk_routes.start, _ADMINS, _BODY),
+        PageRoute("DELETE", "/bulk/{id}", bulk_routes.stop, _ADMINS),
         PageRoute("GET", "/schedules", schedules.schedules, _VIEWERS),
         PageRoute("POST", "/schedules/preview", schedule_routes.preview, _ADMINS, _BODY),
         PageRoute("PUT", schedule, schedule_routes.put, _ADMINS, _BODY),

@@ -304,7 +304,12 @@ async def start(call: Call) -> HttpAnswer[CountsView] | HttpAnswer[JobView]:
 @ROUTES("GET", "/admin/bulk", Answer("The jobs.", JobsView([EXAMPLE])))
 async def jobs(call: Call) -> HttpAnswer[JobsView]:
     """Return the bulk jobs that go on, and those that ended within a day; the newest first."""
-    return reply(JobsView([*map(_job_view, await call.services.broker.bulk.all(caller(call)))]))
+    return reply(await all_jobs(call))
+
+
+async def all_jobs(call: Call) -> JobsView:
+    """Return the jobs as an answer shows them."""
+    return JobsView([*map(_job_view, await call.services.broker.bulk.all(caller(call)))])
 
 
 @ROUTES("GET", "/admin/bulk/{id}", Answer("The job.", EXAMPLE), errors=_NAMED)

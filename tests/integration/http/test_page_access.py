@@ -57,6 +57,8 @@ STATUSES = {
     "GET /groups": _TENANT,
     "POST /groups/{id}/seal": "403 404 403 404",
     "POST /groups/{id}/cancel": "403 404 403 404",
+    "POST /bulk": _ADMIN,
+    "DELETE /bulk/{id}": "403 404 403 404",
     "GET /schedules": _TENANT,
     "POST /schedules/preview": _ADMIN,
     # Nothing is made, so that the order of the others does not matter.
@@ -80,6 +82,7 @@ VIEW_STATUSES = {
     "flows": _TENANT,
     "queue": _TENANT,
     "group": _TENANT,
+    "bulk": _ADMIN,
     "schedule": _TENANT,
     "task": _TENANT,
     "workers": _TENANT,
@@ -109,6 +112,7 @@ BODIES: dict[str, object] = {
     "POST /tasks": {"command": "q", "payload": {}},
     "POST /deliveries/replay": {"all": True},
     "PUT /topics/{name}": {"weight": 2},
+    "POST /bulk": {"select": {"command": "q"}, "action": "cancel", "dryRun": True},
     "POST /schedules/preview": {"cron": "@hourly"},
     "PUT /schedules/{name}": {"cron": "never"},
     "POST /schedules/{name}/backfill": {

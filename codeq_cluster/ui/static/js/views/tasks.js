@@ -8,6 +8,7 @@ import { pages } from "../search.js";
 import { administers } from "../state.js";
 import { idIn, instant, shortId, STATES, tag } from "../states.js";
 import { table } from "../table.js";
+import { acting } from "./bulk.js";
 import { newTaskButton } from "./new-task.js";
 import { openTask } from "./task.js";
 
@@ -77,6 +78,7 @@ function openAll({ query }) {
     close: list.stop,
     node: h("div", {}, head("Tasks", { actions: [
       h("button", { type: "button", onclick: () => list.restart() }, "Refresh"),
+      administers() && h("button", { type: "button", onclick: () => acting(filters()) }, "Act on all…"),
       administers() && newTaskButton({ primary: true }),
     ] }),
       h("div.filters", {},
