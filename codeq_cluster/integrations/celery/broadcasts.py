@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from codeq_cluster.client import Client, NotFinished, Refused, State, TaskRecord, Unreachable
+from codeq_cluster.integrations.celery import events
 from codeq_cluster.integrations.link import Forked, Link, may_pass
 
 # No queue of Kombu's has this name: a colon of theirs is written otherwise.
@@ -251,7 +252,7 @@ class Chain:
 
 
 class Ears:
-    """What one channel listens to; its methods are for threads."""
+    """What one channel listens to, broadcasts and events; its methods are for threads."""
 
     def __init__(self, link: Link, wake: threading.Event) -> None:
         """Prepare it; nothing is heard yet.
@@ -273,6 +274,15 @@ class Ears:
         """
         if (queue, name) not in self._listening:
             self._link.run(self._begin(queue, name))
+
+    def listen_to_events(self, queue: str, pattern: str) -> None:
+        """Let a queue have Celery's events from now on whose routing keys match.
+
+        Raises:
+            CodeqError: As for `listen`.
+        """
+        if (queue, events.EXCHANGE) not in self._listening:
+            self._link.run(self._begin_events(queue, pattern))
 
     def next(self, queues: Iterable[str]) -> tuple[str, TaskRecord] | None:
         """Return a message of these queues with its queue, or None."""
@@ -303,6 +313,22 @@ class Ears:
         heard = self._heard.setdefault(queue, deque())
         listening = _listen(chain, last, heard, self._wake, queue)
         self._listening[queue, name] = asyncio.create_task(listening)
+
+    async def _begin_events(self, queue: str, pattern: str) -> None:
+        client = self._link.client
+        cursor = await client.events_cursor()
+        await events.announce(client)
+        heard = self._heard.setdefault(queue, deque())
+
+        def hear(record: TaskRecord) -> bool:
+            if len(heard) >= events.HEARD_MAX:
+                return False
+            heard.append(record)
+            self._wake.set()
+            return True
+
+        listening = events.listen(client, cursor, pattern, hear, queue)
+        self._listening[queue, events.EXCHANGE] = asyncio.create_task(listening)
 
     async def _end(self, queues: Sequence[str], *, alone: bool = False) -> None:
         for each in [each for each in self._listening if each[0] in queues]:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from queue import Empty
 from typing import Any, Final
 from uuid import uuid4
@@ -14,10 +15,12 @@ from weakref import finalize
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.virtual.base import queue_declare_ok_t
+from kombu.transport.virtual.exchange import TopicExchange
 
 from codeq_cluster.client import Refused, TaskRecord
 from codeq_cluster.integrations.celery.broadcasts import Chain, Ears
 from codeq_cluster.integrations.celery.deliveries import Deliveries
+from codeq_cluster.integrations.celery.events import EXCHANGE, Speaker
 from codeq_cluster.integrations.celery.messages import (
     DELIVERIES_MAX,
     KEY,
@@ -119,6 +122,8 @@ class Channel(virtual.Channel):
         finalize(self, self.deliveries.drop).atexit = False
         self._ears = Ears(self._link, connection.wake)
         finalize(self, self._ears.drop).atexit = False
+        self._speaker = Speaker(self._link)
+        finalize(self, self._speaker.drop).atexit = False
 
     def prepare_message(  # noqa: PLR0917 - Kombu's signature
         self,
@@ -146,8 +151,12 @@ class Channel(virtual.Channel):
     def basic_publish(
         self, message: dict[str, Any], exchange: str, routing_key: str, **options: Any
     ) -> Any:
-        """Publish; once it returned, the message is on a majority of the nodes."""
+        """Publish; once it returned, the message is on a majority of the nodes, unless an event."""
         message["properties"].setdefault(KEY, uuid4().hex)
+        if exchange == EXCHANGE:
+            self._inplace_augment_message(message, exchange, routing_key)
+            self._speaker.say(payload_of(message))
+            return None
         return super().basic_publish(message, exchange, routing_key, **options)
 
     def basic_consume(
@@ -160,8 +169,12 @@ class Channel(virtual.Channel):
     ) -> None:
         """Consume from a queue."""
         (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
-        for name, exchange, _ in tuple(self.list_bindings()):
-            if name == queue and self.typeof(exchange).type == "fanout":
+        for name, exchange, key in tuple(self.list_bindings()):
+            if name == queue and exchange == EXCHANGE:
+                pattern = TopicExchange(self).key_to_pattern(key)
+                listen = partial(self._ears.listen_to_events, queue, pattern)
+                self._hear("events", queue, listen)
+            elif name == queue and self.typeof(exchange).type == "fanout":
                 self._listen(queue, exchange)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
 
@@ -207,6 +220,7 @@ class Channel(virtual.Channel):
         """Return what is not acknowledged to its queues."""
         if not self.closed:
             self._ears.close()
+            self._speaker.close()
             self.deliveries.close()
         super().close()
 
@@ -251,10 +265,14 @@ class Channel(virtual.Channel):
         """Do nothing: a queue that nobody consumes from hears nothing."""
 
     def _listen(self, queue: str, name: str) -> None:
+        what = "broadcasts and no remote control"
+        self._hear(what, queue, lambda: self._ears.listen(queue, name))
+
+    def _hear(self, what: str, queue: str, call: Callable[[], None]) -> None:
         try:
-            self.connection.call(lambda: self._ears.listen(queue, name))
+            self.connection.call(call)
         except BrokerRefused as error:
-            log.warning("queue %s: no broadcasts and no remote control: %s", queue, error)
+            log.warning("queue %s: no %s: %s", queue, what, error)
 
     def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
         if _is_of_replies(queue):
